@@ -240,8 +240,8 @@ def record(
     `heads` says how many there are by such a pattern, where texts and heads are one axis. Weights are kept
     up to `whole_tokens` tokens.
 
-    The program computes what it computes otherwise, to the bit, but for torch's fast path of
-    nn.TransformerEncoderLayer and for compiled code, which run as they are written.
+    The program computes what it computes otherwise, to the bit, but for compiled code, which runs as it is
+    written.
     """
     recorder = Recorder(tokens=tokens, grid=grid, whole_tokens=whole_tokens, calls=calls)
     return Recording(recorder, {"calls": calls, "modules": modules, "heads": heads})

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from attncli.models.axis_labels import Labelled, TensorAxes, aligned, labels_in
+from attncli.models.axis_labels import Labelled, TensorAxes, aligned, labels_in, resized
 from attncli.models.followed import Weights, axes_after, version_of
 from attncli.models.torch_calls import (
     CASTS,
@@ -15,6 +15,7 @@ from attncli.models.torch_calls import (
     FILLS,
     JOINS,
     MOVES,
+    ORDERS,
     OVERWRITING,
     PARTS,
     SCALINGS,
@@ -39,8 +40,7 @@ def weights_after(
             yield result, known
         return
     if _is_in_place(call):
-        known.softmax.is_changed = True
-        known.softmax.version = version_of(known.softmax.result.tensor)
+        known = _overwritten(known, tensor)
     if function in VIEWS:
         for view in result if isinstance(result, tuple | list) else (result,):
             if isinstance(view, Tensor):
@@ -58,6 +58,15 @@ def weights_after(
 
 def _is_in_place(call: TorchCall) -> bool:
     return call.function in OVERWRITING or call.named.get("inplace") is True
+
+
+def _overwritten(known: Weights, tensor: Tensor) -> Weights:
+    """Weights that were written to; other views of them are no longer what the softmax gave."""
+    softmax = known.softmax
+    softmax.is_changed = True
+    if tensor.numel() < softmax.result.tensor.numel():
+        return replace(known, is_whole=False)
+    return replace(known, softmax=replace(softmax, version=version_of(softmax.result.tensor)))
 
 
 def _changed(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) -> Weights | None:
@@ -80,6 +89,8 @@ def _changed(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) 
         return replace(known, softmax=softmax, is_filled=True)
     if function in SCALINGS or (function in DIVISIONS and call.get(0, "input", "self") is tensor):
         return _scaled(known, tensor, call, axes)
+    if function in ORDERS:
+        return known.mixed(axes)
     return replace(known, axes=axes) if function in CASTS else None
 
 
@@ -110,8 +121,9 @@ def _scaled(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) -
 
 def _viewed(known: Weights, tensor: Tensor, call: TorchCall, view: Tensor) -> Weights | None:
     axes = axes_after(known.axes, tensor, call, view)
-    if axes is None:
-        return None
+    if axes is None:  # some places by their numbers
+        axes = resized(known.axes, view.shape)
+        return None if axes is None else known.mixed(axes)
     is_cut = view.numel() < tensor.numel()
     num_keys, num_left = (
         sum(part.size for parts in each for part in parts if part.label == known.key)

@@ -51,6 +51,7 @@ from attncli.models.torch_calls import (
     JOINS,
     LOG_SOFTMAXES,
     MATMULS,
+    MEANS,
     MOVES,
     NEGATIONS,
     NORMS,
@@ -329,13 +330,22 @@ class Follower(Origins):
         """A sum of entries that were multiplied one by one is a product."""
         tensor = call.get(0, "input", "self")
         known = self.of(tensor)
-        if isinstance(known, Projected):
+        if call.function in MEANS:
+            known = known if isinstance(known, Weights) else None
+        elif isinstance(known, Projected):
             self.carry(call)
         if not isinstance(known, Outer | Scores | Weights) or not isinstance(tensor, Tensor):
             return
         letters = "".join(chr(ord("a") + place) for place in range(tensor.ndim))
         summed = axes_of_sum(call, tensor)
-        if not summed or not isinstance(call.result, Tensor) or call.result.ndim > tensor.ndim - len(summed):
+        if not summed or not isinstance(call.result, Tensor):
+            return
+        if call.result.ndim > tensor.ndim - len(summed):  # axes of size 1 are left
+            if isinstance(known, Scores | Weights):
+                labels = {part.label for place in summed for part in known.axes[place]}
+                places = range(-tensor.ndim, 0)
+                kept = tuple(() if place in summed else known.axes[place] for place in places)
+                self.note(call.result, None if labels & known.tokens else known.mixed(kept))
             return
         out = "".join(letter for place, letter in enumerate(letters, -len(letters)) if place not in summed)
         if isinstance(known, Outer):
@@ -346,7 +356,7 @@ class Follower(Origins):
             return
         axes = dict(zip(letters, known.axes, strict=True))
         kept, gone, _ = contracted(axes, out, call.result.shape)
-        if isinstance(known, Weights) and known.key in gone and known.times is not None:
+        if isinstance(known, Weights) and known.key in gone and known.times and call.function in SUMMING:
             weights, value, before = known.times
             self.reach(replace(before, axes=weights.axes), weights.tensor, known.query, value)
         elif not known.tokens & {*gone}:
@@ -665,7 +675,7 @@ STEPS: dict[Callable[..., object], Callable[[Follower, TorchCall], None]] = {
     **dict.fromkeys(DISTANCES, Follower.measure),
     **dict.fromkeys(functions_named("baddbmm"), Follower.add_product),
     **dict.fromkeys({torch.einsum, torch.functional.einsum}, Follower.einsum),
-    **dict.fromkeys(SUMMING, Follower.sum),
+    **dict.fromkeys(SUMMING | MEANS, Follower.sum),
     **dict.fromkeys(SOFTMAXES | LOG_SOFTMAXES, Follower.softmax),
     **dict.fromkeys(EXPONENTIALS, Follower.exponentiate),
     **dict.fromkeys(functions_named("setitem") | COPIES, Follower.overwrite),

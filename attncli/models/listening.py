@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from math import prod
 from threading import Lock, Thread, current_thread, local
-from types import FunctionType
 from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
@@ -26,11 +24,18 @@ from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
 from attncli.core.mask_tensors import HIDES, parts_of_mask, recognised
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
-from attncli.models.by_hand import Follower
+from attncli.models.by_hand import STEPS, Follower
 from attncli.models.followed import NO_QUERIES, HandmadeAttention
-from attncli.models.kernels import FusedCall, Kernels
+from attncli.models.kernels import FusedCall, Kernels, NotHeard, readable
 from attncli.models.modules import RunningModules
 from attncli.models.torch_calls import unseen
+from attncli.models.torch_paths import (
+    FAST_PATHS,
+    MULTI_HEAD_ATTENTION,
+    FastPath,
+    attention_forward,
+    original,
+)
 
 MOST_RECOGNISED = 2**22
 """Entries of a mask that are compared with causal ones and windows."""
@@ -38,6 +43,8 @@ MOST_SPLIT = 2**24
 """Entries of a mask that is split at once; of larger ones a part at a time, as it is needed."""
 _opened: Counter[Thread] = Counter()
 """The threads that have listeners of their own, and how many."""
+OF_LAYER = "self_attn"
+"""The attention of torch's own layers."""
 MOST_NAMED = 3
 """Modules that a line names."""
 CLOSE = 1e-5
@@ -110,10 +117,6 @@ class Uncompiled:
 _uncompiled = Uncompiled()
 
 
-class NotHeard(Exception):
-    """An attention that cannot be read; the message says why."""
-
-
 class Listener(TorchFunctionMode):
     """Hands the attention of a program to `consume`, while `listening` is open.
 
@@ -172,6 +175,7 @@ class Listener(TorchFunctionMode):
         self._thread, self._is_closed = current_thread(), False
         with ExitStack() as stack:
             stack.callback(setattr, self, "_is_closed", True)
+            stack.callback(self.running.close)
             stack.callback(self._after_modules)
             _opened[self._thread] += 1
             stack.callback(_close, self._thread)
@@ -197,16 +201,17 @@ class Listener(TorchFunctionMode):
 
     _stance: ExitStack | None = None
     _is_closed = True
+    is_unseen = True
 
     # Modules
 
-    def _enter(self, module: nn.Module, _inputs: object) -> None:
+    def _enter(self, module: nn.Module, inputs: object) -> None:
         try:
-            self._begin(module)
+            self._begin(module, inputs)
         except Exception as error:  # whatever it is, the program goes on
             self._note_error(error, type(module).__name__)
 
-    def _begin(self, module: nn.Module) -> None:
+    def _begin(self, module: nn.Module, inputs: object) -> None:
         thread = current_thread()
         if thread is not self._thread and not self.all_threads:
             if not _opened[thread]:
@@ -219,12 +224,10 @@ class Listener(TorchFunctionMode):
         if not running.stack:
             self._run_uncompiled()
             self._kernels.replace()
-        running.enter(module)
+        running.enter(module, inputs)
         if self._is_pushed():
-            if len(running.stack) == 1:
-                self._note_fast_path(module)
             return
-        if self.patterns is None or self._matches(running.path()):
+        if self.patterns is None or self._may_hear(module, running.path()):
             self._threads.pushed_at = len(running.stack)
             self.__enter__()  # type: ignore[no-untyped-call]
 
@@ -251,18 +254,13 @@ class Listener(TorchFunctionMode):
         is_of_opener = self.patterns is None and current_thread() is self._thread
         return is_of_opener or getattr(self._threads, "pushed_at", None) is not None
 
+    def _may_hear(self, module: nn.Module, path: str) -> bool:
+        """Whether a pattern fits a module, or the attention of a layer that is not called on a fast path."""
+        is_layer = isinstance(module, nn.TransformerEncoderLayer)
+        return self._matches(path) or (is_layer and self._matches(f"{path}.{OF_LAYER}"))
+
     def _matches(self, path: str) -> bool:
         return self.patterns is None or any(fnmatchcase(path, pattern) for pattern in self.patterns)
-
-    def _note_fast_path(self, module: nn.Module) -> None:
-        if module.training or torch.is_grad_enabled():
-            return
-        if any(
-            isinstance(part, nn.TransformerEncoderLayer | nn.MultiheadAttention) for part in module.modules()
-        ):
-            self._said[
-                "torch's fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention is off meanwhile."
-            ] = None
 
     # Functions
 
@@ -288,22 +286,28 @@ class Listener(TorchFunctionMode):
         # A thread that ran as it was closed goes on with this mode.
         if self._is_closed or getattr(self._threads, "is_inside", False):
             return function(*arguments, **named)
+        asked, function = function, original(function)
         if function is MULTI_HEAD_ATTENTION:
-            return self._through(arguments, named)
+            return self._through(types, arguments, named)
         result = function(*arguments, **named)
         try:
             if function is FUSED_ATTENTION:
                 self._hear_fused(function.__name__, lambda: _of_sdpa(*arguments, **named), arguments, named)
             elif getattr(function, "_name", "") == "flex_attention":
                 self._hear_fused("flex_attention", lambda: _of_flex(*arguments, **named), arguments, named)
+            elif (path := FAST_PATHS.get(function)) is not None:
+                self._hear_fast_path(path, arguments, named)
             else:
-                self._follow().after(function, arguments, named, result)
+                self._follow().after(asked if asked in STEPS else function, arguments, named, result)
         except Exception as error:  # whatever it is, the program goes on
             self._note_error(error)
         return result
 
-    def _through(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """torch's own function with this mode inside, which it would leave out."""
+    def _through(self, types: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """torch's own function with this mode inside, which it would leave out.
+
+        Classes of tensors that take torch's functions are asked first, as torch asks them.
+        """
         given = {"query": 0, "key": 1, "num_heads": 4}
         query, key, num_heads = (
             arguments[place] if place < len(arguments) else named[name] for name, place in given.items()
@@ -311,9 +315,26 @@ class Listener(TorchFunctionMode):
         before, self._threads.hint = self._hint, CallHint(num_heads, query is key)
         try:
             with self:
-                return _attention_forward(*arguments, **named)
+                for kind in types:
+                    result = kind.__torch_function__(MULTI_HEAD_ATTENTION, types, arguments, named)
+                    if result is not NotImplemented:
+                        return result
+                return attention_forward()(*arguments, **named)
         finally:
             self._threads.hint = before
+
+    def _hear_fast_path(self, path: FastPath, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """A layer of torch's in one function: what is heard is the attention in it."""
+        stack = self.running.stack
+        layer = stack[-1].module if stack else None
+        num_tokens = next((called.num_tokens for called in reversed(stack) if called.num_tokens), None)
+        inside = getattr(layer, OF_LAYER) if isinstance(layer, nn.TransformerEncoderLayer) else None
+        with self.running.within(inside) if inside is not None else ExitStack():
+            self._hear(
+                "fast path",
+                lambda: path.read(*arguments, **named, num_tokens=num_tokens),
+                CallHint(arguments[path.heads], True),
+            )
 
     @property
     def _hint(self) -> CallHint:
@@ -454,15 +475,6 @@ class Listener(TorchFunctionMode):
 
 
 FUSED_ATTENTION = torch._C._nn.scaled_dot_product_attention
-MULTI_HEAD_ATTENTION = functional.multi_head_attention_forward
-"""torch's own, whatever a program puts in their place."""
-_attention_forward = FunctionType(
-    functional.multi_head_attention_forward.__code__,
-    {**vars(functional), "has_torch_function": lambda *_: False},
-    closure=functional.multi_head_attention_forward.__closure__,
-    argdefs=functional.multi_head_attention_forward.__defaults__,
-)
-_attention_forward.__kwdefaults__ = functional.multi_head_attention_forward.__kwdefaults__
 
 
 @contextmanager
@@ -588,15 +600,6 @@ def _of_sdpa(
     factor = query.shape[-1] ** -0.5 if scale is None else float(scale)
     mask = None if attn_mask is None else attn_mask.detach()
     return FusedCall(query, key, value, visibility, factor, mask)
-
-
-def readable(tensor: Tensor) -> Tensor:
-    """The tensor without its gradient; NotHeard for one whose numbers are not there as torch's own."""
-    if tensor.is_nested or tensor.is_meta or tensor.layout != torch.strided:
-        raise NotHeard("nested tensors, and tensors without numbers, are not read")
-    if type(tensor) not in (Tensor, nn.Parameter):
-        raise NotHeard(f"tensors of the class {type(tensor).__name__} are not read")
-    return tensor.detach()
 
 
 def _of_flex(

@@ -2,16 +2,19 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from threading import local
+from threading import Lock, local
 from types import FrameType
 from typing import Generic, TypeVar
 from weakref import ref
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from attncli.models.torch_paths import ASKING, unseen_modes
 
 NUMBERS_OF_HEADS = (
     *("num_heads", "n_heads", "num_attention_heads", "nhead", "n_head", "heads", "attention_heads"),
@@ -59,11 +62,16 @@ class ByModule(Generic[Kept]):
 
 @dataclass
 class CalledModule:
-    """A module that is running, how often attention was heard in this call of it, and its frame."""
+    """A module that is running, how often attention was heard in this call of it, and its frame.
+
+    `num_tokens` is how long the texts are that it pads, where it is an encoder of torch's.
+    """
 
     module: nn.Module
     num_heard: int = 0
     frame: FrameType | None = None
+    num_tokens: int | None = None
+    asks: bool = False
 
     def has_ended(self) -> bool:
         """Whether the call is over, though no hook was told: a BaseException calls none."""
@@ -87,6 +95,8 @@ class RunningModules:
         self._given: ByModule[str] = ByModule()
         self._holders: dict[str, ref[nn.Module]] = {}
         self.num_outermost = 0
+        self._num_asking = 0
+        self._lock = Lock()
         self.has_scripted = False
 
     @property
@@ -97,14 +107,23 @@ class RunningModules:
             stack = self._threads.stack = []
         return stack
 
-    def enter(self, module: nn.Module) -> None:
+    def enter(self, module: nn.Module, inputs: object = ()) -> None:
         """A module begins to run."""
         self.has_scripted = self.has_scripted or isinstance(module, torch.jit.ScriptModule)
         stack = self.stack
         if not stack:
             self.num_outermost += 1
             self._threads.outermost = self.num_outermost
-        stack.append(CalledModule(module, frame=_calling_frame()))
+        called = CalledModule(module, frame=_calling_frame())
+        if isinstance(module, ASKING):
+            first = inputs[0] if isinstance(inputs, tuple) and inputs else None
+            if isinstance(first, Tensor) and not first.is_nested and first.ndim == 3:
+                called.num_tokens = first.shape[1]
+            called.asks = True
+            with self._lock:
+                self._num_asking += 1
+            unseen_modes.begin()
+        stack.append(called)
 
     def outermost(self) -> int:
         """Which call of an outermost module it is that runs in this thread; without one each is another."""
@@ -118,14 +137,37 @@ class RunningModules:
         """A module ended, and with it those in it that were cut off."""
         stack = self.stack
         while stack and any(called.module is module for called in stack):
-            if stack.pop().module is module:
+            if self._pop().module is module:
                 return
+
+    def _pop(self) -> CalledModule:
+        called = self.stack.pop()
+        if called.asks:
+            with self._lock:
+                self._num_asking -= 1
+            unseen_modes.end()
+        return called
+
+    def close(self) -> None:
+        """Nothing is watched any longer: what is still running is forgotten."""
+        with self._lock:
+            unseen_modes.end(self._num_asking)
+            self._num_asking = 0
+        self._threads = local()
+
+    @contextmanager
+    def within(self, module: nn.Module) -> Iterator[None]:
+        """A module that runs without being called."""
+        stack = self.stack
+        stack.append(CalledModule(module))
+        yield
+        stack.pop()
 
     def drop_ended(self) -> None:
         """Forget modules that a BaseException left."""
         stack = self.stack
         while stack and stack[-1].has_ended():
-            stack.pop()
+            self._pop()
 
     def path(self) -> str:
         """The path of the innermost module, or the function that runs where none does."""

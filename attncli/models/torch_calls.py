@@ -76,11 +76,13 @@ FILLS = functions_named("masked_fill", "where", "nan_to_num")
 ELEMENTWISE = functions_named(
     *("relu", "leaky_relu", "elu", "gelu", "silu", "sigmoid", "softplus", "selu", "celu", "relu6", "prelu"),
     *("hardtanh", "hardsigmoid", "hardswish", "pow", "square", "sqrt", "abs", "exp2", "log1p", "sign"),
+    *("threshold", "round", "floor", "ceil", "trunc", "softsign", "mish"),
 )
 """These change numbers and leave axes as they are."""
 SCATTERS = functions_named(
     "scatter", "scatter_add", "scatter_reduce", "index_fill", "index_put", "fill_diagonal"
 )
+ORDERS = functions_named("flip", "fliplr", "flipud", "roll", "index_select")
 BLANKS = functions_named("full_like", "zeros_like", "ones_like", "empty_like")
 DISTANCES = {torch.cdist}
 TENSORDOTS = functions_named("tensordot")
@@ -104,6 +106,7 @@ OVERWRITING = {
 }
 CARRYING = {
     *(*MOVES, *SHAPES, *PARTS, *JOINS, *SUMS, *FILLS, *DROPOUTS, *CASTS, *SCALINGS, *DIVISIONS, *ELEMENTWISE),
+    *ORDERS,
     *functions_named("neg", "stack", "roll", "repeat", "repeat_interleave", "index_select", "index_copy"),
     *functions_named("view_as_complex", "view_as_real", "addcmul", "lerp", "sum"),
 }
@@ -115,6 +118,7 @@ ADDMMS = functions_named("addmm")
 LAST_NORMS = functions_named("layer_norm", "rms_norm", "normalize")
 INDEXING = functions_named("getitem")
 SUMMING = functions_named("sum")
+MEANS = functions_named("mean")
 STACKS = functions_named("stack", "view_as_complex", "view_as_real")
 
 

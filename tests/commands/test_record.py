@@ -451,15 +451,12 @@ for tokens in (5, 7, 5):
     call(tokens)
 """
     first = record(tmp_path, program, "-o", "run.db")
-    fast_path = (
-        "torch's fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention is off meanwhile.\n"
-    )
-    said = f"{fast_path}run.db: 3 runs (attn results run.db)\n"
+    said = "run.db: 3 runs (attn results run.db)\n"
     assert (first.returncode, first.stderr.decode()) == (0, said)
     heads = [(layer, head) for layer in range(2) for head in range(3)]
     assert runs_of(tmp_path / "run.db") == dict.fromkeys(("1", "2", "3"), heads)
     added = record(tmp_path, f"{PROGRAM}call()", "-o", "run.db")
-    assert added.stderr.decode() == f"{fast_path}run.db: 2 runs added to 3 runs (attn results run.db)\n"
+    assert added.stderr.decode() == "run.db: 2 runs added to 3 runs (attn results run.db)\n"
     assert [*runs_of(tmp_path / "run.db")] == ["1", "2", "3", "4", "5"]
     # The numbers of a run are those of a report of that call.
     (report,) = read_reports(str(recorded / "run.json")).reports

@@ -186,7 +186,8 @@ def test_each_softmax_of_a_difference_is_heard_and_said() -> None:
 
     def halves() -> Tensor:
         weights = (query @ key.mT).softmax(-1).view(TEXTS, HEADS, 2, TOKENS, TOKENS)
-        return (weights[:, :, 0] - 0.25 * weights[:, :, 1]) @ key[:, :HEADS]
+        mixed: Tensor = (weights[:, :, 0] - 0.25 * weights[:, :, 1]) @ key[:, :HEADS]
+        return mixed
 
     _, (call,), listener = heard(halves)
     assert call.weights is not None

@@ -169,17 +169,6 @@ def test_a_transformer_is_heard_by_the_paths_of_its_modules(is_training: bool) -
     assert decoder.visibility.rule is None
 
 
-def test_the_fast_path_is_off_and_this_is_said() -> None:
-    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(12, 2, 16, batch_first=True), 2).eval()
-    x = torch.randn(2, 5, 12)
-    with torch.inference_mode():
-        plain = model(x)
-        result, calls, listener = heard(lambda: model(x))
-    assert (plain - result).abs().max() < CLOSE
-    assert len(calls) == 2
-    assert "fast path" in listener.notes()[0]
-
-
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_is_heard_with_its_scores_and_mask() -> None:
     query, key, value = torch.randn(2, 4, 16, 8), torch.randn(2, 2, 16, 8), torch.randn(2, 2, 16, 8)

@@ -121,3 +121,150 @@ def test_a_module_that_was_cut_off_names_no_other(modules: str | None, x: Tensor
     wanted = ["first", "Pair.first", "second", "Pair.first", "second"]
     assert names == (["first"] if modules == "first" else wanted)
     assert not listener.running.stack or listener.running.stack[-1].has_ended()
+
+
+# torch's own modules
+
+
+def encoder(*, norm_first: bool = False) -> nn.TransformerEncoder:
+    torch.manual_seed(3)
+    layer = nn.TransformerEncoderLayer(12, 2, 11, batch_first=True, norm_first=norm_first)
+    norm = nn.LayerNorm(12)
+    nn.init.normal_(norm.bias)
+    return nn.TransformerEncoder(layer, 2, norm=norm, enable_nested_tensor=not norm_first).eval()
+
+
+def padding(*lengths: int) -> Tensor:
+    return torch.arange(7) >= torch.tensor(lengths)[:, None]
+
+
+def weights_by_torch(model: nn.TransformerEncoder, x: Tensor, **masks: Tensor) -> list[Tensor]:
+    """Those of the slow path, which nn.MultiheadAttention itself gives."""
+    weights = []
+    for layer in model.layers:
+        assert isinstance(layer, nn.TransformerEncoderLayer)
+        inside = layer.norm1(x) if layer.norm_first else x
+        given = {"key_padding_mask": masks.get("padding"), "attn_mask": masks.get("mask")}
+        _, of_layer = layer.self_attn(inside, inside, inside, average_attn_weights=False, **given)
+        weights.append(of_layer)
+        x = layer(x, src_mask=masks.get("mask"), src_key_padding_mask=masks.get("padding"))
+    return weights
+
+
+ENCODED: dict[str, dict[str, Tensor]] = {
+    "plain": {},
+    "padded": {"padding": padding(7, 4)},
+    "all shorter": {"padding": padding(5, 4)},
+    "padded first": {"padding": padding(7, 4).flip(1)},
+    "causal": {"mask": torch.ones(7, 7, dtype=torch.bool).triu(1)},
+    "both": {"mask": torch.ones(7, 7, dtype=torch.bool).triu(1), "padding": padding(7, 4)},
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("modules", [None, "layers.*.self_attn", "layers.*"])
+@pytest.mark.parametrize("name", ENCODED)
+def test_torchs_encoder_runs_as_it_does_and_is_heard(name: str, modules: str | None) -> None:
+    masks, x = ENCODED[name], torch.randn(2, 7, 12)
+    for norm_first in (False, True):
+        model = encoder(norm_first=norm_first)
+        run = partial(model, x, mask=masks.get("mask"), src_key_padding_mask=masks.get("padding"))
+        with torch.no_grad():
+            plain = run()
+            result, calls, listener = heard(run, modules=modules)
+            before = torch.backends.mha.get_fastpath_enabled()
+            torch.backends.mha.set_fastpath_enabled(False)
+            exact = weights_by_torch(model, x, **masks)
+            torch.backends.mha.set_fastpath_enabled(before)
+        assert plain.equal(result) and not listener.notes()
+        assert [call.module for call in calls] == ["layers.0.self_attn", "layers.1.self_attn"]
+        for call, weights in zip(calls, exact, strict=True):
+            read = weights_of(call)
+            queries = ~masks["padding"] if "padding" in masks else torch.ones(2, 7, dtype=torch.bool)
+            rows = queries[:, None, :, None]
+            torch.testing.assert_close(read * rows, weights * rows, rtol=0, atol=1e-5)
+        assert torch.overrides.has_torch_function is HAS_TORCH_FUNCTION
+
+
+HAS_TORCH_FUNCTION = torch.overrides.has_torch_function
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_texts_that_are_nested_or_hidden_run_as_they_do() -> None:
+    model, x = encoder(), torch.randn(2, 7, 12)
+    nested = torch.nested.nested_tensor([x[0], x[1, :4]])
+    layer = model.layers[0]
+    programs: list[Callable[[], Tensor]] = [
+        lambda: model(nested),
+        lambda: layer(x, src_key_padding_mask=padding(7, 0)),
+        lambda: layer.self_attn(nested, nested, nested, need_weights=False)[0],
+        lambda: layer.self_attn(x, x, x, attn_mask=torch.eye(7) > 2)[0],
+    ]
+    for program in programs:
+        with torch.inference_mode():
+            plain = program()
+            result, calls, listener = heard(program)
+        if plain.is_nested:
+            plain, result = (tensor.to_padded_tensor(0.0) for tensor in (plain, result))
+        torch.testing.assert_close(result, plain, rtol=0, atol=0, equal_nan=True)
+        assert calls and not listener.notes()
+        assert all(call.attention.shape == (2, 2, 7, 7) for call in calls)
+
+
+def test_a_layer_that_is_cut_off_leaves_torch_as_it_was(x: Tensor) -> None:
+    def stop(*given: object) -> None:
+        raise Stopped
+
+    layer = nn.TransformerEncoderLayer(6, 2, 11, batch_first=True).eval()
+    layer.self_attn.out_proj.register_forward_pre_hook(stop)
+    layer.linear1.register_forward_pre_hook(stop)
+
+    def program() -> None:
+        with pytest.raises(Stopped):
+            layer(x)
+
+    heard(program)
+    assert torch.overrides.has_torch_function is HAS_TORCH_FUNCTION
+
+
+# Functions
+
+
+@pytest.mark.parametrize("name", ["scaled_dot_product_attention", "softmax", "linear", "dropout"])
+def test_functions_that_a_program_replaces_are_called_as_often(
+    name: str, x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, calls = getattr(functional, name), []
+
+    def replaced(*given: Any, **named: Any) -> Any:
+        calls.append(name)
+        return 2 * before(*given, **named)
+
+    model = nn.MultiheadAttention(6, 2, batch_first=True)
+    monkeypatch.setattr(functional, name, replaced)
+    for need_weights in (False, True):
+        calls.clear()
+        torch.manual_seed(3)
+        plain, _ = model(x, x, x, need_weights=need_weights)
+        count = len(calls)
+        torch.manual_seed(3)
+        (result, _), heard_calls, _ = heard(partial(model, x, x, x, need_weights=need_weights))
+        assert len(calls) == 2 * count and result.equal(plain) and len(heard_calls) == 1
+
+
+def test_classes_of_tensors_are_asked_as_torch_asks_them(x: Tensor) -> None:
+    asked = []
+
+    class Asked(Tensor):
+        @classmethod
+        def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+            asked.append(function)
+            result = super().__torch_function__(function, types, arguments, named or {})  # type: ignore[no-untyped-call]
+            return result
+
+    model, given = nn.MultiheadAttention(6, 2, batch_first=True), x.as_subclass(Asked)
+    plain, _ = model(given, given, given)
+    count = asked.count(functional.multi_head_attention_forward)
+    (result, _), calls, _ = heard(lambda: model(given, given, given))
+    assert asked.count(functional.multi_head_attention_forward) == 2 * count > 0
+    assert type(result) is Asked and result.equal(plain) and len(calls) == 1
