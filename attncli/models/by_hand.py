@@ -313,6 +313,7 @@ class Follower(Origins):
                 right_tokens=of_right,
                 is_self=self._is_self(left, right, are_as_many=num_left == num_right),
                 scale=scale,
+                one_head_of=self.one_head_of(left) or self.one_head_of(right) if result.ndim == 3 else None,
             )
         self.note(result, scores)
 
@@ -551,7 +552,7 @@ class Follower(Origins):
             about = self.of(call.result)
             if about is not OF_PARAMETERS:
                 about = about if isinstance(about, Projected) else Projected(frozenset())
-                self.note(call.result, Outer(about.sources, about.parents, about.features, factors))
+                self.note(call.result, Outer(about.sources, about.parents, about.features, factors=factors))
         elif known:
             self._carry_projected(known, call)
         elif call.function in VIEWING and call.arguments and isinstance(call.arguments[0], nn.Parameter):
@@ -568,7 +569,8 @@ class Follower(Origins):
                     self._note(result, merged)
                 else:
                     features = carried_features(merged.features, known[0][0], call, result)
-                    self._note(result, Projected(merged.sources, merged.parents, features))
+                    origin = merged.sources, merged.parents, features, merged.rows, merged.num_features
+                    self._note(result, Projected(*origin))
 
     def _carry_scores(self, known: Scores, tensor: Tensor, call: TorchCall) -> None:
         """Scores after a function; nothing where they are no longer that."""
@@ -620,7 +622,8 @@ def _merged(parts: Sequence[Projected]) -> Projected:
         frozenset(source for part in parts for source in getattr(part, name))
         for name in ("sources", "parents")
     )
-    return Projected(sources, parents, parts[0].features)
+    first = parts[0]
+    return Projected(sources, parents, first.features, first.rows, first.num_features)
 
 
 def _told_by(sizes: Sequence[tuple[int, bool]]) -> tuple[bool, int]:

@@ -46,7 +46,8 @@ class HandmadeAttention:
     last of the leading axes make, where it is known which are those of heads. `is_self`: whether query and
     key were made of the same tensor; None where that is not known. `is_guess`: nothing but the order of
     the axes tells which are queries and which are heads. `is_filled`: entries of the weights were set after
-    the softmax. `remark` says what was done to the weights that is not in these.
+    the softmax. `remark` says what was done to the weights that is not in these. `one_head_of` is that of
+    the query.
     """
 
     scores: Tensor | None
@@ -60,6 +61,7 @@ class HandmadeAttention:
     is_guess: bool = False
     is_filled: bool = False
     remark: str | None = None
+    one_head_of: int | None = None
 
 
 Origin = tuple[int, int]
@@ -71,12 +73,15 @@ class Projected:
     """A tensor that is a product of others with parameters.
 
     `sources` are what was multiplied last, `parents` what those were made of in the same way. `features` says
-    which axes are not of tokens; None where that is not known.
+    which axes are not of tokens; None where that is not known. `rows` are the sizes of those that are, and
+    `num_features` the number of features, as the product had them.
     """
 
     sources: frozenset[Origin]
     parents: frozenset[Origin] = frozenset()
     features: Spans | None = None
+    rows: tuple[int, ...] | None = None
+    num_features: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,8 @@ class Scores:
     `labels` are those that the product had, in order, also of axes of size 1; `features` those of them that
     are features of a projection, `dims` what was summed. `left_tokens` and `right_tokens` may be those of the
     tokens of either tensor, the likeliest first. Without `is_plain` the scores were mixed or cut, so that the
-    product no longer says what they are. `through` is the function that last changed each of them by itself.
+    product no longer says what they are. `one_head_of` is that of the query. `through` is the function that
+    last changed each of them by itself.
     """
 
     left: Labelled
@@ -106,6 +112,7 @@ class Scores:
     right_tokens: tuple[int, ...]
     is_self: bool | None
     scale: float = 1.0
+    one_head_of: int | None = None
     is_plain: bool = True
     through: str | None = None
 
@@ -394,6 +401,7 @@ def read_attention(
         of is not None and of.has_several_queries(),
         known.is_filled,
         remark,
+        None if of is None else of.one_head_of,
     )
 
 

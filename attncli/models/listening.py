@@ -4,14 +4,14 @@ A TorchFunctionMode sees the functions that are called from Python. Each runs as
 is read of it is read beside it, and no error of ours reaches the program.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from math import prod
-from threading import Lock, Thread, current_thread, local
+from threading import Thread, current_thread, local
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
-from attncli.core.mask_tensors import HIDES, parts_of_mask, recognised
+from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.models.by_hand import STEPS, Follower
 from attncli.models.followed import NO_QUERIES, HandmadeAttention
+from attncli.models.heard_layers import MOST_SPLIT, layer_by_hand, layer_of_call, make_heads, with_heads_last
 from attncli.models.kernels import FusedCall, Kernels, NotHeard, readable
 from attncli.models.modules import RunningModules
 from attncli.models.torch_calls import unseen
@@ -34,21 +34,18 @@ from attncli.models.torch_paths import (
     MULTI_HEAD_ATTENTION,
     FastPath,
     attention_forward,
+    not_read,
     original,
+    uncompiled,
 )
 
-MOST_RECOGNISED = 2**22
-"""Entries of a mask that are compared with causal ones and windows."""
-MOST_SPLIT = 2**24
-"""Entries of a mask that is split at once; of larger ones a part at a time, as it is needed."""
 _opened: Counter[Thread] = Counter()
 """The threads that have listeners of their own, and how many."""
+UNCOMPILED = "What is compiled runs as it is written meanwhile."
 OF_LAYER = "self_attn"
 """The attention of torch's own layers."""
 MOST_NAMED = 3
 """Modules that a line names."""
-CLOSE = 1e-5
-"""How far weights that are computed again may be from a program's own in float32."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +69,14 @@ class HeardCall:
 
 
 class CallHint(NamedTuple):
-    """What a function of torch that contains the attention tells about it."""
+    """What a function of torch that contains the attention, or the projections before it, tell about it.
+
+    `one_head_of`: no head lies on an axis of its own; the projection has so many times its features.
+    """
 
     num_heads: int | None = None
     is_self: bool | None = None
+    one_head_of: int | None = None
 
 
 def _listed(paths: Iterable[str]) -> str:
@@ -89,32 +90,6 @@ def _close(thread: Thread) -> None:
     _opened[thread] -= 1
     if not _opened[thread]:
         del _opened[thread]
-
-
-class Uncompiled:
-    """What is compiled runs as it was written while a listener is open, in whatever order they are closed."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._num_open = 0
-        self._stance: Any = None
-
-    def begin(self) -> None:
-        """One more listener is open."""
-        with self._lock:
-            self._num_open += 1
-            if self._num_open == 1:
-                self._stance = torch.compiler.set_stance("force_eager")
-
-    def end(self) -> None:
-        """One less is."""
-        with self._lock:
-            self._num_open -= 1
-            if not self._num_open:
-                self._stance.__exit__(None, None, None)
-
-
-_uncompiled = Uncompiled()
 
 
 class Listener(TorchFunctionMode):
@@ -187,17 +162,24 @@ class Listener(TorchFunctionMode):
             stack.callback(self._kernels.restore)
             self._kernels.replace()
             self._stance = stack
+            uncompiled.watch(self._is_compiling)
+            stack.callback(uncompiled.unwatch, self._is_compiling)
             self._run_uncompiled()
             if self.patterns is None:
                 stack.enter_context(self)
             yield
 
+    def _is_compiling(self) -> None:
+        """The program compiles something."""
+        self._said[UNCOMPILED] = None
+        self._run_uncompiled()
+
     def _run_uncompiled(self) -> None:
         """What is compiled runs as it was written, or it would call none of the functions."""
-        if self._stance is not None and "torch._dynamo" in sys.modules:
-            _uncompiled.begin()
-            self._stance.callback(_uncompiled.end)
-            self._stance = None
+        if self._stance is not None and uncompiled.may_begin():
+            stack, self._stance = self._stance, None
+            uncompiled.begin()
+            stack.callback(uncompiled.end)
 
     _stance: ExitStack | None = None
     _is_closed = True
@@ -286,10 +268,16 @@ class Listener(TorchFunctionMode):
         # A thread that ran as it was closed goes on with this mode.
         if self._is_closed or getattr(self._threads, "is_inside", False):
             return function(*arguments, **named)
+        if self._stance is not None:
+            self._run_uncompiled()
         asked, function = function, original(function)
-        if function is MULTI_HEAD_ATTENTION:
+        if function is MULTI_HEAD_ATTENTION and not_read() is None:
             return self._through(types, arguments, named)
         result = function(*arguments, **named)
+        if (reason := not_read()) is not None:
+            if asked in STEPS or function is FUSED_ATTENTION or function in FAST_PATHS:
+                self._said[reason] = None
+            return result
         try:
             if function is FUSED_ATTENTION:
                 self._hear_fused(function.__name__, lambda: _of_sdpa(*arguments, **named), arguments, named)
@@ -361,6 +349,9 @@ class Listener(TorchFunctionMode):
         follower = self._follow()
         if hint.num_heads is None:
             hint = hint._replace(num_heads=follower.num_heads(query))
+            if follower.has_heads_first(query):
+                read = partial(with_heads_last, read, hint.num_heads)
+            hint = hint._replace(one_head_of=follower.one_head_of(query))
         if hint.is_self is None:
             hint = hint._replace(is_self=follower.is_self(query, key))
         self._hear(function, read, hint)
@@ -399,7 +390,7 @@ class Listener(TorchFunctionMode):
     ) -> None:
         """Count this call, and read it where it is wanted."""
         if function == "flex_attention" or "OptimizedModule" in self.running.class_names():
-            self._said["What is compiled runs as it is written meanwhile."] = None
+            self._said[UNCOMPILED] = None
         if torch._C._current_graph_task_id() != -1:  # checkpointed layers run again in the backward pass
             return
         path = self._path()
@@ -437,6 +428,8 @@ class Listener(TorchFunctionMode):
         lead = tokens.shape[:-2]
         if isinstance(read, HandmadeAttention) and read.num_heads is not None and hint.num_heads is None:
             hint = hint._replace(num_heads=read.num_heads)
+        if isinstance(read, HandmadeAttention) and read.one_head_of is not None:
+            hint = hint._replace(one_head_of=read.one_head_of)
         num_heads = self._num_heads(path, lead, hint)
         if isinstance(read, HandmadeAttention) and read.is_guess:
             num_queries = tokens.shape[-2]
@@ -470,8 +463,12 @@ class Listener(TorchFunctionMode):
                 return number
         if hint.num_heads is not None and make_heads(lead, hint.num_heads):
             return hint.num_heads
-        # Where there are several axes, a module further out may mean another attention.
-        return self.running.num_heads(prod(lead), nearest=None if len(lead) < 2 else 2)
+        if hint.one_head_of is None:
+            # Where there are several axes, a module further out may mean another attention.
+            return self.running.num_heads(prod(lead), nearest=None if len(lead) < 2 else 2)
+        # The module itself may have put heads and texts on one axis before the projection.
+        number = self.running.num_heads(prod(lead), nearest=1)
+        return 1 if number is None or hint.one_head_of % number == 0 else number
 
 
 FUSED_ATTENTION = torch._C._nn.scaled_dot_product_attention
@@ -492,93 +489,6 @@ def _names_cross(path: str, classes: Sequence[str]) -> bool:
     last = path.rpartition(".")[2].lower()
     words = ("cross", "encdec", "enc_dec", "encoder_attn", "multihead_attn", "attn2", "src_attn")
     return any(word in last for word in words) or "cross" in classes[0].lower() if classes else False
-
-
-def layer_of_call(call: FusedCall, num_heads: int | None) -> AttentionLayer:
-    """The layer of so many heads; without a number they are the last of the leading axes."""
-    query = call.query
-    if query.ndim == call.key.ndim:  # one text, or head, of queries may be for all keys
-        sizes = zip(query.shape[:-2], call.key.shape[:-2], strict=True)
-        query = query.expand(*(keys if size == 1 else size for size, keys in sizes), -1, -1)
-    lead = query.shape[:-2]
-    parts = query, call.key, call.value
-    if num_heads is None or len(lead) < 2 or lead[-1] == num_heads:
-        query, key, value = (_four_axes(part, lead, num_heads) for part in parts)
-    else:
-        query, key, value = (by_heads(_expanded(part, lead), num_heads) for part in parts)
-    visibility, rules = call.visibility, call.rules
-    if call.mask is not None:
-        mask = _mask_of_heads(call.mask, lead, num_heads)
-        if _hides_rows_of_some_heads(mask):
-            raise NotHeard("its mask hides every key of a row from some heads alone")
-        visibility, bias = _of_mask(mask, query.shape[2], key.shape[2])
-        rules = replace(rules, bias=bias)
-    return AttentionLayer(query, key, value, visibility, call.scale, rules)
-
-
-def _hides_rows_of_some_heads(mask: Tensor) -> bool:
-    """Whether a row (text, head, query) has keys in some heads alone: a layer says that of all at once."""
-    if mask.shape[1] == 1:
-        return False
-    has_key = mask.any(dim=-1) if mask.dtype == torch.bool else mask.amax(dim=-1) > HIDES
-    return bool((has_key != has_key[:, :1]).any())
-
-
-def _four_axes(tensor: Tensor, lead: torch.Size, num_heads: int | None) -> Tensor:
-    """(text, head, token, dim) of a tensor with the leading axes of the query, or fewer heads, or 1."""
-    *of_tensor, num_tokens, dim = tensor.shape
-    if len(lead) < 2:
-        num_heads = num_heads or prod(lead)
-        heads = num_heads if prod(of_tensor) == prod(lead) else 1
-        return tensor.reshape(-1, heads, num_tokens, dim).expand(prod(lead) // num_heads, -1, -1, -1)
-    of_tensor = [1] * (len(lead) - len(of_tensor)) + of_tensor
-    tensor = tensor.reshape(*of_tensor, num_tokens, dim).expand(*lead[:-1], -1, -1, -1)
-    return tensor.reshape(-1, of_tensor[-1], num_tokens, dim)
-
-
-def _expanded(tensor: Tensor, lead: torch.Size) -> Tensor:
-    """A tensor with all leading axes of the query; heads that share keys have their own."""
-    heads = tensor.shape[-3] if tensor.ndim > 2 else 1
-    if heads not in (1, lead[-1]):
-        tensor = tensor.repeat_interleave(lead[-1] // heads, dim=-3)
-    return tensor.expand(*lead, -1, -1)
-
-
-def _mask_of_heads(mask: Tensor, lead: torch.Size, num_heads: int | None) -> Tensor:
-    """A mask as (text, head, query, key), each of its size or 1."""
-    mask = mask.reshape(*[1] * (2 - mask.ndim), *mask.shape)
-    of_mask, size = mask.shape[:-2], mask.shape[-2:]
-    if prod(of_mask) == 1:
-        return mask.reshape(1, 1, *size)
-    if len(lead) < 2 or (num_heads is not None and lead[-1] != num_heads):
-        return by_heads(mask.expand(*lead, *size), num_heads or prod(lead))
-    if prod(of_mask[:-1]) == 1:
-        return mask.reshape(1, of_mask[-1], *size)
-    return mask.expand(*lead[:-1], of_mask[-1], *size).reshape(-1, of_mask[-1], *size)
-
-
-def _of_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
-    """Who sees whom, and the numbers to add, by a mask of four axes."""
-    mask = mask.expand(-1, -1, num_queries, num_keys)
-    if mask.numel() > MOST_SPLIT:
-        return _of_large_mask(mask, num_queries, num_keys)
-    visibility, bias = parts_of_mask(mask, num_queries, num_keys)
-    seen = visibility.whole(mask.device)
-    return (recognised(seen) if seen.numel() <= MOST_RECOGNISED else visibility), bias
-
-
-def _of_large_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
-    is_bool = mask.dtype == torch.bool
-    if is_bool and mask.shape[1] > 1:
-        raise NotHeard(
-            f"a mask of {mask.numel():,} entries that differs between heads is too large to be read"
-        )
-
-    def rule(queries: Tensor, keys: Tensor) -> Tensor:
-        part = mask[:, :, queries][..., keys]
-        return (part if is_bool else part > HIDES).any(dim=1)
-
-    return Visibility(num_queries, num_keys, rule=rule), None if is_bool else mask
 
 
 def _of_sdpa(
@@ -640,82 +550,3 @@ def _of_flex(
 
 def _of_kernel(call: FusedCall) -> FusedCall:
     return call._replace(query=readable(call.query), key=readable(call.key), value=readable(call.value))
-
-
-CHECKED_ROWS = 8
-"""Rows of every head in which weights that are computed again are compared with a program's own."""
-
-
-def make_heads(lead: torch.Size, num_heads: int) -> bool:
-    """Whether so many heads can be told from leading axes, as `by_heads` does."""
-    suffixes = [prod(lead[first:]) for first in range(len(lead) + 1)]
-    return num_heads in suffixes or lead.count(num_heads) == 1 or lead[0] % num_heads == 0
-
-
-def by_heads(tensor: Float[Tensor, "*lead token dim"], num_heads: int | None) -> Tensor:
-    """(text, head, token, dim) of a tensor whose leading axes are texts, heads, windows, in any order.
-
-    Heads are the last axes that make the number, else the one axis of that size, as (head, text) and
-    (head, column, row), else a part of the first, as (text x head, window). Without a number they are the
-    last axis.
-    """
-    lead = tensor.shape[:-2]
-    if num_heads is None:
-        first = len(lead) - 1
-        return tensor.reshape(prod(lead[:first]), lead[first] if lead else 1, *tensor.shape[-2:])
-    for first in reversed(range(len(lead))):
-        if prod(lead[first:]) == num_heads:
-            return tensor.reshape(prod(lead[:first]), num_heads, *tensor.shape[-2:])
-    if lead.count(num_heads) == 1:
-        tensor = tensor.movedim(lead.index(num_heads), -3)
-    elif lead and lead[0] % num_heads == 0:
-        tensor = tensor.reshape(-1, num_heads, *tensor.shape[1:]).movedim(1, -3)
-    return tensor.reshape(-1, tensor.shape[-3] if lead else 1, *tensor.shape[-2:])
-
-
-def layer_by_hand(
-    found: HandmadeAttention, num_heads: int | None
-) -> tuple[AttentionLayer | GivenWeights, Tensor]:
-    """The layer of an attention that a program computes itself, and its own weights.
-
-    Only the weights where query, key and scale do not give them again.
-    """
-
-    def placed(tensor: Tensor) -> Tensor:
-        return by_heads(readable(tensor), num_heads)
-
-    weights = placed(found.weights)
-    seen = (weights > 0).any(dim=1)
-    given = found.query, found.key, found.value
-    parts = [readable(part) for part in given if part is not None]
-    is_given = len(parts) == len(given)
-    if is_given and found.scores is not None and found.scores.shape == found.weights.shape:
-        scores = placed(found.scores)
-        query, key, value = (by_heads(part, num_heads) for part in parts)
-        added = scores.float() - found.scale * (query @ key.mT).float()
-        is_hidden = (scores <= HIDES) | (scores == torch.finfo(scores.dtype).min)
-        seen = (~is_hidden).any(dim=1)
-        largest = scores.masked_fill(is_hidden, 0).abs().max()
-        rounding = max(CLOSE, torch.finfo(scores.dtype).eps) * (1 + float(largest))
-        visible = added.masked_fill(is_hidden, 0)
-        mask = ~is_hidden if visible.abs().max() <= rounding else added.masked_fill(is_hidden, -torch.inf)
-        if not _hides_rows_of_some_heads(mask):
-            visibility, bias = _of_mask(mask, *weights.shape[2:])
-            layer = AttentionLayer(query, key, value, visibility, found.scale, ScoreRules(bias=bias))
-            if _gives(layer, weights, every_row=found.is_filled):
-                return layer, weights
-    return GivenWeights(weights, seen), weights
-
-
-def _gives(layer: AttentionLayer, weights: Tensor, *, every_row: bool) -> bool:
-    """Whether query, key and what is added to their products give the weights again, in some rows or all."""
-    num_queries = weights.shape[2]
-    step = 1 if every_row else max(1, num_queries // CHECKED_ROWS)
-    rows = torch.arange(0, num_queries, step, device=weights.device)
-    scores = layer.scale * (layer.query[:, :, rows] @ layer.key.mT).float()
-    if layer.rules.bias is not None:
-        scores = scores + layer.rules.bias.expand(-1, -1, num_queries, -1)[:, :, rows]
-    seen = layer.visibility.block(rows, torch.arange(weights.shape[3], device=weights.device)).unsqueeze(1)
-    again = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1).nan_to_num(0.0)
-    apart = (again - weights[:, :, rows].float().nan_to_num(0.0)).abs().max()
-    return bool(apart <= max(CLOSE, 4 * torch.finfo(weights.dtype).eps))

@@ -97,6 +97,25 @@ class Origins:
         sizes = [size for parts in lead for size, is_feature in parts if is_feature]
         return prod(sizes) if sizes else None
 
+    def one_head_of(self, tensor: Tensor) -> int | None:
+        """How many times the features of a tensor (text, token, dim) its projection has; None for any other.
+
+        There is an axis of texts alone, and no head on it.
+        """
+        known = self.of(tensor)
+        if not isinstance(known, Projected) or known.rows is None or known.features is None:
+            return None
+        rows = tuple(sorted(tensor.shape[:-1]))
+        if tensor.ndim != 3 or rows != known.rows or not tensor.numel():
+            return None
+        has_heads = any(is_feature for parts in self.sizes_of_axes(tensor)[:-1] for _, is_feature in parts)
+        return None if has_heads else known.num_features // tensor.shape[-1]
+
+    def has_heads_first(self, query: Tensor) -> bool:
+        """Whether the first axis of a query (head x text, token, dim) has its heads before its texts."""
+        parts = self.sizes_of_axes(query)[0]
+        return query.ndim == 3 and len(parts) == 2 and parts[0][1] and not parts[1][1]
+
     def sizes_of_axes(self, tensor: Tensor) -> list[list[tuple[int, bool]]]:
         """What each axis is made of, outermost first: sizes, and whether these are features."""
         known = self.of(tensor)
@@ -118,4 +137,7 @@ class Origins:
             return
         known = self.of(tensor)
         parents = known.sources if isinstance(known, Projected) else frozenset()
-        self.note(result, Projected(self.source(tensor), parents, spans_of(result, axes)))
+        features = [axis % result.ndim for axis in axes]
+        rows = tuple(sorted(size for axis, size in enumerate(result.shape) if axis not in features))
+        count = result.numel() // max(1, prod(rows))
+        self.note(result, Projected(self.source(tensor), parents, spans_of(result, axes), rows, count))

@@ -65,7 +65,8 @@ PARTS = functions_named(
     *("getitem", "chunk", "split", "unbind", "narrow", "select", "tensor_split", "unsafe_chunk"),
     "unsafe_split",
 )
-JOINS = functions_named("cat", "concat", "concatenate", "pad")
+CATS = functions_named("cat", "concat", "concatenate")
+JOINS = CATS | functions_named("pad")
 SUMS = {
     *functions_named("add", "sub", "rsub", "subtract", "maximum", "max", "minimum", "min", "tril", "triu"),
     *functions_named("masked_scatter", "clamp", "clip", "clamp_min", "clamp_max", "tanh"),
@@ -189,6 +190,8 @@ def carried_features(spans: Spans | None, tensor: Tensor, call: TorchCall, resul
     """The spans of features in the result of a function, by the memory of its argument."""
     if spans is None or not torch._C._has_storage(tensor) or not torch._C._has_storage(result):
         return None
+    if call.function in CATS and (spans_of_heads := _spans_of_cat(spans, call, result)) is not None:
+        return spans_of_heads
     if call.function in SUMMING:
         return None if -1 not in axes_of_sum(call, tensor) else _without_last(spans, tensor, result)
     if tensor.untyped_storage()._cdata == result.untyped_storage()._cdata:
@@ -203,6 +206,30 @@ def carried_features(spans: Spans | None, tensor: Tensor, call: TorchCall, resul
     if result.ndim < tensor.ndim or call.function in STACKS:
         return None
     return spans_of(result, axes)
+
+
+def _spans_of_cat(spans: Spans, call: TorchCall, result: Tensor) -> Spans | None:
+    """The spans where parts of the features of one tensor were joined along another axis, as heads are."""
+    parts, given = [*call.tensors()], call.get(1, "dim", "axis")
+    axis = given if type(given) is int else 0
+    axis = axis if axis < 0 else axis - result.ndim
+    if (
+        len(parts) < 2
+        or len({part.shape for part in parts}) > 1
+        or len({part.stride() for part in parts}) > 1
+    ):
+        return None
+    memory = {part.untyped_storage()._cdata for part in parts if torch._C._has_storage(part)}
+    places = {part.storage_offset() for part in parts}
+    features = _axes_within(parts[0].shape, parts[0].stride(), spans)
+    if len(memory) > 1 or len(places) < len(parts) or axis in features:
+        return None
+    # The parts lie beside each other within the features.
+    first, last = min(places), max(places)
+    if not any(start <= (last - first) // (len(parts) - 1) < end for start, end in spans):
+        return None
+    step = result.stride(axis) * parts[0].shape[axis]
+    return *spans_of(result, features), (step, step * len(parts))
 
 
 def axes_of_sum(call: TorchCall, tensor: Tensor) -> list[int]:

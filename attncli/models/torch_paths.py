@@ -5,8 +5,9 @@ tensors. It does not where a function mode is on; a listener's does not count.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import wraps
 from threading import Lock
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
@@ -74,6 +75,75 @@ def original(function: Any) -> Any:
     return _ORIGINALS[code]
 
 
+TRACED = "What torch.jit.trace or torch.fx traces is not heard."
+TRANSFORMED = "What runs inside torch.func's transforms (vmap, grad, jvp) is not heard."
+
+
+def not_read() -> str | None:
+    """Why nothing is read now: what is read would be traced or transformed with the program; else None."""
+    if torch._C._get_tracing_state() is not None or torch.fx._symbolic_trace._is_fx_tracing_flag:
+        return TRACED
+    return None if torch._C._functorch.peek_interpreter_stack() is None else TRANSFORMED
+
+
+class Uncompiled:
+    """What is compiled runs as it was written while a listener is open, in whatever order they are closed."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._num_open = 0
+        self._stance: Any = None
+        self._watching: list[Callable[[], None]] = []
+        self._compile: Any = None
+
+    def watch(self, tell: Callable[[], None]) -> None:
+        """Call a function whenever the program compiles."""
+        with self._lock:
+            if not self._watching:
+                self._compile = torch.compile
+                torch.compile = self._telling(torch.compile)
+            self._watching.append(tell)
+
+    def unwatch(self, tell: Callable[[], None]) -> None:
+        """Call it no longer."""
+        with self._lock:
+            self._watching.remove(tell)
+            if not self._watching:
+                torch.compile = self._compile
+
+    def _telling(self, compile_: Any) -> Any:
+        @wraps(compile_)
+        def telling(*given: Any, **named: Any) -> Any:
+            compiled = compile_(*given, **named)
+            for tell in [*self._watching]:
+                tell()
+            return compiled
+
+        return telling
+
+    def may_begin(self) -> bool:
+        """Whether torch's compiler is there."""
+        compiler = sys.modules.get("torch._dynamo")
+        return compiler is not None and not getattr(compiler.__spec__, "_initializing", False)
+
+    def begin(self) -> None:
+        """One more listener is open."""
+        with self._lock:
+            self._num_open += 1
+            if self._num_open == 1:
+                self._stance = torch.compiler.set_stance("force_eager")
+
+    def end(self) -> None:
+        """One less is."""
+        with self._lock:
+            self._num_open -= 1
+            if not self._num_open:
+                self._stance.__exit__(None, None, None)
+
+
+uncompiled = Uncompiled()
+
+
 class UnseenModes:
     """While torch's attention modules run, modes that are `is_unseen` do not keep them from a fast path."""
 
@@ -97,16 +167,16 @@ class UnseenModes:
             if count and not self._num_running:
                 torch.overrides.has_torch_function = self._before
 
-    def _has_torch_function(self, arguments: Any) -> bool:
+    def _has_torch_function(self, args: Iterable[Any]) -> bool:
         """What torch's function says without those modes."""
         modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         if not modes or not all(getattr(mode, "is_unseen", False) for mode in modes):
-            return bool(self._before(arguments))
+            return bool(self._before(args))
         with ExitStack() as stack:
             for _ in modes:
                 mode = torch.overrides._pop_mode()  # type: ignore[no-untyped-call]
                 stack.callback(torch.overrides._push_mode, mode)
-            return bool(self._before(arguments))
+            return bool(self._before(args))
 
 
 unseen_modes = UnseenModes()

@@ -1,5 +1,7 @@
 """A program is what it is without being recorded: its modules, functions, kernels and tracing."""
 
+import re
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,6 +15,7 @@ from torch.overrides import _get_current_function_mode_stack
 from attncli.core.engines import attend
 from attncli.core.layer import Wanted
 from attncli.models.listening import HeardCall, Listener
+from attncli.models.torch_paths import TRACED, TRANSFORMED
 
 
 def heard(program: Callable[[], Any], **settings: Any) -> tuple[Any, list[HeardCall], Listener]:
@@ -268,3 +271,62 @@ def test_classes_of_tensors_are_asked_as_torch_asks_them(x: Tensor) -> None:
     (result, _), calls, _ = heard(lambda: model(given, given, given))
     assert asked.count(functional.multi_head_attention_forward) == 2 * count > 0
     assert type(result) is Asked and result.equal(plain) and len(calls) == 1
+
+
+# Tracing and compiling
+
+
+class ByHand(Attention):
+    def forward(self, x: Tensor) -> Tensor:
+        mixed: Tensor = (self.query(x) @ x.mT).softmax(-1) @ x
+        return mixed
+
+
+@pytest.mark.parametrize("kind", [Attention, ByHand])
+def test_what_is_traced_or_transformed_is_the_same_and_said(kind: type[Attention], x: Tensor) -> None:
+    model = kind()
+
+    def traced() -> str:
+        graph = torch.jit.trace(model, x, check_trace=False).inlined_graph  # type: ignore[no-untyped-call]
+        return re.sub(r"___torch_mangle_\d+\.|#.*", "", str(graph))
+
+    programs: dict[str, tuple[Callable[[], object], str]] = {
+        "trace": (traced, TRACED),
+        "fx": (lambda: str(torch.fx.symbolic_trace(model).graph), TRACED),
+        "vmap": (lambda: torch.vmap(lambda part: model(part[None])[0])(x).tolist(), TRANSFORMED),
+        "grad": (lambda: torch.func.grad(lambda part: model(part).sum())(x).tolist(), TRANSFORMED),
+    }
+    if kind is ByHand:
+        del programs["fx"]  # it calls no function there
+    for program, line in programs.values():
+        with warnings.catch_warnings(record=True) as before:
+            warnings.simplefilter("always")
+            plain = program()
+        with warnings.catch_warnings(record=True) as after:
+            warnings.simplefilter("always")
+            result, calls, listener = heard(program)
+        assert result == plain and not calls and listener.notes() == [line]
+        assert [str(each.message) for each in after] == [str(each.message) for each in before]
+
+
+def test_a_compiled_function_runs_as_it_is_written_and_this_is_said(x: Tensor) -> None:
+    """Also outside of modules, where the compiler is imported while a recording is open."""
+    compiled = []
+
+    def backend(graph: Any, _inputs: object) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    before = torch.compile
+
+    def program() -> Tensor:
+        step = torch.compile(lambda x: functional.scaled_dot_product_attention(x, x, x), backend=backend)
+        result: Tensor = step(x)
+        return result
+
+    _, calls, listener = heard(program)
+    assert not compiled and len(calls) == 1
+    assert listener.notes() == ["What is compiled runs as it is written meanwhile."]
+    assert torch.compile is before
+    program()
+    assert compiled
