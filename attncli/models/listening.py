@@ -348,9 +348,10 @@ class Listener(TorchFunctionMode):
         hint = self._hint
         follower = self._follow()
         if hint.num_heads is None:
-            hint = hint._replace(num_heads=follower.num_heads(query))
-            if follower.has_heads_first(query):
-                read = partial(with_heads_last, read, hint.num_heads)
+            num_heads = follower.num_heads(query)
+            hint = hint._replace(num_heads=num_heads)
+            if num_heads is not None and follower.has_heads_first(query):
+                read = partial(with_heads_last, read, num_heads)
             hint = hint._replace(one_head_of=follower.one_head_of(query))
         if hint.is_self is None:
             hint = hint._replace(is_self=follower.is_self(query, key))
@@ -467,8 +468,8 @@ class Listener(TorchFunctionMode):
             # Where there are several axes, a module further out may mean another attention.
             return self.running.num_heads(prod(lead), nearest=None if len(lead) < 2 else 2)
         # The module itself may have put heads and texts on one axis before the projection.
-        number = self.running.num_heads(prod(lead), nearest=1)
-        return 1 if number is None or hint.one_head_of % number == 0 else number
+        own_number = self.running.num_heads(prod(lead), nearest=1)
+        return 1 if own_number is None or hint.one_head_of % own_number == 0 else own_number
 
 
 FUSED_ATTENTION = torch._C._nn.scaled_dot_product_attention

@@ -572,7 +572,7 @@ class Folded(nn.Module):
         query, key, value = (torch.cat(part.split(4, dim=2), dim=0) for part in parts)
         if self.is_fused:
             return scaled_dot_product_attention(query, key, value)
-        return (query.bmm(key.mT) / 2).softmax(-1).bmm(value)
+        return torch.bmm((query.bmm(key.mT) / 2).softmax(-1), value)
 
     def weights(self, x: Tensor) -> Tensor:
         query, key = (
@@ -599,7 +599,9 @@ class OneHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         query = self.query(x)
-        return scaled_dot_product_attention(query, x, x) if self.is_fused else (query @ x.mT).softmax(-1) @ x
+        if self.is_fused:
+            return scaled_dot_product_attention(query, x, x)
+        return torch.matmul((query @ x.mT).softmax(-1), x)
 
 
 class ManyHeads(nn.Module):
