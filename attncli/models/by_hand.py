@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 import torch
@@ -33,6 +34,7 @@ from attncli.models.followed import (
     read_attention,
     scaled_scores,
 )
+from attncli.models.kernels import NotHeard
 from attncli.models.origins import OF_PARAMETERS, Origins
 from attncli.models.torch_calls import (
     ADDMMS,
@@ -78,13 +80,16 @@ from attncli.models.torch_calls import (
 
 
 class Follower(Origins):
-    """Follows what torch's functions give from one to the next, and tells `heard` of each attention.
+    """Follows what torch's functions give from one to the next, and tells `heard` how to read each attention.
 
-    `unclear` is told why one cannot be read. What is known of a tensor is forgotten with it.
+    That is to be done at once, if at all, and raises NotHeard where it cannot be read; of others `unclear` is
+    told why. What is known of a tensor is forgotten with it.
     """
 
     def __init__(
-        self, heard: Callable[[HandmadeAttention], None], unclear: Callable[[str], None] = lambda _: None
+        self,
+        heard: Callable[[Callable[[], HandmadeAttention]], None],
+        unclear: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__()
         self._heard, self._unclear = heard, unclear
@@ -435,6 +440,8 @@ class Follower(Origins):
         out: str,
     ) -> None:
         """Weights met their value in a product that sums over their keys."""
+        if known.softmax.is_heard:
+            return
         letters = inputs[place]
         axes = dict(zip(letters, known.axes, strict=True))
         value, query = None, known.query
@@ -475,23 +482,29 @@ class Follower(Origins):
         if softmax.is_heard:
             return
         softmax.is_heard = True
-        with unseen():
-            heard = read_attention(known, weights.detach(), query, value)
-        self._tell(heard)
-        if heard is not None and heard.remark == EACH:
-            for other in known.others:
-                if not other.softmax.is_heard and other.query is not None:
-                    other.softmax.is_heard = True
-                    alone = replace(other, is_whole=True, is_dropped=False, is_scaled=False)
-                    with unseen():
-                        heard = read_attention(alone, other.softmax.weights().tensor, other.query, None)
-                    self._tell(heard)
-
-    def _tell(self, heard: HandmadeAttention | None) -> None:
-        if heard is None:
-            self._unclear(NO_QUERIES)
+        if known.others:
+            self._reach_joined(known, weights, query, value)
         else:
-            self._heard(heard)
+            self._heard(partial(_attention_of, known, weights, query, value))
+        softmax.forget()
+
+    def _reach_joined(
+        self, known: Weights, weights: Tensor, query: int | None, value: Labelled | None
+    ) -> None:
+        """Several softmaxes met a value: what they give together, or each where that is no longer shares."""
+        try:
+            heard = _attention_of(known, weights, query, value)
+        except NotHeard as error:
+            self._unclear(str(error))
+            return
+        self._heard(lambda: heard)
+        for other in known.others if heard.remark == EACH else ():
+            softmax = other.softmax
+            if not softmax.is_heard and other.query is not None:
+                softmax.is_heard = True
+                alone = replace(other, is_whole=True, is_dropped=False, is_scaled=False)
+                self._heard(partial(_attention_of, alone, softmax.result.tensor, other.query, None))
+                softmax.forget()
 
     # Other steps
 
@@ -514,6 +527,15 @@ class Follower(Origins):
             self.note(tensor, merged)
             if call.function in COPIES and isinstance(tensor, Tensor):
                 self.note(tensor._base, merged)
+
+    def change(self, call: TorchCall) -> None:
+        """Numbers were changed one by one: what is known holds for the result."""
+        tensor, result = call.get(0, "input", "self"), call.result
+        known = self.of(tensor)
+        if type(known) is not Projected:
+            self.carry(call)
+        elif isinstance(tensor, Tensor) and isinstance(result, Tensor) and tensor.stride() == result.stride():
+            self._note(result, known)
 
     def blank(self, call: TorchCall) -> None:
         """A new tensor that is as large as another."""
@@ -569,8 +591,7 @@ class Follower(Origins):
                     self._note(result, merged)
                 else:
                     features = carried_features(merged.features, known[0][0], call, result)
-                    origin = merged.sources, merged.parents, features, merged.rows, merged.num_features
-                    self._note(result, Projected(*origin))
+                    self._note(result, Projected(merged.sources, merged.parents, features, merged.made))
 
     def _carry_scores(self, known: Scores, tensor: Tensor, call: TorchCall) -> None:
         """Scores after a function; nothing where they are no longer that."""
@@ -607,6 +628,16 @@ ADDED = SUMS | FILLS | CASTS | DROPOUTS
 CHANGING = ELEMENTWISE | EXPONENTIALS
 
 
+def _attention_of(
+    known: Weights, weights: Tensor, query: int | None, value: Labelled | None
+) -> HandmadeAttention:
+    with unseen():
+        heard = read_attention(known, weights.detach(), query, value)
+    if heard is None:
+        raise NotHeard(NO_QUERIES)
+    return heard
+
+
 NO_SOFTMAX = "scores that went through {} met values without a softmax, which is not heard"
 
 
@@ -623,7 +654,7 @@ def _merged(parts: Sequence[Projected]) -> Projected:
         for name in ("sources", "parents")
     )
     first = parts[0]
-    return Projected(sources, parents, first.features, first.rows, first.num_features)
+    return Projected(sources, parents, first.features, first.made)
 
 
 def _told_by(sizes: Sequence[tuple[int, bool]]) -> tuple[bool, int]:
@@ -668,6 +699,7 @@ def _factors_of_outer(call: TorchCall) -> tuple[Tensor, Tensor] | None:
 
 STEPS: dict[Callable[..., object], Callable[[Follower, TorchCall], None]] = {
     **dict.fromkeys(CARRYING, Follower.carry),
+    **dict.fromkeys(ELEMENTWISE, Follower.change),
     **dict.fromkeys(BLANKS, Follower.blank),
     **dict.fromkeys(SCATTERS, Follower.scatter),
     **dict.fromkeys(NORMS, Follower.normalise),

@@ -73,15 +73,14 @@ class Projected:
     """A tensor that is a product of others with parameters.
 
     `sources` are what was multiplied last, `parents` what those were made of in the same way. `features` says
-    which axes are not of tokens; None where that is not known. `rows` are the sizes of those that are, and
-    `num_features` the number of features, as the product had them.
+    which axes are not of tokens; None where that is not known. `made` is the shape that the product had, and
+    which of its axes were features.
     """
 
     sources: frozenset[Origin]
     parents: frozenset[Origin] = frozenset()
     features: Spans | None = None
-    rows: tuple[int, ...] | None = None
-    num_features: int = 0
+    made: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -186,6 +185,10 @@ class HeardSoftmax:
             self.version = version_of(self.result.tensor)
         if self.scores_version is None:
             self.scores_version = version_of(self.scores.tensor)
+
+    def forget(self) -> None:
+        """What was told of is needed no longer: the weights alone live as long as the program keeps them."""
+        self.scores, self.of = self.result, None
 
     def has_scores(self) -> bool:
         """Whether the scores are still what the softmax took."""

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from math import prod
 from threading import Thread, current_thread, local
+from types import FunctionType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -152,6 +153,7 @@ class Listener(TorchFunctionMode):
             stack.callback(setattr, self, "_is_closed", True)
             stack.callback(self.running.close)
             stack.callback(self._after_modules)
+            stack.callback(self.running.drop_ended)
             _opened[self._thread] += 1
             stack.callback(_close, self._thread)
             before = register_module_forward_pre_hook(self._enter)
@@ -202,8 +204,11 @@ class Listener(TorchFunctionMode):
                 ] = None
             return
         running = self.running
-        self._after_modules()
-        if not running.stack:
+        stack = running.stack
+        if not stack or stack[-1].has_ended():
+            running.drop_ended()
+            self._after_modules()
+        if not stack:
             self._run_uncompiled()
             self._kernels.replace()
         running.enter(module, inputs)
@@ -225,7 +230,6 @@ class Listener(TorchFunctionMode):
 
     def _after_modules(self) -> None:
         """Listen no longer where the module is left for which that was begun."""
-        self.running.drop_ended()
         stack = self.running.stack
         pushed_at = getattr(self._threads, "pushed_at", None)
         if pushed_at is not None and len(stack) < pushed_at:
@@ -270,23 +274,28 @@ class Listener(TorchFunctionMode):
             return function(*arguments, **named)
         if self._stance is not None:
             self._run_uncompiled()
-        asked, function = function, original(function)
+        asked = function
+        if type(function) is FunctionType:
+            function = original(function)
         if function is MULTI_HEAD_ATTENTION and not_read() is None:
             return self._through(types, arguments, named)
         result = function(*arguments, **named)
+        is_followed = asked in STEPS or function in STEPS
+        is_flex = not is_followed and getattr(function, "_name", "") == "flex_attention"
+        if not (is_followed or is_flex or function is FUSED_ATTENTION or function in FAST_PATHS):
+            return result
         if (reason := not_read()) is not None:
-            if asked in STEPS or function is FUSED_ATTENTION or function in FAST_PATHS:
-                self._said[reason] = None
+            self._said[reason] = None
             return result
         try:
-            if function is FUSED_ATTENTION:
-                self._hear_fused(function.__name__, lambda: _of_sdpa(*arguments, **named), arguments, named)
-            elif getattr(function, "_name", "") == "flex_attention":
-                self._hear_fused("flex_attention", lambda: _of_flex(*arguments, **named), arguments, named)
-            elif (path := FAST_PATHS.get(function)) is not None:
-                self._hear_fast_path(path, arguments, named)
-            else:
+            if is_followed:
                 self._follow().after(asked if asked in STEPS else function, arguments, named, result)
+            elif function is FUSED_ATTENTION:
+                self._hear_fused(function.__name__, lambda: _of_sdpa(*arguments, **named), arguments, named)
+            elif is_flex:
+                self._hear_fused("flex_attention", lambda: _of_flex(*arguments, **named), arguments, named)
+            else:
+                self._hear_fast_path(FAST_PATHS[function], arguments, named)
         except Exception as error:  # whatever it is, the program goes on
             self._note_error(error)
         return result
@@ -357,9 +366,8 @@ class Listener(TorchFunctionMode):
             hint = hint._replace(is_self=follower.is_self(query, key))
         self._hear(function, read, hint)
 
-    def _heard_by_hand(self, found: HandmadeAttention) -> None:
-        hint = self._hint if found.is_self is None else CallHint(self._hint.num_heads, found.is_self)
-        self._hear("by hand", lambda: found, hint)
+    def _heard_by_hand(self, read: Callable[[], HandmadeAttention]) -> None:
+        self._hear("by hand", read)
 
     def _unclear(self, reason: str) -> None:
         def read() -> HandmadeAttention:
@@ -429,8 +437,9 @@ class Listener(TorchFunctionMode):
         lead = tokens.shape[:-2]
         if isinstance(read, HandmadeAttention) and read.num_heads is not None and hint.num_heads is None:
             hint = hint._replace(num_heads=read.num_heads)
-        if isinstance(read, HandmadeAttention) and read.one_head_of is not None:
-            hint = hint._replace(one_head_of=read.one_head_of)
+        if isinstance(read, HandmadeAttention):
+            is_self = hint.is_self if read.is_self is None else read.is_self
+            hint = hint._replace(is_self=is_self, one_head_of=read.one_head_of)
         num_heads = self._num_heads(path, lead, hint)
         if isinstance(read, HandmadeAttention) and read.is_guess:
             num_queries = tokens.shape[-2]

@@ -136,6 +136,9 @@ class RunningModules:
     def leave(self, module: nn.Module) -> None:
         """A module ended, and with it those in it that were cut off."""
         stack = self.stack
+        if stack and stack[-1].module is module:
+            self._pop()
+            return
         while stack and any(called.module is module for called in stack):
             if self._pop().module is module:
                 return

@@ -103,13 +103,15 @@ class Origins:
         There is an axis of texts alone, and no head on it.
         """
         known = self.of(tensor)
-        if not isinstance(known, Projected) or known.rows is None or known.features is None:
+        if tensor.ndim != 3 or not isinstance(known, Projected) or known.made is None or not tensor.numel():
             return None
-        rows = tuple(sorted(tensor.shape[:-1]))
-        if tensor.ndim != 3 or rows != known.rows or not tensor.numel():
+        shape, axes = known.made
+        features = [axis % len(shape) for axis in axes]
+        rows = sorted(size for axis, size in enumerate(shape) if axis not in features)
+        if known.features is None or rows != sorted(tensor.shape[:-1]):
             return None
         has_heads = any(is_feature for parts in self.sizes_of_axes(tensor)[:-1] for _, is_feature in parts)
-        return None if has_heads else known.num_features // tensor.shape[-1]
+        return None if has_heads else prod(shape[axis] for axis in features) // tensor.shape[-1]
 
     def has_heads_first(self, query: Tensor) -> bool:
         """Whether the first axis of a query (head x text, token, dim) has its heads before its texts."""
@@ -137,7 +139,5 @@ class Origins:
             return
         known = self.of(tensor)
         parents = known.sources if isinstance(known, Projected) else frozenset()
-        features = [axis % result.ndim for axis in axes]
-        rows = tuple(sorted(size for axis, size in enumerate(result.shape) if axis not in features))
-        count = result.numel() // max(1, prod(rows))
-        self.note(result, Projected(self.source(tensor), parents, spans_of(result, axes), rows, count))
+        made = result.shape, tuple(axes)
+        self.note(result, Projected(self.source(tensor), parents, spans_of(result, axes), made))

@@ -16,8 +16,8 @@ from attncli.views.texts import shortened
 NUMBER = re.compile(r"\d+")
 FEW = 3
 """Lines of modules where a terminal is short."""
-LEAST_NOTES = 2
-"""Lines of what was missed or is shown otherwise, on any terminal."""
+LEAST_NOTES = 1
+"""Lines of notes on any terminal: how many there are, at least."""
 
 
 def _title(report: Report, display: Display) -> Iterator[str]:

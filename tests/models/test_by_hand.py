@@ -4,6 +4,7 @@ import gc
 import math
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from weakref import ref
 
@@ -15,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from attncli.models.by_hand import Follower
 from attncli.models.followed import HandmadeAttention
+from attncli.models.kernels import NotHeard
 
 TEXTS, HEADS, QUERIES, KEYS, DIM = 2, 3, 5, 7, 4
 WIDTH = HEADS * DIM
@@ -26,7 +28,11 @@ class Following(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.heard: list[HandmadeAttention] = []
-        self.follower = Follower(self.heard.append)
+        self.follower = Follower(self.hear)
+
+    def hear(self, read: Callable[[], HandmadeAttention]) -> None:
+        with suppress(NotHeard):
+            self.heard.append(read())
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
