@@ -16,6 +16,7 @@ from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.measure.recorded import Recorder
+from attncli.models.heard_layers import program_mask, with_copied_mask
 from attncli.models.listening import HeardCall, Listener, reading
 from attncli.records.columns import Records
 from attncli.records.recordings import RecordedHeads, RecordedModule
@@ -118,7 +119,7 @@ def _copied(call: HeardCall) -> RecordedLayer:
     with torch.inference_mode(mode=False):  # a copy made in it could not be used outside
         if isinstance(attention, AttentionLayer):
             parts = {name: getattr(attention, name).clone() for name in ("query", "key", "value")}
-            attention = replace(attention, **parts)
+            attention = with_copied_mask(replace(attention, **parts))
         else:
             attention = GivenWeights(attention.weights.clone(), attention.seen.clone())
     return RecordedLayer(call.module, call.call, call.kind, call.function, attention)
@@ -128,7 +129,9 @@ def _num_bytes(call: HeardCall | RecordedLayer) -> int:
     attention = call.attention
     if isinstance(attention, GivenWeights):
         return attention.weights.nbytes
-    return attention.query.nbytes + attention.key.nbytes + attention.value.nbytes
+    mask = program_mask(attention)
+    of_mask = 0 if mask is None else mask.nbytes
+    return of_mask + attention.query.nbytes + attention.key.nbytes + attention.value.nbytes
 
 
 class Recording:

@@ -1,7 +1,7 @@
 """The attention layer of what was heard: which axes are texts and heads, who sees whom, what was added."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -118,11 +118,35 @@ def _of_large_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visib
             f"a mask of {mask.numel():,} entries that differs between heads is too large to be read"
         )
 
-    def rule(queries: Tensor, keys: Tensor) -> Tensor:
-        part = mask[:, :, queries][..., keys]
-        return (part if is_bool else part > HIDES).any(dim=1)
-
+    rule = RuleOfMask(mask)
     return Visibility(num_queries, num_keys, rule=rule), None if is_bool else mask
+
+
+@dataclass(frozen=True)
+class RuleOfMask:
+    """Who sees whom by a program's own mask (text, head, query, key), which is not copied."""
+
+    mask: Tensor
+
+    def __call__(self, queries: Tensor, keys: Tensor) -> Tensor:
+        part = self.mask[:, :, queries][..., keys]
+        return (part if part.dtype == torch.bool else part > HIDES).any(dim=1)
+
+
+def program_mask(layer: AttentionLayer | GivenWeights) -> Tensor | None:
+    """The program's own mask, where a layer has it by reference."""
+    rule = layer.visibility.rule if isinstance(layer, AttentionLayer) else None
+    return rule.mask if isinstance(rule, RuleOfMask) else None
+
+
+def with_copied_mask(layer: AttentionLayer) -> AttentionLayer:
+    """A layer that is the same when the program changes its mask."""
+    mask = program_mask(layer)
+    if mask is None:
+        return layer
+    mask = mask.clone()
+    rules = layer.rules if layer.rules.bias is None else replace(layer.rules, bias=mask)
+    return replace(layer, visibility=replace(layer.visibility, rule=RuleOfMask(mask)), rules=rules)
 
 
 CHECKED_ROWS = 8
@@ -187,7 +211,35 @@ def layer_by_hand(
             layer = AttentionLayer(query, key, value, visibility, found.scale, ScoreRules(bias=bias))
             if _gives(layer, weights, every_row=found.is_filled):
                 return layer, weights
+    if found.is_filled:
+        seen = seen & (weights > 0).any(dim=1)
     return GivenWeights(weights, seen), weights
+
+
+NUMBERS_HIDE = (
+    "a mask of large negative numbers (1e4 and more) stands over whole rows: these count as rows without "
+    "keys, though the program attends in them"
+)
+
+
+def hides_rows_by_numbers(
+    read: HandmadeAttention | FusedCall, layer: AttentionLayer | GivenWeights, weights: Tensor | None
+) -> bool:
+    """Whether rows that count as rows without keys have weights in the program."""
+    if weights is not None:
+        if isinstance(layer, GivenWeights):
+            seen = layer.seen
+        elif layer.visibility.is_seeing:
+            return False
+        else:
+            seen = layer.visibility.whole(weights.device)
+        is_blind = ~seen.any(dim=-1)
+        return bool(is_blind.any()) and bool((is_blind & (weights.sum(dim=(1, 3)) > 0)).any())
+    mask = read.mask if isinstance(read, FusedCall) else None
+    if mask is None or not mask.is_floating_point() or mask.numel() > MOST_SPLIT:
+        return False
+    largest = mask.amax(dim=-1)
+    return bool(((largest <= HIDES) & (largest > -torch.inf)).any())
 
 
 def _gives(layer: AttentionLayer, weights: Tensor, *, every_row: bool) -> bool:

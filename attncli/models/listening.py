@@ -4,15 +4,17 @@ A TorchFunctionMode sees the functions that are called from Python. Each runs as
 is read of it is read beside it, and no error of ours reaches the program.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import zip_longest
 from math import prod
 from threading import Thread, current_thread, local
-from types import FunctionType
+from types import FunctionType, TracebackType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -26,12 +28,21 @@ from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.models.by_hand import STEPS, Follower
 from attncli.models.followed import NO_QUERIES, HandmadeAttention
-from attncli.models.heard_layers import MOST_SPLIT, layer_by_hand, layer_of_call, make_heads, with_heads_last
+from attncli.models.heard_layers import (
+    MOST_SPLIT,
+    NUMBERS_HIDE,
+    hides_rows_by_numbers,
+    layer_by_hand,
+    layer_of_call,
+    make_heads,
+    with_heads_last,
+)
 from attncli.models.kernels import FusedCall, Kernels, NotHeard, readable
-from attncli.models.modules import RunningModules
+from attncli.models.modules import CALLING_HOOKS, RunningModules
 from attncli.models.torch_calls import unseen
 from attncli.models.torch_paths import (
     FAST_PATHS,
+    HANDLE,
     MULTI_HEAD_ATTENTION,
     FastPath,
     attention_forward,
@@ -220,6 +231,8 @@ class Listener(TorchFunctionMode):
 
     def _leave(self, module: nn.Module, _inputs: object, _output: object) -> None:
         try:
+            if (raised := sys.exc_info()[1]) is not None:
+                hide_frames(raised)
             self.running.leave(module)
             self._after_modules()
             follower = getattr(self._follower, "of_thread", None)
@@ -312,7 +325,7 @@ class Listener(TorchFunctionMode):
         before, self._threads.hint = self._hint, CallHint(num_heads, query is key)
         try:
             with self:
-                for kind in types:
+                for kind in types if {*types} - {Tensor, nn.Parameter} else ():
                     result = kind.__torch_function__(MULTI_HEAD_ATTENTION, types, arguments, named)
                     if result is not NotImplemented:
                         return result
@@ -451,6 +464,8 @@ class Listener(TorchFunctionMode):
             attention, weights = layer_by_hand(read, num_heads)
         else:
             attention = layer_of_call(read, num_heads)
+        if hides_rows_by_numbers(read, attention, weights):
+            self._remarks.setdefault(NUMBERS_HIDE, {})[path] = None
         num_queries, num_keys = attention.shape[2:]
         if not num_keys:
             raise NotHeard("an attention without keys")
@@ -482,6 +497,28 @@ class Listener(TorchFunctionMode):
 
 
 FUSED_ATTENTION = torch._C._nn.scaled_dot_product_attention
+
+
+MOST_WRAPPED = 3
+"""Entries of a traceback between torch's call of a mode and the mode."""
+
+
+def hide_frames(error: BaseException) -> None:
+    """Leave what stands between a program and torch out of the traceback of an error."""
+    entries: list[TracebackType] = []
+    entry = error.__traceback__
+    while entry is not None:
+        code = entry.tb_frame.f_code
+        if code.co_filename == __file__:
+            # A function of torch's that calls a mode runs once more behind it.
+            last = [entry.tb_frame.f_code is HANDLE for entry in entries[-MOST_WRAPPED:]]
+            if any(last):
+                del entries[len(entries) - len(last) + last.index(True) - 1 :]
+        elif code not in CALLING_HOOKS:
+            entries.append(entry)
+        entry = entry.tb_next
+    for entry, following in zip_longest(entries, entries[1:]):
+        entry.tb_next = following
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from threading import Lock, local
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Generic, TypeVar
 from weakref import ref
 
@@ -25,8 +25,9 @@ COMPILED = "_orig_mod"
 """What torch.compile calls the module that it wraps."""
 
 
-CALLING = {code for code in (nn.Module._call_impl.__code__, *nn.Module._call_impl.__code__.co_consts)}
-"""What of torch calls a module's hooks, and its forward."""
+CALLING_HOOKS = {code for code in nn.Module._call_impl.__code__.co_consts if isinstance(code, CodeType)}
+"""What of torch calls a module's forward where there are hooks, in `_call_impl`."""
+CALLING = {nn.Module._call_impl.__code__, *CALLING_HOOKS}
 MOST_BETWEEN = 16
 """Frames between a hook and that."""
 Kept = TypeVar("Kept")

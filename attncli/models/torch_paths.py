@@ -42,7 +42,7 @@ def attention_forward() -> Callable[..., Any]:
     return inner
 
 
-_HANDLE = torch.overrides.handle_torch_function.__code__
+HANDLE = torch.overrides.handle_torch_function.__code__
 MOST_BETWEEN = 8
 """Frames between that and the mode."""
 _FILES = {torch.functional.__file__, functional.__file__}
@@ -63,10 +63,10 @@ def original(function: Any) -> Any:
         return function
     frame: FrameType | None = sys._getframe(1)
     for _ in range(MOST_BETWEEN):
-        if frame is None or frame.f_code is _HANDLE:
+        if frame is None or frame.f_code is HANDLE:
             break
         frame = frame.f_back
-    caller = None if frame is None or frame.f_code is not _HANDLE else frame.f_back
+    caller = None if frame is None or frame.f_code is not HANDLE else frame.f_back
     if caller is None or caller.f_code.co_filename not in _FILES or caller.f_code.co_freevars:
         return function
     code = caller.f_code

@@ -15,9 +15,11 @@ from torch.nn.modules import module as torch_modules
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
 
+import attncli
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.row_tiles import GivenWeights
+from attncli.models import heard_layers
 from attncli.models.listening import HeardCall, Listener
 
 CLOSE = 1e-5
@@ -637,3 +639,35 @@ def test_heads_one_by_one_are_one_head_each(num_texts: int) -> None:
     model, x = HeadByHead(), torch.randn(num_texts, 5, 12)
     _, calls, _ = heard(lambda: model(x))
     assert [call.attention.shape for call in calls] == [(num_texts, 1, 5, 5)] * 3
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_rows_that_numbers_hide_are_said(is_fused: bool) -> None:
+    query, mask = torch.randn(2, 3, 5, 4), torch.zeros(5, 5)
+    mask[2] = -1e9
+
+    def program() -> Tensor:
+        if is_fused:
+            return scaled_dot_product_attention(query, query, query, attn_mask=mask)
+        return torch.matmul((query @ query.mT + mask).softmax(-1), query)
+
+    _, (call,), listener = heard(program)
+    (line,) = listener.notes()
+    assert "rows without keys" in line and line.startswith(call.module)
+    mask[2] = -torch.inf
+    _, _, listener = heard(program)
+    assert not listener.notes()
+
+
+@pytest.mark.parametrize("is_bool", [False, True])
+def test_large_masks_that_the_program_changes_stay_in_layers(
+    is_bool: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heard_layers, "MOST_SPLIT", 10)
+    query, mask = torch.randn(1, 2, 5, 4), torch.rand(1, 1, 5, 5) > 0.3
+    mask = mask if is_bool else torch.zeros(1, 1, 5, 5).masked_fill(~mask, -torch.inf)
+    with attncli.record() as seen:
+        scaled_dot_product_attention(query, query, query, attn_mask=mask)
+    before = seen.layers[0].weights()
+    mask.zero_()
+    assert seen.layers[0].weights().equal(before)

@@ -1,6 +1,7 @@
 """A program is what it is without being recorded: its modules, functions, kernels and tracing."""
 
 import re
+import traceback
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -330,3 +331,28 @@ def test_a_compiled_function_runs_as_it_is_written_and_this_is_said(x: Tensor) -
     assert torch.compile is before
     program()
     assert compiled
+
+
+# Errors
+
+
+@pytest.mark.parametrize("wrong", ["product", "softmax", "attention"])
+def test_a_traceback_ends_where_the_program_s_does(wrong: str, x: Tensor) -> None:
+    class Wrong(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            if wrong == "product":
+                return x @ x
+            if wrong == "softmax":
+                return functional.softmax(x, dim=5)
+            return functional.multi_head_attention_forward(x, x, x, 6, 4, *[None] * 9)  # type: ignore[arg-type]
+
+    def frames() -> list[tuple[str, str]]:
+        with pytest.raises((RuntimeError, IndexError, AssertionError)) as caught:
+            Pair(Wrong(), Attention())(x)
+        entries = traceback.extract_tb(caught.value.__traceback__)
+        # The tests' own wrappers check types.
+        return [(entry.filename, entry.name) for entry in entries if "jaxtyping" not in entry.filename]
+
+    plain = frames()
+    recorded, _, _ = heard(frames)
+    assert recorded == plain
