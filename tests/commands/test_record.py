@@ -718,3 +718,13 @@ with torch.no_grad():
     # Maps are of the encoder: the decoder's self-attention is over other tokens, cross-attention has none.
     words = " ".join(attn(["diff", *files]).out.split())
     assert "6 heads have no map on both sides: --show statistics compares them." in words
+
+
+def test_files_that_are_called_as_pythons_own_are_the_programs_alone(tmp_path: Path) -> None:
+    """attn imports Python's `statistics` and `html`, the program its own; neither runs the other's."""
+    (tmp_path / "statistics.py").write_text("mean = 'the mean of the program'\n")
+    (tmp_path / "html.py").write_text("raise SystemExit(9)\n")
+    program = f"{PROGRAM}import statistics\nprint(statistics.mean)\n"
+    ended = record(tmp_path, program, "-o", "run.json")
+    assert (ended.returncode, ended.stdout) == (0, b"the mean of the program\n")
+    assert ended.stderr.decode() == f"run.json: {HEARD}\n"
