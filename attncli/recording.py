@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attncli.arguments import Count, NonBlankText, Size, by, checked, listed, shown
+from attncli.arguments import Count, Size, by, checked, listed, shown
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.row_tiles import GivenWeights
@@ -49,6 +49,12 @@ def _numbers_of_heads(value: Any) -> Any:
     return value
 
 
+def _pattern(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"must be a pattern of paths, as '*.self_attn' (got {shown(value)})")
+    return value
+
+
 def _module(value: Any) -> Any:
     if not callable(value):
         raise ValueError(f"must be a module, or a function that can be called (got {shown(value)})")
@@ -57,6 +63,7 @@ def _module(value: Any) -> Any:
 
 CallsHeard = Annotated[int | Literal["all", "last"], by(_calls)]
 TokensOfText = Annotated[list[str], by(_tokens)]
+PathPattern = Annotated[str, by(_pattern)]
 NumbersOfHeads = Annotated[Mapping[str, int], by(_numbers_of_heads)]
 Program = Annotated[Any, by(_module)]
 
@@ -230,7 +237,7 @@ def record(
     *,
     tokens: TokensOfText | None = None,
     calls: CallsHeard = 1,
-    modules: NonBlankText | None = None,
+    modules: PathPattern | None = None,
     heads: NumbersOfHeads | None = None,
     grid: tuple[Size, Size] | None = None,
     whole_tokens: Count = 256,

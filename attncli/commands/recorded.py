@@ -41,7 +41,7 @@ def report_of(recorder: "Recorder", survey: RecordedHeads, spec: RecordSpec | No
         pictures = (_picture(spec.image, recorder.grid, len(names)),)
         looks, queries = _looks(maps, names, recorder.grid)
         tensors |= looks
-    notes = [*_notes(survey, stack, recorder.unmapped(stack)), *survey.notes]
+    notes = [*survey.notes, *_notes(survey, stack, recorder.unmapped(stack))]
     settings = {**_settings(spec), "maps": stack if tensors else "none", "from": queries}
     return Report(
         spec.experiment,
