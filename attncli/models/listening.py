@@ -130,7 +130,7 @@ class Listener(TorchFunctionMode):
         self.counts: Counter[str] = Counter()
         self.not_heard: Counter[str] = Counter()
         self._said: dict[str, None] = {}
-        self._remarks: dict[str, dict[str, None]] = {}
+        self.remarks: dict[str, dict[str, None]] = {}
         self._threads = local()
         self._follower = local()
 
@@ -143,7 +143,7 @@ class Listener(TorchFunctionMode):
             f"{reason}{f' ({count:,} times)' if count > 1 else ''}."
             for reason, count in self.not_heard.items()
         ]
-        remarks = [f"{_listed(paths)}: {remark}." for remark, paths in self._remarks.items()]
+        remarks = [f"{_listed(paths)}: {remark}." for remark, paths in self.remarks.items()]
         return [*self._said, *scripted, *remarks, *missed]
 
     def __exit__(self, *error: object) -> None:
@@ -465,12 +465,12 @@ class Listener(TorchFunctionMode):
         else:
             attention = layer_of_call(read, num_heads)
         if hides_rows_by_numbers(read, attention, weights):
-            self._remarks.setdefault(NUMBERS_HIDE, {})[path] = None
+            self.remarks.setdefault(NUMBERS_HIDE, {})[path] = None
         num_queries, num_keys = attention.shape[2:]
         if not num_keys:
             raise NotHeard("an attention without keys")
         if isinstance(read, HandmadeAttention) and read.remark is not None:
-            self._remarks.setdefault(read.remark, {})[path] = None
+            self.remarks.setdefault(read.remark, {})[path] = None
         is_self = hint.is_self
         if is_self is None:
             is_self = not _names_cross(path, self.running.class_names()) and num_queries <= num_keys
