@@ -39,13 +39,14 @@ from attncli.models.heard_layers import (
 )
 from attncli.models.kernels import FusedCall, Kernels, NotHeard, readable
 from attncli.models.modules import CALLING_HOOKS, RunningModules
-from attncli.models.torch_calls import unseen
+from attncli.models.torch_calls import SOFTMAXES, unseen
 from attncli.models.torch_paths import (
     FAST_PATHS,
     HANDLE,
     MULTI_HEAD_ATTENTION,
     FastPath,
     attention_forward,
+    is_compiled,
     not_read,
     original,
     uncompiled,
@@ -182,9 +183,10 @@ class Listener(TorchFunctionMode):
                 stack.enter_context(self)
             yield
 
-    def _is_compiling(self) -> None:
-        """The program compiles something."""
-        self._said[UNCOMPILED] = None
+    def _is_compiling(self, by_program: bool) -> None:
+        """Something is compiled."""
+        if by_program:
+            self._said[UNCOMPILED] = None
         self._run_uncompiled()
 
     def _run_uncompiled(self) -> None:
@@ -290,7 +292,9 @@ class Listener(TorchFunctionMode):
         asked = function
         if type(function) is FunctionType:
             function = original(function)
-        if function is MULTI_HEAD_ATTENTION and not_read() is None:
+        if function is MULTI_HEAD_ATTENTION and (reason := not_read()) is not None:
+            self._said[reason] = None
+        elif function is MULTI_HEAD_ATTENTION:
             return self._through(types, arguments, named)
         result = function(*arguments, **named)
         is_followed = asked in STEPS or function in STEPS
@@ -298,7 +302,8 @@ class Listener(TorchFunctionMode):
         if not (is_followed or is_flex or function is FUSED_ATTENTION or function in FAST_PATHS):
             return result
         if (reason := not_read()) is not None:
-            self._said[reason] = None
+            if not is_followed or asked in SOFTMAXES or function in SOFTMAXES:
+                self._said[reason] = None
             return result
         try:
             if is_followed:
@@ -411,7 +416,7 @@ class Listener(TorchFunctionMode):
         hint: CallHint | None = None,
     ) -> None:
         """Count this call, and read it where it is wanted."""
-        if function == "flex_attention" or "OptimizedModule" in self.running.class_names():
+        if UNCOMPILED not in self._said and is_compiled():
             self._said[UNCOMPILED] = None
         if torch._C._current_graph_task_id() != -1:  # checkpointed layers run again in the backward pass
             return

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import wraps
+from pathlib import Path
 from threading import Lock
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
@@ -93,18 +94,18 @@ class Uncompiled:
         self._lock = Lock()
         self._num_open = 0
         self._stance: Any = None
-        self._watching: list[Callable[[], None]] = []
+        self._watching: list[Callable[[bool], None]] = []
         self._compile: Any = None
 
-    def watch(self, tell: Callable[[], None]) -> None:
-        """Call a function whenever the program compiles."""
+    def watch(self, tell: Callable[[bool], None]) -> None:
+        """Call a function whenever something is compiled, with whether the program asks for it itself."""
         with self._lock:
             if not self._watching:
                 self._compile = torch.compile
                 torch.compile = self._telling(torch.compile)
             self._watching.append(tell)
 
-    def unwatch(self, tell: Callable[[], None]) -> None:
+    def unwatch(self, tell: Callable[[bool], None]) -> None:
         """Call it no longer."""
         with self._lock:
             self._watching.remove(tell)
@@ -115,8 +116,10 @@ class Uncompiled:
         @wraps(compile_)
         def telling(*given: Any, **named: Any) -> Any:
             compiled = compile_(*given, **named)
+            # flex_attention compiles a part of itself.
+            by_program = not sys._getframe(1).f_code.co_filename.startswith(TORCH)
             for tell in [*self._watching]:
-                tell()
+                tell(by_program)
             return compiled
 
         return telling
@@ -142,6 +145,22 @@ class Uncompiled:
 
 
 uncompiled = Uncompiled()
+TORCH = str(Path(torch.__file__).parent)
+FLEX_ATTENTION = str(Path(torch.__file__).parent / "nn" / "attention" / "flex_attention.py")
+
+
+def is_compiled() -> bool:
+    """Whether the program compiled what runs now."""
+    compiler = getattr(sys.modules.get("torch._dynamo.eval_frame"), "__file__", None)
+    frame: FrameType | None = None if compiler is None else sys._getframe(1)
+    is_inside = False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_inside and not file.startswith(TORCH):
+            return True
+        is_inside = (is_inside or file == compiler) and file != FLEX_ATTENTION
+        frame = frame.f_back
+    return False
 
 
 class UnseenModes:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention.flex_attention import flex_attention
 from torch.overrides import _get_current_function_mode_stack
 
 from attncli.core.engines import attend
@@ -310,6 +311,7 @@ def test_what_is_traced_or_transformed_is_the_same_and_said(kind: type[Attention
         assert [str(each.message) for each in after] == [str(each.message) for each in before]
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_a_compiled_function_runs_as_it_is_written_and_this_is_said(x: Tensor) -> None:
     """Also outside of modules, where the compiler is imported while a recording is open."""
     compiled = []
@@ -331,6 +333,13 @@ def test_a_compiled_function_runs_as_it_is_written_and_this_is_said(x: Tensor) -
     assert torch.compile is before
     program()
     assert compiled
+    # It is said of what was compiled before, too, and not of flex_attention alone, which compiles itself.
+    step = torch.compile(lambda x: functional.scaled_dot_product_attention(x, x, x), backend=backend)
+    _, calls, listener = heard(lambda: step(x))
+    assert len(calls) == 1 and listener.notes() == ["What is compiled runs as it is written meanwhile."]
+    many = torch.randn(1, 2, 16, 8)
+    _, calls, listener = heard(lambda: flex_attention(many, many, many))
+    assert len(calls) == 1 and not listener.notes()
 
 
 # Errors
