@@ -18,6 +18,7 @@ from attncli.models.axis_labels import (
     of_operand,
     whole_axis,
 )
+from attncli.models.before_softmax import EXP, axis_of_shares, scores_after
 from attncli.models.followed import (
     EACH,
     NO_QUERIES,
@@ -30,9 +31,7 @@ from attncli.models.followed import (
     Projected,
     Scores,
     Weights,
-    axes_after,
     read_attention,
-    scaled_scores,
 )
 from attncli.models.kernels import NotHeard
 from attncli.models.origins import OF_PARAMETERS, Origins
@@ -40,31 +39,21 @@ from attncli.models.torch_calls import (
     ADDMMS,
     BLANKS,
     CARRYING,
-    CASTS,
     CONVOLUTIONS,
     COPIES,
     DISTANCES,
     DIVISIONS,
-    DROPOUTS,
     ELEMENTWISE,
     EXPONENTIALS,
-    FILLS,
     INNERS,
-    JOINS,
     LOG_SOFTMAXES,
     MATMULS,
     MEANS,
-    MOVES,
-    NEGATIONS,
     NORMS,
-    PARTS,
     SCALINGS,
     SCATTERS,
-    SHAPES,
     SOFTMAXES,
-    SUBTRACTIONS,
     SUMMING,
-    SUMS,
     TENSORDOTS,
     VIEWING,
     TorchCall,
@@ -409,6 +398,22 @@ class Follower(Origins):
             self.share(known.scores, known.axis, known.known, call.result)
         elif isinstance(known, Scores):
             self.carry(call)
+            self.share_by_hand(call.result)
+
+    def divide(self, call: TorchCall) -> None:
+        """Exponentials of scores over their sum are weights."""
+        self.carry(call)
+        self.share_by_hand(call.result)
+
+    def share_by_hand(self, result: object) -> None:
+        """Exponentials of scores whose rows sum to 1 are a softmax."""
+        known = self.of(result)
+        if isinstance(known, Scores) and known.through == EXP and isinstance(result, Tensor):
+            with unseen():
+                axis = axis_of_shares(known, result)
+                scores = result.detach().log() if axis is not None else result
+            if axis is not None:
+                self.share(scores, axis, replace(known, is_plain=False), result)
 
     def share(self, scores: Tensor, axis: int, known: Scores | Projected, result: Tensor) -> None:
         """A softmax of scores along an axis gave `result`."""
@@ -567,7 +572,8 @@ class Follower(Origins):
         scores = [(tensor, about) for tensor, about in known if isinstance(about, Scores)]
         if scores:
             tensor, of = next((pair for pair in scores if pair[1].is_plain), scores[0])
-            self._carry_scores(of, tensor, call)
+            for result, about in scores_after(of, tensor, call):
+                self._note(result, about)
         elif call.function in SCALINGS and (factors := _factors_of_outer(call)) is not None:
             if known:
                 self._carry_projected(known, call)
@@ -592,40 +598,6 @@ class Follower(Origins):
                 else:
                     features = carried_features(merged.features, known[0][0], call, result)
                     self._note(result, Projected(merged.sources, merged.parents, features, merged.made))
-
-    def _carry_scores(self, known: Scores, tensor: Tensor, call: TorchCall) -> None:
-        """Scores after a function; nothing where they are no longer that."""
-        function, result = call.function, call.result
-        if function in VIEWS:
-            for view in result if isinstance(result, tuple | list) else (result,):
-                axes = axes_after(known.axes, tensor, call, view)
-                is_cut = view.numel() < tensor.numel()
-                is_plain = known.is_plain and not is_cut
-                self._note(view, None if axes is None else replace(known, axes=axes, is_plain=is_plain))
-            return
-        if not isinstance(result, Tensor):
-            return
-        carried = None
-        if function in SCALINGS | DIVISIONS:
-            if function in SCALINGS or call.get(0, "input", "self") is tensor:
-                others = [value for value in (*call.arguments, *call.named.values()) if value is not tensor]
-                factor = others[0] if others else None
-                carried = scaled_scores(known, tensor, factor, result, is_divided=function in DIVISIONS)
-        elif axes := axes_after(known.axes, tensor, call, result):
-            if function in JOINS:
-                carried = known.mixed(axes)
-            elif function in NEGATIONS or (function in SUBTRACTIONS and call.get(1, "other") is tensor):
-                carried = replace(known, axes=axes, scale=-known.scale)
-            elif function in ADDED:
-                carried = replace(known, axes=axes)
-            elif function in CHANGING:
-                carried = replace(known, axes=axes, through=function.__name__.strip("_"))
-        self.note(result, carried)
-
-
-VIEWS = MOVES | SHAPES | PARTS
-ADDED = SUMS | FILLS | CASTS | DROPOUTS
-CHANGING = ELEMENTWISE | EXPONENTIALS
 
 
 def _attention_of(
@@ -700,6 +672,7 @@ def _factors_of_outer(call: TorchCall) -> tuple[Tensor, Tensor] | None:
 STEPS: dict[Callable[..., object], Callable[[Follower, TorchCall], None]] = {
     **dict.fromkeys(CARRYING, Follower.carry),
     **dict.fromkeys(ELEMENTWISE, Follower.change),
+    **dict.fromkeys(DIVISIONS, Follower.divide),
     **dict.fromkeys(BLANKS, Follower.blank),
     **dict.fromkeys(SCATTERS, Follower.scatter),
     **dict.fromkeys(NORMS, Follower.normalise),

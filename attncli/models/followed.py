@@ -10,7 +10,6 @@ from attncli.models.axis_labels import (
     LABELS,
     Labelled,
     TensorAxes,
-    aligned,
     broadcast,
     is_whole_axis,
     labels_in,
@@ -21,7 +20,6 @@ from attncli.models.axis_labels import (
     resized,
     sizes_in,
     split_labels,
-    whole_axis,
 )
 from attncli.models.torch_calls import (
     EXPANSIONS,
@@ -311,48 +309,6 @@ def axes_after(axes: TensorAxes, tensor: Tensor, call: TorchCall, result: Tensor
         return None
     kept = {place + result.ndim: axes[axis] for axis, place in enumerate(places) if place is not None}
     return resized(tuple(kept.get(axis, ()) for axis in range(result.ndim)), result.shape)
-
-
-def scaled_scores(
-    known: Scores, tensor: Tensor, factor: object, result: Tensor, *, is_divided: bool
-) -> Scores:
-    """Scores times a number or a tensor, which is a factor of the queries where all keys have the same."""
-    if (
-        isinstance(factor, Tensor)
-        and factor.numel() == 1
-        and not factor.is_meta
-        and factor.ndim <= tensor.ndim
-    ):
-        factor = float(factor.detach())
-    if isinstance(factor, int | float):
-        return replace(known, scale=known.scale / factor if is_divided else known.scale * factor)
-    axes = broadcast(known.axes, result.shape)
-    if not isinstance(factor, Tensor) or result.shape != tensor.shape or len(known.tokens) < 2:
-        return known.mixed(axes or known.axes)
-    with unseen():
-        factor = factor.detach()
-        shared = Labelled(1 / factor if is_divided else factor, aligned(factor, known.axes))
-        tokens = known.tokens.intersection(labels_in(shared.axes))
-        if len(tokens) == 2:
-            return known  # a mask of zeros and ones
-        if tokens == {known.right_tokens[0]}:
-            right = _times(known.right, shared, known, known.right_tokens[0])
-            return replace(known, is_plain=False) if right is None else replace(known, right=right)
-        left = _times(known.left, shared, known, known.left_tokens[0])
-        return replace(known, is_plain=False) if left is None else replace(known, left=left)
-
-
-def _times(side: Labelled, factor: Labelled, known: Scores, token: int) -> Labelled | None:
-    """A tensor of a product times a factor of its tokens."""
-    sizes = sizes_in(known.axes)
-    labels = (*(label for label in known.labels if label not in known.tokens), token)
-    part = laid_out(factor, labels, sizes)
-    whole = laid_out(side, (*labels, *known.dims), {**sizes, **sizes_in(side.axes)})
-    if part is None or whole is None:
-        return None
-    whole = whole * part.reshape(*part.shape, *[1] * (whole.ndim - part.ndim))
-    named = zip((*labels, *known.dims), whole.shape, strict=True)
-    return Labelled(whole, tuple(whole_axis(label, size) for label, size in named))
 
 
 def read_attention(

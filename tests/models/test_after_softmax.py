@@ -104,6 +104,11 @@ def _of_queries(scores: Tensor) -> Tensor:
     return shares(scores.softmax(-2) + 1e-8)
 
 
+def _by_hand(scores: Tensor) -> Tensor:
+    exponentials = (scores - scores.amax(-1, keepdim=True)).exp() * SEEN
+    return exponentials / exponentials.sum(-1, keepdim=True)
+
+
 CHANGED: dict[str, Callable[[Tensor], Tensor]] = {
     "AllenNLP": lambda scores: shares((scores * SEEN).softmax(-1) * SEEN),
     "mask": lambda scores: scores.softmax(-1) * SEEN,
@@ -120,6 +125,9 @@ CHANGED: dict[str, Callable[[Tensor], Tensor]] = {
     "second softmax": lambda scores: scores.softmax(-1).softmax(-1),
     "both axes": lambda scores: shares(scores.softmax(-1) * scores.softmax(-2)),
     "mean of two": lambda scores: (scores.softmax(-1) + (2 * scores).softmax(-1)) / 2,
+    "by hand": _by_hand,
+    "by hand, Reformer": lambda scores: (scores - scores.logsumexp(-1, keepdim=True)).exp(),
+    "by hand, changed": lambda scores: shares(_by_hand(scores) * GATE),
     "slots": _of_queries,
     "set": _set_by_index,
     "most": _most_of_each_row,
