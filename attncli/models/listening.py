@@ -287,8 +287,6 @@ class Listener(TorchFunctionMode):
         # A thread that ran as it was closed goes on with this mode.
         if self._is_closed or getattr(self._threads, "is_inside", False):
             return function(*arguments, **named)
-        if self._stance is not None:
-            self._run_uncompiled()
         asked = function
         if type(function) is FunctionType:
             function = original(function)
@@ -297,26 +295,34 @@ class Listener(TorchFunctionMode):
         elif function is MULTI_HEAD_ATTENTION:
             return self._through(types, arguments, named)
         result = function(*arguments, **named)
-        is_followed = asked in STEPS or function in STEPS
-        is_flex = not is_followed and getattr(function, "_name", "") == "flex_attention"
-        if not (is_followed or is_flex or function is FUSED_ATTENTION or function in FAST_PATHS):
-            return result
-        if (reason := not_read()) is not None:
-            if not is_followed or asked in SOFTMAXES or function in SOFTMAXES:
-                self._said[reason] = None
-            return result
         try:
-            if is_followed:
-                self._follow().after(asked if asked in STEPS else function, arguments, named, result)
-            elif function is FUSED_ATTENTION:
-                self._hear_fused(function.__name__, lambda: _of_sdpa(*arguments, **named), arguments, named)
-            elif is_flex:
-                self._hear_fused("flex_attention", lambda: _of_flex(*arguments, **named), arguments, named)
-            else:
-                self._hear_fast_path(FAST_PATHS[function], arguments, named)
+            self._read_call(asked, function, arguments, named, result)
         except Exception as error:  # whatever it is, the program goes on
             self._note_error(error)
         return result
+
+    def _read_call(
+        self, asked: Any, function: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any
+    ) -> None:
+        """Read what a function was given and gave; `asked` is what the program has in its place."""
+        if self._stance is not None:
+            self._run_uncompiled()
+        step = asked if asked in STEPS else function
+        is_followed = step in STEPS
+        is_flex = not is_followed and getattr(function, "_name", "") == "flex_attention"
+        if not (is_followed or is_flex or function is FUSED_ATTENTION or function in FAST_PATHS):
+            return
+        if (reason := not_read()) is not None:
+            if not is_followed or step in SOFTMAXES:
+                self._said[reason] = None
+        elif is_followed:
+            self._follow().after(step, arguments, named, result)
+        elif function is FUSED_ATTENTION:
+            self._hear_fused(function.__name__, lambda: _of_sdpa(*arguments, **named), arguments, named)
+        elif is_flex:
+            self._hear_fused("flex_attention", lambda: _of_flex(*arguments, **named), arguments, named)
+        else:
+            self._hear_fast_path(FAST_PATHS[function], arguments, named)
 
     def _through(self, types: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """torch's own function with this mode inside, which it would leave out.
@@ -325,7 +331,7 @@ class Listener(TorchFunctionMode):
         """
         given = {"query": 0, "key": 1, "num_heads": 4}
         query, key, num_heads = (
-            arguments[place] if place < len(arguments) else named[name] for name, place in given.items()
+            arguments[place] if place < len(arguments) else named.get(name) for name, place in given.items()
         )
         before, self._threads.hint = self._hint, CallHint(num_heads, query is key)
         try:

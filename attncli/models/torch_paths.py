@@ -132,9 +132,9 @@ class Uncompiled:
     def begin(self) -> None:
         """One more listener is open."""
         with self._lock:
-            self._num_open += 1
-            if self._num_open == 1:
+            if not self._num_open:
                 self._stance = torch.compiler.set_stance("force_eager")
+            self._num_open += 1
 
     def end(self) -> None:
         """One less is."""
