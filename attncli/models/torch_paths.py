@@ -274,7 +274,7 @@ def _of_projection(
     allowed = None
     if x.is_nested and x.layout == torch.strided:
         x, allowed = _padded(x.detach(), num_tokens)
-    x = readable(x)
+    x = readable(x).to(projection[0].dtype)  # under autocast it may be another one's
     if norm is not None:
         x = functional.layer_norm(x, x.shape[-1:], *norm)
     weight, bias = (readable(part) for part in projection)

@@ -216,6 +216,16 @@ def test_texts_that_are_nested_or_hidden_run_as_they_do() -> None:
         assert all(call.attention.shape == (2, 2, 7, 7) for call in calls)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_torchs_encoder_is_heard_in_other_precisions(dtype: torch.dtype) -> None:
+    model, x = encoder(), torch.randn(2, 7, 12)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        model, x = (model, x) if dtype == torch.bfloat16 else (model.double(), x.double())
+        plain = model(x)
+        result, calls, listener = heard(lambda: model(x))
+    assert result.equal(plain) and len(calls) == 2 and not listener.notes()
+
+
 def test_a_layer_that_is_cut_off_leaves_torch_as_it_was(x: Tensor) -> None:
     def stop(*given: object) -> None:
         raise Stopped
