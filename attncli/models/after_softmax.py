@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from attncli.models.axis_labels import Labelled, TensorAxes, aligned, labels_in, resized
@@ -27,6 +28,7 @@ from attncli.models.torch_calls import (
 )
 
 VIEWS = MOVES | SHAPES | PARTS
+CLOSE = 1e-5
 MIXING = JOINS | SUMS | ELEMENTWISE
 
 
@@ -94,6 +96,12 @@ def _changed(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) 
     return replace(known, axes=axes) if function in CASTS else None
 
 
+def _is_one(factor: Tensor) -> bool:
+    """Whether a factor is 1, as a sum of weights is but for rounding."""
+    rounding = 4 * torch.finfo(factor.dtype).eps if factor.is_floating_point() else 0.0
+    return bool(((factor - 1).abs() <= max(CLOSE, rounding)).all())
+
+
 def _scaled(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) -> Weights:
     """Weights times a factor: of each row, of each key, or values of which the sum is a product."""
     result = call.result
@@ -109,7 +117,7 @@ def _scaled(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) -
     if isinstance(factor, Tensor):
         with unseen():
             has_keys = known.key in labels_in(aligned(factor, axes))
-            is_one = not has_keys and not factor.is_meta and bool((factor == 1).all())
+            is_one = not has_keys and not factor.is_meta and _is_one(factor)
     else:
         has_keys, is_one = False, factor == 1
     if is_one:

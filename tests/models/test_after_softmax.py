@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from attncli.core.layer import AttentionLayer
 from attncli.models.followed import AFTER_DROPOUT, BY_ROWS, EACH, IN_PLACE, NO_SHARES
 from attncli.models.listening import HeardCall, Listener
 from tests.models.test_programs_left_alone import heard, weights_of
@@ -162,6 +163,13 @@ def test_scores_may_be_changed_by_any_function(name: str) -> None:
     calls, listener, scores = heard_of(lambda scores: change(scores).softmax(-1))
     check(calls, change(scores).softmax(-1))
     assert not listener.notes()
+
+
+def test_weights_that_are_divided_by_their_sum_alone_are_those_of_the_product() -> None:
+    for divide in (shares, lambda weights: weights / (weights.sum(-1, keepdim=True) + 1e-8)):
+        calls, listener, scores = heard_of(lambda scores, divide=divide: divide(scores.softmax(-1)))
+        check(calls, scores.softmax(-1))
+        assert isinstance(calls[0].attention, AttentionLayer) and not listener.notes()
 
 
 LINES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
