@@ -10,12 +10,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attncli.arguments import Count, NonBlankText, Size, by, checked, listed, shown
+from attncli.arguments import Count, Size, by, checked, listed, shown
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.measure.recorded import Recorder
+from attncli.models.heard_layers import program_mask, with_copied_mask
 from attncli.models.listening import HeardCall, Listener, reading
 from attncli.records.columns import Records
 from attncli.records.recordings import RecordedHeads, RecordedModule
@@ -48,6 +49,12 @@ def _numbers_of_heads(value: Any) -> Any:
     return value
 
 
+def _pattern(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"must be a pattern of paths, as '*.self_attn' (got {shown(value)})")
+    return value
+
+
 def _module(value: Any) -> Any:
     if not callable(value):
         raise ValueError(f"must be a module, or a function that can be called (got {shown(value)})")
@@ -56,6 +63,7 @@ def _module(value: Any) -> Any:
 
 CallsHeard = Annotated[int | Literal["all", "last"], by(_calls)]
 TokensOfText = Annotated[list[str], by(_tokens)]
+PathPattern = Annotated[str, by(_pattern)]
 NumbersOfHeads = Annotated[Mapping[str, int], by(_numbers_of_heads)]
 Program = Annotated[Any, by(_module)]
 
@@ -118,7 +126,7 @@ def _copied(call: HeardCall) -> RecordedLayer:
     with torch.inference_mode(mode=False):  # a copy made in it could not be used outside
         if isinstance(attention, AttentionLayer):
             parts = {name: getattr(attention, name).clone() for name in ("query", "key", "value")}
-            attention = replace(attention, **parts)
+            attention = with_copied_mask(replace(attention, **parts))
         else:
             attention = GivenWeights(attention.weights.clone(), attention.seen.clone())
     return RecordedLayer(call.module, call.call, call.kind, call.function, attention)
@@ -128,7 +136,9 @@ def _num_bytes(call: HeardCall | RecordedLayer) -> int:
     attention = call.attention
     if isinstance(attention, GivenWeights):
         return attention.weights.nbytes
-    return attention.query.nbytes + attention.key.nbytes + attention.value.nbytes
+    mask = program_mask(attention)
+    of_mask = 0 if mask is None else mask.nbytes
+    return of_mask + attention.query.nbytes + attention.key.nbytes + attention.value.nbytes
 
 
 class Recording:
@@ -227,7 +237,7 @@ def record(
     *,
     tokens: TokensOfText | None = None,
     calls: CallsHeard = 1,
-    modules: NonBlankText | None = None,
+    modules: PathPattern | None = None,
     heads: NumbersOfHeads | None = None,
     grid: tuple[Size, Size] | None = None,
     whole_tokens: Count = 256,
@@ -240,8 +250,8 @@ def record(
     `heads` says how many there are by such a pattern, where texts and heads are one axis. Weights are kept
     up to `whole_tokens` tokens.
 
-    The program computes what it computes otherwise, to the bit, but for torch's fast path of
-    nn.TransformerEncoderLayer and for compiled code, which run as they are written.
+    The program computes what it computes otherwise, to the bit, but for compiled code, which runs as it is
+    written.
     """
     recorder = Recorder(tokens=tokens, grid=grid, whole_tokens=whole_tokens, calls=calls)
     return Recording(recorder, {"calls": calls, "modules": modules, "heads": heads})

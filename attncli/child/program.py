@@ -59,6 +59,7 @@ class ListeningProcess(ABC):
         """With nothing heard yet."""
         self.listener.counts.clear()
         self.listener.not_heard.clear()
+        self.listener.remarks.clear()
         self._has_heard, self._is_changed, self._is_over = False, False, False
         self._due_at, self._wait = float("inf"), SECONDS_BETWEEN
         self._leave("state", "idle")

@@ -41,6 +41,27 @@ class AfterTorch:
 def start() -> None:
     """Import attn from where it was started, whatever environment the program has, and listen."""
     folder = os.environ.get("ATTN_RECORD_FOLDER", "")
+    own, before = sys.path[:1], {*sys.modules}
+    if own and own[0] not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        sys.path[:] = sys.path[1:] + own  # a file of the program may be called as one of Python's
+    try:
+        import_and_listen(folder)
+    finally:
+        if own and sys.path[-1:] == own:
+            sys.path[:] = own + sys.path[:-1]
+        give_back({*sys.modules} - before, own[0] if own else "")
+
+
+def give_back(modules: "set[str]", own: str) -> None:
+    """Forget those of the new modules that the program has files of its own for: it imports them itself."""
+    for name in modules:
+        place = os.path.join(own, name.partition(".")[0])
+        has_file = os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))
+        if has_file and name.partition(".")[0] != "attncli":
+            sys.modules.pop(name, None)
+
+
+def import_and_listen(folder: str) -> None:
     package = os.path.join(os.environ.get("ATTN_RECORD_PACKAGE", ""), "")
     try:
         if "attncli" not in sys.modules:

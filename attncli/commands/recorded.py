@@ -41,7 +41,7 @@ def report_of(recorder: "Recorder", survey: RecordedHeads, spec: RecordSpec | No
         pictures = (_picture(spec.image, recorder.grid, len(names)),)
         looks, queries = _looks(maps, names, recorder.grid)
         tensors |= looks
-    notes = [*_notes(survey, stack, recorder.unmapped(stack)), *survey.notes]
+    notes = [*survey.notes, *_notes(survey, stack, recorder.unmapped(stack), spec)]
     settings = {**_settings(spec), "maps": stack if tensors else "none", "from": queries}
     return Report(
         spec.experiment,
@@ -80,7 +80,7 @@ def about_recording(survey: RecordedHeads, spec: RecordSpec) -> str:
     return f"{spec.program}: {heads}" if spec.program else heads
 
 
-def _notes(survey: RecordedHeads, stack: str, unmapped: Sequence[str]) -> list[str]:
+def _notes(survey: RecordedHeads, stack: str, unmapped: Sequence[str], spec: RecordSpec) -> list[str]:
     """What was measured of how many calls, and what the maps are of."""
     notes = [INTERVALS_NOTE.format(kind="text")] if survey.intervals else []
     more = sum(row.calls - row.measured for row in survey.modules)
@@ -90,7 +90,8 @@ def _notes(survey: RecordedHeads, stack: str, unmapped: Sequence[str]) -> list[s
             if all(row.measured == 1 for row in survey.modules)
             else f"{sum(row.measured for row in survey.modules):,} calls"
         )
-        notes.append(f"{which}; {counted(more, 'more call')} counted (--calls all measures every one).")
+        hint = "" if spec.calls == "all" else " (--calls all measures every one)"
+        notes.append(f"{which}; {counted(more, 'more call')} counted{hint}.")
     if survey.num_texts > 1:
         notes.append("Maps are of the first text.")
     if any(row.stack != stack for row in survey.modules):

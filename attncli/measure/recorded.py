@@ -354,11 +354,16 @@ class Recorder:
             else:
                 survey, _ = _of_texts(modules).survey()
             rows = [module.attention for module in modules if module.attention is not None]
+            # A module may attend to itself in one call, and to another text in the next.
+            measured: Counter[str] = Counter()
+            for row, module in zip(rows, modules, strict=True):
+                measured[row.module] += module.measured
             table = RecordedModule.rows(
                 {
                     **row,
                     "texts": module.num_texts,
-                    "calls": counts.get(row.module, module.measured),
+                    "calls": counts.get(row.module, measured[row.module])
+                    - (measured[row.module] - module.measured),
                     "measured": module.measured,
                     "nan_texts": module.earlier_nan + (0 if module.last is None else module.last.num_nan),
                 }

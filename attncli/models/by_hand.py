@@ -2,23 +2,27 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from attncli.models.after_softmax import weights_after
 from attncli.models.axis_labels import (
     LABELS,
     AxisPart,
     Labelled,
-    aligned,
     contracted,
     of_operand,
     whole_axis,
 )
+from attncli.models.before_softmax import EXP, axis_of_shares, scores_after
 from attncli.models.followed import (
+    EACH,
     NO_QUERIES,
+    Blank,
     Followed,
     HandmadeAttention,
     HeardSoftmax,
@@ -27,36 +31,30 @@ from attncli.models.followed import (
     Projected,
     Scores,
     Weights,
-    axes_after,
     read_attention,
-    scaled_scores,
 )
+from attncli.models.kernels import NotHeard
 from attncli.models.origins import OF_PARAMETERS, Origins
 from attncli.models.torch_calls import (
     ADDMMS,
+    BLANKS,
     CARRYING,
-    CASTS,
     CONVOLUTIONS,
     COPIES,
+    DISTANCES,
     DIVISIONS,
-    DROPOUTS,
+    ELEMENTWISE,
     EXPONENTIALS,
-    FILLS,
-    JOINS,
-    LAST_NORMS,
+    INNERS,
     LOG_SOFTMAXES,
     MATMULS,
-    MOVES,
-    NEGATIONS,
+    MEANS,
     NORMS,
-    OVERWRITING,
-    PARTS,
     SCALINGS,
-    SHAPES,
+    SCATTERS,
     SOFTMAXES,
-    SUBTRACTIONS,
     SUMMING,
-    SUMS,
+    TENSORDOTS,
     VIEWING,
     TorchCall,
     axes_of_sum,
@@ -64,19 +62,23 @@ from attncli.models.torch_calls import (
     feature_axes,
     functions_named,
     labels_of,
+    letters_of_contraction,
     letters_of_product,
     unseen,
 )
 
 
 class Follower(Origins):
-    """Follows what torch's functions give from one to the next, and tells `heard` of each attention.
+    """Follows what torch's functions give from one to the next, and tells `heard` how to read each attention.
 
-    `unclear` is told why one cannot be read. What is known of a tensor is forgotten with it.
+    That is to be done at once, if at all, and raises NotHeard where it cannot be read; of others `unclear` is
+    told why. What is known of a tensor is forgotten with it.
     """
 
     def __init__(
-        self, heard: Callable[[HandmadeAttention], None], unclear: Callable[[str], None] = lambda _: None
+        self,
+        heard: Callable[[Callable[[], HandmadeAttention]], None],
+        unclear: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__()
         self._heard, self._unclear = heard, unclear
@@ -137,11 +139,10 @@ class Follower(Origins):
         if isinstance(known, Projected):
             self.carry(call)
         elif isinstance(known, Scores | Weights):
-            parts = known.axes[-1 if call.function in LAST_NORMS else 1]
-            is_of_tokens = {part.label for part in parts} & known.tokens
-            self.note(call.result, None if is_of_tokens else known.mixed(known.axes))
+            self.note(call.result, known.mixed(known.axes))
         elif known is None:
-            self.note(call.result, Projected(self.source(tensor)))
+            of_parameters = self.is_of_parameters(tensor)
+            self.note(call.result, OF_PARAMETERS if of_parameters else Projected(self.source(tensor)))
 
     def mix(
         self,
@@ -219,6 +220,32 @@ class Follower(Origins):
             else:
                 self.score(operands[0], operands[1], inputs, out, call.result)
 
+    def contract(self, call: TorchCall) -> None:
+        """inner and tensordot."""
+        left, right = (*call.tensors(), None, None)[:2]
+        if left is None or right is None or not isinstance(call.result, Tensor):
+            return
+        equation = letters_of_contraction(call, left, right)
+        if equation is None or self.follow_product((left, right), *equation, call.result):
+            return
+        inputs, out = equation
+        if self.is_of_parameters(left) or self.is_of_parameters(right):
+            tensor, letters = (left, inputs[1]) if self.is_of_parameters(right) else (right, inputs[0])
+            features = [axis for axis, letter in enumerate(out, -len(out)) if letter in letters]
+            self.project(tensor, call.result, features)
+        else:
+            self.score(left, right, inputs, out, call.result)
+
+    def measure(self, call: TorchCall) -> None:
+        """Distances are scores that are no product."""
+        left, right = call.get(0, "x1"), call.get(1, "x2")
+        if isinstance(left, Tensor) and isinstance(right, Tensor) and isinstance(call.result, Tensor):
+            inputs, out = letters_of_product(left, right)
+            inputs = inputs[0], inputs[1][:-2] + "XZ"
+            self.score(left, right, inputs, out, call.result)
+            if isinstance(known := self.of(call.result), Scores):
+                self.note(call.result, known.mixed(known.axes))
+
     def follow_product(
         self, operands: Sequence[Tensor], inputs: Sequence[str], out: str, result: Tensor
     ) -> bool:
@@ -231,10 +258,17 @@ class Follower(Origins):
                 axes = dict(zip(inputs[place], known.axes, strict=True))
                 if self.mix(known, axes, out, result, is_alone=len(operands) == 1):
                     return True
+                left = {part.label for letter in out for part in axes.get(letter, ())}
                 if isinstance(known, Weights):
-                    if known.key not in {part.label for letter in out for part in axes.get(letter, ())}:
+                    if known.key not in left:
                         self.reach_by_letters(known, place, operands, inputs, out)
+                    elif known.query is not None and known.query not in left and not known.is_whole:
+                        # A softmax over queries whose rows were made shares of keys since, as of slots.
+                        turned = replace(known, query=known.key, key=known.query)
+                        self.reach_by_letters(turned, place, operands, inputs, out)
                     return True
+                if known.through is not None and len(known.tokens & left) == 1 < len(known.tokens):
+                    self._unclear(NO_SOFTMAX.format(known.through))
         return False
 
     def score(
@@ -273,6 +307,7 @@ class Follower(Origins):
                 right_tokens=of_right,
                 is_self=self._is_self(left, right, are_as_many=num_left == num_right),
                 scale=scale,
+                one_head_of=self.one_head_of(left) or self.one_head_of(right) if result.ndim == 3 else None,
             )
         self.note(result, scores)
 
@@ -290,13 +325,22 @@ class Follower(Origins):
         """A sum of entries that were multiplied one by one is a product."""
         tensor = call.get(0, "input", "self")
         known = self.of(tensor)
-        if isinstance(known, Projected):
+        if call.function in MEANS:
+            known = known if isinstance(known, Weights) else None
+        elif isinstance(known, Projected):
             self.carry(call)
         if not isinstance(known, Outer | Scores | Weights) or not isinstance(tensor, Tensor):
             return
         letters = "".join(chr(ord("a") + place) for place in range(tensor.ndim))
         summed = axes_of_sum(call, tensor)
-        if not summed or not isinstance(call.result, Tensor) or call.result.ndim > tensor.ndim - len(summed):
+        if not summed or not isinstance(call.result, Tensor):
+            return
+        if call.result.ndim > tensor.ndim - len(summed):  # axes of size 1 are left
+            if isinstance(known, Scores | Weights):
+                labels = {part.label for place in summed for part in known.axes[place]}
+                places = range(-tensor.ndim, 0)
+                kept = tuple(() if place in summed else known.axes[place] for place in places)
+                self.note(call.result, None if labels & known.tokens else known.mixed(kept))
             return
         out = "".join(letter for place, letter in enumerate(letters, -len(letters)) if place not in summed)
         if isinstance(known, Outer):
@@ -307,9 +351,9 @@ class Follower(Origins):
             return
         axes = dict(zip(letters, known.axes, strict=True))
         kept, gone, _ = contracted(axes, out, call.result.shape)
-        if isinstance(known, Weights) and known.key in gone and known.times is not None:
-            weights, value = known.times
-            self.reach(replace(known, axes=weights.axes), weights.tensor, known.query, value)
+        if isinstance(known, Weights) and known.key in gone and known.times and call.function in SUMMING:
+            weights, value, before = known.times
+            self.reach(replace(before, axes=weights.axes), weights.tensor, known.query, value)
         elif not known.tokens & {*gone}:
             self.note(call.result, known.mixed(kept))
 
@@ -322,18 +366,54 @@ class Follower(Origins):
         if not isinstance(scores, Tensor) or not isinstance(axis, int) or not scores.ndim:
             return
         axis = axis if axis < 0 else axis - scores.ndim
-        if isinstance(known, Scores | Projected) and isinstance(call.result, Tensor):
+        if isinstance(known, Weights) and isinstance(call.result, Tensor):
+            self.share_again(scores, axis, known, call)
+        elif isinstance(known, Scores | Projected) and isinstance(call.result, Tensor):
             if call.function in LOG_SOFTMAXES:
                 with unseen():
                     self.note(call.result, LogShares(scores.detach(), axis, known))
             else:
                 self.share(scores, axis, known, call.result)
 
+    def share_again(self, weights: Tensor, axis: int, known: Weights, call: TorchCall) -> None:
+        """A softmax of weights along their keys or queries: weights that are no longer of a product alone."""
+        labels = [part.label for part in known.axes[axis]]
+        is_of_tokens = len(labels) == 1 and labels[0] in known.tokens
+        if call.function in LOG_SOFTMAXES or not is_of_tokens or not isinstance(call.result, Tensor):
+            return
+        (key,) = labels
+        query = known.query if key == known.key else known.key
+        of = known.softmax.of
+        with unseen():
+            pair = Labelled(weights.detach(), known.axes), Labelled(call.result.detach(), known.axes)
+            again = HeardSoftmax(
+                *pair, None if of is None else replace(of, is_plain=False), axis, known.softmax.labels
+            )
+        self.note(call.result, Weights(again, known.axes, query, key, known.features))
+
     def exponentiate(self, call: TorchCall) -> None:
-        """The exponential of a softmax's logarithms is the softmax."""
+        """The exponential of a softmax's logarithms is the softmax; that of scores is not yet one."""
         known = self.of(call.get(0, "input", "self"))
         if isinstance(known, LogShares) and isinstance(call.result, Tensor):
             self.share(known.scores, known.axis, known.known, call.result)
+        elif isinstance(known, Scores):
+            self.carry(call)
+            self.share_by_hand(call.result)
+
+    def divide(self, call: TorchCall) -> None:
+        """Exponentials of scores over their sum are weights."""
+        self.carry(call)
+        self.share_by_hand(call.result)
+
+    def share_by_hand(self, result: object) -> None:
+        """Exponentials of scores whose rows sum to 1 are a softmax."""
+        known = self.of(result)
+        if isinstance(known, Scores) and known.through == EXP and isinstance(result, Tensor):
+            with unseen():
+                axis = axis_of_shares(known, result)
+                scores = result.detach().log() if axis is not None else result
+            if axis is not None:
+                self.share(scores, axis, replace(known, is_plain=False), result)
 
     def share(self, scores: Tensor, axis: int, known: Scores | Projected, result: Tensor) -> None:
         """A softmax of scores along an axis gave `result`."""
@@ -365,6 +445,8 @@ class Follower(Origins):
         out: str,
     ) -> None:
         """Weights met their value in a product that sums over their keys."""
+        if known.softmax.is_heard:
+            return
         letters = inputs[place]
         axes = dict(zip(letters, known.axes, strict=True))
         value, query = None, known.query
@@ -405,12 +487,29 @@ class Follower(Origins):
         if softmax.is_heard:
             return
         softmax.is_heard = True
-        with unseen():
-            heard = read_attention(known, weights.detach(), query, value)
-        if heard is None:
-            self._unclear(NO_QUERIES)
+        if known.others:
+            self._reach_joined(known, weights, query, value)
         else:
-            self._heard(heard)
+            self._heard(partial(_attention_of, known, weights, query, value))
+        softmax.forget()
+
+    def _reach_joined(
+        self, known: Weights, weights: Tensor, query: int | None, value: Labelled | None
+    ) -> None:
+        """Several softmaxes met a value: what they give together, or each where that is no longer shares."""
+        try:
+            heard = _attention_of(known, weights, query, value)
+        except NotHeard as error:
+            self._unclear(str(error))
+            return
+        self._heard(lambda: heard)
+        for other in known.others if heard.remark == EACH else ():
+            softmax = other.softmax
+            if not softmax.is_heard and other.query is not None:
+                softmax.is_heard = True
+                alone = replace(other, is_whole=True, is_dropped=False, is_scaled=False)
+                self._heard(partial(_attention_of, alone, softmax.result.tensor, other.query, None))
+                softmax.forget()
 
     # Other steps
 
@@ -418,8 +517,15 @@ class Follower(Origins):
         """Entries of a tensor were set: of a new one, to what a projection gave."""
         tensor, known = call.get(0), self.of(call.get(0))
         given = self.of(call.get(1 if call.function in COPIES else 2, "src"))
-        if isinstance(known, Weights):
-            known.softmax.is_changed = True
+        if isinstance(known, Blank):
+            known = known.like
+            self.note(tensor, known.mixed(known.axes))
+        elif (
+            isinstance(given, Weights) and call.function in COPIES and _are_alike(tensor, call.get(1, "src"))
+        ):
+            self.note(tensor, given)
+        elif isinstance(known, Weights):
+            self.note(tensor, known.mixed(known.axes))
         elif isinstance(given, Projected) and (known is None or isinstance(known, Projected)):
             parts = [given] if known is None else [known, given]
             merged = replace(_merged(parts), features=None)
@@ -427,24 +533,54 @@ class Follower(Origins):
             if call.function in COPIES and isinstance(tensor, Tensor):
                 self.note(tensor._base, merged)
 
+    def change(self, call: TorchCall) -> None:
+        """Numbers were changed one by one: what is known holds for the result."""
+        tensor, result = call.get(0, "input", "self"), call.result
+        known = self.of(tensor)
+        if type(known) is not Projected:
+            self.carry(call)
+        elif isinstance(tensor, Tensor) and isinstance(result, Tensor) and tensor.stride() == result.stride():
+            self._note(result, known)
+
+    def blank(self, call: TorchCall) -> None:
+        """A new tensor that is as large as another."""
+        known = self.of(call.get(0, "input", "self"))
+        if isinstance(known, Scores | Weights):
+            self.note(call.result, Blank(known))
+
+    def scatter(self, call: TorchCall) -> None:
+        """Entries of a tensor were set by their places: scores, weights, or some of them in a new tensor."""
+        known = self.of(call.get(0, "input", "self"))
+        if isinstance(known, Blank):
+            known = known.like
+            if isinstance(known, Weights):
+                # What was written to is a tensor of its own.
+                known = replace(known, softmax=replace(known.softmax, is_heard=False))
+        if isinstance(known, Scores | Weights):
+            self.note(call.result, known.mixed(known.axes))
+
     def carry(self, call: TorchCall) -> None:
         """What is known of an argument holds for the result, changed as the function changes it."""
         known = [(tensor, about) for tensor in call.tensors() if (about := self.of(tensor)) is not None]
-        for tensor, about in known:
-            if isinstance(about, Weights):
-                self._carry_weights(about, tensor, call)
-                return
+        weights = [(tensor, about) for tensor, about in known if isinstance(about, Weights)]
+        if weights:
+            (tensor, first), *rest = weights
+            others = [about for _, about in rest]
+            for result, about in weights_after(first, tensor, call, others):
+                self._note(result, about)
+            return
         scores = [(tensor, about) for tensor, about in known if isinstance(about, Scores)]
         if scores:
             tensor, of = next((pair for pair in scores if pair[1].is_plain), scores[0])
-            self._carry_scores(of, tensor, call)
+            for result, about in scores_after(of, tensor, call):
+                self._note(result, about)
         elif call.function in SCALINGS and (factors := _factors_of_outer(call)) is not None:
             if known:
                 self._carry_projected(known, call)
             about = self.of(call.result)
             if about is not OF_PARAMETERS:
                 about = about if isinstance(about, Projected) else Projected(frozenset())
-                self.note(call.result, Outer(about.sources, about.parents, about.features, factors))
+                self.note(call.result, Outer(about.sources, about.parents, about.features, factors=factors))
         elif known:
             self._carry_projected(known, call)
         elif call.function in VIEWING and call.arguments and isinstance(call.arguments[0], nn.Parameter):
@@ -461,78 +597,24 @@ class Follower(Origins):
                     self._note(result, merged)
                 else:
                     features = carried_features(merged.features, known[0][0], call, result)
-                    self._note(result, Projected(merged.sources, merged.parents, features))
-
-    def _carry_scores(self, known: Scores, tensor: Tensor, call: TorchCall) -> None:
-        """Scores after a function; nothing where they are no longer that."""
-        function, result = call.function, call.result
-        if function in VIEWS:
-            for view in result if isinstance(result, tuple | list) else (result,):
-                axes = axes_after(known.axes, tensor, call, view)
-                is_cut = view.numel() < tensor.numel()
-                is_plain = known.is_plain and not is_cut
-                self._note(view, None if axes is None else replace(known, axes=axes, is_plain=is_plain))
-            return
-        if not isinstance(result, Tensor):
-            return
-        carried = None
-        if function in SCALINGS | DIVISIONS:
-            if function in SCALINGS or call.get(0, "input", "self") is tensor:
-                others = [value for value in (*call.arguments, *call.named.values()) if value is not tensor]
-                factor = others[0] if others else None
-                carried = scaled_scores(known, tensor, factor, result, is_divided=function in DIVISIONS)
-        elif axes := axes_after(known.axes, tensor, call, result):
-            if function in JOINS:
-                carried = known.mixed(axes)
-            elif function in NEGATIONS or (function in SUBTRACTIONS and call.get(1, "other") is tensor):
-                carried = replace(known, axes=axes, scale=-known.scale)
-            elif function in ADDED:
-                carried = replace(known, axes=axes)
-        self.note(result, carried)
-
-    def _carry_weights(self, known: Weights, tensor: Tensor, call: TorchCall) -> None:
-        """Weights after a function; nothing where they are no longer that."""
-        function, result = call.function, call.result
-        is_in_place = function in OVERWRITING or call.named.get("inplace") is True
-        if function in DROPOUTS and not _drops(call):
-            if result is not tensor:
-                self.note(result, known)
-            return
-        if is_in_place:
-            known.softmax.is_changed = True
-        if function in VIEWS:
-            for view in result if isinstance(result, tuple | list) else (result,):
-                self._note(view, _viewed(known, tensor, call, view))
-            return
-        if not isinstance(result, Tensor):
-            return
-        carried, axes = None, axes_after(known.axes, tensor, call, result)
-        if axes is None:
-            pass
-        elif function in JOINS or function in SUMS:
-            carried = known.mixed(axes)
-        elif function in DROPOUTS:
-            before = known.before
-            if not is_in_place and not known.is_dropped:
-                with unseen():
-                    before = Labelled(tensor.detach(), known.axes)
-            carried = replace(known, is_dropped=True, before=before)
-        elif function in FILLS and known.is_whole and not known.is_dropped and result.shape == tensor.shape:
-            with unseen():
-                softmax = replace(known.softmax, result=Labelled(result.detach(), axes), is_changed=False)
-            carried = replace(known, softmax=softmax)
-        elif function in FILLS | CASTS | SCALINGS | DIVISIONS:
-            carried = replace(known, axes=axes)
-            others = [value for value in call.tensors() if value is not tensor]
-            if function in SCALINGS and others and result.shape != tensor.shape:
-                with unseen():
-                    value = Labelled(others[0].detach(), aligned(others[0], axes))
-                    carried = replace(carried, times=(Labelled(tensor.detach(), known.axes), value))
-        self.note(result, carried)
+                    self._note(result, Projected(merged.sources, merged.parents, features, merged.made))
 
 
-VIEWS = MOVES | SHAPES | PARTS
-ADDED = SUMS | FILLS | CASTS | DROPOUTS
+def _attention_of(
+    known: Weights, weights: Tensor, query: int | None, value: Labelled | None
+) -> HandmadeAttention:
+    with unseen():
+        heard = read_attention(known, weights.detach(), query, value)
+    if heard is None:
+        raise NotHeard(NO_QUERIES)
+    return heard
+
+
+NO_SOFTMAX = "scores that went through {} met values without a softmax, which is not heard"
+
+
+def _are_alike(tensor: object, other: object) -> bool:
+    return isinstance(tensor, Tensor) and isinstance(other, Tensor) and tensor.shape == other.shape
 
 
 def _merged(parts: Sequence[Projected]) -> Projected:
@@ -543,26 +625,13 @@ def _merged(parts: Sequence[Projected]) -> Projected:
         frozenset(source for part in parts for source in getattr(part, name))
         for name in ("sources", "parents")
     )
-    return Projected(sources, parents, parts[0].features)
+    first = parts[0]
+    return Projected(sources, parents, first.features, first.made)
 
 
 def _told_by(sizes: Sequence[tuple[int, bool]]) -> tuple[bool, int]:
     """How much is known of an axis: that it is none of one, and how many features it has."""
     return prod(size for size, _ in sizes) > 1, prod(size for size, is_feature in sizes if is_feature)
-
-
-def _viewed(known: Weights, tensor: Tensor, call: TorchCall, view: Tensor) -> Weights | None:
-    axes = axes_after(known.axes, tensor, call, view)
-    if axes is None:
-        return None
-    is_cut = view.numel() < tensor.numel()
-    num_keys, num_left = (
-        sum(part.size for parts in each for part in parts if part.label == known.key)
-        for each in (known.axes, axes)
-    )
-    if num_left < num_keys:
-        return replace(known, axes=axes, is_whole=False)
-    return replace(known, axes=axes, is_cut=known.is_cut or is_cut)
 
 
 def _tokens_of_operand(
@@ -591,12 +660,6 @@ def _tokens_of_operand(
     return tuple(label for label, *_ in ranked)
 
 
-def _drops(call: TorchCall) -> bool:
-    """Whether entries are dropped: not outside training, nor with a chance of 0."""
-    chance, is_training = call.get(1, "p"), call.get(2, "training", "train")
-    return chance != 0 and is_training is not False
-
-
 def _factors_of_outer(call: TorchCall) -> tuple[Tensor, Tensor] | None:
     """Two tensors that were multiplied, each of which has axes that the other has not."""
     factors = [*call.tensors()]
@@ -608,13 +671,19 @@ def _factors_of_outer(call: TorchCall) -> tuple[Tensor, Tensor] | None:
 
 STEPS: dict[Callable[..., object], Callable[[Follower, TorchCall], None]] = {
     **dict.fromkeys(CARRYING, Follower.carry),
+    **dict.fromkeys(ELEMENTWISE, Follower.change),
+    **dict.fromkeys(DIVISIONS, Follower.divide),
+    **dict.fromkeys(BLANKS, Follower.blank),
+    **dict.fromkeys(SCATTERS, Follower.scatter),
     **dict.fromkeys(NORMS, Follower.normalise),
     **dict.fromkeys({functional.linear, *ADDMMS}, Follower.linear),
     **dict.fromkeys(CONVOLUTIONS, Follower.convolve),
     **dict.fromkeys(MATMULS, Follower.multiply),
+    **dict.fromkeys(TENSORDOTS | INNERS, Follower.contract),
+    **dict.fromkeys(DISTANCES, Follower.measure),
     **dict.fromkeys(functions_named("baddbmm"), Follower.add_product),
     **dict.fromkeys({torch.einsum, torch.functional.einsum}, Follower.einsum),
-    **dict.fromkeys(SUMMING, Follower.sum),
+    **dict.fromkeys(SUMMING | MEANS, Follower.sum),
     **dict.fromkeys(SOFTMAXES | LOG_SOFTMAXES, Follower.softmax),
     **dict.fromkeys(EXPONENTIALS, Follower.exponentiate),
     **dict.fromkeys(functions_named("setitem") | COPIES, Follower.overwrite),

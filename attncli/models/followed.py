@@ -10,7 +10,6 @@ from attncli.models.axis_labels import (
     LABELS,
     Labelled,
     TensorAxes,
-    aligned,
     broadcast,
     is_whole_axis,
     labels_in,
@@ -21,7 +20,6 @@ from attncli.models.axis_labels import (
     resized,
     sizes_in,
     split_labels,
-    whole_axis,
 )
 from attncli.models.torch_calls import (
     EXPANSIONS,
@@ -45,7 +43,9 @@ class HandmadeAttention:
     scores are no multiple of their product, to which something may have been added. `num_heads`: how many the
     last of the leading axes make, where it is known which are those of heads. `is_self`: whether query and
     key were made of the same tensor; None where that is not known. `is_guess`: nothing but the order of
-    the axes tells which are queries and which are heads.
+    the axes tells which are queries and which are heads. `is_filled`: entries of the weights were set after
+    the softmax. `remark` says what was done to the weights that is not in these. `one_head_of` is that of
+    the query.
     """
 
     scores: Tensor | None
@@ -57,6 +57,9 @@ class HandmadeAttention:
     is_self: bool | None
     num_heads: int | None = None
     is_guess: bool = False
+    is_filled: bool = False
+    remark: str | None = None
+    one_head_of: int | None = None
 
 
 Origin = tuple[int, int]
@@ -68,12 +71,14 @@ class Projected:
     """A tensor that is a product of others with parameters.
 
     `sources` are what was multiplied last, `parents` what those were made of in the same way. `features` says
-    which axes are not of tokens; None where that is not known.
+    which axes are not of tokens; None where that is not known. `made` is the shape that the product had, and
+    which of its axes were features.
     """
 
     sources: frozenset[Origin]
     parents: frozenset[Origin] = frozenset()
     features: Spans | None = None
+    made: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,8 @@ class Scores:
     `labels` are those that the product had, in order, also of axes of size 1; `features` those of them that
     are features of a projection, `dims` what was summed. `left_tokens` and `right_tokens` may be those of the
     tokens of either tensor, the likeliest first. Without `is_plain` the scores were mixed or cut, so that the
-    product no longer says what they are.
+    product no longer says what they are. `one_head_of` is that of the query. `through` is the function that
+    last changed each of them by itself.
     """
 
     left: Labelled
@@ -103,7 +109,9 @@ class Scores:
     right_tokens: tuple[int, ...]
     is_self: bool | None
     scale: float = 1.0
+    one_head_of: int | None = None
     is_plain: bool = True
+    through: str | None = None
 
     def mixed(self, axes: TensorAxes) -> "Scores":
         """What is no longer that of a product."""
@@ -156,7 +164,8 @@ class Scores:
 class HeardSoftmax:
     """A softmax over keys: what it took and gave, with the labels of both, and of what product, if any.
 
-    `labels` are as those of scores. `is_changed`: its result was overwritten.
+    `labels` are as those of scores. `is_changed`: its result was overwritten by what is followed; `version`
+    and `scores_version` count what wrote to either until then.
     """
 
     scores: Labelled
@@ -166,6 +175,27 @@ class HeardSoftmax:
     labels: tuple[int, ...]
     is_changed: bool = False
     is_heard: bool = False
+    version: int | None = None
+    scores_version: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.version is None:
+            self.version = version_of(self.result.tensor)
+        if self.scores_version is None:
+            self.scores_version = version_of(self.scores.tensor)
+
+    def forget(self) -> None:
+        """What was told of is needed no longer: the weights alone live as long as the program keeps them."""
+        self.scores, self.of = self.result, None
+
+    def has_scores(self) -> bool:
+        """Whether the scores are still what the softmax took."""
+        return version_of(self.scores.tensor) == self.scores_version
+
+    def is_overwritten(self) -> bool:
+        """Whether something that is not followed wrote to the result, or its scores are gone with it."""
+        is_written = version_of(self.result.tensor) != self.version
+        return is_written or (self.is_changed and not self.has_scores())
 
     def weights(self) -> Labelled:
         """What it gave."""
@@ -179,9 +209,12 @@ class HeardSoftmax:
 class Weights:
     """What became of the result of a softmax, with the labels of its axes, its queries and its keys.
 
-    `features` are as those of scores. Without `is_whole` it was mixed, or keys were cut off; with `is_cut`
-    others were. `before` is what it was before some of it was dropped at random; None where that is lost.
-    `times` are the entries and what each was multiplied with, where that made more of them.
+    `features` are as those of scores. Without `is_whole` it was mixed, its keys were weighed anew, or some
+    were cut off; with `is_cut` others were. `is_scaled`: each row was multiplied by a factor; `is_filled`:
+    entries were set. `before` is what it was before some of it was dropped at random; None where that is
+    lost; with `is_late` it was changed since. `times` are the entries, what each was multiplied with, and
+    what was known of them, where that made more of them. `others` are other softmaxes in it, which with
+    `is_difference` were subtracted.
     """
 
     softmax: HeardSoftmax
@@ -192,13 +225,19 @@ class Weights:
     is_whole: bool = True
     is_cut: bool = False
     is_dropped: bool = False
+    is_scaled: bool = False
+    is_filled: bool = False
+    is_late: bool = False
+    is_difference: bool = False
     before: Labelled | None = None
-    times: tuple[Labelled, Labelled] | None = None
+    times: "tuple[Labelled, Labelled, Weights] | None" = None
+    others: "tuple[Weights, ...]" = ()
 
     def mixed(self, axes: TensorAxes) -> "Weights":
         """What is no longer that of a softmax."""
         features = _features_after(self.features, self.softmax.labels, self.axes, axes)
-        return replace(self, axes=axes, features=features, is_whole=False)
+        is_late = self.is_late or self.is_dropped
+        return replace(self, axes=axes, features=features, is_whole=False, is_late=is_late)
 
     @property
     def tokens(self) -> set[int]:
@@ -215,10 +254,33 @@ class LogShares:
     known: "Scores | Projected"
 
 
-Followed = Projected | Scores | Weights | LogShares
+@dataclass(frozen=True)
+class Blank:
+    """A new tensor with the axes of scores or weights, into which they may be set."""
+
+    like: "Scores | Weights"
+
+
+Followed = Projected | Scores | Weights | LogShares | Blank
 NO_QUERIES = "weights by hand of which it is not known which axis is that of queries"
 ROUNDING = 1e-2
 """How far above 1 a row of weights may sum in half precision."""
+BY_ROWS = "weights are multiplied by a factor for each row or head after the softmax; shown without it"
+NO_SHARES = (
+    "weights are changed after the softmax into rows that are no shares (negative, or above 1 in all); "
+    "those of the softmax are shown"
+)
+EACH = (
+    "several softmaxes are joined into rows that are no shares (negative, or above 1 in all); each softmax "
+    "is shown by itself"
+)
+IN_PLACE = "weights were changed after the softmax and then dropped in place; those of the softmax are shown"
+AFTER_DROPOUT = "weights are changed after dropout; those before it are shown"
+
+
+def version_of(tensor: Tensor) -> int | None:
+    """How often a tensor was written to; None where torch does not count."""
+    return None if tensor.is_inference() else tensor._version
 
 
 def _features_after(
@@ -249,57 +311,16 @@ def axes_after(axes: TensorAxes, tensor: Tensor, call: TorchCall, result: Tensor
     return resized(tuple(kept.get(axis, ()) for axis in range(result.ndim)), result.shape)
 
 
-def scaled_scores(
-    known: Scores, tensor: Tensor, factor: object, result: Tensor, *, is_divided: bool
-) -> Scores:
-    """Scores times a number or a tensor, which is a factor of the queries where all keys have the same."""
-    if (
-        isinstance(factor, Tensor)
-        and factor.numel() == 1
-        and not factor.is_meta
-        and factor.ndim <= tensor.ndim
-    ):
-        factor = float(factor.detach())
-    if isinstance(factor, int | float):
-        return replace(known, scale=known.scale / factor if is_divided else known.scale * factor)
-    axes = broadcast(known.axes, result.shape)
-    if not isinstance(factor, Tensor) or result.shape != tensor.shape or len(known.tokens) < 2:
-        return known.mixed(axes or known.axes)
-    with unseen():
-        factor = factor.detach()
-        shared = Labelled(1 / factor if is_divided else factor, aligned(factor, known.axes))
-        tokens = known.tokens.intersection(labels_in(shared.axes))
-        if len(tokens) == 2:
-            return known  # a mask of zeros and ones
-        if tokens == {known.right_tokens[0]}:
-            right = _times(known.right, shared, known, known.right_tokens[0])
-            return replace(known, is_plain=False) if right is None else replace(known, right=right)
-        left = _times(known.left, shared, known, known.left_tokens[0])
-        return replace(known, is_plain=False) if left is None else replace(known, left=left)
-
-
-def _times(side: Labelled, factor: Labelled, known: Scores, token: int) -> Labelled | None:
-    """A tensor of a product times a factor of its tokens."""
-    sizes = sizes_in(known.axes)
-    labels = (*(label for label in known.labels if label not in known.tokens), token)
-    part = laid_out(factor, labels, sizes)
-    whole = laid_out(side, (*labels, *known.dims), {**sizes, **sizes_in(side.axes)})
-    if part is None or whole is None:
-        return None
-    whole = whole * part.reshape(*part.shape, *[1] * (whole.ndim - part.ndim))
-    named = zip((*labels, *known.dims), whole.shape, strict=True)
-    return Labelled(whole, tuple(whole_axis(label, size) for label, size in named))
-
-
 def read_attention(
     known: Weights, reached: Tensor, query: int | None, value: Labelled | None
 ) -> HandmadeAttention | None:
     """The attention of weights that reached a product; None where it is not clear what its axes are."""
     softmax, of = known.softmax, known.softmax.of
     read = known.before if known.is_dropped else Labelled(reached, known.axes)
-    is_whole = known.is_whole or read is None or not (known.is_cut or _are_shares(read, known.key))
+    is_whole, remark = _read_whole(known, read)
     weights = softmax.weights() if is_whole or read is None else read
-    split = split_labels(softmax.scores.axes, weights.axes, known.axes)
+    has_all = is_whole and known.is_cut  # all that a softmax gave, of which a part reached the product
+    split = split_labels(softmax.scores.axes, weights.axes, *([] if has_all else [known.axes]))
     if {query, known.key} & split.keys():
         return None
     scores, weights = (Labelled(part.tensor, refined(part.axes, split)) for part in (softmax.scores, weights))
@@ -323,12 +344,12 @@ def read_attention(
             )
             for side, token in zip((of.left, of.right), tokens, strict=True)
         )
-    if value is not None and not (is_whole and known.is_cut):
+    if value is not None and not has_all:
         value = Labelled(value.tensor, refined(value.axes, split))
         dims = [label for label in sizes_in(value.axes) if label not in sizes]
         kept = _with_dims(value, (*lead, tokens[1]), dims, sizes, shape)
     return HandmadeAttention(
-        laid_out(scores, (*lead, *tokens), sizes_in(scores.axes)),
+        laid_out(scores, (*lead, *tokens), sizes_in(scores.axes)) if softmax.has_scores() else None,
         shares,
         kept,
         None if right is None else left,
@@ -337,7 +358,21 @@ def read_attention(
         None if of is None else of.is_self,
         prod(heads) if heads else None,
         of is not None and of.has_several_queries(),
+        known.is_filled,
+        remark,
+        None if of is None else of.one_head_of,
     )
+
+
+def _read_whole(known: Weights, read: Labelled | None) -> tuple[bool, str | None]:
+    """Whether the softmax is what weights are read from, and what of them is not in that."""
+    if known.is_whole and not (known.softmax.is_overwritten() and not known.is_dropped):
+        return True, BY_ROWS if known.is_scaled else None
+    if read is not None and not known.is_difference and _are_shares(read, known.key):
+        return False, AFTER_DROPOUT if known.is_late else None
+    if read is None:
+        return True, AFTER_DROPOUT if known.is_late else IN_PLACE
+    return True, EACH if known.others or known.is_difference else NO_SHARES
 
 
 def _lead(axes: TensorAxes, tokens: Sequence[int], *, has_query: bool) -> list[int]:

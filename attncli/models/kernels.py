@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncli.core.layer import PLAIN, ScoreRules, Visibility
 
@@ -32,6 +32,19 @@ class FusedCall(NamedTuple):
     scale: float
     mask: Tensor | None = None
     rules: ScoreRules = PLAIN
+
+
+class NotHeard(Exception):
+    """An attention that cannot be read; the message says why."""
+
+
+def readable(tensor: Tensor) -> Tensor:
+    """The tensor without its gradient; NotHeard for one whose numbers are not there as torch's own."""
+    if tensor.is_nested or tensor.is_meta or tensor.layout != torch.strided:
+        raise NotHeard("nested tensors, and tensors without numbers, are not read")
+    if type(tensor) not in (Tensor, nn.Parameter):
+        raise NotHeard(f"tensors of the class {type(tensor).__name__} are not read")
+    return tensor.detach()
 
 
 KernelReader = Callable[..., FusedCall]

@@ -6,40 +6,59 @@ is read of it is read beside it, and no error of ours reaches the program.
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
+from itertools import zip_longest
 from math import prod
-from threading import Lock, Thread, current_thread, local
-from types import FunctionType
+from threading import Thread, current_thread, local
+from types import FunctionType, TracebackType
 from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
-from attncli.core.mask_tensors import HIDES, parts_of_mask, recognised
+from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
-from attncli.models.by_hand import Follower
+from attncli.models.by_hand import STEPS, Follower
 from attncli.models.followed import NO_QUERIES, HandmadeAttention
-from attncli.models.kernels import FusedCall, Kernels
-from attncli.models.modules import RunningModules
-from attncli.models.torch_calls import unseen
+from attncli.models.heard_layers import (
+    MOST_SPLIT,
+    NUMBERS_HIDE,
+    hides_rows_by_numbers,
+    layer_by_hand,
+    layer_of_call,
+    make_heads,
+    with_heads_last,
+)
+from attncli.models.kernels import FusedCall, Kernels, NotHeard, readable
+from attncli.models.modules import CALLING_HOOKS, RunningModules
+from attncli.models.torch_calls import SOFTMAXES, unseen
+from attncli.models.torch_paths import (
+    FAST_PATHS,
+    HANDLE,
+    MULTI_HEAD_ATTENTION,
+    FastPath,
+    attention_forward,
+    is_compiled,
+    not_read,
+    original,
+    uncompiled,
+)
 
-MOST_RECOGNISED = 2**22
-"""Entries of a mask that are compared with causal ones and windows."""
-MOST_SPLIT = 2**24
-"""Entries of a mask that is split at once; of larger ones a part at a time, as it is needed."""
 _opened: Counter[Thread] = Counter()
 """The threads that have listeners of their own, and how many."""
-CLOSE = 1e-5
-"""How far weights that are computed again may be from a program's own in float32."""
+UNCOMPILED = "What is compiled runs as it is written meanwhile."
+OF_LAYER = "self_attn"
+"""The attention of torch's own layers."""
+MOST_NAMED = 3
+"""Modules that a line names."""
 
 
 @dataclass(frozen=True)
@@ -63,46 +82,27 @@ class HeardCall:
 
 
 class CallHint(NamedTuple):
-    """What a function of torch that contains the attention tells about it."""
+    """What a function of torch that contains the attention, or the projections before it, tell about it.
+
+    `one_head_of`: no head lies on an axis of its own; the projection has so many times its features.
+    """
 
     num_heads: int | None = None
     is_self: bool | None = None
+    one_head_of: int | None = None
+
+
+def _listed(paths: Iterable[str]) -> str:
+    """The first of several, and how many more there are."""
+    named = [*paths]
+    rest = len(named) - MOST_NAMED
+    return ", ".join(named[:MOST_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _close(thread: Thread) -> None:
     _opened[thread] -= 1
     if not _opened[thread]:
         del _opened[thread]
-
-
-class Uncompiled:
-    """What is compiled runs as it was written while a listener is open, in whatever order they are closed."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._num_open = 0
-        self._stance: Any = None
-
-    def begin(self) -> None:
-        """One more listener is open."""
-        with self._lock:
-            self._num_open += 1
-            if self._num_open == 1:
-                self._stance = torch.compiler.set_stance("force_eager")
-
-    def end(self) -> None:
-        """One less is."""
-        with self._lock:
-            self._num_open -= 1
-            if not self._num_open:
-                self._stance.__exit__(None, None, None)
-
-
-_uncompiled = Uncompiled()
-
-
-class NotHeard(Exception):
-    """An attention that cannot be read; the message says why."""
 
 
 class Listener(TorchFunctionMode):
@@ -131,6 +131,7 @@ class Listener(TorchFunctionMode):
         self.counts: Counter[str] = Counter()
         self.not_heard: Counter[str] = Counter()
         self._said: dict[str, None] = {}
+        self.remarks: dict[str, dict[str, None]] = {}
         self._threads = local()
         self._follower = local()
 
@@ -143,7 +144,8 @@ class Listener(TorchFunctionMode):
             f"{reason}{f' ({count:,} times)' if count > 1 else ''}."
             for reason, count in self.not_heard.items()
         ]
-        return [*self._said, *scripted, *missed]
+        remarks = [f"{_listed(paths)}: {remark}." for remark, paths in self.remarks.items()]
+        return [*self._said, *scripted, *remarks, *missed]
 
     def __exit__(self, *error: object) -> None:
         """Take this mode off, and leave those that were put on it since."""
@@ -161,6 +163,9 @@ class Listener(TorchFunctionMode):
         self._thread, self._is_closed = current_thread(), False
         with ExitStack() as stack:
             stack.callback(setattr, self, "_is_closed", True)
+            stack.callback(self.running.close)
+            stack.callback(self._after_modules)
+            stack.callback(self.running.drop_ended)
             _opened[self._thread] += 1
             stack.callback(_close, self._thread)
             before = register_module_forward_pre_hook(self._enter)
@@ -171,24 +176,39 @@ class Listener(TorchFunctionMode):
             stack.callback(self._kernels.restore)
             self._kernels.replace()
             self._stance = stack
+            uncompiled.watch(self._is_compiling)
+            stack.callback(uncompiled.unwatch, self._is_compiling)
             self._run_uncompiled()
             if self.patterns is None:
                 stack.enter_context(self)
             yield
 
+    def _is_compiling(self, by_program: bool) -> None:
+        """Something is compiled."""
+        if by_program:
+            self._said[UNCOMPILED] = None
+        self._run_uncompiled()
+
     def _run_uncompiled(self) -> None:
         """What is compiled runs as it was written, or it would call none of the functions."""
-        if self._stance is not None and "torch._dynamo" in sys.modules:
-            _uncompiled.begin()
-            self._stance.callback(_uncompiled.end)
-            self._stance = None
+        if self._stance is not None and uncompiled.may_begin():
+            stack, self._stance = self._stance, None
+            uncompiled.begin()
+            stack.callback(uncompiled.end)
 
     _stance: ExitStack | None = None
     _is_closed = True
+    is_unseen = True
 
     # Modules
 
-    def _enter(self, module: nn.Module, _inputs: object) -> None:
+    def _enter(self, module: nn.Module, inputs: object) -> None:
+        try:
+            self._begin(module, inputs)
+        except Exception as error:  # whatever it is, the program goes on
+            self._note_error(error, type(module).__name__)
+
+    def _begin(self, module: nn.Module, inputs: object) -> None:
         thread = current_thread()
         if thread is not self._thread and not self.all_threads:
             if not _opened[thread]:
@@ -196,45 +216,52 @@ class Listener(TorchFunctionMode):
                     "Modules were called in other threads, which are heard by a recording of their own."
                 ] = None
             return
-        if not self.running.stack:
+        running = self.running
+        stack = running.stack
+        if not stack or stack[-1].has_ended():
+            running.drop_ended()
+            self._after_modules()
+        if not stack:
             self._run_uncompiled()
             self._kernels.replace()
-        running = self.running
-        running.enter(module)
+        running.enter(module, inputs)
         if self._is_pushed():
-            if len(running.stack) == 1:
-                self._note_fast_path(module)
             return
-        if self.patterns is None or self._matches(running.path()):
+        if self.patterns is None or self._may_hear(module, running.path()):
             self._threads.pushed_at = len(running.stack)
             self.__enter__()  # type: ignore[no-untyped-call]
 
     def _leave(self, module: nn.Module, _inputs: object, _output: object) -> None:
+        try:
+            if (raised := sys.exc_info()[1]) is not None:
+                hide_frames(raised)
+            self.running.leave(module)
+            self._after_modules()
+            follower = getattr(self._follower, "of_thread", None)
+            if not self.running.stack and follower is not None:
+                follower.clear()
+        except Exception as error:  # whatever it is, the program goes on
+            self._note_error(error, type(module).__name__)
+
+    def _after_modules(self) -> None:
+        """Listen no longer where the module is left for which that was begun."""
         stack = self.running.stack
-        self.running.leave(module)
         pushed_at = getattr(self._threads, "pushed_at", None)
         if pushed_at is not None and len(stack) < pushed_at:
             self._threads.pushed_at = None
             self.__exit__(None, None, None)
-        if not stack and (follower := getattr(self._follower, "of_thread", None)) is not None:
-            follower.clear()
 
     def _is_pushed(self) -> bool:
         is_of_opener = self.patterns is None and current_thread() is self._thread
         return is_of_opener or getattr(self._threads, "pushed_at", None) is not None
 
+    def _may_hear(self, module: nn.Module, path: str) -> bool:
+        """Whether a pattern fits a module, or the attention of a layer that is not called on a fast path."""
+        is_layer = isinstance(module, nn.TransformerEncoderLayer)
+        return self._matches(path) or (is_layer and self._matches(f"{path}.{OF_LAYER}"))
+
     def _matches(self, path: str) -> bool:
         return self.patterns is None or any(fnmatchcase(path, pattern) for pattern in self.patterns)
-
-    def _note_fast_path(self, module: nn.Module) -> None:
-        if module.training or torch.is_grad_enabled():
-            return
-        if any(
-            isinstance(part, nn.TransformerEncoderLayer | nn.MultiheadAttention) for part in module.modules()
-        ):
-            self._said[
-                "torch's fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention is off meanwhile."
-            ] = None
 
     # Functions
 
@@ -250,7 +277,7 @@ class Listener(TorchFunctionMode):
         try:
             self._hear(name, lambda: _of_kernel(read()))
         except Exception as error:  # whatever it is, the program goes on
-            self.not_heard[f"{self._path()}: {type(error).__name__}: {error}"] += 1
+            self._note_error(error)
         return result
 
     def __torch_function__(
@@ -260,32 +287,75 @@ class Listener(TorchFunctionMode):
         # A thread that ran as it was closed goes on with this mode.
         if self._is_closed or getattr(self._threads, "is_inside", False):
             return function(*arguments, **named)
-        if function is MULTI_HEAD_ATTENTION:
-            return self._through(arguments, named)
+        asked = function
+        if type(function) is FunctionType:
+            function = original(function)
+        if function is MULTI_HEAD_ATTENTION and (reason := not_read()) is not None:
+            self._said[reason] = None
+        elif function is MULTI_HEAD_ATTENTION:
+            return self._through(types, arguments, named)
         result = function(*arguments, **named)
         try:
-            if function is FUSED_ATTENTION:
-                self._hear_fused(function.__name__, lambda: _of_sdpa(*arguments, **named), arguments, named)
-            elif getattr(function, "_name", "") == "flex_attention":
-                self._hear_fused("flex_attention", lambda: _of_flex(*arguments, **named), arguments, named)
-            else:
-                self._follow().after(function, arguments, named, result)
+            self._read_call(asked, function, arguments, named, result)
         except Exception as error:  # whatever it is, the program goes on
-            self.not_heard[f"{self._path()}: {type(error).__name__}: {error}"] += 1
+            self._note_error(error)
         return result
 
-    def _through(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """torch's own function with this mode inside, which it would leave out."""
+    def _read_call(
+        self, asked: Any, function: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any
+    ) -> None:
+        """Read what a function was given and gave; `asked` is what the program has in its place."""
+        if self._stance is not None:
+            self._run_uncompiled()
+        step = asked if asked in STEPS else function
+        is_followed = step in STEPS
+        is_flex = not is_followed and getattr(function, "_name", "") == "flex_attention"
+        if not (is_followed or is_flex or function is FUSED_ATTENTION or function in FAST_PATHS):
+            return
+        if (reason := not_read()) is not None:
+            if not is_followed or step in SOFTMAXES:
+                self._said[reason] = None
+        elif is_followed:
+            self._follow().after(step, arguments, named, result)
+        elif function is FUSED_ATTENTION:
+            self._hear_fused(function.__name__, lambda: _of_sdpa(*arguments, **named), arguments, named)
+        elif is_flex:
+            self._hear_fused("flex_attention", lambda: _of_flex(*arguments, **named), arguments, named)
+        else:
+            self._hear_fast_path(FAST_PATHS[function], arguments, named)
+
+    def _through(self, types: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """torch's own function with this mode inside, which it would leave out.
+
+        Classes of tensors that take torch's functions are asked first, as torch asks them.
+        """
         given = {"query": 0, "key": 1, "num_heads": 4}
         query, key, num_heads = (
-            arguments[place] if place < len(arguments) else named[name] for name, place in given.items()
+            arguments[place] if place < len(arguments) else named.get(name) for name, place in given.items()
         )
         before, self._threads.hint = self._hint, CallHint(num_heads, query is key)
         try:
             with self:
-                return _attention_forward(*arguments, **named)
+                for kind in types if {*types} - {Tensor, nn.Parameter} else ():
+                    result = kind.__torch_function__(MULTI_HEAD_ATTENTION, types, arguments, named)
+                    if result is not NotImplemented:
+                        return result
+                return attention_forward()(*arguments, **named)
         finally:
             self._threads.hint = before
+
+    def _hear_fast_path(self, path: FastPath, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """A layer of torch's in one function: what is heard is the attention in it."""
+        stack = self.running.stack
+        layer = stack[-1].module if stack else None
+        num_tokens = next((called.num_tokens for called in reversed(stack) if called.num_tokens), None)
+        inside = getattr(layer, OF_LAYER) if isinstance(layer, nn.TransformerEncoderLayer) else None
+        with self.running.within(inside) if inside is not None else ExitStack():
+            self._hear(
+                "fast path",
+                lambda: path.read(*arguments, **named, num_tokens=num_tokens),
+                CallHint(arguments[path.heads], True),
+            )
 
     @property
     def _hint(self) -> CallHint:
@@ -311,14 +381,17 @@ class Listener(TorchFunctionMode):
         hint = self._hint
         follower = self._follow()
         if hint.num_heads is None:
-            hint = hint._replace(num_heads=follower.num_heads(query))
+            num_heads = follower.num_heads(query)
+            hint = hint._replace(num_heads=num_heads)
+            if num_heads is not None and follower.has_heads_first(query):
+                read = partial(with_heads_last, read, num_heads)
+            hint = hint._replace(one_head_of=follower.one_head_of(query))
         if hint.is_self is None:
             hint = hint._replace(is_self=follower.is_self(query, key))
         self._hear(function, read, hint)
 
-    def _heard_by_hand(self, found: HandmadeAttention) -> None:
-        hint = self._hint if found.is_self is None else CallHint(self._hint.num_heads, found.is_self)
-        self._hear("by hand", lambda: found, hint)
+    def _heard_by_hand(self, read: Callable[[], HandmadeAttention]) -> None:
+        self._hear("by hand", read)
 
     def _unclear(self, reason: str) -> None:
         def read() -> HandmadeAttention:
@@ -326,7 +399,17 @@ class Listener(TorchFunctionMode):
 
         self._hear("by hand", read)
 
+    def _note_error(self, error: Exception, place: str | None = None) -> None:
+        """One of ours, in a place that may itself be the reason."""
+        if place is None:
+            try:
+                place = self._path()
+            except Exception as unnamed:  # whatever it is, the program goes on
+                place, error = "a module", unnamed
+        self.not_heard[f"{place}: {type(error).__name__}: {error}"] += 1
+
     def _path(self) -> str:
+        self.running.drop_ended()
         stack = self.running.stack
         path = self.running.path()
         number = stack[-1].num_heard if stack else 0
@@ -339,8 +422,8 @@ class Listener(TorchFunctionMode):
         hint: CallHint | None = None,
     ) -> None:
         """Count this call, and read it where it is wanted."""
-        if function == "flex_attention" or "OptimizedModule" in self.running.class_names():
-            self._said["What is compiled runs as it is written meanwhile."] = None
+        if UNCOMPILED not in self._said and is_compiled():
+            self._said[UNCOMPILED] = None
         if torch._C._current_graph_task_id() != -1:  # checkpointed layers run again in the backward pass
             return
         path = self._path()
@@ -358,7 +441,7 @@ class Listener(TorchFunctionMode):
         except (NotHeard, UserError) as error:
             self.not_heard[f"{path}: {error}"] += 1
         except Exception as error:  # whatever it is, the program goes on
-            self.not_heard[f"{path}: {type(error).__name__}: {error}"] += 1
+            self._note_error(error, path)
 
     def wants(self, path: str, number: int) -> bool:
         """Whether that call of a module is read."""
@@ -378,6 +461,9 @@ class Listener(TorchFunctionMode):
         lead = tokens.shape[:-2]
         if isinstance(read, HandmadeAttention) and read.num_heads is not None and hint.num_heads is None:
             hint = hint._replace(num_heads=read.num_heads)
+        if isinstance(read, HandmadeAttention):
+            is_self = hint.is_self if read.is_self is None else read.is_self
+            hint = hint._replace(is_self=is_self, one_head_of=read.one_head_of)
         num_heads = self._num_heads(path, lead, hint)
         if isinstance(read, HandmadeAttention) and read.is_guess:
             num_queries = tokens.shape[-2]
@@ -389,9 +475,13 @@ class Listener(TorchFunctionMode):
             attention, weights = layer_by_hand(read, num_heads)
         else:
             attention = layer_of_call(read, num_heads)
+        if hides_rows_by_numbers(read, attention, weights):
+            self.remarks.setdefault(NUMBERS_HIDE, {})[path] = None
         num_queries, num_keys = attention.shape[2:]
         if not num_keys:
             raise NotHeard("an attention without keys")
+        if isinstance(read, HandmadeAttention) and read.remark is not None:
+            self.remarks.setdefault(read.remark, {})[path] = None
         is_self = hint.is_self
         if is_self is None:
             is_self = not _names_cross(path, self.running.class_names()) and num_queries <= num_keys
@@ -409,20 +499,37 @@ class Listener(TorchFunctionMode):
                 return number
         if hint.num_heads is not None and make_heads(lead, hint.num_heads):
             return hint.num_heads
-        # Where there are several axes, a module further out may mean another attention.
-        return self.running.num_heads(prod(lead), nearest=None if len(lead) < 2 else 2)
+        if hint.one_head_of is None:
+            # Where there are several axes, a module further out may mean another attention.
+            return self.running.num_heads(prod(lead), nearest=None if len(lead) < 2 else 2)
+        # The module itself may have put heads and texts on one axis before the projection.
+        own_number = self.running.num_heads(prod(lead), nearest=1)
+        return 1 if own_number is None or hint.one_head_of % own_number == 0 else own_number
 
 
 FUSED_ATTENTION = torch._C._nn.scaled_dot_product_attention
-MULTI_HEAD_ATTENTION = functional.multi_head_attention_forward
-"""torch's own, whatever a program puts in their place."""
-_attention_forward = FunctionType(
-    functional.multi_head_attention_forward.__code__,
-    {**vars(functional), "has_torch_function": lambda *_: False},
-    closure=functional.multi_head_attention_forward.__closure__,
-    argdefs=functional.multi_head_attention_forward.__defaults__,
-)
-_attention_forward.__kwdefaults__ = functional.multi_head_attention_forward.__kwdefaults__
+
+
+MOST_WRAPPED = 3
+"""Entries of a traceback between torch's call of a mode and the mode."""
+
+
+def hide_frames(error: BaseException) -> None:
+    """Leave what stands between a program and torch out of the traceback of an error."""
+    entries: list[TracebackType] = []
+    entry = error.__traceback__
+    while entry is not None:
+        code = entry.tb_frame.f_code
+        if code.co_filename == __file__:
+            # A function of torch's that calls a mode runs once more behind it.
+            last = [entry.tb_frame.f_code is HANDLE for entry in entries[-MOST_WRAPPED:]]
+            if any(last):
+                del entries[len(entries) - len(last) + last.index(True) - 1 :]
+        elif code not in CALLING_HOOKS:
+            entries.append(entry)
+        entry = entry.tb_next
+    for entry, following in zip_longest(entries, entries[1:]):
+        entry.tb_next = following
 
 
 @contextmanager
@@ -440,93 +547,6 @@ def _names_cross(path: str, classes: Sequence[str]) -> bool:
     last = path.rpartition(".")[2].lower()
     words = ("cross", "encdec", "enc_dec", "encoder_attn", "multihead_attn", "attn2", "src_attn")
     return any(word in last for word in words) or "cross" in classes[0].lower() if classes else False
-
-
-def layer_of_call(call: FusedCall, num_heads: int | None) -> AttentionLayer:
-    """The layer of so many heads; without a number they are the last of the leading axes."""
-    query = call.query
-    if query.ndim == call.key.ndim:  # one text, or head, of queries may be for all keys
-        sizes = zip(query.shape[:-2], call.key.shape[:-2], strict=True)
-        query = query.expand(*(keys if size == 1 else size for size, keys in sizes), -1, -1)
-    lead = query.shape[:-2]
-    parts = query, call.key, call.value
-    if num_heads is None or len(lead) < 2 or lead[-1] == num_heads:
-        query, key, value = (_four_axes(part, lead, num_heads) for part in parts)
-    else:
-        query, key, value = (by_heads(_expanded(part, lead), num_heads) for part in parts)
-    visibility, rules = call.visibility, call.rules
-    if call.mask is not None:
-        mask = _mask_of_heads(call.mask, lead, num_heads)
-        if _hides_rows_of_some_heads(mask):
-            raise NotHeard("its mask hides every key of a row from some heads alone")
-        visibility, bias = _of_mask(mask, query.shape[2], key.shape[2])
-        rules = replace(rules, bias=bias)
-    return AttentionLayer(query, key, value, visibility, call.scale, rules)
-
-
-def _hides_rows_of_some_heads(mask: Tensor) -> bool:
-    """Whether a row (text, head, query) has keys in some heads alone: a layer says that of all at once."""
-    if mask.shape[1] == 1:
-        return False
-    has_key = mask.any(dim=-1) if mask.dtype == torch.bool else mask.amax(dim=-1) > HIDES
-    return bool((has_key != has_key[:, :1]).any())
-
-
-def _four_axes(tensor: Tensor, lead: torch.Size, num_heads: int | None) -> Tensor:
-    """(text, head, token, dim) of a tensor with the leading axes of the query, or fewer heads, or 1."""
-    *of_tensor, num_tokens, dim = tensor.shape
-    if len(lead) < 2:
-        num_heads = num_heads or prod(lead)
-        heads = num_heads if prod(of_tensor) == prod(lead) else 1
-        return tensor.reshape(-1, heads, num_tokens, dim).expand(prod(lead) // num_heads, -1, -1, -1)
-    of_tensor = [1] * (len(lead) - len(of_tensor)) + of_tensor
-    tensor = tensor.reshape(*of_tensor, num_tokens, dim).expand(*lead[:-1], -1, -1, -1)
-    return tensor.reshape(-1, of_tensor[-1], num_tokens, dim)
-
-
-def _expanded(tensor: Tensor, lead: torch.Size) -> Tensor:
-    """A tensor with all leading axes of the query; heads that share keys have their own."""
-    heads = tensor.shape[-3] if tensor.ndim > 2 else 1
-    if heads not in (1, lead[-1]):
-        tensor = tensor.repeat_interleave(lead[-1] // heads, dim=-3)
-    return tensor.expand(*lead, -1, -1)
-
-
-def _mask_of_heads(mask: Tensor, lead: torch.Size, num_heads: int | None) -> Tensor:
-    """A mask as (text, head, query, key), each of its size or 1."""
-    mask = mask.reshape(*[1] * (2 - mask.ndim), *mask.shape)
-    of_mask, size = mask.shape[:-2], mask.shape[-2:]
-    if prod(of_mask) == 1:
-        return mask.reshape(1, 1, *size)
-    if len(lead) < 2 or (num_heads is not None and lead[-1] != num_heads):
-        return by_heads(mask.expand(*lead, *size), num_heads or prod(lead))
-    if prod(of_mask[:-1]) == 1:
-        return mask.reshape(1, of_mask[-1], *size)
-    return mask.expand(*lead[:-1], of_mask[-1], *size).reshape(-1, of_mask[-1], *size)
-
-
-def _of_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
-    """Who sees whom, and the numbers to add, by a mask of four axes."""
-    mask = mask.expand(-1, -1, num_queries, num_keys)
-    if mask.numel() > MOST_SPLIT:
-        return _of_large_mask(mask, num_queries, num_keys)
-    visibility, bias = parts_of_mask(mask, num_queries, num_keys)
-    seen = visibility.whole(mask.device)
-    return (recognised(seen) if seen.numel() <= MOST_RECOGNISED else visibility), bias
-
-
-def _of_large_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
-    is_bool = mask.dtype == torch.bool
-    if is_bool and mask.shape[1] > 1:
-        raise NotHeard(
-            f"a mask of {mask.numel():,} entries that differs between heads is too large to be read"
-        )
-
-    def rule(queries: Tensor, keys: Tensor) -> Tensor:
-        part = mask[:, :, queries][..., keys]
-        return (part if is_bool else part > HIDES).any(dim=1)
-
-    return Visibility(num_queries, num_keys, rule=rule), None if is_bool else mask
 
 
 def _of_sdpa(
@@ -548,15 +568,6 @@ def _of_sdpa(
     factor = query.shape[-1] ** -0.5 if scale is None else float(scale)
     mask = None if attn_mask is None else attn_mask.detach()
     return FusedCall(query, key, value, visibility, factor, mask)
-
-
-def readable(tensor: Tensor) -> Tensor:
-    """The tensor without its gradient; NotHeard for one whose numbers are not there as torch's own."""
-    if tensor.is_nested or tensor.is_meta or tensor.layout != torch.strided:
-        raise NotHeard("nested tensors, and tensors without numbers, are not read")
-    if type(tensor) not in (Tensor, nn.Parameter):
-        raise NotHeard(f"tensors of the class {type(tensor).__name__} are not read")
-    return tensor.detach()
 
 
 def _of_flex(
@@ -597,81 +608,3 @@ def _of_flex(
 
 def _of_kernel(call: FusedCall) -> FusedCall:
     return call._replace(query=readable(call.query), key=readable(call.key), value=readable(call.value))
-
-
-CHECKED_ROWS = 8
-"""Rows of every head in which weights that are computed again are compared with a program's own."""
-
-
-def make_heads(lead: torch.Size, num_heads: int) -> bool:
-    """Whether so many heads can be told from leading axes, as `by_heads` does."""
-    suffixes = [prod(lead[first:]) for first in range(len(lead) + 1)]
-    return num_heads in suffixes or lead.count(num_heads) == 1 or lead[0] % num_heads == 0
-
-
-def by_heads(tensor: Float[Tensor, "*lead token dim"], num_heads: int | None) -> Tensor:
-    """(text, head, token, dim) of a tensor whose leading axes are texts, heads, windows, in any order.
-
-    Heads are the last axes that make the number, else the one axis of that size, as (head, text) and
-    (head, column, row), else a part of the first, as (text x head, window). Without a number they are the
-    last axis.
-    """
-    lead = tensor.shape[:-2]
-    if num_heads is None:
-        first = len(lead) - 1
-        return tensor.reshape(prod(lead[:first]), lead[first] if lead else 1, *tensor.shape[-2:])
-    for first in reversed(range(len(lead))):
-        if prod(lead[first:]) == num_heads:
-            return tensor.reshape(prod(lead[:first]), num_heads, *tensor.shape[-2:])
-    if lead.count(num_heads) == 1:
-        tensor = tensor.movedim(lead.index(num_heads), -3)
-    elif lead and lead[0] % num_heads == 0:
-        tensor = tensor.reshape(-1, num_heads, *tensor.shape[1:]).movedim(1, -3)
-    return tensor.reshape(-1, tensor.shape[-3] if lead else 1, *tensor.shape[-2:])
-
-
-def layer_by_hand(
-    found: HandmadeAttention, num_heads: int | None
-) -> tuple[AttentionLayer | GivenWeights, Tensor]:
-    """The layer of an attention that a program computes itself, and its own weights.
-
-    Only the weights where query, key and scale do not give them again.
-    """
-
-    def placed(tensor: Tensor) -> Tensor:
-        return by_heads(readable(tensor), num_heads)
-
-    weights = placed(found.weights)
-    seen = (weights > 0).any(dim=1)
-    given = found.query, found.key, found.value
-    parts = [readable(part) for part in given if part is not None]
-    is_given = len(parts) == len(given)
-    if is_given and found.scores is not None and found.scores.shape == found.weights.shape:
-        scores = placed(found.scores)
-        query, key, value = (by_heads(part, num_heads) for part in parts)
-        added = scores.float() - found.scale * (query @ key.mT).float()
-        is_hidden = (scores <= HIDES) | (scores == torch.finfo(scores.dtype).min)
-        seen = (~is_hidden).any(dim=1)
-        largest = scores.masked_fill(is_hidden, 0).abs().max()
-        rounding = max(CLOSE, torch.finfo(scores.dtype).eps) * (1 + float(largest))
-        visible = added.masked_fill(is_hidden, 0)
-        mask = ~is_hidden if visible.abs().max() <= rounding else added.masked_fill(is_hidden, -torch.inf)
-        if not _hides_rows_of_some_heads(mask):
-            visibility, bias = _of_mask(mask, *weights.shape[2:])
-            layer = AttentionLayer(query, key, value, visibility, found.scale, ScoreRules(bias=bias))
-            if _gives(layer, weights):
-                return layer, weights
-    return GivenWeights(weights, seen), weights
-
-
-def _gives(layer: AttentionLayer, weights: Tensor) -> bool:
-    """Whether query, key and what is added to their products give the weights again, in some rows."""
-    num_queries = weights.shape[2]
-    rows = torch.arange(0, num_queries, max(1, num_queries // CHECKED_ROWS), device=weights.device)
-    scores = layer.scale * (layer.query[:, :, rows] @ layer.key.mT).float()
-    if layer.rules.bias is not None:
-        scores = scores + layer.rules.bias.expand(-1, -1, num_queries, -1)[:, :, rows]
-    seen = layer.visibility.block(rows, torch.arange(weights.shape[3], device=weights.device)).unsqueeze(1)
-    again = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1).nan_to_num(0.0)
-    apart = (again - weights[:, :, rows].float().nan_to_num(0.0)).abs().max()
-    return bool(apart <= max(CLOSE, 4 * torch.finfo(weights.dtype).eps))

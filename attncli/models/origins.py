@@ -97,6 +97,27 @@ class Origins:
         sizes = [size for parts in lead for size, is_feature in parts if is_feature]
         return prod(sizes) if sizes else None
 
+    def one_head_of(self, tensor: Tensor) -> int | None:
+        """How many times the features of a tensor (text, token, dim) its projection has; None for any other.
+
+        There is an axis of texts alone, and no head on it.
+        """
+        known = self.of(tensor)
+        if tensor.ndim != 3 or not isinstance(known, Projected) or known.made is None or not tensor.numel():
+            return None
+        shape, axes = known.made
+        features = [axis % len(shape) for axis in axes]
+        rows = sorted(size for axis, size in enumerate(shape) if axis not in features)
+        if known.features is None or rows != sorted(tensor.shape[:-1]):
+            return None
+        has_heads = any(is_feature for parts in self.sizes_of_axes(tensor)[:-1] for _, is_feature in parts)
+        return None if has_heads else prod(shape[axis] for axis in features) // tensor.shape[-1]
+
+    def has_heads_first(self, query: Tensor) -> bool:
+        """Whether the first axis of a query (head x text, token, dim) has its heads before its texts."""
+        parts = self.sizes_of_axes(query)[0]
+        return query.ndim == 3 and len(parts) == 2 and parts[0][1] and not parts[1][1]
+
     def sizes_of_axes(self, tensor: Tensor) -> list[list[tuple[int, bool]]]:
         """What each axis is made of, outermost first: sizes, and whether these are features."""
         known = self.of(tensor)
@@ -118,4 +139,5 @@ class Origins:
             return
         known = self.of(tensor)
         parents = known.sources if isinstance(known, Projected) else frozenset()
-        self.note(result, Projected(self.source(tensor), parents, spans_of(result, axes)))
+        made = result.shape, tuple(axes)
+        self.note(result, Projected(self.source(tensor), parents, spans_of(result, axes), made))

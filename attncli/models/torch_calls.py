@@ -65,14 +65,29 @@ PARTS = functions_named(
     *("getitem", "chunk", "split", "unbind", "narrow", "select", "tensor_split", "unsafe_chunk"),
     "unsafe_split",
 )
-JOINS = functions_named("cat", "concat", "concatenate", "pad")
+CATS = functions_named("cat", "concat", "concatenate")
+JOINS = CATS | functions_named("pad")
 SUMS = {
-    *functions_named("add", "sub", "subtract", "maximum", "max", "minimum", "min", "tril", "triu"),
+    *functions_named("add", "sub", "rsub", "subtract", "maximum", "max", "minimum", "min", "tril", "triu"),
     *functions_named("masked_scatter", "clamp", "clip", "clamp_min", "clamp_max", "tanh"),
     Tensor.__radd__,
 }
 """What they change can be counted as something added to the product."""
 FILLS = functions_named("masked_fill", "where", "nan_to_num")
+ELEMENTWISE = functions_named(
+    *("relu", "leaky_relu", "elu", "gelu", "silu", "sigmoid", "softplus", "selu", "celu", "relu6", "prelu"),
+    *("hardtanh", "hardsigmoid", "hardswish", "pow", "square", "sqrt", "abs", "exp2", "log1p", "sign"),
+    *("threshold", "round", "floor", "ceil", "trunc", "softsign", "mish"),
+)
+"""These change numbers and leave axes as they are."""
+SCATTERS = functions_named(
+    "scatter", "scatter_add", "scatter_reduce", "index_fill", "index_put", "fill_diagonal"
+)
+ORDERS = functions_named("flip", "fliplr", "flipud", "roll", "index_select")
+BLANKS = functions_named("full_like", "zeros_like", "ones_like", "empty_like")
+DISTANCES = {torch.cdist}
+TENSORDOTS = functions_named("tensordot")
+INNERS = functions_named("inner")
 DROPOUTS = functions_named(
     "dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "dropout1d"
 )
@@ -87,22 +102,24 @@ CONVOLUTIONS = functions_named("conv1d", "conv2d", "conv3d")
 NORMS = functions_named("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize")
 OVERWRITING = {
     function
-    for function in (*FILLS, *DROPOUTS, *SCALINGS, *DIVISIONS, *SUMS)
+    for function in (*FILLS, *DROPOUTS, *SCALINGS, *DIVISIONS, *SUMS, *ELEMENTWISE, *SCATTERS)
     if (name := function.__name__).endswith("_") and (not name.endswith("__") or name.startswith("__i"))
 }
 CARRYING = {
-    *(*MOVES, *SHAPES, *PARTS, *JOINS, *SUMS, *FILLS, *DROPOUTS, *CASTS, *SCALINGS, *DIVISIONS),
+    *(*MOVES, *SHAPES, *PARTS, *JOINS, *SUMS, *FILLS, *DROPOUTS, *CASTS, *SCALINGS, *DIVISIONS, *ELEMENTWISE),
+    *ORDERS,
     *functions_named("neg", "stack", "roll", "repeat", "repeat_interleave", "index_select", "index_copy"),
     *functions_named("view_as_complex", "view_as_real", "addcmul", "lerp", "sum"),
 }
 """Through these a tensor stays what it was: scores, weights, or a projection of the same tensor."""
 VIEWING = MOVES | SHAPES | PARTS | CASTS
 SUBTRACTIONS = functions_named("sub", "subtract")
-NEGATIONS = functions_named("neg")
+NEGATIONS = functions_named("neg", "rsub")
 ADDMMS = functions_named("addmm")
 LAST_NORMS = functions_named("layer_norm", "rms_norm", "normalize")
 INDEXING = functions_named("getitem")
 SUMMING = functions_named("sum")
+MEANS = functions_named("mean")
 STACKS = functions_named("stack", "view_as_complex", "view_as_real")
 
 
@@ -173,6 +190,8 @@ def carried_features(spans: Spans | None, tensor: Tensor, call: TorchCall, resul
     """The spans of features in the result of a function, by the memory of its argument."""
     if spans is None or not torch._C._has_storage(tensor) or not torch._C._has_storage(result):
         return None
+    if call.function in CATS and (spans_of_heads := _spans_of_cat(spans, call, result)) is not None:
+        return spans_of_heads
     if call.function in SUMMING:
         return None if -1 not in axes_of_sum(call, tensor) else _without_last(spans, tensor, result)
     if tensor.untyped_storage()._cdata == result.untyped_storage()._cdata:
@@ -187,6 +206,30 @@ def carried_features(spans: Spans | None, tensor: Tensor, call: TorchCall, resul
     if result.ndim < tensor.ndim or call.function in STACKS:
         return None
     return spans_of(result, axes)
+
+
+def _spans_of_cat(spans: Spans, call: TorchCall, result: Tensor) -> Spans | None:
+    """The spans where parts of the features of one tensor were joined along another axis, as heads are."""
+    parts, given = [*call.tensors()], call.get(1, "dim", "axis")
+    axis = given if type(given) is int else 0
+    axis = axis if axis < 0 else axis - result.ndim
+    if (
+        len(parts) < 2
+        or len({part.shape for part in parts}) > 1
+        or len({part.stride() for part in parts}) > 1
+    ):
+        return None
+    memory = {part.untyped_storage()._cdata for part in parts if torch._C._has_storage(part)}
+    places = {part.storage_offset() for part in parts}
+    features = _axes_within(parts[0].shape, parts[0].stride(), spans)
+    if len(memory) > 1 or len(places) < len(parts) or axis in features:
+        return None
+    # The parts lie beside each other within the features.
+    first, last = min(places), max(places)
+    if not any(start <= (last - first) // (len(parts) - 1) < end for start, end in spans):
+        return None
+    step = result.stride(axis) * parts[0].shape[axis]
+    return *spans_of(result, features), (step, step * len(parts))
 
 
 def axes_of_sum(call: TorchCall, tensor: Tensor) -> list[int]:
@@ -219,6 +262,35 @@ def labels_of(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str
 def _spelled(labels: str, ndim: int) -> str:
     missing = ndim - len(labels.replace("...", ""))
     return labels.replace("...", "9876543210"[10 - missing :])
+
+
+def letters_of_contraction(
+    call: TorchCall, left: Tensor, right: Tensor
+) -> tuple[tuple[str, str], str] | None:
+    """inner and tensordot as an equation; None for axes that are not given as numbers."""
+    given = 1 if call.function in INNERS else call.get(2, "dims")
+    given = 2 if given is None else given
+    if type(given) is int:
+        of_left, of_right = [*range(left.ndim - given, left.ndim)], [*range(given)]
+        if call.function in INNERS:
+            of_right = [right.ndim - 1]
+    elif isinstance(given, tuple | list) and len(given) == 2:
+        pairs = [[part] if type(part) is int else part for part in given]
+        if not all(
+            isinstance(part, tuple | list) and all(type(axis) is int for axis in part) for part in pairs
+        ):
+            return None
+        of_left, of_right = (
+            [axis % tensor.ndim for axis in part] for part, tensor in zip(pairs, (left, right), strict=True)
+        )
+    else:
+        return None
+    letters = [chr(ord("a") + place) for place in range(left.ndim + right.ndim)]
+    first, second = letters[: left.ndim], letters[left.ndim :]
+    for axis, other in zip(of_left, of_right, strict=True):
+        second[other] = first[axis]
+    out = [letter for letter in (*first, *second) if (letter in first) != (letter in second)]
+    return ("".join(first), "".join(second)), "".join(out)
 
 
 def letters_of_product(left: Tensor, right: Tensor) -> tuple[tuple[str, str], str]:

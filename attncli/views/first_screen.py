@@ -109,17 +109,18 @@ class Sentences(Element):
 class Notes(Element):
     """The notes that fit, after a blank line where they are `apart`; usually all, or so many lines.
 
-    By default all else is fitted before them.
+    By default all else is fitted before them; with `least` so many lines are there in any case.
     """
 
     notes: Callable[[Report], Iterable[str]] = attrgetter("notes")
     apart: bool = False
     usual: int | Callable[[Report], int] | None = None
     rank: int = LAST
+    least: int = 0
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
         usual = self.usual(report) if callable(self.usual) else self.usual
-        notes = notes_in(self.notes(report), display, usual=usual, apart=self.apart)
+        notes = notes_in(self.notes(report), display, usual=usual, apart=self.apart, least=self.least)
         yield replace(notes, rank=self.rank)
 
 

@@ -16,6 +16,8 @@ from attncli.views.texts import shortened
 NUMBER = re.compile(r"\d+")
 FEW = 3
 """Lines of modules where a terminal is short."""
+LEAST_NOTES = 1
+"""Lines of notes on any terminal: how many there are, at least."""
 
 
 def _title(report: Report, display: Display) -> Iterator[str]:
@@ -123,7 +125,7 @@ RECORDED_SCREEN = FirstScreen(
         Special(_modules, "layers that differ by a number stand on one line"),
         *HEADS_OR_PATTERNS,
         *MAPS,
-        Notes(apart=True),
+        Notes(apart=True, least=LEAST_NOTES),
     ),
     next_steps=lambda *_: NEXT_STEPS,
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attncli.plain_text import plain_text
+from attncli.plain_text import counted, plain_text
 from attncli.report import (
     PLACES,
     RANKED,
@@ -105,14 +105,22 @@ SENTENCE_END = re.compile(r"\.(?= )")
 
 
 def notes_in(
-    notes: Iterable[str], display: Display, *, usual: int | None = None, apart: bool = False
+    notes: Iterable[str],
+    display: Display,
+    *,
+    usual: int | None = None,
+    apart: bool = False,
+    least: int = 0,
 ) -> Elastic:
-    """The notes that fit, or on a terminal their first sentences, a row for each line; usually all."""
+    """The notes that fit, or on a terminal their first sentences, a row for each line; usually all.
+
+    With `least` so many rows are there in any case, and a line says how many notes are not.
+    """
     texts, width = [plain_text(note) for note in notes], display.width or TEXT_WIDTH
 
-    def of(room: int) -> list[Section]:
+    def fitting(room: int) -> tuple[list[Section], int]:
         lines = room
-        paragraphs: list[Section] = [Paragraph("", "dim")] if apart else []
+        paragraphs: list[Section] = []
         for text in texts:
             ends = [len(text)]
             if display.height is not None:
@@ -122,10 +130,20 @@ def notes_in(
                     paragraphs.append(Paragraph(part, "note"))
                     lines -= taken
                     break
-        return paragraphs if lines < room else []
+        return paragraphs, len(texts) - len(paragraphs)
+
+    def of(room: int) -> list[Section]:
+        paragraphs, num_left = fitting(room)
+        if num_left and least:
+            paragraphs, num_left = fitting(max(0, room - 1))
+            left = counted(num_left, "more note" if paragraphs else "note")
+            paragraphs.append(Paragraph(f"... {left}: --show all", "note"))
+        before: list[Section] = [Paragraph("", "dim")] if apart and paragraphs else []
+        return [*before, *paragraphs]
 
     every = sum(len(wrap_cells(text, width)) for text in texts)
-    return Elastic(of, every if usual is None else usual, most=every, rank=LAST)
+    rows = every if usual is None else usual
+    return Elastic(of, rows, min(least, every), most=every, rank=LAST)
 
 
 def one_line(text: str, display: Display, style: str = "") -> Paragraph:

@@ -451,15 +451,12 @@ for tokens in (5, 7, 5):
     call(tokens)
 """
     first = record(tmp_path, program, "-o", "run.db")
-    fast_path = (
-        "torch's fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention is off meanwhile.\n"
-    )
-    said = f"{fast_path}run.db: 3 runs (attn results run.db)\n"
+    said = "run.db: 3 runs (attn results run.db)\n"
     assert (first.returncode, first.stderr.decode()) == (0, said)
     heads = [(layer, head) for layer in range(2) for head in range(3)]
     assert runs_of(tmp_path / "run.db") == dict.fromkeys(("1", "2", "3"), heads)
     added = record(tmp_path, f"{PROGRAM}call()", "-o", "run.db")
-    assert added.stderr.decode() == f"{fast_path}run.db: 2 runs added to 3 runs (attn results run.db)\n"
+    assert added.stderr.decode() == "run.db: 2 runs added to 3 runs (attn results run.db)\n"
     assert [*runs_of(tmp_path / "run.db")] == ["1", "2", "3", "4", "5"]
     # The numbers of a run are those of a report of that call.
     (report,) = read_reports(str(recorded / "run.json")).reports
@@ -721,3 +718,13 @@ with torch.no_grad():
     # Maps are of the encoder: the decoder's self-attention is over other tokens, cross-attention has none.
     words = " ".join(attn(["diff", *files]).out.split())
     assert "6 heads have no map on both sides: --show statistics compares them." in words
+
+
+def test_files_that_are_called_as_pythons_own_are_the_programs_alone(tmp_path: Path) -> None:
+    """attn imports Python's `statistics` and `html`, the program its own; neither runs the other's."""
+    (tmp_path / "statistics.py").write_text("mean = 'the mean of the program'\n")
+    (tmp_path / "html.py").write_text("raise SystemExit(9)\n")
+    program = f"{PROGRAM}import statistics\nprint(statistics.mean)\n"
+    ended = record(tmp_path, program, "-o", "run.json")
+    assert (ended.returncode, ended.stdout) == (0, b"the mean of the program\n")
+    assert ended.stderr.decode() == f"run.json: {HEARD}\n"

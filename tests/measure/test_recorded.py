@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 import attncli
 from attncli.core.engines import attend
@@ -384,3 +385,20 @@ def test_patterns_of_neighbours_have_the_rows_of_the_general_ones(first_key: int
         first_key,
     )
     assert torch.equal(recorded.NeighbourPatterns(*settings).rows, Patterns(*settings).rows)
+
+
+def test_calls_are_counted_of_each_kind_that_a_module_attends_in() -> None:
+    class Either(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.key = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x: Tensor, other: Tensor) -> Tensor:
+            return scaled_dot_product_attention(self.query(x), self.key(other), other)
+
+    model, x, other = Either(), torch.randn(1, 5, 6), torch.randn(1, 7, 6)
+    with attncli.record(calls="all") as seen:
+        model(x, x)
+        model(x, other)
+        model(x, other)
+    assert [(row.kind, row.calls, row.measured) for row in seen.modules] == [("self", 1, 1), ("cross", 2, 2)]

@@ -4,6 +4,7 @@ import gc
 import math
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from weakref import ref
 
@@ -15,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from attncli.models.by_hand import Follower
 from attncli.models.followed import HandmadeAttention
+from attncli.models.kernels import NotHeard
 
 TEXTS, HEADS, QUERIES, KEYS, DIM = 2, 3, 5, 7, 4
 WIDTH = HEADS * DIM
@@ -26,7 +28,11 @@ class Following(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.heard: list[HandmadeAttention] = []
-        self.follower = Follower(self.heard.append)
+        self.follower = Follower(self.hear)
+
+    def hear(self, read: Callable[[], HandmadeAttention]) -> None:
+        with suppress(NotHeard):
+            self.heard.append(read())
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
@@ -437,19 +443,6 @@ def test_a_sink_is_cut_off(query: Tensor, key: Tensor) -> None:
     assert heard.query is None and heard.weights.shape[-1] == KEYS
 
 
-def test_a_difference_of_two_softmaxes_is_heard_as_one(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Differential attention."""
-    q, k = query.repeat(1, 2, 1, 1), torch.randn(TEXTS, 2 * HEADS, KEYS, DIM)
-
-    def program() -> Tensor:
-        weights = (q @ k.mT).softmax(-1).view(TEXTS, HEADS, 2, QUERIES, KEYS)
-        return (weights[:, :, 0] - 0.25 * weights[:, :, 1]) @ value
-
-    heard = the_one(program)
-    weights = (q @ k.mT).softmax(-1).view(TEXTS, HEADS, 2, QUERIES, KEYS)
-    torch.testing.assert_close(heard.weights, weights[:, :, 0] - 0.25 * weights[:, :, 1])
-
-
 def test_rows_that_see_nothing_are_as_the_program_fills_them(query: Tensor, key: Tensor) -> None:
     hidden = torch.zeros(QUERIES, KEYS, dtype=torch.bool)
     hidden[1] = True
@@ -662,3 +655,58 @@ def test_keys_that_are_projected_to_fewer_are_heard() -> None:
     heard = the_one(linformer)
     check_scaled(heard)
     assert heard.weights.shape == (TEXTS, HEADS, KEYS, QUERIES)
+
+
+def test_graph_attention_is_heard() -> None:
+    """Velickovic and others 2018: a leaky_relu of a sum of two projections, over neighbours."""
+    features, halves = nn.Linear(5, 8, bias=False), nn.Parameter(torch.randn(16, 1))
+    x, is_edge = torch.randn(11, 5), (torch.rand(11, 11) < 0.3) | torch.eye(11, dtype=torch.bool)
+
+    def scores(hidden: Tensor) -> Tensor:
+        added = hidden @ halves[:8].to(hidden) + (hidden @ halves[8:].to(hidden)).mT
+        return functional.leaky_relu(added, 0.2).masked_fill(~is_edge, -9e15)
+
+    def program() -> Tensor:
+        hidden = features(x)
+        mixed: Tensor = functional.dropout(scores(hidden).softmax(1), 0.0) @ hidden
+        return mixed
+
+    exact = scores(features(x).double()).softmax(1)
+    torch.testing.assert_close(the_one(program).weights.double(), exact, rtol=0, atol=1e-6)
+
+
+def test_distances_and_other_products_are_scores() -> None:
+    to_query, to_key, x = nn.Linear(DIM, DIM), nn.Linear(DIM, DIM), torch.randn(KEYS, DIM)
+    texts = torch.randn(TEXTS, KEYS, DIM)
+
+    def query(given: Tensor) -> Tensor:
+        return torch.as_tensor(to_query(given))
+
+    def key(given: Tensor) -> Tensor:
+        return torch.as_tensor(to_key(given))
+
+    programs: list[tuple[Callable[[], Tensor], Tensor]] = [
+        (lambda: torch.inner(query(x), key(x)).softmax(-1) @ x, query(x).double() @ key(x).double().mT),
+        (
+            lambda: torch.tensordot(torch.tensordot(query(x), key(x), ([1], [1])).softmax(-1), x, dims=1),
+            query(x).double() @ key(x).double().mT,
+        ),
+        (
+            lambda: (-torch.cdist(query(texts), key(texts))).softmax(-1) @ texts,
+            -(query(texts).double()[:, :, None] - key(texts).double()[:, None]).square().sum(-1).sqrt(),
+        ),
+    ]
+    for program, scores in programs:
+        heard = the_one(program)
+        torch.testing.assert_close(heard.weights.double(), scores.softmax(-1), rtol=0, atol=1e-6)
+
+
+def test_logits_of_parameters_that_are_normalised_are_no_attention() -> None:
+    """The cosine router of Swin-MoE."""
+    x, centres, experts = torch.randn(14, WIDTH), nn.Parameter(torch.randn(6, WIDTH)), torch.randn(6, WIDTH)
+
+    def router() -> Tensor:
+        logits = functional.normalize(x, dim=-1) @ functional.normalize(centres, dim=-1).mT
+        return logits.softmax(-1) @ experts
+
+    assert heard_of(router) == []

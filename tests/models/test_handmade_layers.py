@@ -55,7 +55,10 @@ def heard_of(seed: int) -> str:
         assert torch.equal(call(), plain)
     if not heard:
         return NOTHING
-    assert not listener.notes() and len(heard) == len(layer.weights)
+    assert len(heard) == len(layer.weights)
+    is_mixed, is_in_place = layer.ways.mix_after != "none", layer.ways.after == "dropout in place"
+    if layer.ways.mix_after != "einsum of any numbers" and not (is_mixed and is_in_place):
+        assert not listener.notes()
     return "; ".join(
         sorted(
             {

@@ -15,9 +15,11 @@ from torch.nn.modules import module as torch_modules
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
 
+import attncli
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.row_tiles import GivenWeights
+from attncli.models import heard_layers
 from attncli.models.listening import HeardCall, Listener
 
 CLOSE = 1e-5
@@ -167,17 +169,6 @@ def test_a_transformer_is_heard_by_the_paths_of_its_modules(is_training: bool) -
     assert isinstance(decoder, AttentionLayer)
     assert decoder.visibility.causal
     assert decoder.visibility.rule is None
-
-
-def test_the_fast_path_is_off_and_this_is_said() -> None:
-    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(12, 2, 16, batch_first=True), 2).eval()
-    x = torch.randn(2, 5, 12)
-    with torch.inference_mode():
-        plain = model(x)
-        result, calls, listener = heard(lambda: model(x))
-    assert (plain - result).abs().max() < CLOSE
-    assert len(calls) == 2
-    assert "fast path" in listener.notes()[0]
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -568,3 +559,115 @@ def test_one_text_or_head_of_queries_is_for_all_keys(axes: tuple[int, int]) -> N
     weights = attend(heard[0].attention, Wanted(weights=True)).weights
     assert weights is not None
     torch.testing.assert_close(weights @ key, output)
+
+
+class Folded(nn.Module):
+    """Heads and texts on one axis: heads first, as the Set Transformer has them, Lee and others 2019."""
+
+    def __init__(self, *, is_fused: bool, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.is_fused = num_heads, is_fused
+        self.query, self.key = nn.Linear(12, 12), nn.Linear(12, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.query(x), self.key(x), x
+        query, key, value = (torch.cat(part.split(4, dim=2), dim=0) for part in parts)
+        if self.is_fused:
+            return scaled_dot_product_attention(query, key, value)
+        return torch.bmm((query.bmm(key.mT) / 2).softmax(-1), value)
+
+    def weights(self, x: Tensor) -> Tensor:
+        query, key = (
+            part.double().unflatten(2, (3, 4)).transpose(1, 2) for part in (self.query(x), self.key(x))
+        )
+        return (query @ key.mT / 2).softmax(-1)
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+@pytest.mark.parametrize("num_heads", [3, 5])
+def test_heads_that_are_joined_before_texts_are_told_apart(is_fused: bool, num_heads: int) -> None:
+    model, x = Folded(is_fused=is_fused, num_heads=num_heads), torch.randn(5, 7, 12)
+    _, (call,), _ = heard(lambda: model(x))
+    assert call.has_heads
+    torch.testing.assert_close(weights_of(call).double(), model.weights(x), rtol=0, atol=1e-6)
+
+
+class OneHead(nn.Module):
+    """(text, token, dim) by projections of its own, in a model whose number of heads is another's."""
+
+    def __init__(self, *, is_fused: bool) -> None:
+        super().__init__()
+        self.is_fused, self.query = is_fused, nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query = self.query(x)
+        if self.is_fused:
+            return scaled_dot_product_attention(query, x, x)
+        return torch.matmul((query @ x.mT).softmax(-1), x)
+
+
+class ManyHeads(nn.Module):
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.num_heads, self.part = 4, part
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled: Tensor = self.part(x)
+        return pooled
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+@pytest.mark.parametrize("num_texts", [1, 3, 4, 8])
+def test_texts_are_no_heads_where_no_projection_has_any(is_fused: bool, num_texts: int) -> None:
+    model, x = ManyHeads(OneHead(is_fused=is_fused)), torch.randn(num_texts, 5, 6)
+    _, (call,), listener = heard(lambda: model(x))
+    assert call.attention.shape == (num_texts, 1, 5, 5) and call.has_heads and not listener.notes()
+
+
+class HeadByHead(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.query_key = 3, nn.Linear(12, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key = self.query_key(x).view(*x.shape[:2], 2, 3, 4).permute(2, 0, 3, 1, 4)
+        return torch.cat([(query[:, h] @ key[:, h].mT).softmax(-1) @ key[:, h] for h in range(3)], dim=-1)
+
+
+@pytest.mark.parametrize("num_texts", [2, 3])
+def test_heads_one_by_one_are_one_head_each(num_texts: int) -> None:
+    model, x = HeadByHead(), torch.randn(num_texts, 5, 12)
+    _, calls, _ = heard(lambda: model(x))
+    assert [call.attention.shape for call in calls] == [(num_texts, 1, 5, 5)] * 3
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_rows_that_numbers_hide_are_said(is_fused: bool) -> None:
+    query, mask = torch.randn(2, 3, 5, 4), torch.zeros(5, 5)
+    mask[2] = -1e9
+
+    def program() -> Tensor:
+        if is_fused:
+            return scaled_dot_product_attention(query, query, query, attn_mask=mask)
+        return torch.matmul((query @ query.mT + mask).softmax(-1), query)
+
+    _, (call,), listener = heard(program)
+    (line,) = listener.notes()
+    assert "rows without keys" in line and line.startswith(call.module)
+    mask[2] = -torch.inf
+    _, _, listener = heard(program)
+    assert not listener.notes()
+
+
+@pytest.mark.parametrize("is_bool", [False, True])
+def test_large_masks_that_the_program_changes_stay_in_layers(
+    is_bool: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heard_layers, "MOST_SPLIT", 10)
+    query, mask = torch.randn(1, 2, 5, 4), torch.rand(1, 1, 5, 5) > 0.3
+    mask = mask if is_bool else torch.zeros(1, 1, 5, 5).masked_fill(~mask, -torch.inf)
+    with attncli.record() as seen:
+        scaled_dot_product_attention(query, query, query, attn_mask=mask)
+    before = seen.layers[0].weights()
+    mask.zero_()
+    assert seen.layers[0].weights().equal(before)

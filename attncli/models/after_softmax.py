@@ -1,0 +1,148 @@
+"""What becomes of weights between their softmax and the product with the values."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attncli.models.axis_labels import Labelled, TensorAxes, aligned, labels_in, resized
+from attncli.models.followed import Weights, axes_after, version_of
+from attncli.models.torch_calls import (
+    CASTS,
+    DIVISIONS,
+    DROPOUTS,
+    ELEMENTWISE,
+    FILLS,
+    JOINS,
+    MOVES,
+    ORDERS,
+    OVERWRITING,
+    PARTS,
+    SCALINGS,
+    SHAPES,
+    SUBTRACTIONS,
+    SUMS,
+    TorchCall,
+    unseen,
+)
+
+VIEWS = MOVES | SHAPES | PARTS
+CLOSE = 1e-5
+MIXING = JOINS | SUMS | ELEMENTWISE
+
+
+def weights_after(
+    known: Weights, tensor: Tensor, call: TorchCall, others: Sequence[Weights]
+) -> Iterator[tuple[Tensor, Weights | None]]:
+    """What is known of each result of a function of weights, perhaps with others; None where that is none."""
+    function, result = call.function, call.result
+    if function in DROPOUTS and not _drops(call):
+        if isinstance(result, Tensor) and result is not tensor:
+            yield result, known
+        return
+    if _is_in_place(call):
+        known = _overwritten(known, tensor)
+    if function in VIEWS:
+        for view in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(view, Tensor):
+                yield view, _viewed(known, tensor, call, view)
+    elif isinstance(result, Tensor):
+        axes = axes_after(known.axes, tensor, call, result)
+        changed = None if axes is None else _changed(known, tensor, call, axes)
+        if changed is not None and others:
+            every = [part for other in others for part in (other, *other.others)]
+            joined = *known.others, *(part for part in every if part.softmax is not known.softmax)
+            is_difference = known.is_difference or function in SUBTRACTIONS
+            changed = replace(changed, others=joined, is_difference=is_difference)
+        yield result, changed
+
+
+def _is_in_place(call: TorchCall) -> bool:
+    return call.function in OVERWRITING or call.named.get("inplace") is True
+
+
+def _overwritten(known: Weights, tensor: Tensor) -> Weights:
+    """Weights that were written to; other views of them are no longer what the softmax gave."""
+    softmax = known.softmax
+    softmax.is_changed = True
+    if tensor.numel() < softmax.result.tensor.numel():
+        return replace(known, is_whole=False)
+    return replace(known, softmax=replace(softmax, version=version_of(softmax.result.tensor)))
+
+
+def _changed(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) -> Weights | None:
+    function, result = call.function, call.result
+    assert isinstance(result, Tensor)
+    if function in MIXING:
+        return known.mixed(axes)
+    if function in DROPOUTS:
+        before = known.before
+        if not _is_in_place(call) and not known.is_dropped:
+            with unseen():
+                before = Labelled(tensor.detach(), known.axes)
+        return replace(known, is_dropped=True, before=before)
+    if function in FILLS:
+        if not known.is_whole or known.is_dropped or result.shape != tensor.shape:
+            return known.mixed(axes)
+        with unseen():
+            filled = Labelled(result.detach(), axes)
+            softmax = replace(known.softmax, result=filled, is_changed=False, version=None)
+        return replace(known, softmax=softmax, is_filled=True)
+    if function in SCALINGS or (function in DIVISIONS and call.get(0, "input", "self") is tensor):
+        return _scaled(known, tensor, call, axes)
+    if function in ORDERS:
+        return known.mixed(axes)
+    return replace(known, axes=axes) if function in CASTS else None
+
+
+def _is_one(factor: Tensor) -> bool:
+    """Whether a factor is 1, as a sum of weights is but for rounding."""
+    rounding = 4 * torch.finfo(factor.dtype).eps if factor.is_floating_point() else 0.0
+    return bool(((factor - 1).abs() <= max(CLOSE, rounding)).all())
+
+
+def _scaled(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) -> Weights:
+    """Weights times a factor: of each row, of each key, or values of which the sum is a product."""
+    result = call.result
+    assert isinstance(result, Tensor)
+    given = (*call.arguments, *call.named.values())
+    factors = [value for value in given if value is not tensor]
+    factor = factors[0] if factors and sum(value is tensor for value in given) == 1 else tensor
+    if isinstance(factor, Tensor) and factor is not tensor and result.shape != tensor.shape:
+        with unseen():
+            value = Labelled(factor.detach(), aligned(factor, axes))
+            times = Labelled(tensor.detach(), known.axes), value, known
+        return replace(known.mixed(axes), times=times)
+    if isinstance(factor, Tensor):
+        with unseen():
+            has_keys = known.key in labels_in(aligned(factor, axes))
+            is_one = not has_keys and not factor.is_meta and _is_one(factor)
+    else:
+        has_keys, is_one = False, factor == 1
+    if is_one:
+        return replace(known, axes=axes)
+    if has_keys or known.is_filled or not known.is_whole:
+        return known.mixed(axes)
+    return replace(known, axes=axes, is_scaled=True)
+
+
+def _viewed(known: Weights, tensor: Tensor, call: TorchCall, view: Tensor) -> Weights | None:
+    axes = axes_after(known.axes, tensor, call, view)
+    if axes is None:  # some places by their numbers
+        axes = resized(known.axes, view.shape)
+        return None if axes is None else known.mixed(axes)
+    is_cut = view.numel() < tensor.numel()
+    num_keys, num_left = (
+        sum(part.size for parts in each for part in parts if part.label == known.key)
+        for each in (known.axes, axes)
+    )
+    if num_left < num_keys:
+        return replace(known, axes=axes, is_whole=False)
+    return replace(known, axes=axes, is_cut=known.is_cut or is_cut)
+
+
+def _drops(call: TorchCall) -> bool:
+    """Whether entries are dropped: not outside training, nor with a chance of 0."""
+    chance, is_training = call.get(1, "p"), call.get(2, "training", "train")
+    return chance != 0 and is_training is not False

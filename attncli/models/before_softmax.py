@@ -1,0 +1,127 @@
+"""What becomes of scores between the product of queries and keys and the softmax."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attncli.models.axis_labels import Labelled, aligned, broadcast, labels_in, laid_out, sizes_in, whole_axis
+from attncli.models.followed import Scores, axes_after
+from attncli.models.torch_calls import (
+    CASTS,
+    DIVISIONS,
+    DROPOUTS,
+    ELEMENTWISE,
+    EXPONENTIALS,
+    FILLS,
+    JOINS,
+    MOVES,
+    NEGATIONS,
+    PARTS,
+    SCALINGS,
+    SHAPES,
+    SUBTRACTIONS,
+    SUMS,
+    TorchCall,
+    unseen,
+)
+
+VIEWS = MOVES | SHAPES | PARTS
+ADDED = SUMS | FILLS | CASTS | DROPOUTS
+CHANGING = ELEMENTWISE | EXPONENTIALS
+EXP = "exp"
+"""The function after which scores over their sum are a softmax."""
+NEAR_ONE = 1e-3
+"""How far from 1 the rows of a softmax by hand may sum, in half precision."""
+
+
+def scores_after(known: Scores, tensor: Tensor, call: TorchCall) -> Iterator[tuple[Tensor, Scores | None]]:
+    """What is known of each result of a function of scores; None where they are no longer that."""
+    function, result = call.function, call.result
+    if function in VIEWS:
+        for view in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(view, Tensor):
+                axes = axes_after(known.axes, tensor, call, view)
+                is_plain = known.is_plain and view.numel() >= tensor.numel()
+                yield view, None if axes is None else replace(known, axes=axes, is_plain=is_plain)
+    elif isinstance(result, Tensor):
+        yield result, _changed_scores(known, tensor, call, result)
+
+
+def _changed_scores(known: Scores, tensor: Tensor, call: TorchCall, result: Tensor) -> Scores | None:
+    function = call.function
+    if function in SCALINGS | DIVISIONS:
+        if function in DIVISIONS and call.get(0, "input", "self") is not tensor:
+            return None
+        others = [value for value in (*call.arguments, *call.named.values()) if value is not tensor]
+        factor = others[0] if others else None
+        return scaled_scores(known, tensor, factor, result, is_divided=function in DIVISIONS)
+    axes = axes_after(known.axes, tensor, call, result)
+    if not axes:
+        return None
+    if function in JOINS:
+        return known.mixed(axes)
+    if function in NEGATIONS or (function in SUBTRACTIONS and call.get(1, "other") is tensor):
+        return replace(known, axes=axes, scale=-known.scale)
+    if function in ADDED:
+        return replace(known, axes=axes)
+    return replace(known, axes=axes, through=_name(function)) if function in CHANGING else None
+
+
+def _name(function: object) -> str:
+    return str(getattr(function, "__name__", function)).strip("_")
+
+
+def axis_of_shares(known: Scores, exponentials: Tensor) -> int | None:
+    """The axis of tokens along which exponentials of scores sum to 1; None where they do not yet."""
+    for axis in range(-1, -exponentials.ndim - 1, -1):
+        if {part.label for part in known.axes[axis]} & known.tokens:
+            sums = exponentials.detach().sum(
+                axis, dtype=torch.promote_types(exponentials.dtype, torch.float32)
+            )
+            if bool(((sums - 1).abs() <= NEAR_ONE).all()):
+                return axis
+    return None
+
+
+def scaled_scores(
+    known: Scores, tensor: Tensor, factor: object, result: Tensor, *, is_divided: bool
+) -> Scores:
+    """Scores times a number or a tensor, which is a factor of the queries where all keys have the same."""
+    if (
+        isinstance(factor, Tensor)
+        and factor.numel() == 1
+        and not factor.is_meta
+        and factor.ndim <= tensor.ndim
+    ):
+        factor = float(factor.detach())
+    if isinstance(factor, int | float):
+        return replace(known, scale=known.scale / factor if is_divided else known.scale * factor)
+    axes = broadcast(known.axes, result.shape)
+    if not isinstance(factor, Tensor) or result.shape != tensor.shape or len(known.tokens) < 2:
+        return known.mixed(axes or known.axes)
+    with unseen():
+        factor = factor.detach()
+        shared = Labelled(1 / factor if is_divided else factor, aligned(factor, known.axes))
+        tokens = known.tokens.intersection(labels_in(shared.axes))
+        if len(tokens) == 2:
+            return known  # a mask of zeros and ones
+        if tokens == {known.right_tokens[0]}:
+            right = _times(known.right, shared, known, known.right_tokens[0])
+            return replace(known, is_plain=False) if right is None else replace(known, right=right)
+        left = _times(known.left, shared, known, known.left_tokens[0])
+        return replace(known, is_plain=False) if left is None else replace(known, left=left)
+
+
+def _times(side: Labelled, factor: Labelled, known: Scores, token: int) -> Labelled | None:
+    """A tensor of a product times a factor of its tokens."""
+    sizes = sizes_in(known.axes)
+    labels = (*(label for label in known.labels if label not in known.tokens), token)
+    part = laid_out(factor, labels, sizes)
+    whole = laid_out(side, (*labels, *known.dims), {**sizes, **sizes_in(side.axes)})
+    if part is None or whole is None:
+        return None
+    whole = whole * part.reshape(*part.shape, *[1] * (whole.ndim - part.ndim))
+    named = zip((*labels, *known.dims), whole.shape, strict=True)
+    return Labelled(whole, tuple(whole_axis(label, size) for label, size in named))

@@ -1,0 +1,256 @@
+"""The attention layer of what was heard: which axes are texts and heads, who sees whom, what was added."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
+from attncli.core.mask_tensors import HIDES, parts_of_mask, recognised
+from attncli.core.row_tiles import GivenWeights
+from attncli.models.followed import HandmadeAttention
+from attncli.models.kernels import FusedCall, NotHeard, readable
+
+MOST_RECOGNISED = 2**22
+"""Entries of a mask that are compared with causal ones and windows."""
+MOST_SPLIT = 2**24
+"""Entries of a mask that is split at once; of larger ones a part at a time, as it is needed."""
+CLOSE = 1e-5
+"""How far weights that are computed again may be from a program's own in float32."""
+
+
+def layer_of_call(call: FusedCall, num_heads: int | None) -> AttentionLayer:
+    """The layer of so many heads; without a number they are the last of the leading axes."""
+    query = call.query
+    if query.ndim == call.key.ndim:  # one text, or head, of queries may be for all keys
+        sizes = zip(query.shape[:-2], call.key.shape[:-2], strict=True)
+        query = query.expand(*(keys if size == 1 else size for size, keys in sizes), -1, -1)
+    lead = query.shape[:-2]
+    parts = query, call.key, call.value
+    if num_heads is None or len(lead) < 2 or lead[-1] == num_heads:
+        query, key, value = (_four_axes(part, lead, num_heads) for part in parts)
+    else:
+        query, key, value = (by_heads(_expanded(part, lead), num_heads) for part in parts)
+    visibility, rules = call.visibility, call.rules
+    if call.mask is not None:
+        mask = _mask_of_heads(call.mask, lead, num_heads)
+        if _hides_rows_of_some_heads(mask):
+            raise NotHeard("its mask hides every key of a row from some heads alone")
+        visibility, bias = _of_mask(mask, query.shape[2], key.shape[2])
+        rules = replace(rules, bias=bias)
+    return AttentionLayer(query, key, value, visibility, call.scale, rules)
+
+
+def with_heads_last(read: Callable[[], FusedCall], num_heads: int) -> FusedCall:
+    """What a function was given, (head x text, token, dim), as (text, head, token, dim)."""
+    call = read()
+    lead = call.query.shape[0]
+
+    def turned(tensor: Tensor) -> Tensor:
+        if tensor.ndim < 3 or tensor.shape[0] != lead:
+            return tensor
+        return tensor.reshape(num_heads, lead // num_heads, *tensor.shape[1:]).transpose(0, 1)
+
+    query, key, value = (turned(part) for part in (call.query, call.key, call.value))
+    return call._replace(
+        query=query, key=key, value=value, mask=None if call.mask is None else turned(call.mask)
+    )
+
+
+def _hides_rows_of_some_heads(mask: Tensor) -> bool:
+    """Whether a row (text, head, query) has keys in some heads alone: a layer says that of all at once."""
+    if mask.shape[1] == 1:
+        return False
+    has_key = mask.any(dim=-1) if mask.dtype == torch.bool else mask.amax(dim=-1) > HIDES
+    return bool((has_key != has_key[:, :1]).any())
+
+
+def _four_axes(tensor: Tensor, lead: torch.Size, num_heads: int | None) -> Tensor:
+    """(text, head, token, dim) of a tensor with the leading axes of the query, or fewer heads, or 1."""
+    *of_tensor, num_tokens, dim = tensor.shape
+    if len(lead) < 2:
+        num_heads = num_heads or prod(lead)
+        heads = num_heads if prod(of_tensor) == prod(lead) else 1
+        return tensor.reshape(-1, heads, num_tokens, dim).expand(prod(lead) // num_heads, -1, -1, -1)
+    of_tensor = [1] * (len(lead) - len(of_tensor)) + of_tensor
+    tensor = tensor.reshape(*of_tensor, num_tokens, dim).expand(*lead[:-1], -1, -1, -1)
+    return tensor.reshape(-1, of_tensor[-1], num_tokens, dim)
+
+
+def _expanded(tensor: Tensor, lead: torch.Size) -> Tensor:
+    """A tensor with all leading axes of the query; heads that share keys have their own."""
+    heads = tensor.shape[-3] if tensor.ndim > 2 else 1
+    if heads not in (1, lead[-1]):
+        tensor = tensor.repeat_interleave(lead[-1] // heads, dim=-3)
+    return tensor.expand(*lead, -1, -1)
+
+
+def _mask_of_heads(mask: Tensor, lead: torch.Size, num_heads: int | None) -> Tensor:
+    """A mask as (text, head, query, key), each of its size or 1."""
+    mask = mask.reshape(*[1] * (2 - mask.ndim), *mask.shape)
+    of_mask, size = mask.shape[:-2], mask.shape[-2:]
+    if prod(of_mask) == 1:
+        return mask.reshape(1, 1, *size)
+    if len(lead) < 2 or (num_heads is not None and lead[-1] != num_heads):
+        return by_heads(mask.expand(*lead, *size), num_heads or prod(lead))
+    if prod(of_mask[:-1]) == 1:
+        return mask.reshape(1, of_mask[-1], *size)
+    return mask.expand(*lead[:-1], of_mask[-1], *size).reshape(-1, of_mask[-1], *size)
+
+
+def _of_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
+    """Who sees whom, and the numbers to add, by a mask of four axes."""
+    mask = mask.expand(-1, -1, num_queries, num_keys)
+    if mask.numel() > MOST_SPLIT:
+        return _of_large_mask(mask, num_queries, num_keys)
+    visibility, bias = parts_of_mask(mask, num_queries, num_keys)
+    seen = visibility.whole(mask.device)
+    return (recognised(seen) if seen.numel() <= MOST_RECOGNISED else visibility), bias
+
+
+def _of_large_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
+    is_bool = mask.dtype == torch.bool
+    if is_bool and mask.shape[1] > 1:
+        raise NotHeard(
+            f"a mask of {mask.numel():,} entries that differs between heads is too large to be read"
+        )
+
+    rule = RuleOfMask(mask)
+    return Visibility(num_queries, num_keys, rule=rule), None if is_bool else mask
+
+
+@dataclass(frozen=True)
+class RuleOfMask:
+    """Who sees whom by a program's own mask (text, head, query, key), which is not copied."""
+
+    mask: Tensor
+
+    def __call__(self, queries: Tensor, keys: Tensor) -> Tensor:
+        part = self.mask[:, :, queries][..., keys]
+        return (part if part.dtype == torch.bool else part > HIDES).any(dim=1)
+
+
+def program_mask(layer: AttentionLayer | GivenWeights) -> Tensor | None:
+    """The program's own mask, where a layer has it by reference."""
+    rule = layer.visibility.rule if isinstance(layer, AttentionLayer) else None
+    return rule.mask if isinstance(rule, RuleOfMask) else None
+
+
+def with_copied_mask(layer: AttentionLayer) -> AttentionLayer:
+    """A layer that is the same when the program changes its mask."""
+    mask = program_mask(layer)
+    if mask is None:
+        return layer
+    mask = mask.clone()
+    rules = layer.rules if layer.rules.bias is None else replace(layer.rules, bias=mask)
+    return replace(layer, visibility=replace(layer.visibility, rule=RuleOfMask(mask)), rules=rules)
+
+
+CHECKED_ROWS = 8
+"""Rows of every head in which weights that are computed again are compared with a program's own."""
+
+
+def make_heads(lead: torch.Size, num_heads: int) -> bool:
+    """Whether so many heads can be told from leading axes, as `by_heads` does."""
+    suffixes = [prod(lead[first:]) for first in range(len(lead) + 1)]
+    return num_heads in suffixes or lead.count(num_heads) == 1 or lead[0] % num_heads == 0
+
+
+def by_heads(tensor: Float[Tensor, "*lead token dim"], num_heads: int | None) -> Tensor:
+    """(text, head, token, dim) of a tensor whose leading axes are texts, heads, windows, in any order.
+
+    Heads are the last axes that make the number, else the one axis of that size, as (head, text) and
+    (head, column, row), else a part of the first, as (text x head, window). Without a number they are the
+    last axis.
+    """
+    lead = tensor.shape[:-2]
+    if num_heads is None:
+        first = len(lead) - 1
+        return tensor.reshape(prod(lead[:first]), lead[first] if lead else 1, *tensor.shape[-2:])
+    for first in reversed(range(len(lead))):
+        if prod(lead[first:]) == num_heads:
+            return tensor.reshape(prod(lead[:first]), num_heads, *tensor.shape[-2:])
+    if lead.count(num_heads) == 1:
+        tensor = tensor.movedim(lead.index(num_heads), -3)
+    elif lead and lead[0] % num_heads == 0:
+        tensor = tensor.reshape(-1, num_heads, *tensor.shape[1:]).movedim(1, -3)
+    return tensor.reshape(-1, tensor.shape[-3] if lead else 1, *tensor.shape[-2:])
+
+
+def layer_by_hand(
+    found: HandmadeAttention, num_heads: int | None
+) -> tuple[AttentionLayer | GivenWeights, Tensor]:
+    """The layer of an attention that a program computes itself, and its own weights.
+
+    Only the weights where query, key and scale do not give them again.
+    """
+
+    def placed(tensor: Tensor) -> Tensor:
+        return by_heads(readable(tensor), num_heads)
+
+    weights = placed(found.weights)
+    seen = (weights > 0).any(dim=1)
+    given = found.query, found.key, found.value
+    parts = [readable(part) for part in given if part is not None]
+    is_given = len(parts) == len(given)
+    if is_given and found.scores is not None and found.scores.shape == found.weights.shape:
+        scores = placed(found.scores)
+        query, key, value = (by_heads(part, num_heads) for part in parts)
+        added = scores.float() - found.scale * (query @ key.mT).float()
+        is_hidden = (scores <= HIDES) | (scores == torch.finfo(scores.dtype).min)
+        seen = (~is_hidden).any(dim=1)
+        largest = scores.masked_fill(is_hidden, 0).abs().max()
+        rounding = max(CLOSE, torch.finfo(scores.dtype).eps) * (1 + float(largest))
+        visible = added.masked_fill(is_hidden, 0)
+        mask = ~is_hidden if visible.abs().max() <= rounding else added.masked_fill(is_hidden, -torch.inf)
+        if not _hides_rows_of_some_heads(mask):
+            visibility, bias = _of_mask(mask, *weights.shape[2:])
+            layer = AttentionLayer(query, key, value, visibility, found.scale, ScoreRules(bias=bias))
+            if _gives(layer, weights, every_row=found.is_filled):
+                return layer, weights
+    if found.is_filled:
+        seen = seen & (weights > 0).any(dim=1)
+    return GivenWeights(weights, seen), weights
+
+
+NUMBERS_HIDE = (
+    "a mask of large negative numbers (1e4 and more) stands over whole rows: these count as rows without "
+    "keys, though the program attends in them"
+)
+
+
+def hides_rows_by_numbers(
+    read: HandmadeAttention | FusedCall, layer: AttentionLayer | GivenWeights, weights: Tensor | None
+) -> bool:
+    """Whether rows that count as rows without keys have weights in the program."""
+    if weights is not None:
+        if isinstance(layer, GivenWeights):
+            seen = layer.seen
+        elif layer.visibility.is_seeing:
+            return False
+        else:
+            seen = layer.visibility.whole(weights.device)
+        is_blind = ~seen.any(dim=-1)
+        return bool(is_blind.any()) and bool((is_blind & (weights.sum(dim=(1, 3)) > 0)).any())
+    mask = read.mask if isinstance(read, FusedCall) else None
+    if mask is None or not mask.is_floating_point() or mask.numel() > MOST_SPLIT:
+        return False
+    largest = mask.amax(dim=-1)
+    return bool(((largest <= HIDES) & (largest > -torch.inf)).any())
+
+
+def _gives(layer: AttentionLayer, weights: Tensor, *, every_row: bool) -> bool:
+    """Whether query, key and what is added to their products give the weights again, in some rows or all."""
+    num_queries = weights.shape[2]
+    step = 1 if every_row else max(1, num_queries // CHECKED_ROWS)
+    rows = torch.arange(0, num_queries, step, device=weights.device)
+    scores = layer.scale * (layer.query[:, :, rows] @ layer.key.mT).float()
+    if layer.rules.bias is not None:
+        scores = scores + layer.rules.bias.expand(-1, -1, num_queries, -1)[:, :, rows]
+    seen = layer.visibility.block(rows, torch.arange(weights.shape[3], device=weights.device)).unsqueeze(1)
+    again = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1).nan_to_num(0.0)
+    apart = (again - weights[:, :, rows].float().nan_to_num(0.0)).abs().max()
+    return bool(apart <= max(CLOSE, 4 * torch.finfo(weights.dtype).eps))

@@ -1,0 +1,301 @@
+"""torch's own attention modules: the fast paths that they take, and the function of theirs from inside.
+
+In evaluation, without gradients, torch computes a whole layer in one function, for padded texts with nested
+tensors. It does not where a function mode is on; a listener's does not count.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import wraps
+from pathlib import Path
+from threading import Lock
+from types import CodeType, FrameType, FunctionType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from attncli.core.layer import Visibility
+from attncli.models.kernels import FusedCall, NotHeard, readable
+
+MULTI_HEAD_ATTENTION = functional.multi_head_attention_forward
+"""torch's own, whatever a program puts in its place."""
+ASKING: tuple[type[nn.Module], ...] = (
+    nn.TransformerEncoder,
+    nn.TransformerEncoderLayer,
+    nn.MultiheadAttention,
+)
+"""The modules that ask whether a function mode is on, before they take a fast path."""
+
+
+def attention_forward() -> Callable[..., Any]:
+    """torch's function with what it calls now, and without asking whether a mode takes it."""
+    function: Any = MULTI_HEAD_ATTENTION
+    inner = FunctionType(
+        function.__code__,
+        {**function.__globals__, "has_torch_function": lambda *_: False},
+        closure=function.__closure__,
+        argdefs=function.__defaults__,
+    )
+    inner.__kwdefaults__ = function.__kwdefaults__
+    return inner
+
+
+HANDLE = torch.overrides.handle_torch_function.__code__
+MOST_BETWEEN = 8
+"""Frames between that and the mode."""
+_FILES = {torch.functional.__file__, functional.__file__}
+_ORIGINALS: dict[CodeType, FunctionType] = {
+    value.__code__: value
+    for module in (functional, torch.functional)
+    for value in vars(module).values()
+    if type(value) is FunctionType and value.__code__.co_filename in _FILES
+}
+
+
+def original(function: Any) -> Any:
+    """The function of torch's that calls a mode: where a program replaced it by name, torch tells the other.
+
+    To be asked while the mode is called, by torch's `handle_torch_function`.
+    """
+    if type(function) is not FunctionType or function.__code__ in _ORIGINALS:
+        return function
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(MOST_BETWEEN):
+        if frame is None or frame.f_code is HANDLE:
+            break
+        frame = frame.f_back
+    caller = None if frame is None or frame.f_code is not HANDLE else frame.f_back
+    if caller is None or caller.f_code.co_filename not in _FILES or caller.f_code.co_freevars:
+        return function
+    code = caller.f_code
+    if code not in _ORIGINALS:  # it was replaced before attn was imported
+        _ORIGINALS[code] = FunctionType(code, caller.f_globals)
+    return _ORIGINALS[code]
+
+
+TRACED = "What torch.jit.trace or torch.fx traces is not heard."
+TRANSFORMED = "What runs inside torch.func's transforms (vmap, grad, jvp) is not heard."
+
+
+def not_read() -> str | None:
+    """Why nothing is read now: what is read would be traced or transformed with the program; else None."""
+    if torch._C._get_tracing_state() is not None or torch.fx._symbolic_trace._is_fx_tracing_flag:
+        return TRACED
+    return None if torch._C._functorch.peek_interpreter_stack() is None else TRANSFORMED
+
+
+class Uncompiled:
+    """What is compiled runs as it was written while a listener is open, in whatever order they are closed."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._num_open = 0
+        self._stance: Any = None
+        self._watching: list[Callable[[bool], None]] = []
+        self._compile: Any = None
+
+    def watch(self, tell: Callable[[bool], None]) -> None:
+        """Call a function whenever something is compiled, with whether the program asks for it itself."""
+        with self._lock:
+            if not self._watching:
+                self._compile = torch.compile
+                torch.compile = self._telling(torch.compile)
+            self._watching.append(tell)
+
+    def unwatch(self, tell: Callable[[bool], None]) -> None:
+        """Call it no longer."""
+        with self._lock:
+            self._watching.remove(tell)
+            if not self._watching:
+                torch.compile = self._compile
+
+    def _telling(self, compile_: Any) -> Any:
+        @wraps(compile_)
+        def telling(*given: Any, **named: Any) -> Any:
+            compiled = compile_(*given, **named)
+            # flex_attention compiles a part of itself.
+            by_program = not sys._getframe(1).f_code.co_filename.startswith(TORCH)
+            for tell in [*self._watching]:
+                tell(by_program)
+            return compiled
+
+        return telling
+
+    def may_begin(self) -> bool:
+        """Whether torch's compiler is there."""
+        compiler = sys.modules.get("torch._dynamo")
+        return compiler is not None and not getattr(compiler.__spec__, "_initializing", False)
+
+    def begin(self) -> None:
+        """One more listener is open."""
+        with self._lock:
+            if not self._num_open:
+                self._stance = torch.compiler.set_stance("force_eager")
+            self._num_open += 1
+
+    def end(self) -> None:
+        """One less is."""
+        with self._lock:
+            self._num_open -= 1
+            if not self._num_open:
+                self._stance.__exit__(None, None, None)
+
+
+uncompiled = Uncompiled()
+TORCH = str(Path(torch.__file__).parent)
+FLEX_ATTENTION = str(Path(torch.__file__).parent / "nn" / "attention" / "flex_attention.py")
+
+
+def is_compiled() -> bool:
+    """Whether the program compiled what runs now."""
+    compiler = getattr(sys.modules.get("torch._dynamo.eval_frame"), "__file__", None)
+    frame: FrameType | None = None if compiler is None else sys._getframe(1)
+    is_inside = False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_inside and not file.startswith(TORCH):
+            return True
+        is_inside = (is_inside or file == compiler) and file != FLEX_ATTENTION
+        frame = frame.f_back
+    return False
+
+
+class UnseenModes:
+    """While torch's attention modules run, modes that are `is_unseen` do not keep them from a fast path."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._num_running = 0
+        self._before: Any = None
+
+    def begin(self) -> None:
+        """One more of the modules runs."""
+        with self._lock:
+            self._num_running += 1
+            if self._num_running == 1:
+                self._before = torch.overrides.has_torch_function
+                torch.overrides.has_torch_function = self._has_torch_function
+
+    def end(self, count: int = 1) -> None:
+        """So many less run."""
+        with self._lock:
+            self._num_running -= count
+            if count and not self._num_running:
+                torch.overrides.has_torch_function = self._before
+
+    def _has_torch_function(self, args: Iterable[Any]) -> bool:
+        """What torch's function says without those modes."""
+        modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        if not modes or not all(getattr(mode, "is_unseen", False) for mode in modes):
+            return bool(self._before(args))
+        with ExitStack() as stack:
+            for _ in modes:
+                mode = torch.overrides._pop_mode()  # type: ignore[no-untyped-call]
+                stack.callback(torch.overrides._push_mode, mode)
+            return bool(self._before(args))
+
+
+unseen_modes = UnseenModes()
+
+
+def _of_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim: int,
+    num_heads: int,
+    weight: Tensor,
+    bias: Tensor,
+    out_weight: Tensor,
+    out_bias: Tensor,
+    mask: Tensor | None = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+    *,
+    num_tokens: int | None = None,
+) -> FusedCall:
+    """What nn.MultiheadAttention attends to on its fast path, where all three are one tensor."""
+    return _of_projection(query, num_heads, (weight, bias), (mask, mask_type), num_tokens)
+
+
+def _of_layer(
+    src: Tensor,
+    embed_dim: int,
+    num_heads: int,
+    weight: Tensor,
+    bias: Tensor,
+    out_weight: Tensor,
+    out_bias: Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    *others: Any,
+    num_tokens: int | None = None,
+    mask: Tensor | None = None,
+    mask_type: int | None = None,
+) -> FusedCall:
+    """What nn.TransformerEncoderLayer attends to on its fast path."""
+    mask, mask_type = (*others[6:], mask, mask_type)[:2] if len(others) > 7 else (mask, mask_type)
+    norm = (norm_weight, norm_bias, eps) if norm_first else None
+    return _of_projection(src, num_heads, (weight, bias), (mask, mask_type), num_tokens, norm)
+
+
+class FastPath(NamedTuple):
+    """What a function attends to by its own arguments, and which of these is the number of heads."""
+
+    read: Callable[..., FusedCall]
+    heads: int
+
+
+FAST_PATHS: dict[Callable[..., Any], FastPath] = {
+    torch._native_multi_head_attention: FastPath(_of_attention, 4),
+    torch._transformer_encoder_layer_fwd: FastPath(_of_layer, 2),
+}
+
+
+KEYS_ALONE = 1
+"""The kind of a mask (text, key)."""
+
+
+def _of_projection(
+    x: Tensor,
+    num_heads: int,
+    projection: tuple[Tensor, Tensor],
+    mask: tuple[Tensor | None, int | None],
+    num_tokens: int | None,
+    norm: tuple[Tensor, Tensor, float] | None = None,
+) -> FusedCall:
+    allowed = None
+    if x.is_nested and x.layout == torch.strided:
+        x, allowed = _padded(x.detach(), num_tokens)
+    x = readable(x).to(projection[0].dtype)  # under autocast it may be another one's
+    if norm is not None:
+        x = functional.layer_norm(x, x.shape[-1:], *norm)
+    weight, bias = (readable(part) for part in projection)
+    parts: Sequence[Tensor] = functional.linear(x, weight, bias).chunk(3, dim=-1)
+    query, key, value = (part.reshape(*part.shape[:2], num_heads, -1).transpose(1, 2) for part in parts)
+    hides, kind = mask
+    if hides is not None:
+        # As torch does there: whatever is not 0 hides.
+        allowed = ~hides.detach().to(torch.bool)
+        allowed = allowed[:, None, None] if kind == KEYS_ALONE else allowed
+    plain = Visibility(query.shape[2], key.shape[2])
+    return FusedCall(query, key, value, plain, query.shape[-1] ** -0.5, allowed)
+
+
+def _padded(nested: Tensor, num_tokens: int | None) -> tuple[Tensor, Tensor]:
+    """Texts of several lengths side by side, and which queries and keys (text, 1, query, key) there are."""
+    lengths = nested._nested_tensor_size()[:, 0]
+    longest = max(num_tokens or 0, int(lengths.max())) if len(lengths) else 0
+    if not longest:
+        raise NotHeard("an attention without texts, queries or keys")
+    x = nested.to_padded_tensor(0.0)
+    x = functional.pad(x, (0, 0, 0, longest - x.shape[1]))
+    there = torch.arange(longest) < lengths[:, None]
+    return x, (there[:, None, :, None] & there[:, None, None]).to(x.device)

@@ -1,0 +1,220 @@
+"""Weights that a program changes after its softmax are those that reached the values, or a line says so.
+
+The oracle is each program's formula in float64.
+"""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from attncli.core.layer import AttentionLayer
+from attncli.models.followed import AFTER_DROPOUT, BY_ROWS, EACH, IN_PLACE, NO_SHARES
+from attncli.models.listening import HeardCall, Listener
+from tests.models.test_programs_left_alone import heard, weights_of
+
+TEXTS, HEADS, TOKENS, DIM = 2, 3, 7, 5
+SEEN = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
+GATE = torch.linspace(0.1, 0.9, TOKENS)
+OF_HEADS = torch.tensor([1.0, 0.0, 0.5]).view(HEADS, 1, 1)
+
+
+class Attention(nn.Module):
+    """Attention whose scores go through `weigh` on their way to the values."""
+
+    def __init__(self, weigh: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.num_heads, self.weigh = HEADS, weigh
+        self.to_query, self.to_key, self.to_value = (nn.Linear(HEADS * DIM, HEADS * DIM) for _ in range(3))
+
+    def parts(self, x: Tensor) -> list[Tensor]:
+        layers = self.to_query, self.to_key, self.to_value
+        return [layer(x).unflatten(-1, (HEADS, DIM)).transpose(1, 2) for layer in layers]
+
+    def scores(self, x: Tensor) -> Tensor:
+        query, key, _ = self.parts(x)
+        return query @ key.mT / math.sqrt(DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.parts(x)
+        mixed: Tensor = self.weigh(query @ key.mT / math.sqrt(DIM)) @ value
+        return mixed
+
+
+def heard_of(
+    weigh: Callable[[Tensor], Tensor], *, with_gradient: bool = True
+) -> tuple[list[HeardCall], Listener, Tensor]:
+    """What is heard of such attention, whose output is what it is otherwise; and its scores in float64."""
+    torch.manual_seed(3)
+    layer, x = Attention(weigh), torch.randn(TEXTS, TOKENS, HEADS * DIM)
+    with torch.set_grad_enabled(with_gradient):
+        state = torch.get_rng_state()
+        plain = layer(x)
+        torch.set_rng_state(state)
+        result, calls, listener = heard(lambda: layer(x))
+    assert result.equal(plain)
+    with torch.no_grad():
+        return calls, listener, layer.double().scores(x.double())
+
+
+def check(calls: list[HeardCall], *exact: Tensor) -> None:
+    assert len(calls) == len(exact)
+    for call, weights in zip(calls, exact, strict=True):
+        torch.testing.assert_close(weights_of(call).double(), weights, rtol=0, atol=1e-6)
+        assert call.weights is not None
+        torch.testing.assert_close(call.weights.double(), weights, rtol=0, atol=1e-6)
+
+
+def shares(weights: Tensor) -> Tensor:
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def _in_place(scores: Tensor) -> Tensor:
+    weights = scores.softmax(-1)
+    weights *= SEEN
+    return weights
+
+
+def _set_by_index(scores: Tensor) -> Tensor:
+    weights = scores.softmax(-1)
+    weights[..., -1] = 0
+    return weights
+
+
+def _set_in_a_view(scores: Tensor) -> Tensor:
+    weights = scores.softmax(-1)
+    weights[:, 0].fill_diagonal_(0) if weights.ndim == 2 else weights[:, :, 2].zero_()
+    return weights
+
+
+def _copied_over_the_scores(scores: Tensor) -> Tensor:
+    return scores.copy_(scores.softmax(-1))
+
+
+def _most_of_each_row(scores: Tensor) -> Tensor:
+    weights = scores.softmax(-1)
+    largest, places = weights.topk(3, dim=-1)
+    return shares(torch.zeros_like(weights).scatter_(-1, places, largest))
+
+
+def _of_queries(scores: Tensor) -> Tensor:
+    """Slot attention, Locatello and others 2020: a softmax over queries, then shares of keys."""
+    return shares(scores.softmax(-2) + 1e-8)
+
+
+def _by_hand(scores: Tensor) -> Tensor:
+    exponentials = (scores - scores.amax(-1, keepdim=True)).exp() * SEEN
+    return exponentials / exponentials.sum(-1, keepdim=True)
+
+
+CHANGED: dict[str, Callable[[Tensor], Tensor]] = {
+    "AllenNLP": lambda scores: shares((scores * SEEN).softmax(-1) * SEEN),
+    "mask": lambda scores: scores.softmax(-1) * SEEN,
+    "mask, shares": lambda scores: shares(SEEN * scores.softmax(-1)),
+    "filled": lambda scores: scores.softmax(-1).masked_fill(~SEEN, 0),
+    "filled, shares": lambda scores: shares(scores.softmax(-1).masked_fill(~SEEN, 0)),
+    "a filled row": lambda scores: scores.softmax(-1).masked_fill(torch.arange(TOKENS)[:, None] == 5, 0),
+    "filled, heads": lambda scores: scores.softmax(-1).masked_fill(~SEEN, 0) * OF_HEADS,
+    "gate of keys": lambda scores: shares(scores.softmax(-1) * GATE),
+    "gate of keys, divided": lambda scores: scores.softmax(-1) / (1 + GATE),
+    "norm": lambda scores: functional.normalize(scores.softmax(-1) * SEEN, p=1, dim=-1),
+    "square": lambda scores: shares(scores.softmax(-1) ** 2),
+    "times itself": lambda scores: shares((weights := scores.softmax(-1)) * weights),
+    "second softmax": lambda scores: scores.softmax(-1).softmax(-1),
+    "both axes": lambda scores: shares(scores.softmax(-1) * scores.softmax(-2)),
+    "mean of two": lambda scores: (scores.softmax(-1) + (2 * scores).softmax(-1)) / 2,
+    "by hand": _by_hand,
+    "by hand, Reformer": lambda scores: (scores - scores.logsumexp(-1, keepdim=True)).exp(),
+    "by hand, changed": lambda scores: shares(_by_hand(scores) * GATE),
+    "slots": _of_queries,
+    "set": _set_by_index,
+    "most": _most_of_each_row,
+}
+IN_PLACES = {"in place": _in_place, "set in a view": _set_in_a_view, "copied": _copied_over_the_scores}
+
+
+@pytest.mark.parametrize("name", [*CHANGED, *IN_PLACES])
+def test_weights_are_those_that_reached_the_values(name: str) -> None:
+    weigh = {**CHANGED, **IN_PLACES}[name]
+    calls, listener, scores = heard_of(weigh, with_gradient=False)
+    check(calls, weigh(scores))
+    assert not listener.notes()
+
+
+CHANGED_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "leaky_relu": lambda scores: functional.leaky_relu(scores, 0.2),
+    "sigmoid": torch.sigmoid,
+    "in place": lambda scores: scores.clone().sigmoid_(),
+    "largest": lambda scores: torch.full_like(scores, -math.inf).scatter(
+        -1, *reversed(scores.topk(3, dim=-1))
+    ),
+    "hidden by place": lambda scores: scores.index_fill(-1, torch.tensor([2, 4]), -math.inf),
+    "norm": lambda scores: functional.layer_norm(scores, (TOKENS,)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED_SCORES)
+def test_scores_may_be_changed_by_any_function(name: str) -> None:
+    change = CHANGED_SCORES[name]
+    calls, listener, scores = heard_of(lambda scores: change(scores).softmax(-1))
+    check(calls, change(scores).softmax(-1))
+    assert not listener.notes()
+
+
+def test_weights_that_are_divided_by_their_sum_alone_are_those_of_the_product() -> None:
+    for divide in (shares, lambda weights: weights / (weights.sum(-1, keepdim=True) + 1e-8)):
+        calls, listener, scores = heard_of(lambda scores, divide=divide: divide(scores.softmax(-1)))
+        check(calls, scores.softmax(-1))
+        assert isinstance(calls[0].attention, AttentionLayer) and not listener.notes()
+
+
+LINES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "heads": (lambda scores: scores.softmax(-1) * OF_HEADS, BY_ROWS),
+    "a number": (lambda scores: scores.softmax(-1) * 0.5, BY_ROWS),
+    "heads after dropout": (lambda scores: functional.dropout(scores.softmax(-1)) * OF_HEADS, BY_ROWS),
+    "above 1": (lambda scores: scores.softmax(-1) * (GATE + 3), NO_SHARES),
+    "the rest": (lambda scores: 1 - scores.softmax(-1), NO_SHARES),
+    "after dropout": (lambda scores: shares(functional.dropout(scores.softmax(-1)) + GATE), AFTER_DROPOUT),
+    "in place": (lambda scores: functional.dropout(scores.softmax(-1) * SEEN, inplace=True), IN_PLACE),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_what_is_not_in_the_weights_is_said(name: str) -> None:
+    weigh, line = LINES[name]
+    calls, listener, scores = heard_of(weigh)
+    check(calls, scores.softmax(-1))
+    assert listener.notes() == [f"Attention: {line}."]
+
+
+def test_each_softmax_of_a_difference_is_heard_and_said() -> None:
+    """Differential attention, Ye and others 2024: of two softmaxes, and of the halves of one."""
+    calls, listener, scores = heard_of(lambda scores: scores.softmax(-1) - 0.3 * scores.tanh().softmax(-1))
+    check(calls, scores.softmax(-1), scores.tanh().softmax(-1))
+    assert [call.module for call in calls] == ["Attention", "Attention#2"]
+    assert listener.notes() == [f"Attention: {EACH}."]
+
+    query, key = torch.randn(2, TEXTS, 2 * HEADS, TOKENS, DIM)
+
+    def halves() -> Tensor:
+        weights = (query @ key.mT).softmax(-1).view(TEXTS, HEADS, 2, TOKENS, TOKENS)
+        mixed: Tensor = (weights[:, :, 0] - 0.25 * weights[:, :, 1]) @ key[:, :HEADS]
+        return mixed
+
+    _, (call,), listener = heard(halves)
+    assert call.weights is not None
+    torch.testing.assert_close(call.weights, (query @ key.mT).softmax(-1), rtol=0, atol=1e-6)
+    assert len(listener.notes()) == 1 and EACH in listener.notes()[0]
+
+
+@pytest.mark.parametrize("name", ["exp", "sigmoid", "relu"])
+def test_scores_that_meet_values_without_a_softmax_are_said(name: str) -> None:
+    change = getattr(torch, name)
+    calls, listener, _ = heard_of(lambda scores: change(scores) / 7)
+    assert not calls
+    (line,) = listener.notes()
+    assert name in line and "without a softmax" in line
