@@ -41,21 +41,21 @@ class AfterTorch:
 def start() -> None:
     """Import attn from where it was started, whatever environment the program has, and listen."""
     folder = os.environ.get("ATTN_RECORD_FOLDER", "")
-    own, before = sys.path[:1], {*sys.modules}
-    if own and own[0] not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
-        sys.path[:] = sys.path[1:] + own  # a file of the program may be called as one of Python's
+    program, before = sys.path[:1], {*sys.modules}
+    if program and program[0] not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        sys.path[:] = sys.path[1:] + program  # a file of the program may be called as one of Python's
     try:
         import_and_listen(folder)
     finally:
-        if own and sys.path[-1:] == own:
-            sys.path[:] = own + sys.path[:-1]
-        give_back({*sys.modules} - before, own[0] if own else "")
+        if program and sys.path[-1:] == program:
+            sys.path[:] = program + sys.path[:-1]
+        give_back({*sys.modules} - before, program[0] if program else "")
 
 
-def give_back(modules: "set[str]", own: str) -> None:
-    """Forget those of the new modules that the program has files of its own for: it imports them itself."""
+def give_back(modules: "set[str]", program: str) -> None:
+    """Forget those of the new modules that the program has files of its program for: it imports them itself."""
     for name in modules:
-        place = os.path.join(own, name.partition(".")[0])
+        place = os.path.join(program, name.partition(".")[0])
         has_file = os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))
         if has_file and name.partition(".")[0] != "attncli":
             sys.modules.pop(name, None)
@@ -94,7 +94,7 @@ def leave(folder: str, name: str, text: str) -> None:
 
 
 def run_next(here: str) -> None:
-    """The program's own sitecustomize, where there is one behind this folder."""
+    """The program's program sitecustomize, where there is one behind this folder."""
     others = [folder for folder in sys.path if os.path.abspath(folder or ".") != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     sys.path[:] = others

@@ -227,7 +227,7 @@ METHODS = {
     "sink": "A head that is taken out gives the value of the first token, as if it looked there alone.",
 }
 
-AT_TOKENS = "It does so at the token that each line names."
+AT_TOKENS = "It does so at one token of each text: its line's, else that of the settings."
 LINEAR = "linear"
 OF_LINEAR = {
     "zero": "Heads without a softmax are taken out where W_O reads them, after gate and norm.",
@@ -423,7 +423,7 @@ def _notes(
 
     notes = [
         METHODS[spec.method],
-        *([AT_TOKENS] if spec.token is None and readings[0].token is not None else []),
+        *([AT_TOKENS] if spec.texts is not None and readings[0].token is not None else []),
         *([OF_LINEAR[spec.method]] if has_linear else []),
         _measured(spec, readings, pretrained),
         *shipped_notes(spec),

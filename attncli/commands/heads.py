@@ -436,9 +436,10 @@ def _unseen(spec: HeadsSpec, named_tokens: Records[TokenNamed], heads: Records[S
         return ""
     from_names, to_names = spec.sought().values()
     flags = [*(f"--from {name}" for name in to_names), *(f"--to {name}" for name in from_names)]
+    stand = "stands" if len(from_names) == 1 else "stand"
     return (
-        f"Every weight is 0: {', '.join(from_names)} stands before {', '.join(to_names)}, and this "
-        f"model never looks ahead. The other way round: {' '.join(flags)}."
+        f"Every weight is 0: {', '.join(from_names)} {stand} before {', '.join(to_names)}, and this model "
+        f"never looks ahead. The other way round: {' '.join(flags)}."
     )
 
 

@@ -30,21 +30,21 @@ CALLING_HOOKS = {code for code in nn.Module._call_impl.__code__.co_consts if isi
 CALLING = {nn.Module._call_impl.__code__, *CALLING_HOOKS}
 MOST_BETWEEN = 16
 """Frames between a hook and that."""
-Kept = TypeVar("Kept")
+Held = TypeVar("Held")
 
 
-class ByModule(Generic[Kept]):
+class ByModule(Generic[Held]):
     """What is kept of modules by identity, until they are gone: some are equal, or have no hash."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[ref[nn.Module], Kept]] = {}
+        self._kept: dict[int, tuple[ref[nn.Module], Held]] = {}
 
-    def get(self, module: nn.Module) -> Kept | None:
+    def get(self, module: nn.Module) -> Held | None:
         """What is kept of a module."""
         kept = self._kept.get(id(module))
         return kept[1] if kept is not None and kept[0]() is module else None
 
-    def keep(self, module: nn.Module, value: Kept) -> None:
+    def keep(self, module: nn.Module, value: Held) -> None:
         """Keep something of a module."""
         number, kept = id(module), self._kept
 
@@ -54,7 +54,7 @@ class ByModule(Generic[Kept]):
 
         kept[number] = ref(module, forget), value
 
-    def items(self) -> Iterator[tuple[nn.Module, Kept]]:
+    def items(self) -> Iterator[tuple[nn.Module, Held]]:
         """The modules that are still there, and what is kept of them."""
         for weak, value in [*self._kept.values()]:
             if (module := weak()) is not None:

@@ -495,13 +495,18 @@ LITTLE_KNOWN = ("participation", "local_mass")
 
 
 def _sorted_by(report: Report, heads: Records[SurveyedHead]) -> list[str]:
-    """What heads are sorted by; beside the weight from tokens that the user named that from the others."""
-    sort = report.spec.get("sort")
-    return [name for name in heads.cells if name == sort or (sort in OF_ASKED and name in OF_ASKED)]
+    return [name for name in heads.cells if name == report.spec.get("sort")]
+
+
+def _beside_sorted(report: Report, heads: Records[SurveyedHead]) -> list[str]:
+    """Beside the weight from tokens that the user named that from the others."""
+    asked = OF_ASKED if report.spec.get("sort") in OF_ASKED else ()
+    return [name for name in heads.cells if name in asked and name != report.spec.get("sort")]
 
 
 def _other_statistics(report: Report, heads: Records[SurveyedHead]) -> list[str]:
-    left_out = (*_sorted_by(report, heads), *(() if _is_whole(report) else LITTLE_KNOWN))
+    first = (*_sorted_by(report, heads), *_beside_sorted(report, heads))
+    left_out = (*first, *(() if _is_whole(report) else LITTLE_KNOWN))
     return [name for name in heads.cells if name not in left_out]
 
 
@@ -567,6 +572,7 @@ HEADS_OR_PATTERNS: tuple[Element, ...] = (
             PlaceCells(),
             StatisticCells(_sorted_by),
             SpecialCells(_half_widths),
+            StatisticCells(_beside_sorted),
             StatisticCells(_other_statistics),
         ),
         title=_heads_title,

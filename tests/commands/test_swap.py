@@ -83,7 +83,7 @@ def test_each_pair_may_be_swapped_at_a_token_of_its_own(attn: Attn, tmp_path: Pa
     for row in report["statistics"]["heads"]:
         name = f"{row['layer']}:{row['head']}"
         assert row["kl"] == pytest.approx(np.mean([each[name] for each in alone]), rel=1e-4, abs=1e-9)
-    assert "It does so at the token that each line names." in report["notes"]
+    assert "It does so at one token of each text: its line's, else that of the settings." in report["notes"]
     # In every line, or in none, or in the settings.
     del pairs[1]["token"]
     path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
