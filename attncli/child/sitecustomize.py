@@ -53,7 +53,7 @@ def start() -> None:
 
 
 def give_back(modules: "set[str]", program: str) -> None:
-    """Forget those of the new modules that the program has files of its program for: it imports them itself."""
+    """Forget those of the new modules that the program has files of its own for: it imports them itself."""
     for name in modules:
         place = os.path.join(program, name.partition(".")[0])
         has_file = os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))
@@ -94,7 +94,7 @@ def leave(folder: str, name: str, text: str) -> None:
 
 
 def run_next(here: str) -> None:
-    """The program's program sitecustomize, where there is one behind this folder."""
+    """The program's own sitecustomize, where there is one behind this folder."""
     others = [folder for folder in sys.path if os.path.abspath(folder or ".") != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     sys.path[:] = others
