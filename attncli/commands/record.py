@@ -299,7 +299,8 @@ def _keep(folder: Path, runs: RunsIntoStore) -> bool:
     if runs.num_stored:
         if not all(map(_has_ended, folder.glob("*.state"))):
             note(LOST.format("in its last seconds "))
-        note(f"{runs} (attn results {runs.store.path})")
+        path = runs.store.path
+        note(f"{runs} (attn results {path}, attn watch {path})")
     elif not has_failed:
         note(_why_nothing(folder, runs.spec))
     return _tell_unmet(runs.expectations) and not runs.num_broken and not not_written

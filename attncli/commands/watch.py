@@ -116,6 +116,11 @@ SETTINGS = [
 ]
 SECONDS_BETWEEN, SECONDS_BETWEEN_REVISIONS = 1.0, 60.0
 """How often a folder, or the hub, is looked at."""
+EACH_CALL = (
+    "A step is a recorded call, in training or evaluation, on what the program gave it. For the same inputs "
+    "at each step: attncli.Watch(model, inputs=x, store=...) in the training loop."
+)
+INPUTS_OF_CALLS = "each call its own (attncli.Watch(model, inputs=x): the same at each step)"
 LIVE = "Live. Ctrl-C leaves this screen; the training goes on."
 FOLLOWED = "Waits for new checkpoints. Ctrl-C ends it."
 
@@ -125,9 +130,9 @@ def reports_of(path: Path, reader: Reader, head: str | None = None) -> list[Repo
 
     UserError for a store of something else, and for a head that the model does not have.
     """
-    from attncli.runs.training_steps import stored_steps
+    from attncli.runs.training_steps import has_steps, stored_steps
 
-    if not reader.has_steps():
+    if not has_steps(reader):
         instead = f"attn results {path} shows what it has"
         raise UserError(f"{path}: holds no steps of a training run: {instead}")
     environment = next(iter(reader.environments()), {})
@@ -164,9 +169,12 @@ def _built(
     what: str,
 ) -> Report:
     first, last = steps.steps[0], steps.steps[-1]
-    named = ("probe", "num_tokens", "sentence", "seed")
+    named = ("probe", "num_tokens", "sentence", "seed", "inputs")
     spec = {"store": str(path), "model": steps.name} | {key: steps.settings.get(key) for key in named}
     span = f"step {last}" if first == last else f"{len(steps.steps):,} steps from {first} to {last}"
+    if steps.are_calls:
+        span, spec["inputs"] = f"calls {first} to {last}", INPUTS_OF_CALLS
+        notes = [*notes, EACH_CALL]
     return Report(
         "watch",
         spec,
@@ -195,11 +203,11 @@ def check(reader: Reader, conditions: Sequence[Condition], reports: Sequence[Rep
     What no step has a number of is looked for in the tables of the reports, as `pattern`. A condition on
     something that neither has is a line, too.
     """
-    from attncli.runs.training_steps import OF_A_STEP, broken_expectations
+    from attncli.runs.training_steps import OF_A_STEP, broken_expectations, steps_in
 
     if not conditions:
         return 0
-    first = next(reader.steps(), None)
+    first = next(steps_in(reader), None)
     stored = [column.statistic for column in (() if first is None else first.columns)]
     of_steps = {*OF_A_STEP, "loss", *stored}
     tables = {
@@ -212,7 +220,7 @@ def check(reader: Reader, conditions: Sequence[Condition], reports: Sequence[Rep
         raise UserError(*(f"--expect '{each}': must end in a number (got {each.text})" for each in texts))
     lines = [
         line
-        for step in reader.steps()
+        for step in steps_in(reader)
         for line in broken_expectations(expectations, step.step, step.columns, step.values)
     ]
     lines += [line for each, rows in tables.items() for line in _broken_rows(each, rows)]
@@ -304,6 +312,8 @@ def is_store_of_steps(run: str) -> bool:
 
 def show_store(path: Path, head: str | None, expect: Sequence[str], to: Destination) -> int:
     """Write what a store has; on a terminal again and again, while something is written into it."""
+    from attncli.runs.training_steps import has_steps
+
     conditions = parse_conditions(expect, "--expect", numbers_only=False)
     if _is_live(to):
         _wait_for(path)
@@ -311,7 +321,7 @@ def show_store(path: Path, head: str | None, expect: Sequence[str], to: Destinat
         with drawing(to) as draw:
             while is_driven(path):
                 with reading(path) as reader:
-                    draw(reports_of(path, reader, head) if reader.has_steps() else [], LIVE)
+                    draw(reports_of(path, reader, head) if has_steps(reader) else [], LIVE)
                 time.sleep(SECONDS_BETWEEN)
     with progress_line() as line, reading(path) as reader:
         line.begin(f"reading {path.name}")

@@ -160,6 +160,8 @@ def text_line(report: Report, display: Display) -> Paragraph:
     spec = report.spec
     if spec.get("probe"):
         return Paragraph(f"probe: {spec.get('num_tokens')} random tokens, twice", "")
+    if inputs := spec.get("inputs"):
+        return one_line(f"inputs: {inputs}", display)
     group = f", group {spec['text_group']}" if spec.get("text_group") else ""
     texts = f"texts {spec['texts']}{group}" if spec.get("texts") else ""
     if report.pictures:
