@@ -173,8 +173,8 @@ def _built(
     spec = {"store": str(path), "model": steps.name} | {key: steps.settings.get(key) for key in named}
     span = f"step {last}" if first == last else f"{len(steps.steps):,} steps from {first} to {last}"
     if steps.are_calls:
-        span, spec["inputs"] = f"calls {first} to {last}", INPUTS_OF_CALLS
-        notes = [*notes, EACH_CALL]
+        span, notes = f"calls {first} to {last}", [*notes, EACH_CALL]
+        spec |= {"inputs": INPUTS_OF_CALLS}
     return Report(
         "watch",
         spec,
