@@ -34,12 +34,13 @@ from attncli.commands.command import (
     option,
     refuse_given,
     setting_options,
+    shipped,
     width,
 )
 from attncli.commands.output import Destination, checked_store, progress_line
 from attncli.core.names import NamedHead, named_head
 from attncli.errors import DONE, FAILED, SOME_FAILED, UserError
-from attncli.plain_text import counted, plain_text
+from attncli.plain_text import counted, note, plain_text
 from attncli.records.columns import Result
 from attncli.records.steps import (
     COUNT,
@@ -64,19 +65,24 @@ if TYPE_CHECKING:
 
 
 EXAMPLES = (
+    "attn watch",
     "attn watch run.db",
-    "attn watch run.db --head 5:1",
     "attn watch 'run/checkpoint-*' --follow",
+    "attn watch run.db --head 5:1",
     'attn watch run.db --expect "max_score < 100"',
     "attn watch run.db -o steps.csv",
     "attn watch 'run/checkpoint-*' --sentence \"the cat sat because it was tired\" -o heads.db",
 )
+SHIPPED_RUN = "lessons/learning-to-copy.db"
 RUN = argument(
     "run",
-    "The store that attncli.Watch keeps, or its checkpoints: folders named by their steps, a quoted pattern "
-    "of them or, with --allow-download, revisions of a hub id as ID@step*.",
+    "The store of a training loop, \"with attncli.Watch(model, tokenizer, store='run.db') as watch: ... "
+    'watch.step(step, loss=loss)", or of attn record; or checkpoints: folders named by their steps, a quoted '
+    "pattern of them or, with --allow-download, revisions of a hub id as ID@step*. [default: a run that "
+    "ships with attn]",
     "RUN",
     kind=list[str],
+    required=False,
     reads_file=True,
 )
 SHOW_STEPS = replace(
@@ -101,7 +107,9 @@ KEEP = replace(
     everyday="write to a file, or keep what is measured (.db)",
 )
 FOLLOW = flag(
-    "--follow", "Of checkpoints: go on with new ones until Ctrl-C.", everyday="go on with new checkpoints"
+    "--follow",
+    "Of checkpoints: go on with new ones until Ctrl-C; of a store: wait until the training run makes it.",
+    everyday="go on with new checkpoints, or wait for a store",
 )
 NOT_FOR_CHECKPOINTS = (
     *("model", "texts", "text_group", "relations", "num_examples", "sort", "ascending", "top", "table"),
@@ -290,11 +298,14 @@ def show_watch(
 ) -> int:
     """Write what a store has, or what the checkpoints of a training run do."""
     settings = {parameter.name: values.pop(parameter.name) for parameter in SETTINGS if parameter.is_passed}
+    ships = not run
+    run = run or [shipped(SHIPPED_RUN)]
     if len(run) == 1 and is_store_of_steps(run[0]):
-        refused = {"follow": follow or None, "fresh": fresh or None, "config": config}
+        refused = {"fresh": fresh or None, "config": config}
         refused |= {key: each.value for key, each in given_flags(settings).items()}
-        refuse_given(refused, f"is for checkpoints, and {run[0]} is a store")
-        return show_store(Path(run[0]), head, expect, Destination(**values, is_stored=True))
+        refuse_given(refused, f"is for checkpoints, and {SHIPPED_RUN if ships else run[0]} is a store")
+        to = Destination(**values, is_stored=True)
+        return show_store(Path(run[0]), head, expect, to, follow=follow, ships=ships)
     for name in filter(is_store_of_steps, run):
         raise UserError(f"{name}: is a store, which is shown by itself: attn watch {name}")
     kept = Path(values[OUTPUT.name]) if is_store_name(values[OUTPUT.name] or "") else None
@@ -310,12 +321,25 @@ def is_store_of_steps(run: str) -> bool:
     return is_file(run) or (not is_checkpoint and not run.endswith(SEPARATORS) and is_store_name(run))
 
 
-def show_store(path: Path, head: str | None, expect: Sequence[str], to: Destination) -> int:
-    """Write what a store has; on a terminal again and again, while something is written into it."""
+def show_store(
+    path: Path,
+    head: str | None,
+    expect: Sequence[str],
+    to: Destination,
+    *,
+    follow: bool = False,
+    ships: bool = False,
+) -> int:
+    """Write what a store has; on a terminal again and again, while something is written into it.
+
+    To `follow` is to wait for a store that is not there yet. Reports of one that `ships` with attn say so.
+    """
     from attncli.runs.training_steps import has_steps
 
     conditions = parse_conditions(expect, "--expect", numbers_only=False)
-    if _is_live(to):
+    if not path.exists() and path.parent.is_dir():
+        if not follow:
+            raise UserError(f"{path}: no such file: --follow waits until a training run makes it")
         _wait_for(path)
     if _is_live(to) and path.exists() and is_driven(path):
         with drawing(to) as draw:
@@ -326,6 +350,8 @@ def show_store(path: Path, head: str | None, expect: Sequence[str], to: Destinat
     with progress_line() as line, reading(path) as reader:
         line.begin(f"reading {path.name}")
         reports = reports_of(path, reader, head)
+        if ships:
+            reports = [replace(report, spec={**report.spec, "ships_with_attn": True}) for report in reports]
         broken = check(reader, conditions, reports)
         line.clear()
         _write(reports, to)
@@ -333,11 +359,12 @@ def show_store(path: Path, head: str | None, expect: Sequence[str], to: Destinat
 
 
 def _wait_for(path: Path) -> None:
-    """Wait, where somebody sees a line that says so, until a training run makes its store, or Ctrl-C."""
+    """Wait until a training run makes its store, or Ctrl-C; a line says so."""
+    said = f"{path.name}: no such file yet: waiting for the training run, Ctrl-C ends"
     with progress_line() as line:
-        if not line.is_terminal or path.exists() or not path.parent.is_dir():
-            return
-        line.begin(f"{path.name}: no such file yet: waiting for the training run, Ctrl-C ends")
+        if not line.is_terminal:
+            note(said)
+        line.begin(said)
         while not path.exists():
             time.sleep(SECONDS_BETWEEN)
 
