@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from attncli.commands.command import (
     COLOR,
     CONFIG,
@@ -128,7 +130,7 @@ EACH_CALL = (
     "A step is a recorded call, in training or evaluation, on what the program gave it. For the same inputs "
     "at each step: attncli.Watch(model, inputs=x, store=...) in the training loop."
 )
-INPUTS_OF_CALLS = "each call its own (attncli.Watch(model, inputs=x): the same at each step)"
+INPUTS_OF_CALLS = "each call its own; attncli.Watch(model, inputs=x) takes the same ones"
 LIVE = "Live. Ctrl-C leaves this screen; the training goes on."
 FOLLOWED = "Waits for new checkpoints. Ctrl-C ends it."
 
@@ -163,6 +165,8 @@ def _report(path: Path, steps: "StoredSteps", environment: Mapping[str, str]) ->
     numbers = [name for name in result.steps.cells if not name.endswith(COUNT)]
     tensors = {name: NamedTensor(("point",), result.steps.numbers(name)) for name in numbers}
     tensors |= steps.tensors()
+    # Of inputs without tokens nobody knows which are equal: induction, say, has a number at no step.
+    tensors = {name: kept for name, kept in tensors.items() if np.isfinite(kept.values).any()}
     notes = [f"No head at any step: {', '.join(result.never)}."] if result.never else []
     return _built(path, steps, environment, tensors, result, notes, counted(len(result.heads), "head"))
 
