@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from threading import Lock, RLock, get_ident
 
 import torch
-from torch import nn
+from transformers import PreTrainedModel
 
 from attncli.core.process import ALONE
 from attncli.errors import UserError
@@ -118,7 +118,7 @@ def _used(use: _Use, change: Callable[[], Callable[[], None]] | None = None) -> 
 
 
 @contextmanager
-def sole_use(model: nn.Module, name: str) -> Iterator[None]:
+def sole_use(model: PreTrainedModel | torch.nn.Module, name: str) -> Iterator[None]:
     """While it is open no other thread measures the model, or one that shares parts or configs with it.
 
     Afterwards its attributes, parts, hooks and configs are as before, in the child of a fork, too. UserError

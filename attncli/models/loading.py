@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -625,34 +624,13 @@ def unwrapped(model: Any) -> PreTrainedModel:
         elif isinstance(getattr(inner, "module", None), torch.nn.Module):  # of DDP, DeepSpeed, FSDP
             inner = inner.module
         else:
-            raise UserError(
-                f"model: must be a transformers PreTrainedModel (got {_kind(inner)}); of any other module "
-                "give inputs, what it is called with at each measured step: attncli.Watch(model, inputs=x)"
-            )
-    _refuse_sharded(model, inner)
-    return inner
-
-
-def unwrapped_module(model: Any) -> torch.nn.Module:
-    """The module inside a wrapper of torch.compile, DDP or DataParallel, or the unwrapped module itself.
-
-    Raises UserError for what is no module, and for weights split over processes.
-    """
-    inner = model
-    while hasattr(inner, "_orig_mod") or isinstance(inner, DistributedDataParallel | DataParallel):
-        inner = inner._orig_mod if hasattr(inner, "_orig_mod") else inner.module
-    if not isinstance(inner, torch.nn.Module):
-        raise UserError(f"model: must be a torch.nn.Module (got {type(inner).__name__})")
-    _refuse_sharded(model, inner)
-    return inner
-
-
-def _refuse_sharded(*models: torch.nn.Module) -> None:
-    if any(map(is_sharded, models)):
+            raise UserError(f"model: must be a transformers PreTrainedModel (got {_kind(inner)})")
+    if is_sharded(inner) or is_sharded(model):
         raise UserError(
             "model: its weights are in parts on several processes (FSDP, tensor parallel, ZeRO-3), and one "
             "process alone cannot run it: measure its checkpoints, attn watch RUN"
         )
+    return inner
 
 
 def is_sharded(model: torch.nn.Module) -> bool:

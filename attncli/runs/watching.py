@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from transformers import PreTrainedModel
 
 from attncli.arguments import Conditions, Every, FilePath, Seed, Size, checked, conditions
 from attncli.errors import UserError, WriteError
@@ -31,7 +33,6 @@ from attncli.models.loading import (
     measuring,
     short_name,
     unwrapped,
-    unwrapped_module,
 )
 from attncli.models.pretrained import read_text
 from attncli.report import Report
@@ -106,7 +107,7 @@ class Watch:
         resume: bool = False,
     ) -> None:
         # In each process: one that fails alone leaves the others waiting.
-        self._model = unwrapped(model) if inputs is None else unwrapped_module(model)
+        self._model = _unwrapped_model(model) if inputs is None else _unwrapped_module(model)
         self.every, self.on_fail = every, on_fail
         self.heads: list[dict[str, Any]] = []
         self.last_step: int | None = None
@@ -336,6 +337,37 @@ def is_first_process() -> bool:
         return distributed.get_rank() == 0
     # Of torchrun and Lightning, before there is a process group.
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK"))
+
+
+def _unwrapped_model(model: Any) -> PreTrainedModel:
+    """The transformers model inside a wrapper. UserError, with what to do, for a module that has none."""
+    parts = model.modules() if isinstance(model, nn.Module) else ()
+    is_of_peft = hasattr(model, "get_base_model")
+    if not is_of_peft and not any(isinstance(part, PreTrainedModel) for part in parts):
+        name = type(model).__name__
+        raise UserError(
+            f"model: must be a transformers PreTrainedModel (got {name}); of any other module give inputs, "
+            "what it is called with at each measured step: attncli.Watch(model, inputs=x)"
+        )
+    return unwrapped(model)
+
+
+def _unwrapped_module(model: Any) -> nn.Module:
+    """The module inside a wrapper of torch.compile, DDP or DataParallel, or the unwrapped module itself.
+
+    UserError for what is no module, and for weights split over processes.
+    """
+    inner = model
+    while hasattr(inner, "_orig_mod") or isinstance(inner, DistributedDataParallel | DataParallel):
+        inner = inner._orig_mod if hasattr(inner, "_orig_mod") else inner.module
+    if not isinstance(inner, nn.Module):
+        raise UserError(f"model: must be a torch.nn.Module (got {type(inner).__name__})")
+    if is_sharded(model) or is_sharded(inner):
+        raise UserError(
+            "model: its weights are in parts on several processes (FSDP, tensor parallel, ZeRO-3), and one "
+            "process alone cannot run it: attn record -o run.db -- COMMAND hears each of them"
+        )
+    return inner
 
 
 class _TextProbe:
