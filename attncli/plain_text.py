@@ -121,7 +121,9 @@ def _like(character: str) -> str:
 codecs.register_error(LEGIBLE, _legible)
 
 BINARY = {
-    b"SQLite format 3\0": "is a database: attn results, watch, export and heads --store show a store",
+    b"SQLite format 3\0": (
+        "is a database: attn results, watch and heads --store show a store, results --tidy all of it"
+    ),
     b"%PDF": "is a PDF, not text: pdftotext makes text of one",
     b"\x89PNG": "is a picture, not text",
     b"\xff\xd8\xff": "is a picture, not text",

@@ -95,11 +95,11 @@ if TYPE_CHECKING:
 
 
 EXAMPLES = (
-    "attn batch lessons/causal.yaml",
+    "attn batch lessons/sweep.yaml --dry-run",
+    "attn batch lessons/sweep.yaml -o runs.db --workers 4",
+    "attn batch my.yaml --file prompts.txt -o runs.db",
     "attn batch lessons/glove.yaml lessons/simple.yaml -o lessons.jsonl",
-    "attn batch configs/sweep.yaml --file prompts.txt --dry-run",
-    "attn batch configs/sweep.yaml --file prompts.txt -o runs.db --workers 4",
-    'attn batch configs/sweep.yaml --set num_heads=4 --expect "entropy.mean < 2"',
+    'attn batch lessons/sweep.yaml --set embed_dim=32 --expect "entropy.mean < 2"',
 )
 ROWS = flag("--rows", "Keep the statistics of every row, too.")
 # Flags that need a store.
@@ -113,7 +113,9 @@ STORE_FLAGS = (
 PARAMETERS = (
     argument(
         "files",
-        "Config files, each with one experiment, steps or a sweep.",
+        "Config files, each with one experiment, steps or a sweep, as {experiment: heads, sweep: {sentence: "
+        "[a b, c d]}}. `attn lesson --copy lessons` writes some; `attn heads --show-config > my.yaml` writes "
+        "the settings of a command.",
         "FILE",
         kind=list[str],
         reads_file=True,
@@ -121,7 +123,7 @@ PARAMETERS = (
     option(
         "sentences --file",
         "Run each experiment on every sentence of a file: one per line, or JSON Lines (.jsonl) with "
-        "sentence, context, answer and id; - reads stdin.",
+        "sentence (or text), context, answer and id; - reads stdin.",
         "FILE",
         reads_file=True,
         everyday="run each on every sentence of a file",

@@ -13,6 +13,7 @@ from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, is_
 from attncli.commands.output import Destination, ProgressLine, first_words, progress_line
 from attncli.commands.show import opened, refuse_what_is_only_written
 from attncli.errors import UserError, nearest
+from attncli.models.folder import local_model
 from attncli.plain_text import counted
 from attncli.records.changes import UNMAPPED, ReportDifferences, StatisticPair
 from attncli.records.columns import Records
@@ -35,6 +36,8 @@ from attncli.settings.fields import (
 from attncli.settings.models import ModelSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Text, Texts
+from attncli.systems import shell_line
+from attncli.views.texts import default_model
 
 if TYPE_CHECKING:
     from attncli.measure.differences import ChangedHeads, NamedWeights, WeightDifferences
@@ -194,11 +197,17 @@ def _changed_settings(a: Report, b: Report) -> str:
         return f"A is {a.experiment}, B is {b.experiment}."
     keys = [*a.spec, *(key for key in b.spec if key not in a.spec)]
     changed = [
-        f"{key} {_setting(a.spec.get(key))} -> {_setting(b.spec.get(key))}"
+        f"{key} {_setting(_value(a, key))} -> {_setting(_value(b, key))}"
         for key in keys
         if a.spec.get(key) != b.spec.get(key)
     ]
     return f"From A to B: {'; '.join(changed)}." if changed else "A and B have the same settings."
+
+
+def _value(report: Report, key: str) -> Any:
+    """A setting; for the model that nobody named the name of the one that ships."""
+    value = report.spec.get(key)
+    return Path(_model(report)).name or None if key == "model" and value is None else value
 
 
 def _setting(value: Any) -> str:
@@ -207,6 +216,22 @@ def _setting(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(_setting, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _model(report: Report) -> str:
+    """The model that a report is of, the one that ships where nobody named another; empty for none."""
+    return str(report.spec.get("model") or default_model(report) or "")
+
+
+def _different_models(a: Report, b: Report) -> Iterator[str]:
+    """That heads of two models share no more than a number."""
+    models = _model(a), _model(b)
+    if all(models) and models[0] != models[1]:
+        named = " and ".join(Path(model).name or model for model in models)
+        yield (
+            f"Two models ({named}): head 0:0 of one and head 0:0 of the other share no more than a number, "
+            "unless one model was trained from the other."
+        )
 
 
 NOT_COMPARED = "Heads of layers without a softmax are compared over texts alone (attn heads --texts)."
@@ -243,6 +268,8 @@ def compare(a: Report, b: Report) -> Report:
         notes.insert(0, _change_note(changed))
     elif a.table("linear") or b.table("linear"):
         notes.insert(0, NOT_COMPARED)
+    if places_of(a, weights_a) and places_of(b, weights_b):
+        notes[:0] = _different_models(a, b)
     result = ReportDifferences(
         rows=None if moved is None else _row_distances(moved),
         changed_rows=None if moved is None else moved.changed_rows,
@@ -372,7 +399,8 @@ EXAMPLES = (
 PARAMETERS = (
     argument(
         "a",
-        "A config file, a saved report (.json), an array (.npz), an experiment's name; or a text.",
+        "A config file, a saved report (.json), an array (.npz), an experiment's name; or a text. Of each of "
+        "two models save a report: attn heads TEXT --model MODEL -o a.json.",
         "A",
         reads_file=True,
     ),
@@ -416,7 +444,10 @@ def spec_of(side: str, overrides: Overrides, draws: bool) -> Spec:
         raise UserError(f"{side}: is a store of many runs: {saved} saves a survey in one, to compare that")
     elif Path(side).suffix.lower() not in (".yaml", ".yml") and not is_file(side):
         kinds = f"neither a file nor an experiment{nearest(side, SPECS)}"
-        raise UserError(f"{side}: is {kinds}: one of {', '.join(SPECS)}; a text needs --model FOLDER")
+        others = (
+            "a text needs --model FOLDER, of a model save a report: attn heads TEXT --model MODEL -o a.json"
+        )
+        raise UserError(f"{side}: is {kinds}: one of {', '.join(SPECS)}; {others}")
     else:
         refuse_what_is_only_written(side, "compare")
         entries = ConfigFile(Path(side), overrides).entries()
@@ -426,6 +457,31 @@ def spec_of(side: str, overrides: Overrides, draws: bool) -> Spec:
     if problems := unknown_overrides(overrides, [spec_class]):
         raise UserError(*problems)
     return build_spec(spec_class, with_maps(spec_class, given, "what is drawn") if draws else given)
+
+
+def _is_model(side: str) -> bool:
+    """Whether it names a model of this machine, and nothing else that can be compared."""
+    if side in SPECS or is_store_name(side):
+        return False
+    try:
+        model = local_model(side)
+    except ValueError:  # a package of several
+        return True
+    return model is not None and (model.is_file() or (model / "config.json").is_file())
+
+
+def _refuse_models(a: str, b: str | None) -> None:
+    """UserError that says how two models are compared, where a side is one."""
+    if models := [side for side in (a, b) if side is not None and _is_model(side)]:
+        first, second = models if len(models) == 2 else (models[0], "MODEL")
+        saved = [
+            f"attn heads TEXT --model {shell_line([model])} -o {name}.json"
+            for model, name in ((first, "a"), (second, "b"))
+        ]
+        every = "; ".join([*saved, "attn diff a.json b.json"])
+        raise UserError(
+            f"{models[0]}: is a model: models are compared on a text that both have read: {every}"
+        )
 
 
 def _reports(sides: list[tuple[str, Overrides]], draws: bool, progress: ProgressLine) -> list[Report]:
@@ -475,6 +531,7 @@ def run_diff(a: str, b: str | None, model: str | None, set: Sequence[str], **fla
             report = Session(progress).run(spec, reseed=True)
         to.write([report])
         return
+    _refuse_models(a, b)
     if b is None and not overrides:
         raise UserError("diff: needs a second side: a file, or --set KEY=VALUE for what differs")
     other = a if b is None else b

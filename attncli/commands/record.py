@@ -33,18 +33,16 @@ from attncli.commands.command import (
     refuse_given,
 )
 from attncli.commands.output import Destination, checked_store
-from attncli.core.names import HEAD_STATISTICS, OF_ASKED
-from attncli.errors import DONE, FAILED, UserError, WriteError, nearest, reason_of
+from attncli.errors import DONE, FAILED, UserError, WriteError, reason_of
 from attncli.plain_text import counted, note
 from attncli.records.recordings import RecordedHeads
 from attncli.report import Report
 from attncli.runs.recorded_runs import RunsIntoStore
-from attncli.runs.report_values import Expectations, listed, parse_conditions, values_of
+from attncli.runs.report_values import Expectations, parse_conditions, refuse_unmeasured, values_of
 from attncli.runs.store import open_store
 from attncli.runs.store_files import is_file_name, is_store_name
-from attncli.runs.stored_columns import survey_number
 from attncli.saved import read_array_report
-from attncli.settings.record import RecordSpec
+from attncli.settings.record import RECORDED_STATISTICS, RecordSpec
 from attncli.systems import SEPARATORS, signals_named
 from attncli.views import VIEWS
 
@@ -127,8 +125,6 @@ LOST = "a process was ended by a signal or os._exit: what it heard {}is not writ
 SETTINGS = "settings.json"
 SECONDS_BETWEEN = 0.5
 """How often runs are taken into a store."""
-OF_MODELS = (*OF_ASKED, "high_norm_mass", "value_norm", "induction_stripe")
-"""Statistics that no recording has: they need a vocabulary, or the model's own modules."""
 SINK_RATE = "model.sink_rate"
 """The number of all heads that conditions may be on."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -260,16 +256,8 @@ def _store_named(flags: Mapping[str, Any], calls: str | None) -> Path | None:
 def _expectations(texts: Sequence[str]) -> Expectations:
     """The conditions on the heads; UserError for those on what no head has."""
     conditions = parse_conditions(texts, "--expect", numbers_only=True)
-    known = [name for name in HEAD_STATISTICS if name not in OF_MODELS]
-    numbers = [(each, survey_number(each.name)) for each in conditions if each.name != SINK_RATE]
-    lines = [
-        f"--expect '{each}': no head has {each.name}{nearest(each.name, known)}; "
-        f"known: {listed([*known, SINK_RATE])}"
-        for each, number in numbers
-        if number is None or number.statistic not in known
-    ]
-    if lines:
-        raise UserError(*lines)
+    of_heads = [each for each in conditions if each.name != SINK_RATE]
+    refuse_unmeasured(of_heads, [*RECORDED_STATISTICS, SINK_RATE], "--expect")
     return Expectations(conditions)
 
 
@@ -299,7 +287,8 @@ def _keep(folder: Path, runs: RunsIntoStore) -> bool:
     if runs.num_stored:
         if not all(map(_has_ended, folder.glob("*.state"))):
             note(LOST.format("in its last seconds "))
-        note(f"{runs} (attn results {runs.store.path})")
+        path = runs.store.path
+        note(f"{runs} (attn results {path}, attn watch {path})")
     elif not has_failed:
         note(_why_nothing(folder, runs.spec))
     return _tell_unmet(runs.expectations) and not runs.num_broken and not not_written

@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from attncli.commands.command import (
     COLOR,
     CONFIG,
@@ -34,12 +36,13 @@ from attncli.commands.command import (
     option,
     refuse_given,
     setting_options,
+    shipped,
     width,
 )
 from attncli.commands.output import Destination, checked_store, progress_line
 from attncli.core.names import NamedHead, named_head
 from attncli.errors import DONE, FAILED, SOME_FAILED, UserError
-from attncli.plain_text import counted, plain_text
+from attncli.plain_text import counted, note, plain_text
 from attncli.records.columns import Result
 from attncli.records.steps import (
     COUNT,
@@ -64,19 +67,24 @@ if TYPE_CHECKING:
 
 
 EXAMPLES = (
+    "attn watch",
     "attn watch run.db",
-    "attn watch run.db --head 5:1",
     "attn watch 'run/checkpoint-*' --follow",
+    "attn watch run.db --head 5:1",
     'attn watch run.db --expect "max_score < 100"',
     "attn watch run.db -o steps.csv",
     "attn watch 'run/checkpoint-*' --sentence \"the cat sat because it was tired\" -o heads.db",
 )
+SHIPPED_RUN = "lessons/learning-to-copy.db"
 RUN = argument(
     "run",
-    "The store that attncli.Watch keeps, or its checkpoints: folders named by their steps, a quoted pattern "
-    "of them or, with --allow-download, revisions of a hub id as ID@step*.",
+    "The store of a training loop, \"with attncli.Watch(model, tokenizer, store='run.db') as watch: ... "
+    'watch.step(step, loss=loss)", or of attn record; or checkpoints: folders named by their steps, a quoted '
+    "pattern of them or, with --allow-download, revisions of a hub id as ID@step*. [default: a run that "
+    "ships with attn]",
     "RUN",
     kind=list[str],
+    required=False,
     reads_file=True,
 )
 SHOW_STEPS = replace(
@@ -101,7 +109,9 @@ KEEP = replace(
     everyday="write to a file, or keep what is measured (.db)",
 )
 FOLLOW = flag(
-    "--follow", "Of checkpoints: go on with new ones until Ctrl-C.", everyday="go on with new checkpoints"
+    "--follow",
+    "Of checkpoints: go on with new ones until Ctrl-C; of a store: wait until the training run makes it.",
+    everyday="go on with new checkpoints, or wait for a store",
 )
 NOT_FOR_CHECKPOINTS = (
     *("model", "texts", "text_group", "relations", "num_examples", "sort", "ascending", "top", "table"),
@@ -116,6 +126,11 @@ SETTINGS = [
 ]
 SECONDS_BETWEEN, SECONDS_BETWEEN_REVISIONS = 1.0, 60.0
 """How often a folder, or the hub, is looked at."""
+EACH_CALL = (
+    "A step is a recorded call, in training or evaluation, on what the program gave it. For the same inputs "
+    "at each step: attncli.Watch(model, inputs=x, store=...) in the training loop."
+)
+INPUTS_OF_CALLS = "each call its own; attncli.Watch(model, inputs=x) takes the same ones"
 LIVE = "Live. Ctrl-C leaves this screen; the training goes on."
 FOLLOWED = "Waits for new checkpoints. Ctrl-C ends it."
 
@@ -125,9 +140,9 @@ def reports_of(path: Path, reader: Reader, head: str | None = None) -> list[Repo
 
     UserError for a store of something else, and for a head that the model does not have.
     """
-    from attncli.runs.training_steps import stored_steps
+    from attncli.runs.training_steps import has_steps, stored_steps
 
-    if not reader.has_steps():
+    if not has_steps(reader):
         instead = f"attn results {path} shows what it has"
         raise UserError(f"{path}: holds no steps of a training run: {instead}")
     environment = next(iter(reader.environments()), {})
@@ -150,6 +165,8 @@ def _report(path: Path, steps: "StoredSteps", environment: Mapping[str, str]) ->
     numbers = [name for name in result.steps.cells if not name.endswith(COUNT)]
     tensors = {name: NamedTensor(("point",), result.steps.numbers(name)) for name in numbers}
     tensors |= steps.tensors()
+    # Of inputs without tokens nobody knows which are equal: induction, say, has a number at no step.
+    tensors = {name: kept for name, kept in tensors.items() if np.isfinite(kept.values).any()}
     notes = [f"No head at any step: {', '.join(result.never)}."] if result.never else []
     return _built(path, steps, environment, tensors, result, notes, counted(len(result.heads), "head"))
 
@@ -164,9 +181,12 @@ def _built(
     what: str,
 ) -> Report:
     first, last = steps.steps[0], steps.steps[-1]
-    named = ("probe", "num_tokens", "sentence", "seed")
+    named = ("probe", "num_tokens", "sentence", "seed", "inputs")
     spec = {"store": str(path), "model": steps.name} | {key: steps.settings.get(key) for key in named}
     span = f"step {last}" if first == last else f"{len(steps.steps):,} steps from {first} to {last}"
+    if steps.are_calls:
+        span, notes = f"calls {first} to {last}", [*notes, EACH_CALL]
+        spec |= {"inputs": INPUTS_OF_CALLS}
     return Report(
         "watch",
         spec,
@@ -195,11 +215,11 @@ def check(reader: Reader, conditions: Sequence[Condition], reports: Sequence[Rep
     What no step has a number of is looked for in the tables of the reports, as `pattern`. A condition on
     something that neither has is a line, too.
     """
-    from attncli.runs.training_steps import OF_A_STEP, broken_expectations
+    from attncli.runs.training_steps import OF_A_STEP, broken_expectations, steps_in
 
     if not conditions:
         return 0
-    first = next(reader.steps(), None)
+    first = next(steps_in(reader), None)
     stored = [column.statistic for column in (() if first is None else first.columns)]
     of_steps = {*OF_A_STEP, "loss", *stored}
     tables = {
@@ -212,7 +232,7 @@ def check(reader: Reader, conditions: Sequence[Condition], reports: Sequence[Rep
         raise UserError(*(f"--expect '{each}': must end in a number (got {each.text})" for each in texts))
     lines = [
         line
-        for step in reader.steps()
+        for step in steps_in(reader)
         for line in broken_expectations(expectations, step.step, step.columns, step.values)
     ]
     lines += [line for each, rows in tables.items() for line in _broken_rows(each, rows)]
@@ -282,11 +302,14 @@ def show_watch(
 ) -> int:
     """Write what a store has, or what the checkpoints of a training run do."""
     settings = {parameter.name: values.pop(parameter.name) for parameter in SETTINGS if parameter.is_passed}
+    ships = not run
+    run = run or [shipped(SHIPPED_RUN)]
     if len(run) == 1 and is_store_of_steps(run[0]):
-        refused = {"follow": follow or None, "fresh": fresh or None, "config": config}
+        refused = {"fresh": fresh or None, "config": config}
         refused |= {key: each.value for key, each in given_flags(settings).items()}
-        refuse_given(refused, f"is for checkpoints, and {run[0]} is a store")
-        return show_store(Path(run[0]), head, expect, Destination(**values, is_stored=True))
+        refuse_given(refused, f"is for checkpoints, and {SHIPPED_RUN if ships else run[0]} is a store")
+        to = Destination(**values, is_stored=True)
+        return show_store(Path(run[0]), head, expect, to, follow=follow, ships=ships)
     for name in filter(is_store_of_steps, run):
         raise UserError(f"{name}: is a store, which is shown by itself: attn watch {name}")
     kept = Path(values[OUTPUT.name]) if is_store_name(values[OUTPUT.name] or "") else None
@@ -302,20 +325,37 @@ def is_store_of_steps(run: str) -> bool:
     return is_file(run) or (not is_checkpoint and not run.endswith(SEPARATORS) and is_store_name(run))
 
 
-def show_store(path: Path, head: str | None, expect: Sequence[str], to: Destination) -> int:
-    """Write what a store has; on a terminal again and again, while something is written into it."""
+def show_store(
+    path: Path,
+    head: str | None,
+    expect: Sequence[str],
+    to: Destination,
+    *,
+    follow: bool = False,
+    ships: bool = False,
+) -> int:
+    """Write what a store has; on a terminal again and again, while something is written into it.
+
+    To `follow` is to wait for a store that is not there yet. Reports of one that `ships` with attn say so.
+    """
+    from attncli.runs.training_steps import has_steps
+
     conditions = parse_conditions(expect, "--expect", numbers_only=False)
-    if _is_live(to):
+    if not path.exists() and path.parent.is_dir():
+        if not follow:
+            raise UserError(f"{path}: no such file: --follow waits until a training run makes it")
         _wait_for(path)
     if _is_live(to) and path.exists() and is_driven(path):
         with drawing(to) as draw:
             while is_driven(path):
                 with reading(path) as reader:
-                    draw(reports_of(path, reader, head) if reader.has_steps() else [], LIVE)
+                    draw(reports_of(path, reader, head) if has_steps(reader) else [], LIVE)
                 time.sleep(SECONDS_BETWEEN)
     with progress_line() as line, reading(path) as reader:
         line.begin(f"reading {path.name}")
         reports = reports_of(path, reader, head)
+        if ships:
+            reports = [replace(report, spec={**report.spec, "ships_with_attn": True}) for report in reports]
         broken = check(reader, conditions, reports)
         line.clear()
         _write(reports, to)
@@ -323,11 +363,12 @@ def show_store(path: Path, head: str | None, expect: Sequence[str], to: Destinat
 
 
 def _wait_for(path: Path) -> None:
-    """Wait, where somebody sees a line that says so, until a training run makes its store, or Ctrl-C."""
+    """Wait until a training run makes its store, or Ctrl-C; a line says so."""
+    said = f"{path.name}: no such file yet: waiting for the training run, Ctrl-C ends"
     with progress_line() as line:
-        if not line.is_terminal or path.exists() or not path.parent.is_dir():
-            return
-        line.begin(f"{path.name}: no such file yet: waiting for the training run, Ctrl-C ends")
+        if not line.is_terminal:
+            note(said)
+        line.begin(said)
         while not path.exists():
             time.sleep(SECONDS_BETWEEN)
 

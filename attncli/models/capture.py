@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from math import inf, isqrt
 from operator import ge
 from traceback import walk_tb
@@ -59,7 +59,7 @@ def with_eager_attention(model: PreTrainedModel) -> Iterator[None]:
 
 
 @contextmanager
-def unchanged(model: PreTrainedModel) -> Iterator[None]:
+def unchanged(model: nn.Module) -> Iterator[None]:
     """Whatever happens to attributes, parts, hooks and configs of a model inside, they are then as before."""
     give_back = remembered(model)
     try:
@@ -68,7 +68,7 @@ def unchanged(model: PreTrainedModel) -> Iterator[None]:
         give_back()
 
 
-def remembered(model: PreTrainedModel) -> Callable[[], None]:
+def remembered(model: nn.Module) -> Callable[[], None]:
     """What gives a model back its attributes, parts, hooks and configs as they are now."""
     before = [(vars(module), {**vars(module)}) for module in model.modules()]
     before += [(vars(config), {**vars(config)}) for config in configs_of(model)]
@@ -86,12 +86,13 @@ def remembered(model: PreTrainedModel) -> Callable[[], None]:
 
 
 @contextmanager
-def undisturbed(model: PreTrainedModel) -> Iterator[None]:
+def undisturbed(model: nn.Module) -> Iterator[None]:
     """A model amid its training, in evaluation mode and without autocast; afterwards it is as before.
 
     So are the numbers in its buffers (a dynamic rope's frequencies), and every random generator.
     """
-    device = model.device
+    tensors = chain(model.parameters(), model.buffers())
+    device = next((tensor.device for tensor in tensors), torch.device("cpu"))
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers() if not buffer.is_meta]
     of_python, of_numpy = random.getstate(), np.random.get_state()
     with (
@@ -111,7 +112,7 @@ def undisturbed(model: PreTrainedModel) -> Iterator[None]:
                         buffer.copy_(before)
 
 
-def configs_of(model: PreTrainedModel) -> list[PreTrainedConfig]:
+def configs_of(model: nn.Module) -> list[PreTrainedConfig]:
     """Every config in the model once: parts of a model may have separate configs, or share one."""
     configs: dict[int, PreTrainedConfig] = {}
     waiting = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]

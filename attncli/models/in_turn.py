@@ -120,7 +120,7 @@ def _used(use: _Use, change: Callable[[], Callable[[], None]] | None = None) -> 
 
 
 @contextmanager
-def sole_use(model: PreTrainedModel, name: str) -> Iterator[None]:
+def sole_use(model: PreTrainedModel | torch.nn.Module, name: str) -> Iterator[None]:
     """While it is open no other thread measures the model, or one that shares parts or configs with it.
 
     Afterwards its attributes, parts, hooks and configs are as before, in the child of a fork, too. UserError

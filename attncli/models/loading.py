@@ -615,7 +615,7 @@ def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
 
 
 @contextmanager
-def measuring(name: str, model: PreTrainedModel) -> Iterator[None]:
+def measuring(name: str, model: torch.nn.Module) -> Iterator[None]:
     """While it is open this thread alone measures the model, which is as before afterwards.
 
     What transformers says, and a caller's autocast and inference mode, wait meanwhile.

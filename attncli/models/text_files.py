@@ -5,6 +5,7 @@ import errno
 import json
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVa
 from attncli.arguments import is_list, listed, shown
 from attncli.errors import MOST_LINES, NO_TEXT, UserError, hints_for_first_lines, nearest
 from attncli.files import MEBIBYTE, PIPE_BYTES, line_of, open_file, too_large
-from attncli.plain_text import binary_kind
+from attncli.plain_text import binary_kind, counted
 
 if TYPE_CHECKING:  # a plan counts texts without torch
     from attncli.models.pretrained import Reading
@@ -184,7 +185,8 @@ class LineFile:
             csv.field_size_limit(MAX_CELL)  # of the whole process, whose default is 128 KiB
             reader = csv.DictReader(self._csv_lines(text), delimiter=self._delimiter)
             try:
-                columns = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+                columns = [name.strip() for name in reader.fieldnames or ()]
+                columns = reader.fieldnames = _with_usual_name(columns, self.columns)
                 for name in self.columns:
                     if columns.count(name) > 1:
                         raise UserError(f"{self.label}:1: has two columns {name}: leave out one of them")
@@ -255,6 +257,8 @@ class LineFile:
         except (ValueError, RecursionError) as error:
             message = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep or too long"
             raise UserError(f"{where}: is not valid JSON: {message}") from None
+        if isinstance(record, dict):
+            record = dict(zip(_with_usual_name(record, texts), record.values(), strict=True))
         if errors := list(_with_token_ids(record, texts)) or list(_field_errors(record, texts, names)):
             raise UserError(*(f"{where}: {error}" for error in errors))
         return {
@@ -264,18 +268,22 @@ class LineFile:
 
     @hints_for_first_lines()
     def check_lines(self, check: Callable[[int, bytes], None]) -> None:
-        """Pass every line to `check`. Raises UserError with the errors of the first lines that it refuses."""
-        errors, num_errors = list[str](), 0
+        """Pass every line to `check`. Raises UserError with each error once, and how many lines have it."""
+        first, counts = dict[str, str](), Counter[str]()
         for number, data in self.lines():
             try:
                 check(number, data)
             except UserError as error:
-                num_errors += len(error.lines)
-                errors += error.lines[: MOST_LINES - len(errors)]
-        if num_errors > len(errors):
-            errors.append(f"{self.label}: and {num_errors - len(errors):,} errors more")
-        if errors:
-            raise UserError(*errors)
+                for line in error.lines:
+                    kind = line.removeprefix(f"{self.label}:{number}: ")
+                    kind = kind if kind in first or len(first) < MOST_LINES else ""
+                    first.setdefault(kind, line)
+                    counts[kind] += 1
+        more = {kind: f" (and on {counted(num - 1, 'more line')})" for kind, num in counts.items() if num > 1}
+        if counts[""]:
+            first[""], more[""] = f"{self.label}: and {counts['']:,} errors more", ""
+        if first:
+            raise UserError(*(f"{line}{more.get(kind, '')}" for kind, line in first.items()))
 
 
 @contextmanager
@@ -300,6 +308,16 @@ def _spooled(path: Path, place: str, *, is_stdin: bool) -> IO[bytes]:
                 raise OSError(errno.EFBIG, too_large(PIPE_BYTES))
     spool.seek(0)
     return spool
+
+
+OTHER_NAMES = {"text": "sentence", "sentence": "text"}  # one file serves every command
+
+
+def _with_usual_name(names: Iterable[str], known: Sequence[str]) -> list[str]:
+    """The names of fields, where the first of those that are known may have its other name."""
+    given, first = [*names], known[0]
+    other = None if first in given or OTHER_NAMES.get(first) in known else OTHER_NAMES.get(first)
+    return [first if name == other else name for name in given]
 
 
 def _with_token_ids(record: Any, texts: Sequence[str]) -> Iterator[str]:
@@ -328,10 +346,13 @@ def _field_errors(record: Any, texts: Sequence[str], names: Sequence[str]) -> It
     if not isinstance(record, dict):
         yield f'must be an object like {{"{required}": "..."}}'
         return
-    for key in (key for key in record if key not in keys):
-        yield f"{key}: unknown key{nearest(key, keys)}"
-    if required not in record:
-        yield f"{required}: must be given{f': {LABELS} are labels of {IDS}' if LABELS in record else ''}"
+    hints = {key: nearest(key, keys) for key in record if key not in keys}
+    if required in record or any(f"'{required}'" in hint for hint in hints.values()):
+        yield from (f"{key}: unknown key{hint}" for key, hint in hints.items())
+    else:
+        labels = f": {LABELS} are labels of {IDS}" if LABELS in record else ""
+        unknown = f" (unknown: {', '.join(hints)[:60]})" if hints and not labels else ""
+        yield f"{required}: must be given{labels}{unknown}"
     for key in texts:
         value = record.get(key)
         if key not in record or (value is None and key != required):

@@ -35,8 +35,8 @@ class CheckedPrompts(NamedTuple):
 
 
 class PromptFile(FileList):
-    """The sentences of a file: one per line, or JSON Lines or CSV with sentence, context, answer and id; or
-    names of pictures or sounds, one per line, where the first line is one.
+    """The sentences of a file: one per line, or JSON Lines or CSV with sentence (or text),
+    context, answer and id; or names of pictures or sounds, one per line, where the first line is one.
     """
 
     columns = ("sentence", "context", "answer", "id")

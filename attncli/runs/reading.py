@@ -19,6 +19,7 @@ from attncli.runs.parts import refuse_without_pyarrow
 from attncli.runs.store import IS_STEP, columns_of, figures_of, is_number, kept_of
 from attncli.runs.store_files import check_header
 from attncli.runs.stored_columns import StoredColumns
+from attncli.settings.record import RecordSpec
 
 RUNS_AT_ONCE, BYTES_AT_ONCE = 1000, 64 * 2**20
 RUNS_A_QUERY = 10_000
@@ -48,6 +49,11 @@ class Runs(NamedTuple):
     columns: StoredColumns
     runs: list[RunInfo]
     values: np.ndarray
+
+
+def model_of(settings: Mapping[str, Any]) -> Any:
+    """What the settings of a run call its model; a recording has the name or command of its program."""
+    return settings.get("model", settings.get("program"))
 
 
 class StepOnText(NamedTuple):
@@ -82,6 +88,10 @@ def _is_setting(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_is_setting, value))
     return not isinstance(value, dict) and not (isinstance(value, int) and abs(value) >= 2**63)
+
+
+def _is_recording(settings: Mapping[str, Any]) -> bool:
+    return settings["experiment"] == RecordSpec.experiment and isinstance(model_of(settings), str)
 
 
 class Reader:
@@ -217,11 +227,22 @@ class Reader:
                 continue
             if run.id is None or not (run.id.isascii() and run.id.isdecimal() and is_number(int(run.id))):
                 self.damaged[run.run] = "the number of its step is damaged"
-            elif not isinstance(self.settings[run.settings].get("model"), str):
+            elif not isinstance(model_of(self.settings[run.settings]), str):
                 self.damaged[run.run] = "its settings are damaged"
             else:
                 columns, _, values = self._neighbours(shape, [run], [packed])
                 yield StepOnText(int(run.id), run.settings, sentence, columns, values[0])
+
+    def has_recorded_calls(self) -> bool:
+        """Whether a run is a call that `attn record` heard, of a model of whatever program."""
+        return any(map(_is_recording, self.settings_in_use().values()))
+
+    def recorded_calls(self) -> Iterator[StepOnText]:
+        """The calls that were recorded, in their order, each as the step of its number."""
+        for runs in self.done():
+            for run, values in zip(runs.runs, runs.values, strict=True):
+                if _is_recording(self.settings[run.settings]):
+                    yield StepOnText(run.run, run.settings, None, runs.columns, values)
 
     def texts_of_steps(self) -> list[tuple[dict[str, Any], str | None]]:
         """The settings with which the steps of a training run were measured, each with its text."""

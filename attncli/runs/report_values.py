@@ -35,6 +35,7 @@ from attncli.runs.stored_columns import (
     StoredColumns,
     SurveyNumber,
     stack_and_name,
+    survey_number,
 )
 from attncli.settings.fields import SUMMARIES, Spec, in_group
 
@@ -578,6 +579,17 @@ def refuse_unknown(
                 for condition in missing
             )
         )
+
+
+def refuse_unmeasured(conditions: Sequence[Condition], known: Sequence[str], flag: str) -> None:
+    """UserError for conditions on what is measured of no head of a recording."""
+    lines = [
+        f"{flag} '{each}': no head has {each.name}{nearest(each.name, known)}; known: {listed(known)}"
+        for each in conditions
+        if (number := survey_number(each.name)) is None or number.statistic not in known
+    ]
+    if lines:
+        raise UserError(*lines)
 
 
 def _excess(condition: Condition, values: np.ndarray) -> np.ndarray:

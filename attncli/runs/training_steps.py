@@ -1,6 +1,6 @@
 """The steps of a training run as runs of a store: for each text one, whose id is the step's number."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
@@ -26,13 +26,23 @@ from attncli.report_parts import versions
 from attncli.runs.chunks import Chunk, ChunkResult
 from attncli.runs.packing import Packed, packed, rounded
 from attncli.runs.plan import Item, Job, Plan, RunKeys, canonical, resolved_settings
-from attncli.runs.reading import Reader, StepOnText
-from attncli.runs.report_values import Condition, Expectations, parse_conditions, refuse_unknown, values_of
+from attncli.runs.reading import Reader, StepOnText, model_of
+from attncli.runs.report_values import (
+    Condition,
+    Expectations,
+    parse_conditions,
+    refuse_unknown,
+    refuse_unmeasured,
+    values_of,
+)
 from attncli.runs.store import STEP, Store
 from attncli.runs.stored_columns import StoredColumn, StoredColumns, survey_columns_of, survey_number
 from attncli.settings.heads import HeadsSpec
+from attncli.settings.record import RECORDED_STATISTICS, WatchedModuleSpec
 
 LOSS = StoredColumn("loss")
+StepSpec = HeadsSpec | WatchedModuleSpec
+"""What a step is measured by: a survey of a text, or a call of any module."""
 
 
 @lru_cache(maxsize=64)
@@ -45,15 +55,19 @@ class MeasuredStep(NamedTuple):
     """What was measured of a step on one text: its settings, the key of the run, columns and values."""
 
     step: int
-    spec: HeadsSpec
+    spec: StepSpec
     key: bytes
     columns: StoredColumns
     values: np.ndarray
 
 
-def key_of_step(spec: HeadsSpec, step: int) -> bytes:
+def _sentence(spec: StepSpec) -> str | None:
+    return spec.sentence if isinstance(spec, HeadsSpec) else None
+
+
+def key_of_step(spec: StepSpec, step: int) -> bytes:
     """SHA-256 of the settings, the text and the step."""
-    settings = {**resolved_settings(spec), "sentence": spec.sentence}
+    settings = {**resolved_settings(spec), "sentence": _sentence(spec)}
     return sha256(canonical({"experiment": spec.experiment, "settings": settings, "step": step})).digest()
 
 
@@ -65,7 +79,7 @@ def content_key(spec: HeadsSpec, step: int, commit: str | None = None) -> bytes:
 
 
 def measured_step(
-    step: int, spec: HeadsSpec, key: bytes, report: Report, loss: float | None = None
+    step: int, spec: StepSpec, key: bytes, report: Report, loss: float | None = None
 ) -> MeasuredStep:
     """The values of a survey of heads, rounded as in a store, and the loss of the step where it is known."""
     columns, values = values_of(report)
@@ -94,11 +108,14 @@ def store_step(store: Store, measured: Sequence[MeasuredStep]) -> None:
     store.write(Chunk(tuple(chunk)), result)
 
 
-def parse_expectations(texts: Sequence[str], specs: Sequence[HeadsSpec], flag: str) -> tuple[Condition, ...]:
+def parse_expectations(texts: Sequence[str], specs: Sequence[StepSpec], flag: str) -> tuple[Condition, ...]:
     """The conditions on the statistics of each head, or on a number of a step; UserError for another name."""
     conditions = parse_conditions(texts, flag, numbers_only=True)
     of_heads = [condition for condition in conditions if condition.name not in (LOSS.statistic, *OF_A_STEP)]
-    refuse_unknown(of_heads, specs, rows=False, flag=flag)
+    if isinstance(specs[0], WatchedModuleSpec):
+        refuse_unmeasured(of_heads, [LOSS.statistic, *OF_A_STEP, *RECORDED_STATISTICS], flag)
+    else:
+        refuse_unknown(of_heads, specs, rows=False, flag=flag)
     return conditions
 
 
@@ -173,6 +190,8 @@ class StoredSteps:
     statistics: Sequence[str] | None = MAIN_STATISTICS
     """Which of them are read; None for all."""
     steps: list[int] = field(default_factory=list)
+    are_calls: bool = False
+    """Whether they are recorded calls of a program, each on inputs of its own."""
     grids: dict[str, dict[str, list[np.ndarray]]] = field(default_factory=dict)
     single: list[dict[str, float]] = field(default_factory=list)
 
@@ -192,8 +211,9 @@ class StoredSteps:
 
     @property
     def name(self) -> str:
-        """The model's folder or name."""
-        return Path(str(self.settings.get("model"))).name
+        """The model's folder or name; of a recording its program, which is no path."""
+        name = str(model_of(self.settings))
+        return Path(name).name if "model" in self.settings else name
 
     def losses(self) -> list[float | None] | None:
         """The loss of each step, None where it is not known; None where it is known of none."""
@@ -248,19 +268,40 @@ def text_key(settings: Mapping[str, Any], sentence: str | None) -> bytes:
     return canonical([{**settings, "model": None}, sentence])
 
 
-def text_of(spec: HeadsSpec) -> bytes:
-    """The `text_key` of what a survey measures."""
-    return text_key({"experiment": spec.experiment, **resolved_settings(spec)}, spec.sentence)
+def settings_of(spec: StepSpec) -> dict[str, Any]:
+    """The settings as those of a run of a store."""
+    return {"experiment": spec.experiment, **resolved_settings(spec)}
+
+
+def text_of(spec: StepSpec) -> bytes:
+    """The `text_key` of what is measured."""
+    return text_key(settings_of(spec), _sentence(spec))
+
+
+def has_steps(reader: Reader) -> bool:
+    """Whether a store has steps of a training run, or recorded calls, which are steps, too."""
+    return reader.has_steps() or reader.has_recorded_calls()
+
+
+def steps_in(reader: Reader) -> Iterator[StepOnText]:
+    """The steps of the training run that a store is of; else the calls that were recorded."""
+    return reader.steps() if reader.has_steps() else reader.recorded_calls()
 
 
 def stored_steps(reader: Reader, statistics: Sequence[str] | None = MAIN_STATISTICS) -> list[StoredSteps]:
-    """The steps of a store on each of its texts; those of checkpoints, each its own model, together."""
-    of_texts: dict[bytes, StoredSteps] = {}
-    for step in reader.steps():
+    """The steps of a store on each of its texts; those of checkpoints, each its own model, together.
+
+    Recorded calls go together where they are of one program and of the same modules.
+    """
+    of_texts: dict[tuple[bytes, StoredColumns], StoredSteps] = {}
+    are_calls = not reader.has_steps()
+    for step in steps_in(reader):
         settings = reader.settings[step.settings]
-        text = text_key(settings, step.sentence)
-        if text not in of_texts:
-            of_texts[text] = StoredSteps({**settings, "sentence": step.sentence}, statistics)
-        of_texts[text].settings["model"] = settings["model"]
-        of_texts[text].add(step)
+        key = text_key(settings, step.sentence), (step.columns if are_calls else ())
+        if key not in of_texts:
+            named = {**settings, "sentence": step.sentence}
+            of_texts[key] = StoredSteps(named, statistics, are_calls=are_calls)
+        if "model" in settings:
+            of_texts[key].settings["model"] = settings["model"]
+        of_texts[key].add(step)
     return list(of_texts.values())

@@ -5,6 +5,8 @@ import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from hashlib import sha256
 from operator import index
 from os import fspath
 from pathlib import Path
@@ -13,16 +15,29 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from transformers import PreTrainedModel
 
 from attncli.arguments import Conditions, Every, FilePath, Seed, Size, checked, conditions
 from attncli.errors import UserError, WriteError
+from attncli.measure.recorded import Recorder
 from attncli.measure.training import step_rows
 from attncli.models.capture import undisturbed
 from attncli.models.in_turn import random_numbers_kept
-from attncli.models.loading import borrowed, is_sharded, measuring, short_name, unwrapped
+from attncli.models.listening import Listener
+from attncli.models.listening import reading as reading_recorded
+from attncli.models.loading import (
+    borrowed,
+    is_sharded,
+    measuring,
+    short_name,
+    unwrapped,
+)
 from attncli.models.pretrained import read_text
 from attncli.report import Report
-from attncli.runs.reading import StepOnText, reading
+from attncli.runs.plan import resolved_settings
+from attncli.runs.reading import StepOnText, model_of, reading
 from attncli.runs.report_values import Expectations
 from attncli.runs.runner import model_page_of
 from attncli.runs.store import Store, open_store
@@ -30,11 +45,13 @@ from attncli.runs.store_files import check_header
 from attncli.runs.training_steps import (
     LOSS,
     MeasuredStep,
+    StepSpec,
     StoredSteps,
     broken_at,
     key_of_step,
     measured_step,
     parse_expectations,
+    settings_of,
     store_step,
     stored_values,
     text_key,
@@ -43,14 +60,21 @@ from attncli.runs.training_steps import (
 )
 from attncli.settings.fields import Given, checked_spec
 from attncli.settings.heads import HeadsSpec
+from attncli.settings.record import WatchedModuleSpec
 from attncli.settings.text import Texts
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
+NUM_TOKENS = 24
+
 
 class Watch:
     """Measures the heads of a model while it trains: on random tokens read twice, and on a `text`, if given.
+
+    Any other module, which transformers does not know, is called with `inputs` instead, the same at each
+    step: a tensor, a tuple of arguments or a dict of named ones; whole numbers of one row are its tokens. Of
+    its attention that is measured which `attncli.record` hears.
 
     Every `every` steps each statistic of a survey is measured of each head (`heads`), and kept in the
     `store`, which `attn watch` shows while it grows; without a store only the last step is kept. The model
@@ -70,18 +94,20 @@ class Watch:
     def __init__(
         self,
         model: Any,
-        tokenizer: Any,
+        tokenizer: Any = None,
         *,
+        inputs: Any = None,
         every: Every = 100,
         store: FilePath | None = None,
         text: str | None = None,
-        num_tokens: Size = 24,
+        num_tokens: Size = NUM_TOKENS,
         seed: Seed = 0,
         expect: Conditions = (),
         on_fail: Literal["warn", "raise"] = "warn",
         resume: bool = False,
     ) -> None:
-        self._model = unwrapped(model)  # in each process: one that fails alone leaves the others waiting
+        # In each process: one that fails alone leaves the others waiting.
+        self._model = _unwrapped_model(model) if inputs is None else _unwrapped_module(model)
         self.every, self.on_fail = every, on_fail
         self.heads: list[dict[str, Any]] = []
         self.last_step: int | None = None
@@ -96,22 +122,20 @@ class Watch:
         self.is_measuring = is_first_process()
         if not self.is_measuring:
             return
+        self._probe: _TextProbe | _InputsProbe
         with self._undisturbed():
-            self._specs = _specs_of(self._model, text, num_tokens, seed)
-            self._expectations = Expectations(parse_expectations(conditions(expect), self._specs, "expect"))
+            if inputs is None:
+                self._probe = _TextProbe(self._model, tokenizer, text, num_tokens, seed)
+            else:
+                _refuse_beside_inputs(tokenizer, text, num_tokens)
+                self._probe = _InputsProbe(self._model, inputs)
+            specs = self._probe.specs
+            self._expectations = Expectations(parse_expectations(conditions(expect), specs, "expect"))
             # All that is tried once for a model is tried now, so that nothing is left to fail as it trains.
-            with borrowed(str(self._specs[0].model), self._model, tokenizer) as self._pretrained:
-                self._page = model_page_of(self._specs[0])
-                first, *others = self._specs
-                self._readings = [
-                    self._page.read(first, Texts(), self._pretrained, _generator(first)),
-                    *(read_text(self._pretrained, str(spec.sentence), truncate=None) for spec in others),
-                ]
-                self._reports()
-            self._reports()
+            self._probe.begin()
             if store is not None:
                 path = Path(fspath(store))
-                self._store = self._open.enter_context(opened(path, self._specs, resume=resume))
+                self._store = self._open.enter_context(opened(path, specs, resume=resume))
 
     def __enter__(self) -> Self:
         return self
@@ -248,17 +272,13 @@ class Watch:
             count = f"{len(lost)} heads have" if len(lost) > 1 else "1 head has"
             self._warn("numbers", f"step {measured.step}: {count} no number (NaN), {lost[0]} the first")
 
-    def _reports(self) -> list[Report]:
-        pairs = zip(self._specs, self._readings, strict=True)
-        return [self._page.reports([spec], [read], self._pretrained, None)[0] for spec, read in pairs]
-
     def _measured(self, step: int, loss: float | None) -> list[MeasuredStep] | None:
         """What is measured now; None, with a warning, where that is not possible any more."""
         if is_sharded(self._model):
             self._warn("model", "weights are in parts on several processes now: nothing is measured")
             return None
         try:
-            reports = self._reports()
+            reports = self._probe.reports()
         except Exception as error:  # whatever it is, the training goes on
             self._warn(
                 "model",
@@ -267,7 +287,8 @@ class Watch:
             return None
         self.heads = [dict(row) for row in reports[0].table("heads")]
         measured: list[MeasuredStep] = []
-        for spec, report in zip(self._specs, reports, strict=True):
+        specs: Sequence[StepSpec] = self._probe.specs
+        for spec, report in zip(specs, reports, strict=True):
             of_first = None if measured else loss
             measured.append(measured_step(step, spec, key_of_step(spec, step), report, of_first))
         return measured
@@ -318,6 +339,164 @@ def is_first_process() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK"))
 
 
+def _unwrapped_model(model: Any) -> PreTrainedModel:
+    """The transformers model inside a wrapper. UserError, with what to do, for a module that has none."""
+    parts = model.modules() if isinstance(model, nn.Module) else ()
+    is_of_peft = hasattr(model, "get_base_model")
+    if not is_of_peft and not any(isinstance(part, PreTrainedModel) for part in parts):
+        name = type(model).__name__
+        raise UserError(
+            f"model: must be a transformers PreTrainedModel (got {name}); of any other module give inputs, "
+            "what it is called with at each measured step: attncli.Watch(model, inputs=x)"
+        )
+    return unwrapped(model)
+
+
+def _unwrapped_module(model: Any) -> nn.Module:
+    """The module inside a wrapper of torch.compile, DDP or DataParallel, or the unwrapped module itself.
+
+    UserError for what is no module, and for weights split over processes.
+    """
+    inner = model
+    while hasattr(inner, "_orig_mod") or isinstance(inner, DistributedDataParallel | DataParallel):
+        inner = inner._orig_mod if hasattr(inner, "_orig_mod") else inner.module
+    if not isinstance(inner, nn.Module):
+        raise UserError(f"model: must be a torch.nn.Module (got {type(inner).__name__})")
+    if is_sharded(model) or is_sharded(inner):
+        raise UserError(
+            "model: its weights are in parts on several processes (FSDP, tensor parallel, ZeRO-3), and one "
+            "process alone cannot run it: attn record -o run.db -- COMMAND hears each of them"
+        )
+    return inner
+
+
+class _TextProbe:
+    """What a transformers model is measured on: random tokens read twice, and a text, where one is given."""
+
+    def __init__(self, model: Any, tokenizer: Any, text: str | None, num_tokens: int, seed: int) -> None:
+        self._model, self._tokenizer = model, tokenizer
+        self.specs = _specs_of(model, text, num_tokens, seed)
+        self._page = model_page_of(self.specs[0])
+
+    def begin(self) -> None:
+        """Read and measure for the first time. UserError for a model that cannot be measured."""
+        first, *others = self.specs
+        with borrowed(str(first.model), self._model, self._tokenizer) as self._pretrained:
+            self._readings = [
+                self._page.read(first, Texts(), self._pretrained, _generator(first)),
+                *(read_text(self._pretrained, str(spec.sentence), truncate=None) for spec in others),
+            ]
+            self.reports()
+        self.reports()
+
+    def reports(self) -> list[Report]:
+        """A survey of each text."""
+        pairs = zip(self.specs, self._readings, strict=True)
+        return [self._page.reports([spec], [read], self._pretrained, None)[0] for spec, read in pairs]
+
+
+class _InputsProbe:
+    """What any other module is called with, and which of its attention is heard meanwhile."""
+
+    def __init__(self, module: nn.Module, inputs: Any) -> None:
+        self._module, self._inputs = module, _copied(inputs)
+        self._tokens = _tokens_of(inputs)
+        content = sha256("".join(map(_digest, _parts_of(inputs))).encode()).hexdigest()
+        sizes = ", ".join(map(_size, _tensors_of(inputs)))
+        named = {"program": type(module).__name__, "calls": "all", "inputs": sizes, "content": content}
+        self.specs = [WatchedModuleSpec.model_validate(named)]
+
+    def begin(self) -> None:
+        """Measure for the first time. UserError where the module cannot be called so, or nothing is heard."""
+        name = type(self._module).__name__
+        try:
+            self.reports()
+        except UserError:
+            raise
+        except Exception as error:  # whatever a module raises
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(f"inputs: {name} cannot be called with them: {said}") from error
+
+    def reports(self) -> list[Report]:
+        """What the heads of the module do."""
+        (spec,) = self.specs
+        recorder = Recorder(tokens=self._tokens)
+        listener = Listener(recorder.take, calls="all")
+        inputs = _copied(self._inputs)  # a module may change what it is given
+        with torch.no_grad(), listener.listening():
+            if isinstance(inputs, Mapping):
+                self._module(**inputs)
+            elif isinstance(inputs, tuple | list):
+                self._module(*inputs)
+            else:
+                self._module(inputs)
+        if not recorder.has_heard:
+            raise UserError(
+                f"model: no attention was heard in {spec.program}: neither torch's own functions nor a "
+                "softmax whose result reaches a product"
+            )
+        with reading_recorded():
+            survey = recorder.result(listener.counts)
+        return [Report(spec.experiment, resolved_settings(spec), {}, result=replace(survey, notes=()))]
+
+
+def _refuse_beside_inputs(tokenizer: Any, text: str | None, num_tokens: int) -> None:
+    given = {"tokenizer": tokenizer is not None, "text": text is not None}
+    given |= {"num_tokens": num_tokens != NUM_TOKENS}
+    if names := [name for name, is_given in given.items() if is_given]:
+        raise UserError(f"inputs: are what the model is called with: leave out {' and '.join(names)}")
+
+
+def _parts_of(inputs: Any) -> Iterator[Any]:
+    """The tensors and other values in arguments of a module, whatever lists, tuples and dicts they lie in."""
+    if isinstance(inputs, Mapping | tuple | list):
+        for part in inputs.values() if isinstance(inputs, Mapping) else inputs:
+            yield from _parts_of(part)
+    else:
+        yield inputs
+
+
+def _tensors_of(inputs: Any) -> list[torch.Tensor]:
+    return [part for part in _parts_of(inputs) if isinstance(part, torch.Tensor)]
+
+
+def _copied(inputs: Any) -> Any:
+    """The same arguments with copies of the tensors."""
+    if isinstance(inputs, torch.Tensor):
+        return inputs.detach().clone()
+    if isinstance(inputs, Mapping):
+        return {name: _copied(part) for name, part in inputs.items()}
+    if type(inputs) in (tuple, list):
+        return type(inputs)(map(_copied, inputs))
+    return inputs
+
+
+def _size(tensor: torch.Tensor) -> str:
+    """`1 × 48 int64`"""
+    sizes = " × ".join(map(str, tensor.shape)) or "1"
+    return f"{sizes} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _digest(part: Any) -> str:
+    """Equal for equal tensors and plain values; of anything else its class."""
+    if isinstance(part, torch.Tensor):
+        dense = part.detach().to_dense().cpu().reshape(-1)
+        return sha256(_size(part).encode() + dense.view(torch.uint8).numpy().tobytes()).hexdigest()
+    return repr(part) if isinstance(part, str | int | float | None) else type(part).__name__
+
+
+def _tokens_of(inputs: Any) -> list[str] | None:
+    """The names of tokens: the first whole numbers of one row among the arguments. None where there are none.
+
+    Equal tokens are what patterns of repeated tokens need.
+    """
+    for tensor in _tensors_of(inputs):
+        is_whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+        if is_whole and tensor.ndim and tensor.numel() == tensor.shape[-1] > 1:
+            return [str(number) for number in tensor.flatten().tolist()]
+    return None
+
+
 def _specs_of(model: Any, text: str | None, num_tokens: int, seed: int) -> list[HeadsSpec]:
     """The settings of the survey of each text, as those of `attn heads` on that model."""
     name = short_name(getattr(model, "name_or_path", "") or type(model).__name__)
@@ -338,7 +517,7 @@ def _generator(spec: HeadsSpec) -> torch.Generator:
 
 
 @contextmanager
-def opened(path: Path, specs: Sequence[HeadsSpec], *, resume: bool) -> Iterator[Store]:
+def opened(path: Path, specs: Sequence[StepSpec], *, resume: bool) -> Iterator[Store]:
     """A store for the steps of a training run, for one process at a time.
 
     UserError for one that has steps already, unless it is to `resume` and these are of the same settings.
@@ -351,7 +530,7 @@ def opened(path: Path, specs: Sequence[HeadsSpec], *, resume: bool) -> Iterator[
         yield store
 
 
-def _check_earlier(path: Path, store: Store, specs: Sequence[HeadsSpec], *, resume: bool) -> None:
+def _check_earlier(path: Path, store: Store, specs: Sequence[StepSpec], *, resume: bool) -> None:
     steps = sorted({*store.steps().values()})
     if not steps:
         raise UserError(f"store: {path} has runs that are no steps of a training run: give another name")
@@ -360,10 +539,10 @@ def _check_earlier(path: Path, store: Store, specs: Sequence[HeadsSpec], *, resu
         raise UserError(f"store: {have}: give another name, or resume=True where this run goes on from it")
     with reading(path) as reader:
         stored = reader.texts_of_steps()
-    models = {settings["model"] for settings, _ in stored}
+    models = {model_of(settings) for settings, _ in stored}
     texts = {text_key(*text) for text in stored}
-    if models != {specs[0].model} or texts != set(map(text_of, specs)):
-        raise UserError(f"resume: {have} of another model, or on other texts: give another name")
+    if models != {model_of(settings_of(specs[0]))} or texts != set(map(text_of, specs)):
+        raise UserError(f"resume: {have} of another model, or on other texts or inputs: give another name")
 
 
 def _trainer_callback(watch: Watch) -> "TrainerCallback":

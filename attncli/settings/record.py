@@ -2,7 +2,12 @@
 
 from typing import ClassVar, Literal
 
+from attncli.core.names import HEAD_STATISTICS, OF_ASKED
 from attncli.settings.fields import Spec
+
+OF_MODELS = (*OF_ASKED, "high_norm_mass", "value_norm", "induction_stripe")
+"""Statistics that no recording has: they need a vocabulary, or the model's own modules."""
+RECORDED_STATISTICS = tuple(name for name in HEAD_STATISTICS if name not in OF_MODELS)
 
 
 class RecordSpec(Spec):
@@ -22,3 +27,13 @@ class RecordSpec(Spec):
     def unused_keys(self) -> frozenset[str]:
         """Seed and device are the program's own."""
         return frozenset({"seed", "device"})
+
+
+class WatchedModuleSpec(RecordSpec):
+    """A module, by its class, that `attncli.Watch` calls at each measured step.
+
+    `inputs` are the sizes of what it is called with, `content` is SHA-256 of their numbers.
+    """
+
+    inputs: str = ""
+    content: str = ""

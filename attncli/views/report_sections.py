@@ -177,7 +177,10 @@ def text_line(report: Report, display: Display) -> Paragraph:
     """What the model read, on one line."""
     spec = report.spec
     if spec.get("probe"):
-        return Paragraph(f"probe: {spec.get('num_tokens')} random tokens, twice", "")
+        ships = ". It ships with attn: attn watch RUN shows yours" if spec.get("ships_with_attn") else ""
+        return one_line(f"probe: {spec.get('num_tokens')} random tokens, twice{ships}", display)
+    if inputs := spec.get("inputs"):
+        return one_line(f"inputs: {inputs}", display)
     group = f", group {spec['text_group']}" if spec.get("text_group") else ""
     texts = f"texts {spec['texts']}{group}" if spec.get("texts") else ""
     if report.pictures:

@@ -222,9 +222,13 @@ class LinesOverSteps(Element):
 
 
 def _statistics_and_loss(report: Report) -> list[str]:
-    """The numbers of steps but for the counts of patterns, which have lines with the strongest head."""
-    cells = report.result_of(HeadsInTraining).steps.cells
-    return [name for name in cells if name != "step" and not name.endswith(COUNT)]
+    """The numbers of steps but for the counts of patterns, which have lines with the strongest head.
+
+    Without those that no step has, as induction where nobody knows which tokens are equal.
+    """
+    steps = report.result_of(HeadsInTraining).steps
+    names = [name for name in steps.cells if name != "step" and not name.endswith(COUNT)]
+    return [name for name in names if np.isfinite(steps.column(name)).any()]
 
 
 def _statistics_of_head(report: Report) -> list[str]:

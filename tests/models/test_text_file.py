@@ -90,7 +90,9 @@ def test_one_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        ('{"sentence": "a"}', "sentence: unknown key"),
+        ('{"txt": "a"}', "txt: unknown key (did you mean 'text'?)"),
+        ('{"prompt": "a"}', "text: must be given (unknown: prompt)"),
+        ('{"text": "a", "sentence": "b"}', "sentence: unknown key"),
         ("[]", 'must be an object like {"text": "..."}'),
         ('{"text": ""}', "text: must hold at least one token (got an empty text)"),
         ('{"text": "a", "group": [1]}', "group: must be text or a whole number (got [1])"),
@@ -108,10 +110,11 @@ def test_what_is_wrong_is_said_at_its_line(tmp_path: Path, line: str, error: str
 
 def test_no_more_errors_than_a_screen_takes(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    path.write_bytes(b"\xff\n" * 100)
+    path.write_bytes(b"\xff\n" * 100 + b"".join(b"%s\xff\n" % (b"a" * number) for number in range(1, 100)))
     with pytest.raises(UserError) as caught:
         TextFile(str(path)).count()
     assert len(caught.value.lines) == MOST_LINES + 1
+    assert caught.value.lines[0] == f"{path}:1: is not UTF-8 text (byte 0) (and on 99 more lines)"
     path.write_text("\n \n")
     with pytest.raises(UserError, match="holds no text"):
         TextFile(str(path)).count()

@@ -72,7 +72,7 @@ def test_the_form_of_a_line(tmp_path: Path) -> None:
         ({"ids": [2], "tokens": ["\ud800"]}, "tokens[0]: must be valid UTF-8 text"),
         ({"ids": [2], "tokens": "a"}, "tokens: must be a list of labels (got 'a')"),
         ({"ids": [2], "text": "a"}, "ids: cannot be combined with text"),
-        ({"tokens": ["a"]}, "tokens: unknown key"),
+        ({"tokens": ["a"]}, "text: must be given: tokens are labels of ids"),
         ({"ids": [2], "token": ["a"]}, "token: unknown key"),
     ],
 )

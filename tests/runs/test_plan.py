@@ -131,8 +131,19 @@ def test_context_and_id_come_from_json_lines(tmp_path: Path) -> None:
     assert [job.prompt for job in plan.jobs()] == [TextLine(1, "a", "7", context="b"), TextLine(2, "c")]
 
 
+@pytest.mark.parametrize(
+    ("suffix", "text"), [("jsonl", '{"text": "a b", "answer": "c"}'), ("csv", "answer,text\nc,a b\n")]
+)
+def test_a_sentence_may_be_called_a_text(suffix: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / f"p.{suffix}").write_text(text)
+    with PromptFile(str(tmp_path / f"p.{suffix}")) as prompts:
+        assert [(line.text, line.answer) for line in prompts] == [("a b", "c")]
+
+
 ERRORS = [
-    ('{"sentnce": "a"}', ["sentnce: unknown key (did you mean 'sentence'?)", "sentence: must be given"]),
+    ('{"sentnce": "a"}', ["sentnce: unknown key (did you mean 'sentence'?)"]),
+    ('{"zzz": "a", "label": 1}', ["sentence: must be given (unknown: zzz, label)"]),
+    ('{"sentence": "a", "text": "b"}', ["text: unknown key (did you mean 'sentence'?)"]),
     (
         '{"z": 1, "a": 2, "m": 3, "sentence": "x"}',
         ["z: unknown key", "a: unknown key", "m: unknown key"],
@@ -187,7 +198,13 @@ def test_bad_lines_of_a_text_file(tmp_path: Path) -> None:
 def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         plan_of(tmp_path, "experiment: self", "...\n" * 5000)
+    (line,) = caught.value.lines
+    assert ".txt:1: " in line and line.endswith(" keeps it) (and on 4,999 more lines)")
+    with pytest.raises(UserError) as caught:
+        lines = (f'{{"sentence": {number}}}\n' for number in [*range(5000), 3])
+        plan_of(tmp_path, "experiment: self", "".join(lines), suffix="jsonl")
     assert len(caught.value.lines) == MOST_LINES + 1
+    assert caught.value.lines[3].endswith("jsonl:4: sentence: must be text (got 3) (and on 1 more line)")
     assert caught.value.lines[-1].endswith("and 4,980 errors more")
 
 

@@ -652,3 +652,114 @@ def test_heads_without_a_number_are_told(tokenizer: PreTrainedTokenizerBase) -> 
             model.transformer.h[1].attn.c_attn.weight.fill_(torch.nan)
         with pytest.warns(RuntimeWarning, match="step 2: 3 heads have no number \\(NaN\\), 1:0 the first"):
             watch.step(2)
+
+
+class CausalLayer(nn.Module):
+    """Three heads, one after another and by hand, in a model that transformers does not know."""
+
+    num_heads = 3
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.parts, self.dropout = nn.Linear(dim, 3 * dim), nn.Dropout(0.2)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        texts, tokens, dim = hidden.shape
+        query, key, value = (
+            self.parts(hidden).view(texts, tokens, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        )
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return hidden + self.dropout(mixed.transpose(1, 2).reshape(texts, tokens, dim))
+
+
+class OwnModel(nn.Module):
+    """Two such layers between an embedding and the scores of the next token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.scores = nn.Embedding(11, 12), nn.Linear(12, 11)
+        self.layers = nn.Sequential(CausalLayer(12), CausalLayer(12))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.scores(self.layers(self.embedding(tokens)))
+
+
+TWICE = torch.tensor([[1, 5, 3, 1, 5, 3, 7]])
+
+
+def own_model_trained(watches: bool, store: Path | None = None) -> tuple[OwnModel, list[object], list[float]]:
+    """The model, the bytes of its weights and buffers with the next random number, entropies by step."""
+    model, entropies = OwnModel(), list[float]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    handle = model.layers.register_forward_hook(lambda *_: None)
+    watch = Watch(model, inputs=TWICE, every=2, store=store) if watches else None
+    seeded()
+    for step in range(5):
+        optimizer.zero_grad()
+        loss = model(torch.randint(11, (2, 5))).logsumexp(dim=-1).mean()
+        loss.backward()
+        optimizer.step()
+        if watch is not None and watch.step(step, loss=loss) is not None:
+            model.eval()
+            with torch.no_grad(), attncli.record(tokens=[str(token) for token in TWICE[0].tolist()]) as seen:
+                model(TWICE)
+            model.train()
+            for layer in model.layers:
+                layer.calls -= 1
+            for row, expected in zip(watch.heads, seen.heads, strict=True):
+                assert {name: row[name] for name in ("layer", "head", "pattern")} == {
+                    name: expected[name] for name in ("layer", "head", "pattern")
+                }
+                assert [row["entropy"], row["induction"]] == [expected.entropy, expected.induction]
+            entropies.append(float(seen.heads.column("entropy").mean()))
+        assert model.training and list(model.layers._forward_hooks) == [handle.id]
+    if watch is not None:
+        watch.close()
+    weights = {name: value.numpy().tobytes() for name, value in model.state_dict().items()}
+    return model, [weights, torch.rand(1).item()], entropies
+
+
+def test_any_module_is_called_with_the_same_inputs_at_each_step(tmp_path: Path) -> None:
+    store = tmp_path / "run.db"
+    _, without, _ = own_model_trained(False)
+    model, watched, entropies = own_model_trained(True, store)
+    assert watched == without
+    steps = steps_in(store)
+    assert steps.steps == [0, 2, 4] and steps.name == "OwnModel" and len({*entropies}) == 3
+    rows = steps.of_all_heads().steps
+    assert rows.column("mean_entropy").tolist() == pytest.approx(entropies, abs=1e-6)
+    assert np.isfinite(rows.column("loss")).all() and np.isfinite(rows.column("largest_induction")).all()
+    with pytest.raises(
+        UserError, match="has steps 0 to 4 of a run of another model, or on other texts or inp"
+    ):
+        Watch(model, inputs=TWICE + 1, store=store, resume=True)
+    with Watch(model, inputs=TWICE, every=2, store=store, resume=True) as again:
+        again.step(4)
+    with torch.autocast("cpu", dtype=torch.bfloat16), attncli.record() as seen:
+        named = Watch(nn.DataParallel(model), inputs={"tokens": TWICE}, every=1)
+        assert named.step(4) is not None and named.heads == again.heads
+        model(TWICE)
+    assert len(seen.heads) == 6
+
+
+NO_INPUTS = "of any other module give inputs, what it is called with at each measured step: attncli.Watch"
+OF_OWN_MODELS = [
+    ({}, NO_INPUTS),
+    ({"inputs": TWICE.float()}, "inputs: OwnModel cannot be called with them: RuntimeError: Expected tensor"),
+    ({"inputs": TWICE, "text": "a"}, "inputs: are what the model is called with: leave out text"),
+    (
+        {"inputs": TWICE, "expect": "entrop < 3"},
+        r"no head has entrop \(did you mean 'entropy'\?\); known: lo",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "line"), OF_OWN_MODELS, ids=[line[:20] for _, line in OF_OWN_MODELS])
+def test_what_another_module_lacks_is_one_line(given: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        Watch(OwnModel(), **given)
+    with pytest.raises(UserError, match="model: no attention was heard in Linear: "):
+        Watch(nn.Linear(3, 2), inputs=torch.ones(2, 3))
