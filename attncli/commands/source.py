@@ -73,6 +73,7 @@ class SourceSpec(ImageSpec):
     experiment = "source"
     title = "Where an answer came from"
     main_table = "sources"
+    parts = ("statistics", "sources", "answer", "heads")
     default_model = HeadsSpec.default_model
     needs_head = True
     group = "Input"
