@@ -420,6 +420,12 @@ def usual_groups(reader: Reader) -> list[str]:
     return [*groups, *(PLACES if reader.has_layers() else ())] or ["experiment"]
 
 
+def groups_there(reader: Reader) -> list[str]:
+    """What there is to group by: what was swept, layer and head, and the names of runs."""
+    layers = PLACES if reader.has_layers() else PLACES[1:]
+    return [*_swept(reader), *layers, *RUN_NAMES[: 3 if reader.all_runs else 2]]
+
+
 def with_layers(group_by: Sequence[str], reader: Reader) -> list[str]:
     """The groups, with the layer before the head of a model: head 1 of one layer is not that of another."""
     layer, head = PLACES
