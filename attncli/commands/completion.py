@@ -1,4 +1,4 @@
-"""What a shell completes of a value: models, their layers and heads, from headers alone; the names in stores."""
+"""What a shell completes of a value: models, their layers and heads, by headers alone; names in stores."""
 
 import io
 import os
