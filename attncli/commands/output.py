@@ -372,8 +372,12 @@ class Destination:
                 reports = said_while_written(reports, self.path, line)
                 if self._is_walked():
                     walk_steps(reports, write, stream, display)
-                else:
+                elif is_terminal or not self.view.is_for_screens:
                     write(reports, stream, display)
+                else:
+                    lines_written = UnpaddedLines(stream)
+                    write(reports, lines_written, display)
+                    lines_written.finish()
         except NoSuchTable as error:
             refuse_unknown("--show", error.name, error.names)
         except NothingToDraw as error:
@@ -547,6 +551,28 @@ def written_stream(path: Path | None, view: View) -> Iterator[IO[Any]]:
         stream.flush()
     except BrokenPipeError:
         raise ClosedPipe from None
+
+
+class UnpaddedLines(StringIO):
+    """Writes lines without the blanks that end them, which a terminal does not show and a diff does."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self.stream, self._begun = stream, ""
+
+    def write(self, text: str) -> int:
+        """Hand on the lines that end here."""
+        *lines, self._begun = (self._begun + text).split("\n")
+        self.stream.write("".join(f"{line.rstrip(' ')}\n" for line in lines))
+        return len(text)
+
+    def flush(self) -> None:
+        """Those that were handed on."""
+        self.stream.flush()
+
+    def finish(self) -> None:
+        """Hand on the last line, which has no end."""
+        self.stream.write(self._begun.rstrip(" "))
 
 
 Written = TypeVar("Written")
