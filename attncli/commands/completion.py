@@ -30,7 +30,7 @@ def completions(parameter: Parameter, given: Mapping[str, Any], start: str, *, o
         case "layer" | "head" | "full" | "ablate" | "heads" | "into" if model is not None:
             words = [*_places(model, with_heads=parameter.name in HEAD_KEYS)]
         case "statistic" | "group_by" if given.get("store"):
-            words = _names_in(Path(str(given["store"])), parameter.name)
+            words = _names_in(Path(str(given.get("store"))), parameter.name)
         case _:
             words = [word.replace(" ", "-") for word in parameter.choices]  # bash takes words for two
     before = start[: start.rfind(",") + 1] if parameter.kind == list[str] else ""
