@@ -148,7 +148,7 @@ def test_two_packages_are_seen_through_views_batches_and_exports(site: Path, tmp
     vectors -= vectors.mean(axis=0)
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     np.testing.assert_allclose(report("json")["tensors"]["similarity"]["values"], units @ units.T, atol=1e-6)
-    assert ended["table"].out.endswith("--centered  --show statistics  -o page.html\n")
+    assert ended["table"].out.endswith("--centered | --show statistics | -o page.html\n")
     for name in ("csv", "heatmap", "md"):
         assert "similarity" in ended[name].out
     assert "similarity" in (tmp_path / "x.html").read_text()
