@@ -441,7 +441,6 @@ def _report(
         [
             *_last_part(spec, reading.sourced),
             *_notes(spec, result, heads, is_kept=kept is not None, name=pretrained.name),
-            *result.notes,
         ],
         about=f"{pretrained.name}: {counted(len(result.sources), 'source')}, "
         f"{counted(len(reading.prompt.ids), 'token')} in the prompt, {len(result.ids)} in the answer.",
@@ -488,7 +487,7 @@ HOW_TO_READ = (
 def _notes(
     spec: SourceSpec, result: "AnswerSources", heads: Sequence[str], *, is_kept: bool, name: str
 ) -> list[str]:
-    notes = [*_order_notes(result)]
+    notes = [*_order_notes(result), *result.notes]
     if spec.model is None:
         notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
     if is_kept and heads:

@@ -99,7 +99,7 @@ class SourcedText:
             source.moved_to([moved for span in source.spans for moved in where[span]])
             for source in self.sources
         )
-        return SourcedText(placed.text, tuple(sources), is_whole=True)
+        return SourcedText(placed.text, tuple(sources), is_whole=True, asking=self.asking)
 
 
 SENTENCE_END = re.compile(r"[.!?][\"')\]\u2019\u201d]*\s+")
