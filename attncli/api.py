@@ -107,6 +107,11 @@ class NotebookReport(Report):
         """The page that `-o page.html` writes: self-contained, it opens without a network."""
         return _written("html", self, Display())
 
+    def __dir__(self) -> Iterable[str]:
+        """What is for users, so that a notebook's completion is no list of what views ask."""
+        hidden = (name for name in super().__dir__() if name.startswith("__"))
+        return [*hidden, *FOR_USERS]
+
     def __repr__(self) -> str:
         """The first screen, as wide as the terminal, without colour."""
         return _written("table", self, Display(width=get_terminal_size().columns)).rstrip("\n")
@@ -122,6 +127,13 @@ class NotebookReport(Report):
         )
         small = replace(self, tensors={}, notes=(*self.notes, advice))
         return _frame(small, small.to_html())
+
+
+FOR_USERS = (
+    *("table", "numbers", "tensors", "statistics", "result", "to_html", "to_data"),
+    *("experiment", "spec", "tokens", "context_tokens", "about", "how_to_read", "notes", "written", "steps"),
+)
+"""Of a report."""
 
 
 def _fields_of(report: Report) -> dict[str, Any]:
@@ -142,6 +154,11 @@ def _frame(report: Report, page: str) -> str:
         f'<iframe title="attn {escape(report.experiment)}" sandbox="allow-scripts" style="{STYLE}" '
         f'srcdoc="{escape(page)}"></iframe>'
     )
+
+
+def reads_model(experiment: str) -> bool:
+    """Whether there is a command of that name, and it can read a model."""
+    return experiment in SPECS and "model" in SPECS[experiment].model_fields
 
 
 OF_LOADING = ("device", "allow_download")

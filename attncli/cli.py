@@ -247,9 +247,16 @@ def _completed(parameter: "Parameter") -> Callable[[typer.Context, str], list[st
 
         row = COMMANDS.get(context.info_name or "")
         of_model = row is not None and row.group == "Models"
-        return completions(parameter, context.params, incomplete, of_model=of_model)
+        given = context.params | _arguments_before(context)
+        return completions(parameter, given, incomplete, of_model=of_model)
 
     return complete
+
+
+def _arguments_before(context: typer.Context) -> dict[str, str]:
+    """The arguments on a line whose last flag has no value yet, where they are left unread."""
+    names = [each.name for each in context.command.params if each.param_type_name == "argument"]
+    return {name: word for name, word in zip(names, context.args, strict=False) if name is not None}
 
 
 def _keyword(parameter: "Parameter") -> Keyword:

@@ -85,7 +85,7 @@ GivenHeadWeights = Annotated[LearnedWeights | Mapping[str, float] | None, by(_we
 class _Asked(NamedTuple):
     """How answers are written, read and explained; `split` and `chat` are of texts."""
 
-    split: Split
+    split: Split | None
     chat: bool
     max_new_tokens: int
     heads: Sequence[str]
@@ -95,7 +95,7 @@ class _Asked(NamedTuple):
 
 
 def _asked(
-    split: Split,
+    split: Split | None,
     chat: bool,
     max_new_tokens: int,
     num_runs: int,
@@ -116,7 +116,7 @@ def explanations(
     sources: SourcesOrPicture,
     *,
     ways: Ways = (),
-    split: Split = "sentence",
+    split: Split | None = None,
     chat: bool = False,
     answer: NonBlankText | None = None,
     max_new_tokens: Size = 24,
@@ -146,14 +146,21 @@ def explanations(
             if question is not None:
                 raise UserError("question: is not for a picture, of which nothing is asked: give None")
         elif not isinstance(reading, SourcedReading):
-            reading = _reading(pretrained, question, sourced_text(question, reading, split), chat=chat)
+            reading = _reading(pretrained, question, reading, split, chat=chat)
         return explanations_of(_read(pretrained, reading, answer, asked, on_text), [*ways])
 
 
 def _reading(
-    pretrained: Pretrained, question: str | None, sourced: SourcedText, *, chat: bool
+    pretrained: Pretrained,
+    question: str | None,
+    sources: str | Sequence[str] | SourcedText,
+    split: Split | None,
+    *,
+    chat: bool,
 ) -> SourcedReading:
-    if not chat and is_encoder(pretrained):
+    is_continued = chat or not is_encoder(pretrained)
+    sourced = sourced_text(question, sources, split, is_continued=is_continued)
+    if not is_continued:
         return read_for_encoder(pretrained, sourced, question)
     return read_sourced(pretrained, sourced.in_template(pretrained) if chat else sourced, key="sources")
 
@@ -298,13 +305,12 @@ def _read_prompts(
 
 
 def _prompt(
-    pretrained: Pretrained, prompt: SourcePrompt, split: Split, chat: bool
+    pretrained: Pretrained, prompt: SourcePrompt, split: Split | None, chat: bool
 ) -> SourcedReading | PictureCells:
     """One of many, as the model reads it."""
     if prompt.image is not None:
         return picture_cells(pretrained, read_picture(pretrained, prompt.image))
-    sourced = sourced_text(prompt.question, prompt.sources, split)
-    return _reading(pretrained, prompt.question, sourced, chat=chat)
+    return _reading(pretrained, prompt.question, prompt.sources, split, chat=chat)
 
 
 OF_PICTURE = ("image", "answer", "id", "right")

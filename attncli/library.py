@@ -624,7 +624,7 @@ def answer_sources(
     question: str | None,
     sources: Sources,
     *,
-    split: Split = "sentence",
+    split: Split | None = None,
     chat: bool = False,
     answer: NonBlankText | None = None,
     max_new_tokens: Size = 24,
@@ -637,9 +637,10 @@ def answer_sources(
 ) -> AnswerSources:
     """Which sources an answer came from: one that is given, or what the model writes.
 
-    `sources` are documents above the question, a text whose parts (`split`) are the sources, or a prompt of
-    your own with its sources. `heads`, as `retrieving_heads` chose them, are told apart from all heads;
-    `method` is weights, removal or sampled. `on_text` gets what is written as it comes, and a blank line
+    `sources` are documents above the question (with `split` their parts), a text whose parts are the sources
+    (sentences, or `split`; not what asks at its end, where no question is given), or a prompt of your own
+    with its sources. `heads`, as `retrieving_heads` chose them, are told apart from all heads; `method` is
+    weights, removal or sampled. `on_text` gets what is written as it comes, and a blank line
     after it. UserError for what the model cannot do; MemoryError.
     """
     from attncli.measure.sources import AnswerWork, answer_to

@@ -1,10 +1,12 @@
 """A model that is opened once and then asked, in a notebook or a program."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import wraps
+from inspect import Parameter, signature
 from typing import Any
 
-from attncli.api import NotebookReport, run
+import attncli
+from attncli.api import NotebookReport, reads_model, run
 from attncli.models import loading
 from attncli.models.pretrained import Pretrained
 
@@ -23,9 +25,53 @@ class NotebookModel(Pretrained):
         """
         return run("heads", model=self, sentence=text, **settings)
 
+    def why(self, text: str | Mapping[str, Any], **settings: Any) -> NotebookReport:
+        """Why the model says what it says next, head by head: the page of `attn why`."""
+        return run("why", model=self, sentence=text, **settings)
+
+    def ablate(self, text: str | Mapping[str, Any], **settings: Any) -> NotebookReport:
+        """What is lost without each head: the page of `attn ablate`."""
+        return run("ablate", model=self, sentence=text, **settings)
+
+    def circuit(self, text: str | Mapping[str, Any], **settings: Any) -> NotebookReport:
+        """Which heads write what other heads read: the page of `attn circuit`."""
+        return run("circuit", model=self, sentence=text, **settings)
+
+    def generate(self, text: str | Mapping[str, Any], **settings: Any) -> NotebookReport:
+        """What the model writes, and where it looks meanwhile: the page of `attn generate`."""
+        return run("generate", model=self, sentence=text, **settings)
+
     def run(self, experiment: str, **settings: Any) -> NotebookReport:
         """The report of the command of that name on this model: `run("self", sentence="a b", layer=3)`."""
         return run(experiment, model=self, **settings)
+
+    def __dir__(self) -> Iterable[str]:
+        """What is for users, so that a notebook's completion is no list of how models are read."""
+        hidden = (name for name in super().__dir__() if name.startswith("__"))
+        return [*hidden, *FOR_USERS]
+
+    def __getattr__(self, name: str) -> Any:
+        """AttributeError, which names the function or the command of that name that takes a model."""
+        ways = []
+        if name in attncli.__all__ and (arguments := _arguments(getattr(attncli, name))):
+            ways.append(f"attncli.{name}({', '.join(arguments)})")
+        if reads_model(name):
+            ways.append(f'model.run("{name}", sentence=...)')
+        message = f"{type(self).__name__} has no attribute {name!r}"
+        raise AttributeError(f"{message}: {' or '.join(ways)}" if ways else message)
+
+
+FOR_USERS = (
+    *("heads", "why", "ablate", "circuit", "generate", "run"),
+    *("name", "num_layers", "has_decoder", "device", "model", "tokenizer", "source"),
+)
+"""Of an open model: its questions, and what it is."""
+
+
+def _arguments(function: Any) -> list[str]:
+    """What has to be given to a function whose first argument is a model; nothing for any other."""
+    names = [each.name for each in signature(function).parameters.values() if each.default is Parameter.empty]
+    return names if names[:1] == ["model"] else []
 
 
 @wraps(loading.open_model)

@@ -297,7 +297,7 @@ def test_an_experiment_is_a_command(package: Package, tmp_path: Path) -> None:
     assert "similarity: 5 tokens, embedding random, embed_dim 5, centered true, seed 0" in package.attn(
         "similarity", *settings
     )
-    assert package.attn("similarity").endswith("--centered  --show statistics  -o page.html\n")
+    assert package.attn("similarity").endswith("--centered | --show statistics | -o page.html\n")
     assert "--centered" not in package.attn("similarity", "--centered").splitlines()[-1]
     config, store = tmp_path / "config.yaml", tmp_path / "runs.db"
     config.write_text("experiment: similarity\nsweep:\n  embed_dim: [4, 8]\n")

@@ -64,6 +64,7 @@ HeadNamesOrAll = Annotated[
 
 class AblateSpec(SurveyTextSpec, ImageSpec, SoundSpec):
     experiment = "ablate"
+    parts = ("statistics", "heads", "baseline")
     title = "What is lost without each head"
     needs_head = True
     examples = (

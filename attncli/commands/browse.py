@@ -18,6 +18,7 @@ from attncli.commands.command import (
     checked_display,
     color_depth,
     given_settings,
+    option,
     refuse_given,
     refuse_unknown,
     setting_options,
@@ -25,7 +26,7 @@ from attncli.commands.command import (
 from attncli.commands.experiment import errors_at
 from attncli.commands.output import first_words, progress_line
 from attncli.commands.show import ARRAY_FLAGS, opened
-from attncli.core.names import EFFECTS
+from attncli.core.names import EFFECTS, PLACE
 from attncli.errors import UserError
 from attncli.plain_text import note, readable_token
 from attncli.report import Report
@@ -41,15 +42,20 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "attn browse",
-    'attn browse --model ./my-model "the cat sat down because the cat was tired" --sort induction',
+    'attn browse --model ./my-model "the cat sat down because the cat was tired" --head 5:11 --from cat#2',
     'attn heads --maps self "the cat sat because it was tired" -o heads.json',
     "attn browse heads.json",
 )
 NEEDS_TERMINAL = (
     "browse: needs a terminal: {} is not a terminal (attn show REPORT --format heatmap writes to a pipe)"
 )
-# Settings of the survey that would leave out heads to browse.
-LEFT_OUT = ("statistic", "top")
+# Settings of the survey that would leave out heads to browse, or are about many texts.
+LEFT_OUT = (
+    *("statistic", "top", "table", "names", "texts", "text_group", "num_examples"),
+    *("relations", "pairs", "apart", "method", "symmetric", "apc", "folds", "find_heads", "by"),
+)
+LOOKING = "open at this token: cat, cat#2, 5, -1 or last"
+HEAD = option("--head", "Open at this head.", "LAYER:HEAD", group="Output", everyday="open at this head")
 SAVED_SUFFIXES = (".json", ".jsonl", ".ndjson", ".npz", ".npy", ".safetensors", ".pt", ".pth")
 WHOLE_TOKENS = 256
 """Up to so many every head's weights are kept; the browser scrolls. Beyond that pooled maps."""
@@ -92,7 +98,7 @@ def survey_spec(config: str | None, flags: dict[str, Any]) -> "tuple[HeadsSpec, 
     given = given_settings("heads", config, flags)
     for key in LEFT_OUT:
         if key in given and given[key].value is not None:
-            raise UserError(given[key].line(key, "is for attn heads: browse shows every head"))
+            raise UserError(given[key].line(key, "is for attn heads: browse shows every head on one text"))
     maps = given.setdefault("maps", Given("auto", "attn browse"))
     if maps.value == "none":
         raise UserError(maps.line("maps", "must be auto, self, cross or encoder (got none)"))
@@ -100,11 +106,15 @@ def survey_spec(config: str | None, flags: dict[str, Any]) -> "tuple[HeadsSpec, 
 
 
 class OpenModel:
-    """A model in memory and the text that it reads: what the browser asks of it, measured."""
+    """A model in memory and the text that it reads: what the browser asks of it, measured.
 
-    def __init__(self, spec: "HeadsSpec", pretrained: "Pretrained") -> None:
-        self.spec, self.pretrained = spec, pretrained
+    `looking` names the token whose row is shown first, at `position`.
+    """
+
+    def __init__(self, spec: "HeadsSpec", pretrained: "Pretrained", looking: Sequence[str] = ()) -> None:
+        self.spec, self.pretrained, self.looking = spec, pretrained, looking
         self.text = ""
+        self.position: int | None = None
 
     def survey(self, texts: Texts) -> Report:
         """What each head does on a text, or on the probe."""
@@ -112,17 +122,21 @@ class OpenModel:
 
         from attncli.commands.heads import read, report_each
         from attncli.models.loading import measuring
+        from attncli.models.token_names import check_tokens_named, positions_named
 
         spec, pretrained = self.spec, self.pretrained
         self.reading = read(spec, texts, pretrained, Generator().manual_seed(spec.seed))
         self.text = texts.text or ""
+        whole = self.reading.in_words().text
+        check_tokens_named(self.looking, [whole], pretrained, key="from")
+        self.position = next(iter(positions_named(self.looking, whole, pretrained)), None)
         with measuring(pretrained.name, pretrained.whole):
             (report,) = report_each([spec], [self.reading], pretrained, None, whole_tokens=WHOLE_TOKENS)
         return report
 
     def look(self, text: str) -> Report:
         """The survey of another text, which is the model's from now on."""
-        before = self.spec
+        before, self.looking = self.spec, ()
         self.spec = before.model_copy(
             update={"sentence": text, "file": None, "probe": None, "num_tokens": None}
         )
@@ -168,7 +182,7 @@ class OpenModel:
         )
 
 
-def opened_model(spec: "HeadsSpec", texts: Texts) -> tuple[OpenModel, Report]:
+def opened_model(spec: "HeadsSpec", texts: Texts, looking: Sequence[str] = ()) -> tuple[OpenModel, Report]:
     """The model with what predicts tokens, where it has that, and what its heads do on the text."""
     from attncli.models.folder import quiet_transformers
     from attncli.runs.runner import check_before_reading, model_of, page_of
@@ -178,7 +192,7 @@ def opened_model(spec: "HeadsSpec", texts: Texts) -> tuple[OpenModel, Report]:
         progress.begin(first_words([spec.model_source()]))
         page_of(spec)
         quiet_transformers()  # its messages would write over the screen
-        model = OpenModel(spec, model_of(spec, progress, with_head=True))
+        model = OpenModel(spec, model_of(spec, progress, with_head=True), looking)
         return model, model.survey(texts)
 
 
@@ -188,8 +202,9 @@ def browse_reports(
     sort: str | None,
     display: Display,
     model: OpenModel | None = None,
+    head: str | None = None,
 ) -> int:
-    """Browse until the user quits. Raises UserError where there is nothing to show."""
+    """Browse until the user quits. Raises UserError where there is nothing to show, or no such head."""
     from attncli.views.browser import browse
     from attncli.views.browser_choice import Choice, grids
     from attncli.views.matrices import scale_of
@@ -214,12 +229,30 @@ def browse_reports(
         sort=sort,
         smallest_first=sort == asked and reports[0].spec.get("ascending") is True,
     )
+    if head is not None:
+        names = [maps[0].name_of(number).removeprefix("head ") for number in range(maps[0].num_places)]
+        if head not in names:
+            raise UserError(f"--head: {name} has {names[0]} to {names[-1]} (got {head})")
+        choice.choose_head(names.index(head))
+    if model is not None and model.position is not None:
+        choice.look_from(model.position)
     return browse(choice, colors=display.colors, model=model)
+
+
+def _pop_looking(flags: dict[str, Any]) -> list[str]:
+    """The tokens of --from, which without --to are no part of a survey of a text but where to begin."""
+    is_ranked = flags.get("to") or flags.get("image") is not None
+    return [] if is_ranked else flags.pop("from", None) or []
 
 
 def command(name: str, summary: str) -> Command:
     """The command, with the flags of the survey except those that leave heads out."""
-    settings = [each for each in setting_options(HeadsSpec) if each.name not in LEFT_OUT]
+    left_out = (*LEFT_OUT, HEAD.name)
+    settings = [
+        replace(each, everyday=LOOKING) if each.name == "from" else each
+        for each in setting_options(HeadsSpec)
+        if each.name not in left_out
+    ]
     color_flags = [each for each in COLOR_FLAGS if each.is_passed]
 
     def run(
@@ -231,6 +264,7 @@ def command(name: str, summary: str) -> Command:
         skip_sink: str | None,
         sentence: str | None,
         sort: str | None,
+        head: str | None,
         **flags: Any,
     ) -> int:
         check_terminal()
@@ -243,15 +277,19 @@ def command(name: str, summary: str) -> Command:
         colored = replace(display, colors=color_depth(color, True))
         if text is not None and is_saved:
             reports = saved_reports(text, {"config": config, "sentence": sentence, **flags}, arrays)
-            return browse_reports(reports, text, sort, colored)
+            return browse_reports(reports, text, sort, colored, head=head)
         refuse_given(arrays, "is for a saved array: give its file")
         if text is not None and sentence is not None:
             raise UserError(f"--sentence: cannot be combined with the argument ({text}): give one")
         flags |= {"sentence": sentence or text, "skip_sink": skip_sink, "sort": sort}
+        if head is not None and PLACE.fullmatch(head) is None:
+            raise UserError(f"--head: must be a layer and a head, as 5:11 (got {head})")
+        looking = _pop_looking(flags)
         spec, given = survey_spec(config, flags)
         with errors_at(spec, given, config):
-            model, report = opened_model(spec, read_texts(spec))
-        return browse_reports((report,), "browse", report.spec.get("sort"), colored, model)
+            model, report = opened_model(spec, read_texts(spec), looking)
+        order = report.spec.get("sort")
+        return browse_reports((report,), model.pretrained.name, order, colored, model, head)
 
-    parameters: list[Parameter] = [TEXT, *settings, *ARRAY_FLAGS, CONFIG, *color_flags, DEBUG]
+    parameters: list[Parameter] = [TEXT, HEAD, *settings, *ARRAY_FLAGS, CONFIG, *color_flags, DEBUG]
     return Command(name, summary, run, parameters, EXAMPLES)

@@ -62,6 +62,7 @@ POLICIES = Form(
 
 class CacheSpec(SurveyTextSpec):
     experiment = "cache"
+    parts = ("statistics", "heads", "forgotten", "curve")
     title = "What a smaller cache loses"
     needs_head = True
     group = "Cache"

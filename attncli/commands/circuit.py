@@ -37,6 +37,7 @@ class CircuitSpec(SurveyTextSpec):
     experiment = "circuit"
     title = "Which heads feed which"
     main_table = "edges"
+    parts = ("statistics", "edges", "heads")
     needs_head = True
     examples = (
         "attn circuit",

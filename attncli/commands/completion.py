@@ -1,14 +1,14 @@
-"""What a shell completes of a value: models at hand, and their layers and heads, from headers alone."""
+"""What a shell completes of a value: models, their layers and heads, by headers alone; names in stores."""
 
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 from attncli.commands.command import HEAD_KEYS, Parameter
-from attncli.errors import UserError
+from attncli.errors import RunError, UserError
 from attncli.models.folder import GGUF, SHIPPED_MODEL, local_model, models_in_packages, read_config
 from attncli.models.weight_headers import ARCHITECTURE, gguf_header
 
@@ -29,10 +29,23 @@ def completions(parameter: Parameter, given: Mapping[str, Any], start: str, *, o
             words = [*_models_in_folder(start), *models_in_packages()]
         case "layer" | "head" | "full" | "ablate" | "heads" | "into" if model is not None:
             words = [*_places(model, with_heads=parameter.name in HEAD_KEYS)]
+        case "statistic" | "group_by" if given.get("store"):
+            words = _names_in(Path(str(given.get("store"))), parameter.name)
         case _:
             words = [word.replace(" ", "-") for word in parameter.choices]  # bash takes words for two
     before = start[: start.rfind(",") + 1] if parameter.kind == list[str] else ""
     return [whole for word in words if (whole := before + word).startswith(start)]
+
+
+def _names_in(store: Path, parameter: str) -> list[str]:
+    """The statistics of a store, or what its runs may be grouped by; empty where it cannot be read."""
+    from attncli.runs.reading import reading
+    from attncli.runs.results import groups_there
+
+    names: list[str] = []
+    with suppress(UserError, RunError, OSError), reading(store) as reader:
+        names = reader.statistics() if parameter == "statistic" else groups_there(reader)
+    return names
 
 
 def _last(values: Sequence[str] | None) -> str | None:

@@ -17,6 +17,7 @@ from attncli.commands.command import (
     FRESH,
     OUTPUT_FLAGS,
     SCHEDULER,
+    SHOW,
     STEP,
     WORKERS,
     Command,
@@ -234,6 +235,19 @@ def refuse_file_name(text: str) -> None:
         raise UserError(f"{text}: is a file: {advice}")
 
 
+def _showing(show: Parameter, parts: Sequence[str]) -> Parameter:
+    """--show of an experiment, which names the parts that its reports have."""
+    if not parts:
+        return show
+    listed = ", ".join(parts)
+    return replace(
+        show,
+        help=show.help.replace(", ".join(show.choices), f"{listed}, all"),
+        choices=(*parts, "all"),
+        everyday=f"{listed}, ..., all",
+    )
+
+
 def command(
     name: str, summary: str, more: Sequence[Parameter] = (), run_with: Callable[..., int] = run_experiment
 ) -> Command:
@@ -242,7 +256,11 @@ def command(
     fields, bare = spec_class.model_fields, spec_class.argument
     # The skip_sink of the survey is a setting, and what has no steps has no --step.
     unused = fields.keys() | (set() if "explain" in fields else {STEP.name})
-    output_flags = [parameter for parameter in OUTPUT_FLAGS if parameter.name not in unused]
+    output_flags = [
+        _showing(parameter, spec_class.parts) if parameter.name == SHOW.name else parameter
+        for parameter in OUTPUT_FLAGS
+        if parameter.name not in unused
+    ]
     settings = [
         replace(parameter, everyday="") if parameter.name == bare else parameter
         for parameter in setting_options(spec_class)

@@ -191,7 +191,7 @@ def report_comparison(
     result = compare_explanations(
         pretrained,
         spec.prompts,
-        split=spec.split,
+        split=spec.split_of_text,
         chat=spec.chat,
         max_new_tokens=spec.max_new_tokens,
         heads=kept.heads,
@@ -227,7 +227,7 @@ def report_learning(
     result = learned_head_weights(
         pretrained,
         spec.prompts,
-        split=spec.split,
+        split=spec.split_of_text,
         chat=spec.chat,
         max_new_tokens=spec.max_new_tokens,
         num_runs=spec.runs,

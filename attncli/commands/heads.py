@@ -232,7 +232,8 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
         totals, way_notes = head_totals(pretrained, many, options, ablate=spec.ablate)
     of_way = [note for note in way_notes if note != totals.unshown]
     notes = [*many.notes(), *of_way, *ablated_notes(spec.ablate)]
-    return replace(report_of_totals(spec, totals, pretrained.name, notes), missing=totals.unshown)
+    report = report_of_totals(spec, totals, pretrained.name, notes, num_left_out=many.num_left_out)
+    return replace(report, missing=totals.unshown)
 
 
 def _report_pictures(
@@ -261,7 +262,8 @@ def _report_pictures(
         totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate, looks=looks)
     notes = [*seen.notes(), *way_notes, *ablated_notes(spec.ablate)]
     maps = partial(_picture_maps, spec, looks=looks, num_pictures=totals.num_texts)
-    return report_of_totals(spec, totals, part.name, notes, maps)
+    left_out = seen.num_left_out
+    return report_of_totals(spec, totals, part.name, notes, maps, num_left_out=left_out)
 
 
 def _report_sounds(
@@ -283,7 +285,7 @@ def _report_sounds(
         part = pretrained if pretrained.has_decoder else part_that_hears(pretrained)
         totals, way_notes = head_totals(part, heard, options, ablate=spec.ablate)
     notes = [*heard.notes(), *way_notes, *ablated_notes(spec.ablate)]
-    return report_of_totals(spec, totals, part.name, notes)
+    return report_of_totals(spec, totals, part.name, notes, num_left_out=heard.num_left_out)
 
 
 def _picture_maps(

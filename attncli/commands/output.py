@@ -32,6 +32,7 @@ from attncli.core.progress import Stage
 from attncli.errors import ClosedPipe, RunError, UserError, WriteError, readable_bytes
 from attncli.models.folder import local_model, stored_bytes
 from attncli.plain_text import plain_text
+from attncli.settings import SPECS
 from attncli.systems import (
     NO_LINK,
     NO_WAIT,
@@ -327,6 +328,8 @@ class Destination:
         if self.view.one_table and len(display.show) > 1:
             names = ", ".join(display.show)
             raise UserError(f"--show: a {self.format} file is one table: give one name (got {names})")
+        if not is_stored:
+            _refuse_other_parts(display.show, experiment)
         if not self.view.one_table and not is_stored:  # of these a report says what tables there are
             refuse_unknown_parts(display.show, experiment)
         if title is not None and not self.view.has_title:
@@ -369,8 +372,12 @@ class Destination:
                 reports = said_while_written(reports, self.path, line)
                 if self._is_walked():
                     walk_steps(reports, write, stream, display)
-                else:
+                elif is_terminal or not self.view.is_for_screens:
                     write(reports, stream, display)
+                else:
+                    lines_written = UnpaddedLines(stream)
+                    write(reports, lines_written, display)
+                    lines_written.finish()
         except NoSuchTable as error:
             refuse_unknown("--show", error.name, error.names)
         except NothingToDraw as error:
@@ -406,9 +413,24 @@ def refuse_unknown_parts(names: Sequence[str], experiment: str | None = None) ->
         from attncli.views.tables import shown_names, shown_names_of
 
         experiment_parts = [] if experiment is None else shown_names_of(experiment)
+        parts = SPECS[experiment].parts if experiment is not None and experiment in SPECS else ()
         for name in unknown:
             if name not in shown_names():
-                refuse_unknown("--show", name, (*PARTS, *experiment_parts))
+                refuse_unknown("--show", name, dict.fromkeys((*(parts or PARTS), *experiment_parts, "all")))
+
+
+def _refuse_other_parts(names: Sequence[str], experiment: str | None) -> None:
+    """Raise UserError for parts that reports have, and those of the experiment do not."""
+    if experiment is None or experiment not in SPECS or not SPECS[experiment].parts:
+        return
+    parts, elsewhere = SPECS[experiment].parts, SPECS[experiment].parts_elsewhere
+    for name in names:
+        if name in PARTS and name not in (*parts, "all"):
+            where = f": {elsewhere[name]}" if name in elsewhere else ""
+            listed = ", ".join(parts)
+            raise UserError(
+                f"--show: a report of {experiment} holds no {name}{where}; it has {listed}, ..., all"
+            )
 
 
 def found_browser(format: str, path: Path | None) -> "BaseBrowser":
@@ -529,6 +551,28 @@ def written_stream(path: Path | None, view: View) -> Iterator[IO[Any]]:
         stream.flush()
     except BrokenPipeError:
         raise ClosedPipe from None
+
+
+class UnpaddedLines(StringIO):
+    """Writes lines without the blanks that end them, which a terminal does not show and a diff does."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self.stream, self._begun = stream, ""
+
+    def write(self, text: str) -> int:
+        """Hand on the lines that end here."""
+        *lines, self._begun = (self._begun + text).split("\n")
+        self.stream.write("".join(f"{line.rstrip(' ')}\n" for line in lines))
+        return len(text)
+
+    def flush(self) -> None:
+        """Those that were handed on."""
+        self.stream.flush()
+
+    def finish(self) -> None:
+        """Hand on the last line, which has no end."""
+        self.stream.write(self._begun.rstrip(" "))
 
 
 Written = TypeVar("Written")

@@ -87,21 +87,22 @@ EXAMPLES = (
     "attn results runs.db --statistic entropy.mean",
     "attn results runs.db --statistic entropy.mean --group-by num_heads --group-by causal",
     "attn results runs.db --tidy -o tidy.parquet",
-    'attn results runs.db --where "head = 3" --where "entropy.mean < 1.5"',
+    'attn results runs.db --where "head = 5:11" --where "entropy.mean < 1.5"',
     "attn results survey.db --statistic entropy --sort mean --top 10",
     "attn results runs.db --format json -o summary.json",
 )
 WHERE = option(
     "--where",
     "Only statistics where this holds: a setting, layer, head, id or statistic, a comparison and a "
-    'value, as "causal = true"; repeatable.',
+    'value, as "causal = true", or "head = 5:11" of a model; repeatable.',
     "CONDITION",
     kind=list[str],
-    everyday='as "causal = true" or "head = 3"; may be repeated',
+    everyday='as "causal = true" or "head = 5:11"; may be repeated',
 )
 GROUP_BY = option(
     "--group-by",
-    "One row for each value of a setting, of layer, head or id; repeatable; none: one for all. "
+    "One row for each value of a setting, of layer, head (of a model with its layer) or id; repeatable; "
+    "none: one for all. "
     "[default: what was swept, and layer and head of a model]",
     "NAME",
     kind=list[str],
@@ -154,13 +155,13 @@ def show_results(
     with progress_line() as line:
         line.begin(f"reading {Path(store).name}")
         from attncli.runs.reading import reading
-        from attncli.runs.results import results, usual_groups
+        from attncli.runs.results import results, usual_groups, with_layers
 
         path = Path(store)
         with reading(path, all_runs=all) as reader:
             groups = ["experiment"] if list(group_by) == [NO_GROUPS] else group_by or usual_groups(reader)
             # Two runs of one id are two sentences where they are of different plans.
-            groups = list(dict.fromkeys([*groups, *(["plan"] if all else [])]))
+            groups = with_layers(list(dict.fromkeys([*groups, *(["plan"] if all else [])])), reader)
             report = results(
                 path,
                 reader,

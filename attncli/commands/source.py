@@ -35,7 +35,7 @@ from attncli.settings.text import IN_FILE, Text, TextPath, Texts, names_file, te
 
 if TYPE_CHECKING:
     from attncli.models.pretrained import Pretrained
-    from attncli.models.source_texts import SourcedReading, SourcedText
+    from attncli.models.source_texts import SourcedReading, SourcedText, Split
     from attncli.records.explanations import LearnedWeights
     from attncli.records.sources import AnswerSources, RetrievingHeads
     from attncli.toys.attention import Progress
@@ -53,6 +53,12 @@ def _default_question(data: dict[str, Any]) -> str | None:
     return None if given else QUESTION
 
 
+def _default_split(data: dict[str, Any]) -> Literal["document", "line", "sentence"]:
+    if data.get("document"):
+        return "document"
+    return "line" if data.get("sentence") == QUESTION else "sentence"
+
+
 COMPARING = Form("compare", "cannot be combined with `compare`, which reads in every way and by removal")
 FINDING = Form("find_heads", "cannot be combined with `find_heads`, which asks nothing")
 LEARNING = Form("learn", "cannot be combined with `learn`, which hides sets of sources of many prompts")
@@ -67,6 +73,7 @@ class SourceSpec(ImageSpec):
     experiment = "source"
     title = "Where an answer came from"
     main_table = "sources"
+    parts = ("statistics", "sources", "answer", "heads")
     default_model = HeadsSpec.default_model
     needs_head = True
     group = "Input"
@@ -102,13 +109,14 @@ class SourceSpec(ImageSpec):
         default_factory=_default_question, description="the question, below the sources"
     )
     split: Annotated[
-        Literal["word", "sentence", "line", "paragraph", "turn"],
+        Literal["word", "sentence", "line", "paragraph", "turn", "document"],
         Everyday("what the sources of a text are"),
         NotFor(PICTURE),
     ] = Field(
-        default_factory=lambda data: "line" if data.get("sentence") == QUESTION else "sentence",
-        description="what the sources of a text are (with `compare` words, where it has fewer than three "
-        "sentences); a text with <source NAME>...</source> in it has its own",
+        default_factory=_default_split,
+        description="what the sources of a text, or in each `document`, are (default: sentences, with "
+        "`compare` words where there are fewer than three; each document whole); a text with "
+        "<source NAME>...</source> in it has its own",
     )
     chat: Annotated[
         bool, Everyday("in the chat template; of a chat as JSON each turn"), NotFor(FINDING, PICTURE)
@@ -193,6 +201,12 @@ class SourceSpec(ImageSpec):
             yield "answer", self.answer
 
     @property
+    def split_of_text(self) -> "Split":
+        """What the sources of a text are, which is no document."""
+        assert self.split != "document", "refused without documents"
+        return self.split
+
+    @property
     def _context(self) -> str | None:
         return CONTEXT if self.sentence == QUESTION and not self.given("sentence") else self.context
 
@@ -243,8 +257,8 @@ class SourceSpec(ImageSpec):
             yield contradiction("learn", "needs a file of prompts (JSON Lines, CSV)", "file")
         if self.document and self.sentence is None:
             yield contradiction("document", "needs a question below it", "sentence")
-        if self.document and self.given("split"):
-            yield contradiction("split", "is of a text: each `document` is one source", "document")
+        if self.split == "document" and not self.document:
+            yield contradiction("split", "document needs `document`: give each as one", "document")
         if self.truncate:
             yield contradiction("truncate", "is not for source: it would cut sources off")
         if self.given("runs") and self.method != "sampled" and not self.compare and not self.learn:
@@ -281,7 +295,8 @@ def read(spec: SourceSpec, texts: Texts, pretrained: "Pretrained", generator: An
             message = "is an encoder, which writes no answer: --compare explains what it says of a text"
             raise UserError(f"model: {pretrained.name} {message}")
         question = texts.text if spec.document or texts.context is not None else None
-        return read_for_encoder(pretrained, _sourced_text(spec, texts), question, key=_key(spec))
+        sourced = _sourced_text(spec, texts, is_continued=False)
+        return read_for_encoder(pretrained, sourced, question, key=_key(spec))
     sourced = _sourced(spec, texts, pretrained)
     num_new = 0 if spec.answer or pretrained.has_decoder else spec.max_new_tokens - 1
     return read_sourced(pretrained, sourced, num_new=num_new, key=_key(spec))
@@ -312,30 +327,37 @@ def _chat(spec: SourceSpec, texts: Texts) -> str | None:
     return texts.context
 
 
-def _sourced_text(spec: SourceSpec, texts: Texts) -> "SourcedText":
-    """The sources of documents, or the marked or other parts of a text; no model is needed for these."""
+def _sourced_text(spec: SourceSpec, texts: Texts, *, is_continued: bool = True) -> "SourcedText":
+    """The sources of documents, or the marked or other parts of a text; no model is needed for these.
+
+    A text alone that `is_continued` by a model may ask at its end.
+    """
     from attncli.models.source_texts import marked_text, with_documents
 
     question, context, key = texts.text, texts.context, _key(spec)
     if spec.document:
         assert question is not None
         documents = [(Path(file).name, text) for file, text in texts.of_files[: len(spec.document)]]
-        return with_documents(documents, question)
+        return with_documents(documents, question, None if spec.split == "document" else spec.split)
     if context is None:
-        assert question is not None
-        return marked_text(question, key=key) or _split(spec, question, None)
-    return marked_text(context, question=question, key=key) or _split(spec, context, question)
+        context, question = question, None
+        assert context is not None
+    return marked_text(context, question=question, key=key) or _split(
+        spec, context, question, is_continued=is_continued
+    )
 
 
 LEAST_COMPARED = 3
 """Sources that have an order."""
 
 
-def _split(spec: SourceSpec, text: str, question: str | None) -> "SourcedText":
+def _split(spec: SourceSpec, text: str, question: str | None, *, is_continued: bool) -> "SourcedText":
     """The parts of a text; its words where ways are compared and it has hardly any sentence."""
-    from attncli.models.source_texts import split_text
+    from attncli.models.source_texts import ASKING, LEAST_SPLIT, split_text, without_asking
 
-    parts = split_text(text, spec.split, question=question, key=_key(spec))
+    parts = split_text(text, spec.split_of_text, question=question, key=_key(spec))
+    if question is None and is_continued and spec.split in ASKING:
+        parts = without_asking(parts, LEAST_COMPARED if spec.compare else LEAST_SPLIT)
     if not spec.compare or spec.given("split") or len(parts.sources) >= LEAST_COMPARED:
         return parts
     return split_text(text, "word", question=question, key=_key(spec))
@@ -416,7 +438,10 @@ def _report(
         ),
         {"source_weights": NamedTensor(("token", "source"), result.weights)},
         result,
-        [*_notes(spec, result, heads, is_kept=kept is not None, name=pretrained.name), *result.notes],
+        [
+            *_last_part(spec, reading.sourced),
+            *_notes(spec, result, heads, is_kept=kept is not None, name=pretrained.name),
+        ],
         about=f"{pretrained.name}: {counted(len(result.sources), 'source')}, "
         f"{counted(len(reading.prompt.ids), 'token')} in the prompt, {len(result.ids)} in the answer.",
         how_to_read=HOW_TO_READ,
@@ -462,7 +487,7 @@ HOW_TO_READ = (
 def _notes(
     spec: SourceSpec, result: "AnswerSources", heads: Sequence[str], *, is_kept: bool, name: str
 ) -> list[str]:
-    notes = [*_order_notes(result)]
+    notes = [*_order_notes(result), *result.notes]
     if spec.model is None:
         notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
     if is_kept and heads:
@@ -482,6 +507,14 @@ ORDERS = {
     "retrieving_heads": "the weight of the retrieving heads",
     "all_heads": "the weight of all heads",
 }
+
+
+def _last_part(spec: SourceSpec, sourced: "SourcedText") -> Iterator[str]:
+    """A note where what a text ends in is a source among others: it may be what is asked."""
+    last = sourced.sources[-1]
+    is_end = last.end == len(sourced.text.rstrip()) and last.name.startswith(spec.split)
+    if is_end and len(sourced.sources) > 1 and spec.split != "word":
+        yield f'The last {spec.split} is a source, too: with "QUESTION" --file FILE the question is none.'
 
 
 def _order_notes(result: "AnswerSources") -> Iterator[str]:

@@ -61,6 +61,8 @@ def report_of_totals(
     name: str,
     notes: Sequence[str],
     picture_maps: Callable[[Records[SurveyedHead]], PictureMaps | None] = lambda heads: None,
+    *,
+    num_left_out: int = 0,
 ) -> Report:
     """The report of a survey of many texts; of pictures with the maps of the heads that are listed."""
     survey, lower = totals.survey()
@@ -69,9 +71,14 @@ def report_of_totals(
     survey, tensors = ranked(spec, survey)
     kind = "picture" if spec.image is not None else "text" if spec.sound is None else "sound"
     read = counted(totals.num_texts, kind)
+    if num_left_out:
+        read = f"{totals.num_texts:,} of {counted(totals.num_texts + num_left_out, kind)}"
     if totals.num_tokens is not None:
-        read += f" of {counted(totals.num_tokens, 'token')}"
-    all_notes = [*notes_of(spec), INTERVALS_NOTE.format(kind=kind), *none, *notes]
+        read += f", {counted(totals.num_tokens, 'token')}"
+    about_means = INTERVALS_NOTE.format(kind=kind)
+    if totals.num_texts == 1:
+        about_means = f"One {kind} has no interval, so that it names no head."
+    all_notes = [*notes_of(spec), about_means, *none, *notes]
     return build_report(
         spec,
         Texts(),
@@ -267,8 +274,6 @@ def store_report(path: Path, reader: Reader, shown: Mapping[str, Any], choice: M
         for which, count in left_out.items()
         if count
     ]
-    if totals.num_texts == 1:
-        notes.append("One text has no interval, so that it names no head.")
     read = {"texts": str(path), "sentence": None, "context": None}
     known = {key: value for key, value in settings.items() if key in HeadsSpec.model_fields}
     name = ""
@@ -280,6 +285,7 @@ def store_report(path: Path, reader: Reader, shown: Mapping[str, Any], choice: M
     except PydanticSerializationError:
         raise Damaged("the settings of its survey are damaged") from None
     complete = HeadsSpec.model_construct(**{**known, **read, **shown})
-    report = report_of_totals(complete, totals, name or Path(str(complete.model_source())).name, notes)
+    report_name = name or Path(str(complete.model_source())).name
+    report = report_of_totals(complete, totals, report_name, notes, num_left_out=sum(left_out.values()))
     missing = dict.fromkeys(environment.get(UNSHOWN, "") for environment in reader.environments())
     return replace(report, missing=" ".join(filter(None, missing)))

@@ -90,6 +90,7 @@ else:
 class WhySpec(QueryAndKeySpec):
     experiment = "why"
     title = "What each head adds to a logit"
+    parts = ("rows", "statistics", "heads", "layers", "parts")
     needs_head = True
     examples = (
         "attn why",

@@ -18,7 +18,7 @@ from attncli.core.names import NamedHead, head_range, named_head
 from attncli.errors import UserError
 from attncli.measure.explanations import ReadAnswer, check_sources, named_sources
 from attncli.measure.relevance import rows_read
-from attncli.measure.sources import SourceWeights, equal_sources, lasso_effects, standardised_effects
+from attncli.measure.sources import SourceWeights, lasso_effects, source_notes, standardised_effects
 from attncli.measure.token_flow import ExplainedRun
 from attncli.models.capture import capture
 from attncli.models.encoders import (
@@ -98,7 +98,7 @@ class ReadEncoder(ReadAnswer):
         seed: int = 0,
     ) -> None:
         check_sources(len(reading.places))
-        self.sources, self.texts_alike = named_sources(reading), (*equal_sources(reading.sourced),)
+        self.sources, self.texts_alike = named_sources(reading), (*source_notes(reading.sourced),)
         self._reading, self._types = reading, token_types(pretrained, reading.sourced) is not None
         output = output_to_explain(pretrained, reading, answer)
         self.begin(output, EncoderRun(pretrained, reading, output), heads, num_runs, seed)

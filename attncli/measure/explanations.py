@@ -18,9 +18,9 @@ from attncli.measure.sources import (
     Answer,
     Removals,
     SourceWeights,
-    equal_sources,
     lasso_effects,
     sampled_masks,
+    source_notes,
     source_weights,
 )
 from attncli.measure.token_flow import (
@@ -102,7 +102,7 @@ class ReadAnswer:
         ids = torch.tensor(answer.ids)
         self.run = AnswerRun(pretrained, reading.prompt.ids, ids)
         check_sources(len(reading.places))
-        self.sources, self.texts_alike = named_sources(reading), (*equal_sources(reading.sourced),)
+        self.sources, self.texts_alike = named_sources(reading), (*source_notes(reading.sourced),)
         self.reading, self.num_runs, self.seed = reading, num_runs, seed
         self.replay = Replay(pretrained.whole, reading.prompt.ids, ids, answer.cache)
         layers, self.expected = self.replay.layers()

@@ -112,7 +112,9 @@ def written_answer(
     while ids and ids[-1] in pretrained.special_ids:
         ids.pop()
     if not ids:
-        raise UserError(f"answer: {pretrained.name} writes nothing after this prompt: give one")
+        talks = pretrained.tokenizer.chat_template is not None and not reading.sourced.is_whole
+        ways = f'{"use `chat`, " if talks else ""}end the prompt in "Answer:", or give an answer'
+        raise UserError(f"answer: {pretrained.name} writes nothing after this prompt: {ways}")
     return Answer(ids, cache)
 
 
@@ -414,7 +416,7 @@ def answer_sources(
         answer=pretrained.text_of(answer.ids),
         ids=answer.ids,
         weights=of_tokens_on.float().numpy(force=True),
-        notes=(*answer.notes, *replay.way.notes(), *equal_sources(reading.sourced)),
+        notes=(*answer.notes, *replay.way.notes(), *source_notes(reading.sourced)),
     )
 
 
@@ -543,8 +545,11 @@ def _head_rows(weights: SourceWeights) -> Records[HeadOnSources]:
     )
 
 
-def equal_sources(sourced: SourcedText) -> Iterator[str]:
-    """A note on each text that several sources hold."""
+def source_notes(sourced: SourcedText) -> Iterator[str]:
+    """A note on the end of a text that is no source, and on each text that several sources hold."""
+    if sourced.asking:
+        asking = " ".join(sourced.asking.split())
+        yield f'"{asking}" asks, and is no source; between <source> and </source> it is one.'
     alike: dict[str, list[str]] = {}
     for source, text in zip(sourced.sources, sourced.texts(), strict=True):
         alike.setdefault(text, []).append(source.name)

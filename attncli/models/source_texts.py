@@ -44,7 +44,8 @@ class Passage(NamedTuple):
 class SourcedText:
     """A text and its sources, in order; one in a chat template `is_whole`: no special tokens stand around it.
 
-    `apart` is a question that an encoder reads by itself, or as the first text of a pair.
+    `apart` is a question that an encoder reads by itself, or as the first text of a pair; `asking` is the
+    end of a text that asks, and is no source.
     Blanks between two sources belong to the second; any other text there stays when sources are removed.
     """
 
@@ -52,6 +53,7 @@ class SourcedText:
     sources: tuple[Passage, ...]
     is_whole: bool = False
     apart: str | None = None
+    asking: str = ""
 
     def texts(self) -> list[str]:
         """That of each source."""
@@ -97,7 +99,7 @@ class SourcedText:
             source.moved_to([moved for span in source.spans for moved in where[span]])
             for source in self.sources
         )
-        return SourcedText(placed.text, tuple(sources), is_whole=True)
+        return SourcedText(placed.text, tuple(sources), is_whole=True, asking=self.asking)
 
 
 SENTENCE_END = re.compile(r"[.!?][\"')\]\u2019\u201d]*\s+")
@@ -138,8 +140,40 @@ def split_text(text: str, split: Split, *, question: str | None = None, key: str
     return SourcedText(text.rstrip() + below if below else text, sources)
 
 
-def with_documents(documents: Sequence[tuple[str, str]], question: str) -> SourcedText:
-    """Documents, each with its title, and a question below them. Raises UserError for one without a text."""
+END = re.compile(r"[.!?\u2026][\"')\]\u2019\u201d]*$")
+"""How a sentence ends, and a question."""
+ASKING: Sequence[Split] = ("sentence", "line", "paragraph")
+"""Parts that may ask."""
+LEAST_SPLIT = 2
+"""Sources that a text keeps whose end asks: one has no order."""
+
+
+def without_asking(sourced: SourcedText, least: int = LEAST_SPLIT) -> SourcedText:
+    """A text whose last parts are no sources where they ask: `In which city? Answer: Karl works in`.
+
+    These are a last part that is unfinished behind a finished one, or ends in a colon, and a question before
+    it. The text as it is where fewer than `least` sources would be left.
+    """
+    ends = [match[0] if (match := END.search(text)) else "" for text in sourced.texts()]
+    count, last = len(ends), sourced.texts()[-1]
+    if not ends[-1] and (any(ends[-2:-1]) or last.endswith(":")):
+        count -= 1
+    if count and "?" in ends[count - 1]:
+        count -= 1
+    if count == len(ends) or count < least:
+        return sourced
+    return replace(
+        sourced, sources=sourced.sources[:count], asking=sourced.text[sourced.sources[count].start :].strip()
+    )
+
+
+def with_documents(
+    documents: Sequence[tuple[str, str]], question: str, split: Split | None = None
+) -> SourcedText:
+    """Documents, each with its title, and a question below them; each is a source, or its parts are.
+
+    Raises UserError for a document without a text.
+    """
     text, sources = "", list[Passage]()
     for number, (title, document) in enumerate(documents, start=1):
         if not document.strip():
@@ -147,20 +181,35 @@ def with_documents(documents: Sequence[tuple[str, str]], question: str) -> Sourc
         text += "\n\n" if text else ""
         start = len(text)
         text += document.strip()
-        sources.append(Passage(f"doc{number}", start, len(text), title))
+        if split is None:
+            sources.append(Passage(f"doc{number}", start, len(text), title))
+            continue
+        for first, end in _spans(document.strip(), split):
+            name = f"{split}{len(sources) + 1}"
+            sources.append(Passage(name, start + first, start + end, title if len(documents) > 1 else ""))
     return SourcedText(f"{text}\n\n{question}", tuple(sources))
 
 
 def sourced_text(
-    question: str | None, sources: str | Sequence[str] | SourcedText, split: Split, *, key: str = "sources"
+    question: str | None,
+    sources: str | Sequence[str] | SourcedText,
+    split: Split | None = None,
+    *,
+    key: str = "sources",
+    is_continued: bool = True,
 ) -> SourcedText:
-    """The sources in their prompt: parts of a text, documents, or what has them already."""
+    """The sources in their prompt: parts of a text (sentences), documents, or what has them already.
+
+    A text that `is_continued` by a model, and has no question below it, may ask at its end.
+    """
     if isinstance(sources, SourcedText):
         return sources
-    if isinstance(sources, str):
-        return split_text(sources, split, question=question, key=key)
-    documents = [(str(number), text) for number, text in enumerate(sources, start=1)]
-    return with_documents(documents, question or "")
+    if not isinstance(sources, str):
+        documents = [(str(number), text) for number, text in enumerate(sources, start=1)]
+        return with_documents(documents, question or "", split)
+    split = split or "sentence"
+    sourced = split_text(sources, split, question=question, key=key)
+    return without_asking(sourced) if is_continued and question is None and split in ASKING else sourced
 
 
 MARK = re.compile(r"<source(?:\s+([^<>]{1,60}?))?\s*>|</source>")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from attncli.core.names import PLACE
 from attncli.errors import UserError, nearest
 from attncli.records.columns import Records
 from attncli.records.store_summaries import GroupSummary, RunFailure, StoreSummary
@@ -138,9 +139,8 @@ class Summary:
         kept: np.ndarray = np.isfinite(runs.values)
         for condition in self.where:
             if condition.name in PLACES:
-                kept &= np.array(
-                    [condition.holds(getattr(c, condition.name)) for c in runs.columns], dtype=bool
-                )
+                holds = [condition.holds(_place(condition, column)) for column in runs.columns]
+                kept &= np.array(holds, dtype=bool)
             elif condition.name in {*self._settings, *RUN_NAMES}:
                 holds = [condition.holds(self._run_value(condition.name, run)) for run in runs.runs]
                 kept &= np.array(holds, dtype=bool)[:, None]
@@ -151,10 +151,11 @@ class Summary:
     def values_there(self) -> dict[str, list[Any]]:
         """What there is of each name of a condition: its values in order, numbers before texts."""
         there: dict[str, set[Any]] = {condition.name: set() for condition in self.where}
+        by_name = {condition.name: condition for condition in self.where}
         for runs in self.reader.done():
             for name, values in there.items():
                 if name in PLACES:
-                    values |= {getattr(column, name) for column in runs.columns} - {None}
+                    values |= {_place(by_name[name], column) for column in runs.columns} - {None}
                 elif name in {*self._settings, *RUN_NAMES}:
                     values |= {self._run_value(name, run) for run in runs.runs}
                 else:
@@ -169,6 +170,14 @@ class Summary:
             and condition.holds(self._run_value(condition.name, failed.run))
             for condition in self.where
         )
+
+
+def _place(condition: Condition, column: StoredColumn) -> int | str | None:
+    """The layer or the head of a column; as 5:11 where a condition names a head of a model so."""
+    if condition.name == "layer":
+        return column.layer
+    is_of_model = column.layer is not None and column.head is not None
+    return f"{column.layer}:{column.head}" if is_of_model and PLACE.fullmatch(condition.text) else column.head
 
 
 MOST_VALUES = 12
@@ -189,9 +198,11 @@ def _typed(value: Any) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _in_order(value: Any) -> tuple[bool, float, str]:
-    is_number = isinstance(value, int | float)
-    return not is_number, float(value) if is_number else 0.0, str(value)
+def _in_order(value: Any) -> tuple[bool, tuple[float, ...], str]:
+    if isinstance(value, int | float):
+        return False, (float(value),), ""
+    head = PLACE.fullmatch(str(value))
+    return True, (float(head[2]), float(head[3])) if head else (), str(value)
 
 
 def _grouped(items: Iterable[Any], group: Callable[[Any], GroupKey]) -> dict[GroupKey, list[int]]:
@@ -407,6 +418,21 @@ def usual_groups(reader: Reader) -> list[str]:
         if _count_groups(used, [*groups, key]) > _count_groups(used, groups):
             groups.append(key)
     return [*groups, *(PLACES if reader.has_layers() else ())] or ["experiment"]
+
+
+def groups_there(reader: Reader) -> list[str]:
+    """What there is to group by: what was swept, layer and head, and the names of runs."""
+    layers = PLACES if reader.has_layers() else PLACES[1:]
+    return [*_swept(reader), *layers, *RUN_NAMES[: 3 if reader.all_runs else 2]]
+
+
+def with_layers(group_by: Sequence[str], reader: Reader) -> list[str]:
+    """The groups, with the layer before the head of a model: head 1 of one layer is not that of another."""
+    layer, head = PLACES
+    if layer in group_by or head not in group_by or not reader.has_layers():
+        return [*group_by]
+    place = [*group_by].index(head)
+    return [*group_by[:place], layer, *group_by[place:]]
 
 
 def _count_groups(used: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> int:

@@ -122,7 +122,7 @@ else:
                 Annotated[
                     LookedFrom,
                     Heading("Output"),
-                    Everyday("with --to: only the queries at these tokens"),
+                    Everyday("with --to, the tokens that look: cat, cat#2, 5, -1 or last"),
                     NotFor(RELATIONS, PAIRS),
                 ],
                 Field(
@@ -136,7 +136,7 @@ else:
                 Annotated[
                     list[TokenName],
                     Heading("Output"),
-                    Everyday("heads by the weight on these tokens"),
+                    Everyday("heads by the weight on these tokens, named likewise"),
                     NotFor(RELATIONS, PAIRS),
                 ],
                 Field(

@@ -40,6 +40,8 @@ from attncli.views.texts import fixed, heading, range_ends, readable
 
 WIDE, TALL = 120, 40
 LEAST_LEFT, MOST_LEFT = 28, 70
+MAP_SHARE, ALL_SHARES, LEAST_BARS = 3, 5, 40
+"""Of a wide screen the map has three fifths of what heads leave; bars have so many cells at least."""
 TOKENS_PER_PAGE = 10
 KEYS_NAMED = 3
 HINTS = "arrows head  Tab token  f flip  s rank  a ablate  w why  e edit  ? keys  q quit"
@@ -242,9 +244,19 @@ class Browser(App[None], inherit_bindings=False):
         left = self.query_one("#heads")
         left.display = has_heads or bool(choice.grid.statistics)
         most = min(MOST_LEFT, max(LEAST_LEFT, self.size.width // 3))
-        left.styles.width = min(max(LEAST_LEFT, picker.wanted_width), most)
+        left_width = min(max(LEAST_LEFT, picker.wanted_width), most)
+        left.styles.width = left_width
+        self._share_width(self.size.width - (left_width + 1 if left.display else 0))
         for panel in self.query(Panel):
             panel.show()
+
+    def _share_width(self, width: int) -> None:
+        """On a wide screen the map has what the labels of its keys need, if bars have room."""
+        heads, bars = self.query_one(HeadMap), self.query_one(TokenBars)
+        wanted = heads.width_of_labels(width * MAP_SHARE // ALL_SHARES, width - LEAST_BARS)
+        is_wider = wanted is not None and self.size.width >= WIDE
+        heads.styles.width = wanted if is_wider else None
+        bars.styles.width = "1fr" if is_wider else None
 
     def on_resize(self) -> None:
         """The same choice in another size."""

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from attncli.core.names import HEAD_PATTERNS, stack_label
+from attncli.records.surveys import HeadSurvey
 from attncli.report import PLACES, Picture, Report, Row, Table
 from attncli.views import SCALES
 from attncli.views.colours import Shading, shading
@@ -230,6 +231,16 @@ def _order(numbers: np.ndarray, *, descending: bool) -> list[int]:
     return order
 
 
+def _named_query(report: Report) -> int | None:
+    """The position of the first token that a survey was asked to look from; None where it was not."""
+    survey = report.result
+    if not isinstance(survey, HeadSurvey):
+        return None
+    text = "context" if report.spec.get("maps") == "encoder" else "sentence"
+    named = (token for token in survey.named_tokens if token.setting == "from" and token.text == text)
+    return next((token.position for token in named), None)
+
+
 class Choice:
     """The state of the browser; no textual in it.
 
@@ -276,18 +287,28 @@ class Choice:
         self._choose_first_token()
 
     def _choose_first_token(self) -> None:
-        """The query that looks at a picture; the last of a causal map, which sees all; else the one with the
-        largest weight on another key, the ends left out, where special tokens stand.
+        """The query that looks at a picture, or that the survey was asked about; the last of a causal map,
+        which sees all; else the one with the largest weight on another key, the ends left out, where special
+        tokens stand.
         """
         values = np.nan_to_num(np.abs(self.matrix.values.astype(np.float64)))
         report = self.grid.report
         if self.picture and (queries := chosen_queries(report, self.picture)):
             self.query = max(0, queries[0] - report.first_query)
+        elif (position := _named_query(report)) is not None:
+            self.look_from(position)
         elif self.grid.is_causal:
             self.query = len(values) - 1
         elif min(values.shape) > 2:
             np.fill_diagonal(values, 0)
             self.query = 1 + int(np.argmax(values[1:-1, 1:-1].max(axis=1)))
+        if self.has_one_text:
+            self.key = self.query
+
+    def look_from(self, position: int) -> None:
+        """Choose the query at a position of the text, or the block that holds it."""
+        axis, _ = self.axes
+        self.query = min(max((position - axis.first) // axis.step, 0), axis.count - 1)
         if self.has_one_text:
             self.key = self.query
 

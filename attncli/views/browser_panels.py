@@ -239,7 +239,8 @@ class HeadMap(Panel):
         label_width = min(max(map(cell_len, labels)), LONGEST_LABEL, width // 3) + 2
         is_wide = columns > width - label_width
         if not (is_wide if self.wants_whole is None else self.wants_whole):
-            cell_width = min(max((width - label_width) // columns, 1), MOST_CELL_WIDTH)
+            most = max(MOST_CELL_WIDTH, self._key_label_width)
+            cell_width = min(max((width - label_width) // columns, 1), most)
             lines_per_row = max(1, min(height // rows, MOST_LINES_PER_ROW))
             return Layout(label_width, cell_width, (1, 1), 1, is_whole=False, lines_per_row=lines_per_row)
         # Cells that stand for as few numbers as possible, so that all fit.
@@ -247,6 +248,20 @@ class HeadMap(Panel):
         rows_per_line = 1 if self.depth == "none" else 2
         down, along = -(-rows // (height * rows_per_line)), -(-columns // max(width - label_width, 1))
         return Layout(label_width, 1, (down, along), rows_per_line, is_whole=True)
+
+    @property
+    def _key_label_width(self) -> int:
+        """Cells for the longest label of a key, with a pointer before it and a blank behind."""
+        return min(max(map(cell_len, self.choice.labels[1])), LONGEST_LABEL) + 2
+
+    def width_of_labels(self, share: int, most: int) -> int | None:
+        """Of `most` cells those in which the labels of all keys fit above their columns; None where they fit
+        into its share, or hardly any of them would.
+        """
+        labels, keys = self.choice.labels
+        label_width = min(max(map(cell_len, labels)), LONGEST_LABEL) + 2
+        wanted = min(label_width + len(keys) * self._key_label_width, most)
+        return wanted if wanted > max(share, label_width + len(keys) * LABELLED_CELL_WIDTH) else None
 
     def show(self) -> None:
         """Find the colours of all cells once, not for every line."""
@@ -451,7 +466,7 @@ class HeadPicker(Panel):
             mark = tones.marked("[]", middle, is_chosen=True)
             return [*pieces, *tones.cells(before, CELL), mark, *tones.cells(after, CELL)]
         for place, shade in enumerate(row.tolist()):
-            lead = {chosen: "[", chosen + 1: "]"}.get(place, " ")
+            lead = {chosen: "[", chosen + 1: "]"}.get(place, " ") if chosen >= 0 else " "
             text = f"{lead}{self._letter(start + place)}"
             pieces.append(tones.marked(text, shade, is_chosen=place == chosen))
         return [*pieces, Segment("]")] if chosen == len(row) - 1 else pieces

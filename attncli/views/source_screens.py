@@ -95,7 +95,7 @@ PARTS_OF_TEXT = {"paragraph": re.compile(r"\n\s*\n"), "sentence": re.compile(r"[
 
 
 def split_further(report: Report) -> str | None:
-    """`"QUESTION" --file a.md --split paragraph`, where the only source has parts to be told apart."""
+    """`"QUESTION" --document a.md --split paragraph`, where the only source has parts to be told apart."""
     result, spec = report.result, report.spec
     files = [str(file) for file in spec.get("document") or [spec.get("file")] if file not in (None, "-")]
     if not isinstance(result, AnswerSources) or len(result.sources) != 1:
@@ -104,9 +104,9 @@ def split_further(report: Report) -> str | None:
         return None
     text = (result.sources[0].text or "").strip()
     split = next((name for name, between in PARTS_OF_TEXT.items() if between.search(text)), None)
-    return (
-        None if split is None else f'"QUESTION" --file {shell_line([plain_text(files[0])])} --split {split}'
-    )
+    flag = "--document" if spec.get("document") else "--file"
+    file = shell_line([plain_text(files[0])])
+    return None if split is None else f'"QUESTION" {flag} {file} --split {split}'
 
 
 def _question(report: Report, display: Display) -> Iterator[str]:

@@ -10,6 +10,7 @@ from unicodedata import category
 import numpy as np
 from rich.cells import cell_len, chop_cells, set_cell_size
 
+from attncli.core.names import LAST, POSITION
 from attncli.plain_text import counted, plain_text, readable_token
 from attncli.records.kinds import result_of
 from attncli.records.known_pairs import HeadsOnPairs
@@ -398,7 +399,8 @@ def named_tokens(report: Report, key: str) -> list[str]:
         else []
     )
     if not tokens:
-        return [repr(name) for name in map(str, report.spec.get(key) or ())]
+        names = map(str, report.spec.get(key) or ())
+        return [the_token(name) for name in names]
     several_texts = len({token.text for token in tokens}) > 1
     named = []
     # A name of several tokens in a row is one word.
@@ -410,6 +412,13 @@ def named_tokens(report: Report, key: str) -> list[str]:
         named.append(f"{f'{text} ' * several_texts}{where} {''.join(token.token for token in word)}")
     left_out = len(named) - MOST_NAMED
     return named if left_out <= 0 else [*named[:MOST_NAMED], f"{left_out} more"]
+
+
+def the_token(name: str) -> str:
+    """`'cat'`, `position 4` or `the last token`: what a name means in whatever text."""
+    if name == LAST:
+        return "the last token"
+    return f"position {name}" if POSITION.fullmatch(name) else repr(name)
 
 
 def place_text(spec: Mapping[str, Any]) -> str:

@@ -1,13 +1,16 @@
 """The calls from Python against the command line, and a loaded model against its folder."""
 
+import copy
 import json
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jedi
 import numpy as np
 import pytest
 import torch
@@ -227,3 +230,34 @@ def test_an_opened_model_is_asked_itself() -> None:
     np.testing.assert_array_equal(lent.tensors["weights"].values, of_folder.tensors["weights"].values)
     with pytest.raises(attncli.UserError, match="tokenizer: is that of the opened model"):
         attncli.run("heads", model=opened, tokenizer=tokenizer, sentence=SENTENCE)
+
+
+def test_an_open_model_answers_and_lists_what_is_for_users() -> None:
+    """In a notebook, whose completion asks jedi; what it has no method for says where it is."""
+    model = attncli.open_model()
+    for name in ("heads", "why", "ablate", "circuit", "generate"):
+        settings = {"max_new_tokens": 3} if name == "generate" else {}
+        report = getattr(model, name)("to be or not to b", **settings)
+        expected = attncli.run(name, model=model, sentence="to be or not to b", **settings)
+        assert type(report) is attncli.NotebookReport and as_json(report) == as_json(expected)
+    for value, least, without in (
+        (model, {"why", "run", "name"}, "special_ids"),
+        (report, {"table"}, "pairs"),
+    ):
+        completed = {each.name for each in jedi.Interpreter("x.", [{"x": value}]).complete()}
+        listed = {name for name in dir(value) if not name.startswith("_")}
+        assert listed == {name for name in completed if not name.startswith("_")} and least <= listed
+        assert without not in listed and hasattr(value, without) and len(listed) < 20
+        assert all(hasattr(value, name) for name in listed)
+    for name, way in {
+        "answer_sources": "attncli.answer_sources(model, question, sources)",
+        "self": 'model.run("self", sentence=...)',
+        "cache": 'attncli.cache(model, text) or model.run("cache", sentence=...)',
+    }.items():
+        with pytest.raises(
+            AttributeError, match=re.escape(f"NotebookModel has no attribute {name!r}: {way}")
+        ):
+            getattr(model, name)
+    with pytest.raises(AttributeError, match=r"has no attribute 'norm'$"):
+        getattr(model, "norm")  # noqa: B009
+    assert copy.copy(model).name == model.name

@@ -153,6 +153,11 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         (["{self}", "--model", "."], "--model: is for a model: {self} holds what was computed"),
         (["{self}", "--config", "x.yaml"], "--config: is for a model: {self} holds what was computed"),
         (["--tokens", "x.txt"], "--tokens: is for a saved array: give its file"),
+        (["{self}", "--head", "0:1"], "--head: {self} has"),
+        (["--head", "first"], "--head: must be a layer and a head, as 5:11 (got first)"),
+        (["abab", "--head", "2:0"], "--head: tiny-induction has 0:0 to 1:3 (got 2:0)"),
+        (["abab", "--from", "x"], "--from: no token of the text (got x)"),
+        (["abab", "--texts", "x"], "--texts: is not a flag of attn browse"),
         (["--maps", "none"], "--maps: must be auto, self, cross or encoder (got none)"),
         (["--scale-colors", "loud"], "--scale-colors: must be one of linear, log, row (got loud)"),
         (["--skip-first-keys", "-1"], "--skip-first-keys: must be a whole number (got -1)"),
@@ -271,6 +276,23 @@ def test_a_text_is_browsed_as_heads_surveys_it(
     with pytest.raises(UserError):
         model.look("a" * 3000)
     assert model.text == "dcba" * 3
+
+
+def test_it_opens_at_a_head_and_a_token(
+    attn: Attn, opened: list[tuple[Choice, BrowsedModel]], tmp_path: Path
+) -> None:
+    """Of a model and of a saved report, ranked or not; another text needs no such token."""
+    saved = str(tmp_path / "heads.json")
+    ranked = ["--from", "c#2", "--to", "b"]
+    assert attn(["heads", TEXT, *ranked, "--maps", "self", "-o", saved]).code == 0
+    for flags in ([TEXT, "--from", "c#2"], [TEXT, *ranked], [saved]):
+        assert attn(["browse", *flags, "--head", "1:2"]).code == 0
+        assert attn(["browse", *flags]).code == 0
+    assert [choice.head for choice, _ in opened[::2]] == ["1:2"] * 3
+    assert {choice.token_labels[choice.token].split()[0] for choice, _ in opened} == {"7"}
+    _, model = opened[0]
+    model.look("dada")
+    assert model.position is None
 
 
 def test_200_tokens_keep_every_weight(

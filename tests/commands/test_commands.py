@@ -8,16 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from io import BytesIO, TextIOWrapper
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 import yaml
 
+import attncli
 from attncli.cli import COMMAND_GROUPS, COMMANDS, FORMER, UNLISTED, run
 from attncli.plain_text import LEGIBLE
 from attncli.settings import SPECS
-from attncli.views import SUFFIXES, VIEWS
+from attncli.views import SUFFIXES, VIEWS, Display, load_view
 from tests.conftest import Attn
 from tests.forked import run_attn
 from tests.running import LESSON_FILES, ROOT
@@ -366,6 +367,20 @@ def test_colour_is_decided_in_order(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert ("\x1b[" in attn(["self", *arguments]).out) is coloured
+
+
+def test_lines_that_no_terminal_shows_end_without_blanks(attn: Attn, tmp_path: Path) -> None:
+    """In a pipe and in a file, drawn and as numbers; what is written is the same otherwise."""
+    for flags in ([], ["--format", "heatmap"], ["--show", "all"], ["--explain"]):
+        out = attn(["self", "a b c d", *flags]).out
+        assert out.endswith("\n") and [line for line in out.splitlines() if line != line.rstrip()] == []
+    stream = StringIO()
+    load_view("table")([attncli.run("self", sentence="a b c d")], stream, Display())
+    written = stream.getvalue()
+    assert any(line != line.rstrip() for line in written.splitlines())
+    path = tmp_path / "self.txt"
+    assert attn(["self", "a b c d", "-o", str(path)]).code == 0
+    assert path.read_text().splitlines() == [line.rstrip() for line in written.splitlines()]
 
 
 def test_columns_is_honoured_and_a_pipe_has_no_width(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,24 @@ NESTED = '{"model_type": "gemma3", "text_config": {"num_hidden_layers": 1, "num_
 BROKEN = "{"
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs."""
+    folder = tmp_path_factory.mktemp("store")
+    (folder / "x.yaml").write_text("experiment: self\nsentence: a b\nsweep: {causal: [false, true]}")
+    assert run(["batch", str(folder / "x.yaml"), "-o", str(folder / "runs.db"), "--workers", "1"]) == 0
+    return folder / "runs.db"
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three models and something else."""
+def folder(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three models, a store and something else."""
     for name, config in {"gpt2": GPT2, "nested": NESTED, "broken": BROKEN}.items():
         (tmp_path / "models" / name).mkdir(parents=True)
         (tmp_path / "models" / name / "config.json").write_text(config)
     (tmp_path / "models" / "notes").mkdir()
+    (tmp_path / "broken.db").write_text("no store")
+    (tmp_path / "runs.db").write_bytes(store.read_bytes())
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -54,6 +65,11 @@ COMPLETED = {
     "info ": ["plugins", "config-schema", "report-schema"],
     "lesson pos": ["positions"],
     "heads --pattern one": ["one-key-for-all"],
+    "results runs.db --statistic entropy.m": ["entropy.mean", "entropy.min", "entropy.max"],
+    "results runs.db --group-by ": ["causal", "head", "id", "run"],
+    "results runs.db --statistic scores.mean --group-by c": ["causal"],
+    "results broken.db --statistic ": [],
+    "results none.db --group-by ": [],
 }
 
 

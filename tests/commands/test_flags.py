@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import attncli
 from attncli.cli import COMMANDS
 from attncli.settings import SPECS
 from attncli.settings.fields import NoFlag
+from attncli.views.matrices import parts_of
+from attncli.views.tables import shown_names_of
 from tests.conftest import Attn
 
 ROOT = Path(__file__).parent.parent.parent
@@ -69,10 +72,23 @@ def test_weights_that_a_report_does_not_hold_are_told_where_they_are(attn: Attn)
     told = attn(["heads", "--show", "weights"]).err
     assert told.startswith("--show: this report holds no weights: --maps self shows those of a text; it has ")
     assert attn(["heads", "--maps", "self", "--show", "weights"]).code == 0
-    told = attn(["why", "--show", "weights"]).err
-    assert told.startswith(
-        "--show: this report holds no weights: attn heads --maps self shows those of a text"
-    )
+
+
+@pytest.mark.parametrize("name", [name for name in SPECS if SPECS[name].parts])
+def test_parts_that_no_report_has_are_refused_before_it_is_made(
+    attn: Attn, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Help names those that reports have; so says the report of the command alone."""
+    parts = SPECS[name].parts
+    assert f"{', '.join(parts)}, ..., all\n" in attn([name, "--help"]).out
+    report = attncli.run(name)
+    assert {*parts_of(report)} <= {*parts} <= {*parts_of(report), *shown_names_of(name)}
+    monkeypatch.setattr("attncli.models.loading.load_pretrained", None)
+    others = {"weights": ": attn heads --maps self shows those of a text", "scores": "", "output": ""}
+    for part, where in others.items():
+        has = f"it has {', '.join(parts)}, ..., all"
+        line = f"--show: a report of {name} holds no {part}{where}; {has}\n"
+        assert attn([name, "--show", part]) == (2, "", line)
 
 
 def test_a_setting_of_config_files_is_read_as_a_flag_with_a_note(attn: Attn, tmp_path: Path) -> None:

@@ -303,7 +303,7 @@ def test_layers_without_a_softmax_are_not_skipped_in_silence(tmp_path: Path) -> 
     assert reasons == {"some layers mix tokens without a softmax, or not at all"}
 
 
-def test_the_first_token_and_equal_sources(copier: Pretrained) -> None:
+def test_the_first_token_and_source_notes(copier: Pretrained) -> None:
     text = "lamp=green\nkey=brass\nlamp=green"
     ways = ("all_heads", "rollout")
     found = attncli.explanations(copier, "lamp=", text, split="line", answer="green", ways=ways)

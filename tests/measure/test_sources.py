@@ -41,6 +41,7 @@ from attncli.models.source_texts import (
     encoded_sources,
     marked_text,
     read_sourced,
+    sourced_text,
     split_text,
     with_documents,
 )
@@ -245,6 +246,45 @@ def test_a_text_is_cut_at_the_ends_of_its_parts(split: Any, parts: list[str]) ->
     assert found.text == f"{TEXT}\n\nWho?"
 
 
+@pytest.mark.parametrize(
+    ("text", "asking"),
+    [
+        ("A came. B left. In which city? Answer: C works in", "In which city? Answer: C works in"),
+        ('A came. B left. "Who came?"', '"Who came?"'),
+        ("A came. B left! A", "A"),
+        ("Context:\nA came\nB left\nQuestion: who?\nAnswer:", "Question: who?\nAnswer:"),
+        ("Who came? A came. B left.", ""),
+        ("key=brass\ndoor=oak\nlamp=", ""),
+        ("A came. Who came?", ""),
+        ("Who?", ""),
+    ],
+    ids=str,
+)
+def test_what_asks_at_the_end_of_a_text_is_no_source(text: str, asking: str) -> None:
+    """Where two sources are left; the text stays, and a question apart leaves all parts sources."""
+    every = split_text(text, "sentence")
+    sourced = sourced_text(None, text)
+    assert (sourced.text, sourced.asking) == (text, asking)
+    assert sourced.texts() == [part for part in every.texts() if part not in asking]
+    assert sourced_text("Who?", text).texts() == every.texts()
+    assert sourced_text(None, text, is_continued=False) == every == sourced_text(None, every)
+
+
+def test_the_parts_of_documents_are_sources() -> None:
+    whole = "A came. B left.\nC stayed."
+    alone = with_documents([("a.md", f" {whole}\n")], "Who?", "sentence")
+    assert alone == split_text(whole, "sentence", question="Who?")
+    two = with_documents([("a.md", whole), ("b.md", "D? E")], "Who?", "line")
+    assert two.texts() == ["A came. B left.", "C stayed.", "D? E"]
+    assert [(each.name, each.title) for each in two.sources] == [
+        ("line1", "a.md"),
+        ("line2", "a.md"),
+        ("line3", "b.md"),
+    ]
+    assert two.text == sourced_text("Who?", [whole, "D? E"]).text == f"{whole}\n\nD? E\n\nWho?"
+    assert sourced_text("Who?", [whole, "D? E"], "line").texts() == two.texts()
+
+
 def test_removed_sources_take_the_blanks_before_them_and_leave_other_text() -> None:
     plain = "<a b c / d e>"
     text = SourcedText(plain, tuple(Passage(c, plain.index(c), plain.index(c) + 1) for c in "abcde"))
@@ -410,6 +450,8 @@ def test_a_tool_is_not_looked_for_in_what_is_said_of_it(talker: Pretrained) -> N
 
 def test_markup_in_a_source_is_text_and_the_templates_own_is_not(talker: Pretrained) -> None:
     text = "the cat [SEP] walks"
+    asked = sourced_text(None, "the cat. on the street. it was?").in_template(talker)
+    assert asked.asking == "it was?" and asked.texts() == ["the cat.", "on the street."]
     plain = with_documents([("a", text)], "it was").in_template(talker)
     reading = read_sourced(talker, plain)
     special = [i for i, one in enumerate(reading.text.ids.tolist()) if one in (2, 3)]
@@ -457,7 +499,7 @@ def test_an_encoder_writes_no_answer_in_a_line(tmp_path: Path) -> None:
         written_answer(pretrained, reading, Decoding(3))
 
 
-def test_equal_sources_are_said(tmp_path: Path) -> None:
+def test_source_notes_are_said(tmp_path: Path) -> None:
     pretrained = open_model(save_writer(tmp_path, "Llama"))
     reading = sourced_reading(pretrained, ("the cat", "it was", "the cat"))
     found = answer_sources(pretrained, reading, given_answer(pretrained, "was", reading))
@@ -520,6 +562,7 @@ WRONG = {
     ("it", "--document", "wide"):
         "--document: wide is UTF-16, not UTF-8: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it",
     ("--document", "wide"): "--document: needs a question below it",
+    ("it", "--split", "document"): "--split: document needs --document: give each as one",
     ("--model", "."): "--model: needs a question, and sources: --document or --file",
     ("--compare", "--image", "none.png", "--model", "."):
         "--image: no such file: none.png: give a picture; for heads and source also a folder of them, "
@@ -578,11 +621,38 @@ def test_of_one_source_the_way_on_is_to_split_it(
         Path("a b.md").write_text(text)
         for flags in (["--document", "a b.md"], ["--file", "a b.md", "--split", "turn"]):
             shown = attn(["source", "it", *flags, "--model", str(model), "--answer", "was"]).out
-            assert f"Next, with attn source: \"QUESTION\" --file 'a b.md' --split {split}\n" in shown
+            assert f"Next, with attn source: \"QUESTION\" {flags[0]} 'a b.md' --split {split}\n" in shown
             assert "coloured by" not in shown and "Sources are in the order" not in shown
     Path("a b.md").write_text("w20 cat")
     shown = attn(["source", "it", "--document", "a b.md", "--model", str(model), "--answer", "was"]).out
     assert "--split" not in shown
+
+
+def test_a_text_says_what_asks_in_it(attn: Attn, tmp_path: Path) -> None:
+    """And where it cannot tell, that its last part is a source; parts of documents are asked for."""
+    model = str(save_writer(tmp_path / "model", "Llama"))
+    asked = ["source", "w20 cat. w21 street. w22 walks?", "--model", model, "--answer", "was"]
+    report = report_of(attn, *asked[1:])
+    assert {row["name"] for row in report["statistics"]["sources"]} == {"sentence1", "sentence2"}
+    assert any(note.startswith('"w22 walks?" asks, and is no source') for note in report["notes"])
+    asked[1] = "w20 cat. w21 street. w22 walks."
+    assert "The last sentence is a source, too" in attn(asked).out
+    (tmp_path / "a.md").write_text(asked[1])
+    asked[1:2] = ["w22", "--document", str(tmp_path / "a.md"), "--split", "sentence"]
+    shown = attn(asked).out
+    assert "model: 3 sources" in shown and "is a source, too" not in shown and "is no source" not in shown
+
+
+def test_a_model_that_writes_nothing_says_what_to_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretrained = open_model(save_writer(tmp_path, "Llama"))
+    monkeypatch.setattr("attncli.measure.sources.write", lambda *_: None)
+    end = 'end the prompt in "Answer:", or give an answer'
+    for template, tries in ((None, end), ("{{ messages }}", f"use `chat`, {end}")):
+        monkeypatch.setattr(pretrained.tokenizer, "chat_template", template)
+        with pytest.raises(UserError, match=re.escape(f"writes nothing after this prompt: {tries}")):
+            written_answer(pretrained, sourced_reading(pretrained), Decoding(3))
 
 
 def test_a_long_first_line_is_wrapped(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

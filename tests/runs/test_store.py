@@ -658,6 +658,14 @@ def test_a_survey_is_grouped_by_head(attn: Attn, tmp_path: Path) -> None:
     attn(["heads", "--texts", str(tmp_path / "p.txt"), "-o", str(store)])
     rows = rows_of(attn, store, "--statistic", "induction")
     assert rows == rows_of(attn, store, "--statistic", "induction", *listed("layer", "head"))
+    assert rows == rows_of(attn, store, "--statistic", "induction", *listed("head"))
+    named = [f"{row['layer']}:{row['head']}" for row in rows]
+    for name, operator, expected in (("1:2", "=", {"1:2"}), ("1:2", "!=", {*named} - {"1:2"})):
+        kept = rows_of(attn, store, "--statistic", "induction", "--where", f"head {operator} {name}")
+        assert kept == [row for row, head in zip(rows, named, strict=True) if head in expected]
+    assert len(rows_of(attn, store, "--statistic", "induction", "--where", "head = 2")) == 2
+    none = attn(["results", str(store), "--where", "head = 7:1"]).out
+    assert "No value meets these conditions.\nhead is 0:0, 0:1, 0:2, 0:3, 1:0, 1:1, 1:2 or 1:3.\n" in none
     assert len(rows) == 8 and {row["count"] for row in rows} == {3}
     (pooled,) = rows_of(attn, store, "--statistic", "induction", *POOLED)
     assert pooled["count"] == 24

@@ -16,6 +16,7 @@ from attncli.views.colours import VIRIDIS, colours, levels, palette
 from attncli.views.terminal import cell_lines, character_lines
 from tests.running import run
 from tests.views.browser.browsing import (
+    HEADS,
     HOSTILE,
     WORDS,
     after,
@@ -317,3 +318,15 @@ def test_statistics_of_the_other_stack_stay_out() -> None:
             "heads", {"maps": maps}, {}, tensors={"weights": weights}, result=result_of("", {"heads": rows})
         )
         assert grids(report)[0].statistics["entropy"].item() == entropy
+
+
+def test_labels_of_keys_take_free_columns_of_a_wide_screen() -> None:
+    words = ("because", "tired", "walked", "streets", "nobody", "evening", "between")
+    for size, is_whole in (((160, 50), True), ((121, 50), False)):
+        first = next(line for line in screen_text(survey(words), size=size).splitlines() if "6 b" in line)
+        assert all(f"{i} {word} " in first for i, word in enumerate(words)) == is_whole
+
+
+def test_the_last_head_of_a_layer_is_marked_in_its_line_alone() -> None:
+    text = screen_text(survey(), *["right"] * (HEADS - 1))
+    assert text.count("[") == text.count("]") == 1
