@@ -23,7 +23,7 @@ from attncli.plain_text import plain_text, readable_token
 from attncli.records.writings import WrittenText
 from attncli.report import Report
 from attncli.runs.runner import model_page_of, run_loaded
-from attncli.serving.questions import AskedFor, Question
+from attncli.serving.questions import HAS_STOPPED, AskedFor, Question
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, checked_spec, in_words_of, with_maps
 from attncli.settings.heads import HeadsSpec
@@ -150,7 +150,7 @@ class ServedModel:
             for line in self._lines(question, stopped, put):
                 put(line)
         except KeyboardInterrupt:
-            put(json.dumps({"stopped": True}))
+            put(HAS_STOPPED)
         except UserError as error:
             put(json.dumps({"error": "; ".join(map(plain_text, error.lines))}))
         except Exception as error:

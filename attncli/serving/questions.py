@@ -110,6 +110,7 @@ class Waiting:
 Answering = Callable[[Question, Event, Callable[[str], None]], None]
 """Hands over the lines that answer a question; once the event is set, it ends where it can."""
 REPLACED = json.dumps({"replaced": True})
+HAS_STOPPED = json.dumps({"stopped": True})
 WAITS, BEGINS = json.dumps({"waits": True}), json.dumps({"waits": False})
 """For another page, and no longer."""
 
@@ -167,11 +168,18 @@ class OneModel:
 
     def stop(self, tab: str) -> None:
         """What is written for a tab ends with what there is; what is lost without heads is not said."""
+
+        def is_meant(waiting: Waiting | None) -> bool:
+            return waiting is not None and waiting.question.tab == tab and waiting.question.ask in STOPPED
+
         with self._changed:
-            asked = [each for each in (self._running, *self._line) if each is not None]
-            for each in asked:
-                if each.question.tab == tab and each.question.ask in STOPPED:
-                    each.stopped.set()
+            if self._running is not None and is_meant(self._running):
+                self._running.stopped.set()
+            in_line = [each for each in self._line if is_meant(each)]
+            self._line = [each for each in self._line if not is_meant(each)]
+        for each in in_line:
+            each.put(HAS_STOPPED)
+            each.put(None)
 
     def end(self) -> bool:
         """Ask the model nothing more. Whether it still computes: nobody can stop it, and nobody waits."""

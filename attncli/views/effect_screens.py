@@ -96,13 +96,13 @@ def _number(name: str, value: object, precision: int, signed: bool = True) -> st
 
 
 MOST_LOST = {
-    "loss": "Without {head} alone the loss rises most",
-    "kl": "Without {head} alone the predictions move most",
-    "probability": "Without {head} alone the answer's probability falls most",
-    "logit_difference": "Without {head} alone the difference of the logits falls most",
+    "loss": "{alone} the loss rises most",
+    "kl": "{alone} the predictions move most",
+    "probability": "{alone} the answer's probability falls most",
+    "logit_difference": "{alone} the difference of the logits falls most",
     "restored": "{head} alone restores most of the other prompt's difference of logits",
-    "cls_change": "Without {head} alone [CLS] turns most",
-    "output_change": "Without {head} alone the output changes most",
+    "cls_change": "{alone} [CLS] turns most",
+    "output_change": "{alone} the output changes most",
     "approximate": "By its gradient {head} counts most",
 }
 """What the first head is first in, by what the heads are sorted by."""
@@ -126,9 +126,15 @@ def _finding(report: Report) -> Iterator[str]:
         return
     head = f"{stack_label(first.stack)} {first.layer}:{first.head}".strip()
     where = f" at token {first.token} {plain_text(first.token_text)}" if "token_text" in first else ""
+    is_swap = report.spec.get("method") == "swap"
+    alone = f"With {head} alone as on the other prompt" if is_swap else f"Without {head} alone"
+    numbers = [first.get(f"{sort}{end}") for end in ("_low", "_high")]
+    low, high = (fixed(each, precision) for each in numbers)
+    interval = "" if None in numbers else f" ({low} to {high})"
     unit = f" {nats(sort)}".rstrip()
-    yield f"{MOST_LOST[sort].format(head=head)}{where}: {_number(sort, number, precision)}{unit}."
-    if effect.is_difference:
+    most = MOST_LOST[sort].format(head=head, alone=alone)
+    yield f"{most}{where}: {_number(sort, number, precision)}{unit}{interval}."
+    if effect.is_difference and not is_swap:
         yield f"Where it {'rises' if effect.falls else 'falls'}, the model does better without the head."
     if first.get("query_token") is not None:
         yield "query: the token where a head is missed most; key: what it looks at most from there."

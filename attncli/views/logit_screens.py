@@ -108,7 +108,7 @@ def _finding(report: Report) -> Iterator[str]:
     display = Display()
     yield from (f"{line[0].upper()}{line[1:]}." for line in _sum(report, display))
     first = next(iter(report.result_of(LogitAttribution).heads), None)
-    if first is not None and first.contribution is not None:
+    if first is not None and round(first.contribution or 0.0, display.precision):
         token, weight = first.get("key_token"), first.get("key_weight")
         looks = ""
         if isinstance(token, str) and isinstance(weight, float):

@@ -105,6 +105,21 @@ def test_a_page_that_is_alone_is_not_told_that_it_waits() -> None:
             assert not any("waits" in line for line in replies[0].lines())
 
 
+def test_stop_takes_what_waits_out_of_the_line_at_once() -> None:
+    gate = Gate()
+    with running(gate.answer) as it:
+        first = asking(it, "heads", "first", tab="a")
+        gate.began.get(timeout=SECONDS)
+        second = asking(it, "ablate", "second", tab="b")
+        in_line(it, "second")
+        assert it.post("stop", "b").status == 204
+        second[0].join(SECONDS)  # while the first one goes on
+        assert last(second[1][0]) == {"stopped": True} and not it.model._line
+        gate.open.set()
+        first[0].join(SECONDS)
+        assert last(first[1][0]) == {"asked": "first", "stopped": False}
+
+
 def test_stop_ends_what_that_tab_writes_and_no_other() -> None:
     gate = Gate()
     with running(gate.answer) as it:

@@ -34,6 +34,7 @@ export const chosen = {
   hovered: null,
   // What a page can do that asks a server: the maps of a head in a table, weights that it does not have.
   openReportOfHeads: null,
+  canAskWeight: null,
   askWeight: null,
 };
 

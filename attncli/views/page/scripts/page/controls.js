@@ -22,7 +22,7 @@ function sortBy(name) {
 function seek(side, text) {
   chosen.sought[side] = text.split(/\s+/).filter(Boolean);
   const axes = { from: "query", to: "key" };
-  if (chosen.askWeight && chosen.tensor.axes.at(-1) === "key_block")
+  if (chosen.canAskWeight?.() && chosen.tensor.axes.at(-1) === "key_block")
     return chosen.sought.to.length && chosen.askWeight(chosen.sought);
   for (const [each, axis] of Object.entries(axes)) {
     const missing = chosen.sought[each].filter((name) => !placesOf([name], axis).length);

@@ -54,6 +54,7 @@ const weightLabel = ({ from, to }) =>
 // query that sees no key at all does not count.
 export function soughtRanking() {
   const { tensor, sought } = chosen;
+  if (tensor.axes.at(-1) === "key_block") return null; // whose weights are of no single tokens
   const [queries, keys] = ["from", "to"].map((side, i) => placesOf(sought[side], tensor.axes.at(i - 2)));
   if (!keys.length || (sought.from.length && !queries.length)) return null;
   const rows = sought.from.length ? queries : Array.from({ length: tensor.rows }, (_, i) => i);
@@ -139,7 +140,7 @@ export function fillSortAndLayer() {
   byId("layer-choice").hidden = numLayers < 2;
   const isOf = (...axes) => String(tensor.axes.slice(-2)) === String(axes);
   // Of blocks of tokens whoever answers can be asked.
-  const hasTokens = isOf("query", "key") || (chosen.askWeight && isOf("query_block", "key_block"));
+  const hasTokens = isOf("query", "key") || (chosen.canAskWeight?.() && isOf("query_block", "key_block"));
   byId("sought").hidden = !hasTokens || tensor.rows < 2 || !tokensAlong(chosen.report, "key").length;
   byId("sought-what").textContent = tensor.axes.includes("head") ? "Heads that look" : "Weight";
   const tokens = [...chosen.report.tokens, ...chosen.report.context_tokens];

@@ -4,7 +4,7 @@ import { beside, chosen, map, matrix, overview, setMatrices, sides, sources, sta
 import { headsOfLayer, showCompared } from "./heads.js";
 import { paintLooks, showLooks, startLooks } from "./looks.js";
 import { mapAt, matrixOf } from "./matrix.js";
-import { fillSortAndLayer, rankings } from "./rankings.js";
+import { fillSortAndLayer, rankings, surveyed } from "./rankings.js";
 import {
   comparedWith,
   noteOf,
@@ -31,6 +31,7 @@ import { paint, showLegend } from "../values/colours.js";
 import { placeText, shortPlace } from "../values/labels.js";
 
 const MOST_TOKENS = 4096;
+const STACKS = ["cross", "encoder", "decoder"];
 
 // How each report was looked at, for when it is chosen again.
 const left = new WeakMap();
@@ -219,28 +220,32 @@ export function pickCell([row, column]) {
   const { axes, rowLabels, columnLabels } = matrix;
   if (matrix.isAttention) pin({ side: "query", index: row });
   else if (String(axes) === "layer,head") {
-    const place = { layer: Number(rowLabels[row].position), head: Number(columnLabels[column].position) };
+    const stack = STACKS.find((name) => chosen.tensor.name.endsWith(` ${name}`));
+    const place = { layer: Number(rowLabels[row].position), head: Number(columnLabels[column].position), stack };
     if (chosen.showForgotten) chosen.showForgotten(place.layer, place.head);
     else openHead(place);
   }
 }
 
 // The head of a row of the survey; a page that asks a server can look for its map elsewhere.
-function showHead({ layer, head }) {
+function showHead({ layer, head, stack }) {
   if (chosen.showForgotten) {
     chosen.showForgotten(layer, head);
     byId("forgotten").scrollIntoView({ block: "nearest" });
   }
-  if (!showMapOf({ layer, head })) openHead({ layer, head });
+  if (!showMapOf({ layer, head, stack })) openHead({ layer, head, stack });
 }
 
 // In another report, by whoever has one.
 function openHead(place) {
-  if (chosen.openReportOfHeads) run(chosen.openReportOfHeads().then((isThere) => isThere && showMapOf(place)));
+  const hasMaps = !["cross", "encoder"].includes(place.stack); // of two stacks the decoder's are drawn
+  if (hasMaps && chosen.openReportOfHeads) run(chosen.openReportOfHeads().then((isThere) => isThere && showMapOf(place)));
 }
 
 // Whether the tensor shows that head.
-function showMapOf({ layer, head }) {
+function showMapOf({ layer, head, stack }) {
+  const row = surveyed(chosen.report).find((other) => other.layer === layer && other.head === head);
+  if (stack && row && row.stack !== stack) return false;
   const item = overview.items.find(({ place }) => shortPlace(place) === `${layer}:${head}`);
   if (!item || byId("overview").hidden) return false;
   run(choose(item.number));

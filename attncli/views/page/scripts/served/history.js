@@ -34,7 +34,7 @@ const MOST_OF_TEXT = 60;
 // `why ·Paris, without 5:11: The capital of France is`
 function nameOf({ ask, name, text, heads, queries, keys }) {
   const sought = keys?.length ? ` that look${queries.length ? ` from ${queries.join(" ")}` : ""} to ${keys.join(" ")}` : "";
-  const without = ask !== "ablate" && heads?.length ? `, without ${shortened(heads.join(", "))}` : "";
+  const without = heads?.length ? `${ask === "ablate" ? "" : ", without"} ${shortened(heads.join(", "))}` : "";
   const characters = Array.from(text);
   const start = characters.length > MOST_OF_TEXT ? `${characters.slice(0, MOST_OF_TEXT).join("")}…` : text;
   return `${name}${sought}${without}: ${start || "random tokens"}`;

@@ -74,7 +74,7 @@ async function ask(name, question, take) {
       const said = JSON.parse(line);
       isReport = Boolean(said.report);
       reported = said.name;
-      if (said.error && question.text === text) showTrouble(said.error);
+      if (said.error && (question.text === text || question.keys)) showTrouble(said.error);
       if (said.share !== undefined) shares.set(name, said.share);
       if (said.waits !== undefined) waiting[said.waits ? "add" : "delete"](name);
       showState();
@@ -161,18 +161,20 @@ function askWhy(token = null, of = boxText()) {
 
 // Which heads look from some tokens to others, where the page has no weights of single tokens.
 function askWeight({ from, to }) {
-  takeText();
-  const question = { ask: "heads", text, heads: [...out], queries: from, keys: to };
+  const { text: of, heads } = questionShown();
+  const question = { ask: "heads", text: of, heads, queries: from, keys: to };
   const names = { from: byId("from").value, to: byId("to").value };
   return ask("heads", question).then((wasAnswered) => {
-    if (wasAnswered) for (const [id, value] of Object.entries(names)) byId(id).value = value;
+    if (!wasAnswered) return;
+    chosen.sought = { from, to };
+    for (const [id, value] of Object.entries(names)) byId(id).value = value;
   });
 }
 
 // The maps of the text that a table or a grid of heads is about; whether they are there.
 async function openReportOfHeads() {
-  const { text: of, heads } = questionShown();
-  const question = { ask: "heads", text: of, heads };
+  const { ask: kind, text: of, heads } = questionShown();
+  const question = { ask: "heads", text: of, heads: kind === "ablate" ? [] : heads }; // what is lost is of all
   const index = placeOf(question);
   if (index >= 0) await showAgain(index);
   else await ask("heads", question);
@@ -269,7 +271,8 @@ async function openAsking() {
   byId("write-one").addEventListener("click", () => write(1));
   byId("write-ten").addEventListener("click", () => write(MORE_TOKENS));
   byId("stop").addEventListener("click", () => run(stopAnswer()));
-  Object.assign(chosen, { askWeight, openReportOfHeads });
+  const canAskWeight = () => questionShown()?.ask === "heads";
+  Object.assign(chosen, { canAskWeight, askWeight, openReportOfHeads });
   byId("written-take").addEventListener("click", useWritten);
   for (const [key, does] of Object.entries(KEYS))
     byId("help").append(make("dt", { text: key }), make("dd", { text: does }));
