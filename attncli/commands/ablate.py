@@ -139,8 +139,9 @@ class AblateSpec(SurveyTextSpec, ImageSpec, SoundSpec):
 
     @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        is_of_one = settings.get("image") or settings.get("sound")
-        return tuple(step for step in cls.next_steps if not is_of_one or step != "--texts FILE")
+        left_out = {"--texts FILE"} if settings.get("image") or settings.get("sound") else set()
+        left_out |= {"--method mean"} if settings.get("approximate") else set()
+        return tuple(step for step in cls.next_steps if step not in left_out)
 
     @property
     def named_heads(self) -> list[str]:

@@ -66,7 +66,9 @@ class CircuitSpec(SurveyTextSpec):
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         if settings.get("weights"):
             return "--show all", "-o circuit.svg"
-        return cls.next_steps[1:] if settings.get("head") else cls.next_steps
+        left_out = {"--head LAYER:HEAD"} if settings.get("head") else set()
+        left_out |= {"--weights"} if any(map(settings.get, ("sentence", "file", "texts"))) else set()
+        return tuple(step for step in cls.next_steps if step not in left_out)
 
     def result_kind(self) -> str:
         return "circuit of weights" if self.weights else "circuit"
