@@ -114,7 +114,8 @@ class NotebookReport(Report):
 
     def __repr__(self) -> str:
         """The first screen, as wide as the terminal, without colour."""
-        return _written("table", self, Display(width=get_terminal_size().columns)).rstrip("\n")
+        screen = _written("table", self, Display(width=get_terminal_size().columns))
+        return "\n".join(line.rstrip(" ") for line in screen.split("\n")).rstrip("\n")
 
     def _repr_html_(self) -> str:
         """The page in an isolated frame: neither it nor the notebook can reach into the other."""

@@ -513,7 +513,7 @@ def test_a_colour_variable_colours_no_file(
     [
         ("self >&-", 4, "cannot write: standard output is closed\n"),
         ("self 2>&- >&-", 4, ""),
-        ("heads ab 2>&- > /dev/null", 0, ""),
+        ("self ab 2>&- > /dev/null", 0, ""),
         ("self --embed-dim cat 2>&-", 2, ""),
         ("self --file - <&-", 2, "--file: standard input is closed\n"),
         ("show - <&-", 2, "standard input is closed: name a file\n"),

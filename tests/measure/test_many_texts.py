@@ -115,7 +115,7 @@ def test_the_first_line_says_that_few_texts_have_the_tokens(tmp_path: Path, attn
     assert first.endswith("heads, on 1 of 3 texts, 10 tokens")
     assert any("largest weight from the last token to 'g' first" in line for line in lines)
     assert "One text has no interval" in ended.out and "95 %" not in ended.out
-    assert "2 texts are left out: " in ended.out
+    assert "2 texts are left out:" in ended.out
     ended = attn(["heads", "--texts", str(path), "--to", "-3"])
     assert ended.out.splitlines()[0].endswith("heads, on 3 texts, 30 tokens")
     assert "weight on position -3, mean over all tokens, first" in ended.out

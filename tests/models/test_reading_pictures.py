@@ -326,7 +326,7 @@ def test_patches_far_above_the_median_norm_are_counted(folders: dict[str, Path])
 
 def test_a_folder_of_pictures_has_means_with_intervals(folders: dict[str, Path], attn: Attn) -> None:
     found = report(attn, "heads", "--model", folders[REGISTERS], "--image", folders["many"])
-    assert found["statistics"]["texts"]["num_texts"] == 3 and "3 pictures" in found["about"]
+    assert found["statistics"]["texts"]["num_texts"] == 3 and "3 of 4 pictures" in found["about"]
     assert any("1 picture is left out" in note and "broken.png" in note for note in found["notes"])
     single = [
         report(attn, "heads", "--model", folders[REGISTERS], "--image", folders["many"] / f"{number}.png")
