@@ -211,6 +211,4 @@ def test_the_keys_that_limited_heads_keep_are_counted_in_words(
 
 def test_a_needle_is_offered_for_a_text_alone(attn: Attn) -> None:
     assert "attn cache: --model FOLDER | --budget" in attn(["cache"]).out
-    assert (
-        "attn cache: --model FOLDER | --needle TEXT | --budget" in attn(["cache", "to be or not to be"]).out
-    )
+    assert "attn cache: --model FOLDER | --needle TEXT | " in attn(["cache", "to be or not to be"]).out
