@@ -37,7 +37,7 @@ from attncli.settings.models import ModelSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Text, Texts
 from attncli.systems import shell_line
-from attncli.views.texts import default_model
+from attncli.views.texts import model_setting
 
 if TYPE_CHECKING:
     from attncli.measure.differences import ChangedHeads, NamedWeights, WeightDifferences
@@ -207,7 +207,7 @@ def _changed_settings(a: Report, b: Report) -> str:
 def _value(report: Report, key: str) -> Any:
     """A setting; for the model that nobody named the name of the one that ships."""
     value = report.spec.get(key)
-    return Path(_model(report)).name or None if key == "model" and value is None else value
+    return Path(model_setting(report)).name or None if key == "model" and value is None else value
 
 
 def _setting(value: Any) -> str:
@@ -218,14 +218,9 @@ def _setting(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _model(report: Report) -> str:
-    """The model that a report is of, the one that ships where nobody named another; empty for none."""
-    return str(report.spec.get("model") or default_model(report) or "")
-
-
 def _different_models(a: Report, b: Report) -> Iterator[str]:
     """That heads of two models share no more than a number."""
-    models = _model(a), _model(b)
+    models = model_setting(a), model_setting(b)
     if all(models) and models[0] != models[1]:
         named = " and ".join(Path(model).name or model for model in models)
         yield (

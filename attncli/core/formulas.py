@@ -446,9 +446,9 @@ class Places:
 
     `first_key` is the first key that counts; `num_tokens` is how many tokens a text has, `repeat` how many of
     them are repeated on the probe. `special` are the tokenizer's special tokens; `from_queries` and `to_keys`
-    are the requested places; `looks_ahead` says whether queries see keys behind them. `query_places` and
-    `key_places` are row and column on a picture, NaN for a token that lies elsewhere, None for a text;
-    `query_seconds` and `key_seconds` are when tokens of a sound begin, NaN for those that are no part of it.
+    are the requested places. `query_places` and `key_places` are row and column on a picture, NaN for
+    a token that lies elsewhere, None for a text; `query_seconds` and `key_seconds` are when tokens of a sound
+    begin, NaN for those that are no part of it.
     """
 
     queries: Int[Tensor, "query 1"]
@@ -466,7 +466,6 @@ class Places:
     key_places: Float[Tensor, "key 2"] | None = None
     query_seconds: Float[Tensor, "query 1"] | None = None
     key_seconds: Float[Tensor, " key"] | None = None
-    looks_ahead: bool = True
 
     @property
     def counted(self) -> Bool[Tensor, " key"]:
@@ -553,11 +552,10 @@ def from_to_weight(at: Places) -> Pattern:
 
 
 def others_to_weight(at: Places) -> Pattern:
-    """i is not among the queries asked for and may see j, which is among the keys: whether from_to_weight is
-    of these queries, or of whoever looks.
+    """i is not among the queries asked for, j among the keys: whether from_to_weight is of these queries, or
+    of whoever looks.
     """
-    sees = (at.keys <= at.queries) | at.looks_ahead
-    return ~at.from_queries & at.to_keys & sees & at.counted
+    return ~at.from_queries & at.to_keys & at.counted
 
 
 def induction_stripe(at: Places) -> Pattern:

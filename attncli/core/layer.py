@@ -345,7 +345,8 @@ class Patterns:
     """The patterns of these names on some texts of one length, `ids` on both sides.
 
     `plane` says where tokens lie on a picture, the same for all texts; see `Rows`. `seconds` is when each
-    token of a sound begins, the same for all. `looks_ahead` says whether queries see keys behind them.
+    token of a sound begins, the same for all. `looks_ahead` says whether queries see keys behind
+    them, by which the rows are counted that see one.
     """
 
     names: tuple[str, ...]
@@ -422,7 +423,6 @@ class Patterns:
             None if self.plane is None else self.plane.places[keys],
             None if self.seconds is None else self.seconds[queries].unsqueeze(1),
             None if self.seconds is None else self.seconds[keys],
-            self.looks_ahead,
         )
         shape = (queries.stop - queries.start, keys.stop - keys.start)
         masks = (load_formula(PATTERNS[name])(at) for name in self.names)

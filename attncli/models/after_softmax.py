@@ -15,19 +15,16 @@ from attncli.models.torch_calls import (
     ELEMENTWISE,
     FILLS,
     JOINS,
-    MOVES,
     ORDERS,
     OVERWRITING,
-    PARTS,
     SCALINGS,
-    SHAPES,
     SUBTRACTIONS,
     SUMS,
+    VIEWS,
     TorchCall,
     unseen,
 )
 
-VIEWS = MOVES | SHAPES | PARTS
 CLOSE = 1e-5
 MIXING = JOINS | SUMS | ELEMENTWISE
 

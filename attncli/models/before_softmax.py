@@ -16,18 +16,15 @@ from attncli.models.torch_calls import (
     EXPONENTIALS,
     FILLS,
     JOINS,
-    MOVES,
     NEGATIONS,
-    PARTS,
     SCALINGS,
-    SHAPES,
     SUBTRACTIONS,
     SUMS,
+    VIEWS,
     TorchCall,
     unseen,
 )
 
-VIEWS = MOVES | SHAPES | PARTS
 ADDED = SUMS | FILLS | CASTS | DROPOUTS
 CHANGING = ELEMENTWISE | EXPONENTIALS
 EXP = "exp"

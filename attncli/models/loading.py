@@ -635,6 +635,10 @@ def measuring(name: str, model: torch.nn.Module) -> Iterator[None]:
 
 SHARDED = frozenset(("FullyShardedDataParallel", "FSDPModule", "DTensor"))
 """Classes of torch whose parameters are in parts on several processes (DeepSpeed's have a `ds_id`)."""
+IN_PARTS = (
+    "model: its weights are in parts on several processes (FSDP, tensor parallel, ZeRO-3), and one process "
+    "alone cannot run it"
+)
 
 
 def unwrapped(model: Any) -> PreTrainedModel:
@@ -656,10 +660,7 @@ def unwrapped(model: Any) -> PreTrainedModel:
         else:
             raise UserError(f"model: must be a transformers PreTrainedModel (got {_kind(inner)})")
     if is_sharded(inner) or is_sharded(model):
-        raise UserError(
-            "model: its weights are in parts on several processes (FSDP, tensor parallel, ZeRO-3), and one "
-            "process alone cannot run it: measure its checkpoints, attn watch RUN"
-        )
+        raise UserError(f"{IN_PARTS}: measure its checkpoints, attn watch RUN")
     return inner
 
 

@@ -65,6 +65,8 @@ PARTS = functions_named(
     *("getitem", "chunk", "split", "unbind", "narrow", "select", "tensor_split", "unsafe_chunk"),
     "unsafe_split",
 )
+VIEWS = MOVES | SHAPES | PARTS
+"""What gives the same numbers in another order, or some of them."""
 CATS = functions_named("cat", "concat", "concatenate")
 JOINS = CATS | functions_named("pad")
 SUMS = {

@@ -28,6 +28,7 @@ from attncli.models.in_turn import random_numbers_kept
 from attncli.models.listening import Listener
 from attncli.models.listening import reading as reading_recorded
 from attncli.models.loading import (
+    IN_PARTS,
     borrowed,
     is_sharded,
     measuring,
@@ -363,10 +364,7 @@ def _unwrapped_module(model: Any) -> nn.Module:
     if not isinstance(inner, nn.Module):
         raise UserError(f"model: must be a torch.nn.Module (got {type(inner).__name__})")
     if is_sharded(model) or is_sharded(inner):
-        raise UserError(
-            "model: its weights are in parts on several processes (FSDP, tensor parallel, ZeRO-3), and one "
-            "process alone cannot run it: attn record -o run.db -- COMMAND hears each of them"
-        )
+        raise UserError(f"{IN_PARTS}: attn record -o run.db -- COMMAND hears each of them")
     return inner
 
 

@@ -326,10 +326,9 @@ class Browser(App[None], inherit_bindings=False):
             return
         done, outcome = self._outcomes.get()
         self.running, self.message = None, ""
-        if isinstance(outcome, UserError):
-            self.message = " ".join(outcome.lines)
-        elif isinstance(outcome, MemoryError):
-            self.message = OUT_OF_MEMORY
+        if isinstance(outcome, UserError | MemoryError):
+            self.waiting.clear()  # what waited would hide the line
+            self.message = " ".join(outcome.lines) if isinstance(outcome, UserError) else OUT_OF_MEMORY
         elif isinstance(outcome, Exception):
             self.failure = outcome
             self.exit()

@@ -46,8 +46,8 @@ from attncli.views.sections import (
 )
 from attncli.views.texts import (
     NO_NUMBER,
-    default_model,
     fixed,
+    model_setting,
     scalar,
     shortened,
     text_name,
@@ -163,7 +163,7 @@ def titled(report: Report) -> str:
 
 def model_name(report: Report) -> str:
     """The model's folder or id, the default one where the user named none."""
-    model = str(report.spec.get("model") or default_model(report) or "")
+    model = model_setting(report)
     return Path(model).name or model
 
 

@@ -362,6 +362,11 @@ def _settings(report: Report, without: str = "") -> list[str]:
     return token_counts(report) + settings
 
 
+def model_setting(report: Report) -> str:
+    """The model that a report is of, the one that ships where nobody named another; empty for none."""
+    return str(report.spec.get("model") or default_model(report) or "")
+
+
 def default_model(report: Report) -> str | None:
     """The model of an experiment whose user named none; None where it needs none, or must be named."""
     return getattr(SPECS.get(report.experiment), "default_model", None)

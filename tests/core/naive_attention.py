@@ -166,8 +166,6 @@ def pattern_mass(weights: np.ndarray, wanted: Wanted) -> np.ndarray:
                 special, queries, keys = (np.array(flags[text].tolist(), float) for flags in patterns.marks)
                 looking = queries if name == "from_to_weight" else 1 - queries
                 matrix[:] = special if name == "special_mass" else np.outer(looking, keys)
-                if name == "others_to_weight" and not patterns.looks_ahead:
-                    matrix = np.tril(matrix)
                 matrix[:, : patterns.first_key] = 0
             elif name in ("distance_seconds", "near_mass"):
                 apart = np.abs(np.subtract.outer(patterns.seconds.tolist(), patterns.seconds.tolist()))
