@@ -25,7 +25,7 @@ def _title(report: Report, display: Display) -> Iterator[str]:
     survey = report.result_of(RecordedHeads)
     read = counted(survey.num_texts, "text")
     if survey.texts is None:
-        read = counted(max(row.num_queries for row in survey.modules), "token")
+        read = counted(max(row.tokens_of_text for row in survey.modules), "token")
     program = report.spec.get("program")
     parts = ", ".join([*sizes_of(survey), read, *([f"of {program}"] if program else [])])
     yield shortened(plain_text(f"record: {parts}"), display.width)
