@@ -431,6 +431,9 @@ def _broken(report: Report, expectations: Expectations) -> Iterator[str]:
         if row.nan_texts:
             texts = f"{row.nan_texts} of {counted(row.texts, 'text')}"
             yield f"expected numbers: got NaN in {texts} of {row.module}"
+        elif row.nan_padding:
+            rows = counted(row.nan_padding, "row")
+            yield f"expected numbers: got NaN in {rows} of padding of {row.module}"
 
 
 def _why_nothing(folder: Path, spec: RecordSpec) -> str:

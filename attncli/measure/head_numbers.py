@@ -83,9 +83,9 @@ def head_numbers(survey: SurveyedLayers) -> list[HeadNumbers]:
         numbers = ({"value_norm": torch.stack(norms)} if norms else {}) | scores
         undefined = torch.stack([_has_no_number(layer) for layer in computed])
         values = torch.stack(list(numbers.values()), dim=-1)
-        for place, each, *of_layer in zip(places, undefined, values, keys, strict=True):
-            of_heads = HeadNumbers(tuple(numbers), *of_layer, torch.zeros_like(each))
-            by_layer[place] = without_numbers(of_heads, each)
+        for place, has_none, of_layer, strongest in zip(places, undefined, values, keys, strict=True):
+            of_heads = HeadNumbers(tuple(numbers), of_layer, strongest, torch.zeros_like(has_none))
+            by_layer[place] = without_numbers(of_heads, has_none)
     return [by_layer[place] for place in range(len(survey.layers))]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -99,8 +99,13 @@ class CountedRows(NamedTuple):
 
     def plus(self, other: "CountedRows") -> "CountedRows":
         """Those of both together."""
-        counts = (a + b for a, b in zip(self[:4], other[:4], strict=True))
-        return CountedRows(*counts, self.is_unclear or other.is_unclear)
+        return CountedRows(
+            self.num_rows + other.num_rows,
+            self.padding + other.padding,
+            self.nan_padding + other.nan_padding,
+            self.nan_texts + other.nan_texts,
+            self.is_unclear or other.is_unclear,
+        )
 
 
 @dataclass
@@ -213,19 +218,22 @@ class CallMeasurer:
         """The same of texts of as many positions, of a batch of so many tokens."""
         source, wanted = part.source, self._wanted(part, num_tokens, place.kind)
         is_whole = max(source.shape[2:]) <= self.whole_tokens
-        of_maps: dict[str, Any] = {"weights": True} if is_whole else {"pooled": MAP_SIZE}
+        pooled = None if is_whole else MAP_SIZE
         if source.shape[0] == 1:
-            computed = of_first = attend(source, replace(wanted, **of_maps))
+            computed = of_first = attend(source, replace(wanted, weights=is_whole, pooled=pooled))
         else:
-            computed, of_first = attend(source, wanted), attend(first_text(source), Wanted(**of_maps))
+            computed = attend(source, wanted)
+            of_first = attend(first_text(source), Wanted(weights=is_whole, pooled=pooled))
         assert computed.rest is not None and wanted.rest is not None
         layers = SurveyedLayers(wanted={place.stack: wanted})
         layers.keep(place, computed)
         rest = SurveyedLayers(wanted={place.stack: wanted.rest})
         rest.keep(place, computed.rest)
         return MeasuredPart(
-            *(_on_host(head_numbers(each)[0], is_empty=part.is_empty) for each in (layers, rest)),
-            *(_stacks_of_texts(each, place, is_empty=part.is_empty) for each in (layers, rest)),
+            _on_host(head_numbers(layers)[0], is_empty=part.is_empty),
+            _on_host(head_numbers(rest)[0], is_empty=part.is_empty),
+            _stacks_of_texts(layers, place, is_empty=part.is_empty),
+            _stacks_of_texts(rest, place, is_empty=part.is_empty),
             _maps_of(of_first),
         )
 
@@ -261,7 +269,7 @@ class CallMeasurer:
             special[:, : num_tokens - self.grid[0] * self.grid[1]] = True
         ids = self._ids(num_tokens).expand(num_texts, -1).to(device) if is_square else None
         if keys is not None:
-            special, ids = (None if each is None else each.gather(1, keys) for each in (special, ids))
+            special, ids = special.gather(1, keys), None if ids is None else ids.gather(1, keys)
             places = None if places is None else places[keys[0].cpu()]
         asked = torch.ones_like(special)
         wanted = wanted_scores(ids, Marks(special, asked, asked), places=places)

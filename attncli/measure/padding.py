@@ -84,14 +84,14 @@ def _seen_keys(source: LayerOrWeights, first_query: int | None) -> Bool[Tensor, 
     _, _, num_queries, num_keys = source.shape
     places = torch.arange(num_keys, device=source.like.device)
     if isinstance(source, AttentionLayer) and source.visibility.rule is None and source.rules.bias is None:
-        visible = source.visibility
-        last = num_queries - 1 + visible.shift
+        mask = source.visibility
+        last = num_queries - 1 + mask.shift
         seen = torch.ones_like(places, dtype=torch.bool)
-        if visible.causal:
+        if mask.causal:
             seen &= places <= last
-        if visible.window is not None:
-            seen &= (places > visible.shift - visible.window) & (places < last + visible.window)
-        return seen.unsqueeze(0) if visible.key_mask is None else visible.key_mask & seen
+        if mask.window is not None:
+            seen &= (places > mask.shift - mask.window) & (places < last + mask.window)
+        return seen.unsqueeze(0) if mask.key_mask is None else mask.key_mask & seen
     like = torch.zeros(1, num_keys, dtype=torch.int64, device=places.device)
     received, seen_by, own = like, like, like
     is_square = first_query == 0 and num_queries == num_keys
@@ -126,7 +126,7 @@ def _blocks_seen(source: LayerOrWeights) -> Iterator[tuple[Queries, Bool[Tensor,
     lead = num_texts if bias is None else num_texts * num_heads
     step = max(1, MOST_LOOKED_AT // max(1, lead * num_keys))
     keys = torch.arange(num_keys, device=source.like.device)
-    for queries in torch.arange(num_queries, device=keys.device).split(step):
+    for queries in torch.split(torch.arange(num_queries, device=keys.device), step):
         if isinstance(source, GivenWeights):
             yield queries, source.seen[:, queries]
             continue
@@ -178,7 +178,7 @@ def mask_of_rest(source: LayerOrWeights, positions: Positions) -> Visibility | N
     if bool(positions.keys.all()) or source.shape[2] * source.shape[3] > MOST_RECOGNISED:
         return None
     text = int(positions.keys.sum(dim=1).argmax())
-    queries, keys = (_places(each, [text]) for each in positions[:2])
+    queries, keys = (_places(each, [text]) for each in (positions.queries, positions.keys))
     if not queries.numel():
         return None
     rest = taken(source, [text], queries, keys)
@@ -195,9 +195,11 @@ def texts_together(
     """
     num_texts, _, num_queries, num_keys = source.shape
     if positions.queries.all() and positions.keys.all():
-        every = (torch.arange(count, device=source.like.device) for count in (num_queries, num_keys))
-        places = [each.expand(num_texts, -1) for each in every]
-        return [TextsTogether([*range(num_texts)], source, *places)]
+        queries, keys = (
+            torch.arange(count, device=source.like.device).expand(num_texts, -1)
+            for count in (num_queries, num_keys)
+        )
+        return [TextsTogether([*range(num_texts)], source, queries, keys)]
     groups: dict[tuple[object, ...], list[int]] = {}
     for text, rows in enumerate(zip(positions.queries.cpu(), positions.keys.cpu(), strict=True)):
         counts: tuple[object, ...] = tuple(int(each.sum()) for each in rows)
@@ -213,21 +215,18 @@ def _together(
     source: LayerOrWeights, positions: Positions, texts: list[int], *, is_empty: bool
 ) -> TextsTogether:
     if is_empty:
-        there = Positions(*(torch.ones_like(each) for each in positions[:2]))
-        kept = (_places(each, texts) for each in there[:2])
-        return TextsTogether(texts, taken(source, texts, *kept), *_nothing(texts, source), is_empty=True)
-    queries, keys = (_places(each, texts) for each in positions[:2])
+        queries, keys = (
+            _places(torch.ones_like(each), texts) for each in (positions.queries, positions.keys)
+        )
+        none = queries[:, :0]
+        return TextsTogether(texts, taken(source, texts, queries, keys), none, none, is_empty=True)
+    queries, keys = (_places(each, texts) for each in (positions.queries, positions.keys))
     return TextsTogether(texts, taken(source, texts, queries, keys), queries, keys)
 
 
 def _places(there: Bool[Tensor, "text token"], texts: Sequence[int]) -> Int[Tensor, "some place"]:
     """Where these texts have a token; all have equally many."""
     return there[texts].nonzero()[:, 1].view(len(texts), -1)
-
-
-def _nothing(texts: Sequence[int], source: LayerOrWeights) -> tuple[Tensor, Tensor]:
-    none = torch.empty(len(texts), 0, dtype=torch.int64, device=source.like.device)
-    return none, none
 
 
 def taken(

@@ -287,6 +287,7 @@ class Recorder:
                     "rows": module.rows.num_rows,
                     "padding": module.rows.padding,
                     "nan_texts": module.rows.nan_texts,
+                    "nan_padding": module.rows.nan_padding,
                 }
                 for row, module in zip(rows, modules, strict=True)
             )

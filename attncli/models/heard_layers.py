@@ -205,7 +205,7 @@ def layer_by_hand(
     if is_given and scores is not None:
         query, key, value = (by_heads(part, num_heads) for part in parts)
         added = scores.float() - found.scale * (query @ key.mT).float()
-        is_hidden = (added <= HIDES) | (scores == torch.finfo(scores.dtype).min)
+        is_hidden = (added <= HIDES) | (scores <= torch.finfo(scores.dtype).min)
         seen = (~is_hidden).any(dim=1)
         largest = scores.masked_fill(is_hidden, 0).abs().max()
         rounding = max(CLOSE, torch.finfo(scores.dtype).eps) * (1 + float(largest))
