@@ -201,7 +201,7 @@ def layer_by_hand(
     scores = None
     if found.scores is not None and found.scores.shape == found.weights.shape:
         scores = placed(found.scores)
-        seen = (scores > HIDES_AS_SCORE).any(dim=1)
+        seen = _seen_by_scores(scores, weights).any(dim=1)
     if is_given and scores is not None:
         query, key, value = (by_heads(part, num_heads) for part in parts)
         added = scores.float() - found.scale * (query @ key.mT).float()
@@ -219,6 +219,20 @@ def layer_by_hand(
     if found.is_filled:
         seen = seen & (weights > 0).any(dim=1)
     return GivenWeights(weights, seen), weights
+
+
+def _seen_by_scores(scores: Tensor, weights: Tensor) -> Tensor:
+    """Which keys are seen where the scores are those of the softmax, which a mask may have changed.
+
+    By the scores where these give the weights; else the weights were changed since, and 0 is hidden. A row of
+    scores that are all hidden has no key.
+    """
+    is_hidden = scores <= HIDES_AS_SCORE
+    again = scores.float().softmax(dim=-1)
+    apart = (again - weights.float()).nan_to_num(0.0).abs().max()
+    if apart <= max(CLOSE, 4 * torch.finfo(weights.dtype).eps):
+        return ~is_hidden
+    return (weights > 0) & ~is_hidden.all(dim=-1, keepdim=True)
 
 
 def hides_rows_by_numbers(

@@ -175,6 +175,152 @@ def test_a_padded_batch_is_its_texts(seed: int) -> None:
     drawn(seed)
 
 
+def numbers_of(seen: attncli.Recording) -> list[dict[str, object]]:
+    return [{name: row[name] for name in row if name != "max_score"} for row in seen.heads]
+
+
+def assert_alike(one: attncli.Recording, both: attncli.Recording) -> None:
+    """The same numbers, patterns and rows of two recordings of the same texts."""
+    for a, b in zip(numbers_of(one), numbers_of(both), strict=True):
+        for name in a.keys() | b.keys():
+            x, y = a[name], b[name]
+            assert y == (pytest.approx(x, abs=1e-6, rel=1e-5) if isinstance(x, float) else x), name
+    assert [dict(row) for row in one.survey().pattern_rows] == [
+        dict(row) for row in both.survey().pattern_rows
+    ]
+
+
+def recorded(run: Callable[[], object]) -> attncli.Recording:
+    with attncli.record(calls="all") as seen, torch.no_grad():
+        run()
+    return seen
+
+
+@pytest.mark.parametrize("side", ["left", "right", "both"])
+@pytest.mark.parametrize("case", ["keys alone", "causal", "numbers", "added keys", "fast path"])
+def test_texts_of_torchs_own_attention(case: str, side: str) -> None:
+    texts = [torch.randn(length, DIM) for length in (7, 3, 5)]
+    batch, there = padded(texts, side, 2)
+    settings = {"need_weights": case == "numbers"}
+    attention: nn.Module = nn.MultiheadAttention(
+        DIM, 2, batch_first=True, add_bias_kv=case == "added keys"
+    ).eval()
+    if case == "fast path":
+        attention = nn.TransformerEncoderLayer(DIM, 2, 16, batch_first=True).eval()
+
+    def call(x: Tensor, hides: Tensor | None) -> object:
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1) if case == "causal" else None
+        if case == "fast path":
+            return attention(x, src_key_padding_mask=hides)
+        if hides is not None and case == "numbers":
+            hides = torch.zeros(hides.shape).masked_fill(hides, -1e9)
+        return attention(x, x, x, key_padding_mask=hides, attn_mask=later, **settings)
+
+    one = recorded(lambda: [call(text[None], None) for text in texts])
+    assert_alike(one, recorded(lambda: call(batch, ~there)))
+
+
+@pytest.mark.parametrize("same_length", [False, True])
+def test_queries_of_cross_attention_are_another_axis_than_its_keys(same_length: bool) -> None:
+    class Translator(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.TransformerEncoderLayer(DIM, 2, 16, batch_first=True)
+            self.decoder = nn.TransformerDecoderLayer(DIM, 2, 16, batch_first=True)
+
+        def forward(
+            self, source: Tensor, x: Tensor, hides: Tensor | None = None, later: Tensor | None = None
+        ) -> Tensor:
+            memory = self.encoder(source, src_key_padding_mask=hides)
+            mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+            return self.decoder(
+                x, memory, tgt_mask=mask, tgt_key_padding_mask=later, memory_key_padding_mask=hides
+            )
+
+    model = Translator().eval()
+    sources, texts = ([torch.randn(length, DIM) for length in lengths] for lengths in ((8, 4, 6), (3, 5, 2)))
+    (batch, of_batch), (x, of_x) = padded(sources, "left", 0), padded(texts, "right", 3 if same_length else 1)
+    assert (batch.shape == x.shape) == same_length
+    one = recorded(lambda: [model(a[None], b[None]) for a, b in zip(sources, texts, strict=True)])
+    both = recorded(lambda: model(batch, x, ~of_batch, ~of_x))
+    assert_alike(one, both)
+    assert {row.stack: (row.num_rows, row.padding) for row in both.modules if row.layer} == {
+        "self": (x.shape[1] * 3, int((~of_x).sum()))
+    }
+    crossed = next(row for row in both.modules if row.stack == "cross")
+    assert (crossed.num_rows, crossed.padding) == (x.shape[1] * 3, int((~of_x).sum()))
+
+
+def test_maps_and_names_are_those_of_the_tokens_that_are_there() -> None:
+    layer = Attention(fused(lambda seen: seen)).eval()
+    text = torch.randn(4, DIM)
+    batch, there = padded([text], "left", 2)
+    with attncli.record(tokens=["<pad>", "<pad>", "a", "b", "a", "c"]) as seen, torch.no_grad():
+        layer(batch, who_sees_whom(there, causal=True, rows="all"))
+    with attncli.record(tokens=["a", "b", "a", "c"]) as alone, torch.no_grad():
+        layer(text[None], torch.ones(4, 4, dtype=torch.bool).tril())
+    report, expected = seen.report(), alone.report()
+    assert report.tokens == expected.tokens == ("a", "b", "a", "c")
+    maps, of_text = (torch.as_tensor(each.tensors["weights"].values) for each in (report, expected))
+    torch.testing.assert_close(maps, of_text)
+    assert_alike(alone, seen)
+    assert seen.survey().num_tokens == 4 and seen.heads[0].induction is not None
+
+
+def test_texts_that_have_no_token_are_left_out() -> None:
+    layer = Attention(fused(lambda seen: seen)).eval()
+    texts = [torch.randn(5, DIM), torch.randn(0, DIM)]
+    batch, there = padded(texts, "right", 0)
+    seen = recorded(lambda: layer(batch, who_sees_whom(there, causal=False, rows="nothing")))
+    alone = naive(weights_alone(*layer.parts(texts[0][None], texts[0][None])[:2], causal=False))
+    assert_is_mean(seen, [alone], 2e-5)
+    assert seen.modules[0].nan_texts == 0
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_last_token_of_a_text_whose_tokens_do_not_see_themselves_is_there(strict: bool) -> None:
+    layer = Attention(fused(lambda seen: seen)).eval()
+    seen = recorded(
+        lambda: layer(torch.randn(1, 6, DIM), torch.ones(6, 6, dtype=torch.bool).tril(-int(strict)))
+    )
+    assert seen.modules[0].padding == 0
+
+
+def test_padding_that_cannot_be_told_is_said() -> None:
+    """More keys than queries: which of the queries stand at the hidden keys nothing tells."""
+    query, key = torch.randn(2, 2, 4, DIM), torch.randn(2, 2, 6, DIM)
+    seen_keys = torch.ones(2, 1, 4, 6, dtype=torch.bool)
+    seen_keys[1, ..., 4:] = False
+
+    class Mixed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.scaled_dot_product_attention(x, key, key, attn_mask=seen_keys)
+
+    notes = recorded(lambda: Mixed()(query)).notes
+    assert any("rows of padding may be among the others" in note for note in notes)
+
+
+def test_what_is_no_number_is_said_wherever_it_is() -> None:
+    """A row without a key is NaN by hand: in padding it is said, elsewhere its heads have no statistics."""
+    layer = Attention(by_hand(lambda scores, seen: scores.masked_fill(~seen, -torch.inf))).eval()
+    x = torch.randn(2, 5, DIM)
+    there = torch.ones(2, 5, dtype=torch.bool)
+    there[1, :2] = False
+    padding = recorded(lambda: layer(x, who_sees_whom(there, causal=True, rows="all")))
+    assert any("2 of padding left out, 2 of them NaN" in note for note in padding.notes)
+    assert all(row.entropy is not None for row in padding.heads)
+    hidden = torch.ones(1, 1, 5, 5, dtype=torch.bool)
+    hidden[..., 3, :] = False
+    rows = recorded(lambda: layer(x, hidden))
+    assert all(row.entropy is None and row.sink_mass is None for row in rows.heads)
+    assert any(note.startswith("NaN in weights of Attention, in 2 texts") for note in rows.notes)
+    one_query = x.clone()
+    one_query[0, 2] = torch.nan
+    fused_layer = Attention(fused(lambda seen: seen)).eval()
+    of_query = recorded(lambda: fused_layer(one_query, torch.ones(5, 5, dtype=torch.bool).tril()))
+    assert any(note.startswith("NaN in weights of Attention, in 1 text") for note in of_query.notes)
+
+
 @pytest.mark.nightly
 def test_many_padded_batches_are_their_texts() -> None:
     for seed in range(1000, 1400):
