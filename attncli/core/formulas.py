@@ -219,9 +219,7 @@ def participation(rows: Rows) -> Float[Tensor, "*batch query"]:
     if rows.softmax is not None and rows.softmax.participation is not None:
         return rows.softmax.participation
     length: Tensor = torch.linalg.vector_norm(rows.weights, dim=-1, dtype=torch.float64)
-    shared = length.square().reciprocal()
-    # A sink may take all weight; other rows without any have none to share.
-    return shared if rows.softmax is not None else shared.masked_fill(length == 0, torch.nan)
+    return length.square().reciprocal()
 
 
 def local_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
