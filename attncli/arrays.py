@@ -4,7 +4,6 @@ Weights from another tool are such arrays, and their tokens such texts. HeadVis 
 their weights, L5H8.json.
 """
 
-import json
 import math
 import re
 import struct
@@ -24,7 +23,7 @@ from attncli.core.process import quiet_warnings
 from attncli.errors import UserError, available_bytes, nearest
 from attncli.files import STDIN, TEXT_BYTES, check_file, read_whole
 from attncli.models.weight_headers import safetensors_header, tensors_and_end
-from attncli.plain_text import binary_kind
+from attncli.plain_text import binary_kind, parsed_json
 from attncli.records.values import NamedTensor
 
 if TYPE_CHECKING:
@@ -238,7 +237,7 @@ class _Sequence(NamedTuple):
 @lru_cache(maxsize=1)
 def _sequences(file: str, state: tuple[int, int]) -> dict[str, _Sequence]:
     """The sequences of a head by their ids. KeyError, TypeError and ValueError for another file."""
-    content = json.loads(Path(file).read_bytes())
+    content = parsed_json(Path(file).read_bytes())
     sequences: dict[str, _Sequence] = {}
     for entry in content["sequences"]:
         tokens, size = tuple(entry["tokens"]), entry["seq_len"]
@@ -354,7 +353,7 @@ def read_array(file: str, *, name: str | None = None, most_bytes: int | None = N
 
 WEIGHT_NAMES = ("hook_pattern", "pattern")
 """What the weights of a layer are called in caches of activations, behind its place."""
-NUMBER = re.compile(r"\d+")
+NUMBER = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 
 
 def _form(name: str) -> str:
@@ -517,8 +516,8 @@ def read_tokens(file: str) -> tuple[str, ...]:
 def _json_list(text: str) -> tuple[str, ...] | None:
     """The texts of a JSON list; None for anything else: `[CLS]` is a valid token on a line."""
     try:
-        tokens = json.loads(text)
-    except (ValueError, RecursionError):
+        tokens = parsed_json(text)
+    except ValueError:
         return None
     is_list = isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
     return tuple(tokens) if is_list and tokens else None

@@ -545,13 +545,14 @@ def test_data_is_utf_8_whatever_a_console_writes(monkeypatch: pytest.MonkeyPatch
     assert "日本".encode() in written.getvalue() and "query × key".encode("cp1252") in written.getvalue()
 
 
-def test_termination_leaves_no_unfinished_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("asked", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_what_ends_it_leaves_no_unfinished_file(tmp_path: Path, asked: signal.Signals, code: int) -> None:
     path = tmp_path / "x.csv"
     process = subprocess.Popen([*ATTN, "self", "--num-tokens", "2000", "-o", str(path)])
     while not list(tmp_path.glob(".x.csv.*")):
         time.sleep(0.05)
-    process.terminate()
-    assert process.wait(timeout=30) == 143
+    process.send_signal(asked)
+    assert process.wait(timeout=30) == code
     assert list(tmp_path.iterdir()) == []
 
 
