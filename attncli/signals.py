@@ -1,4 +1,4 @@
-"""What Ctrl-C, SIGTERM and a closed terminal do before a command runs and after it has ended: they end the process quietly.
+"""Ctrl-C, SIGTERM and a closed terminal end the process quietly before a command runs and after its end.
 
 A leaf that imports next to nothing: of a command line it is the first that is imported.
 """
