@@ -134,9 +134,7 @@ def test_a_model_without_edges_between_heads_is_said_to_have_none(attn: Attn, tm
     saved["statistics"]["edges"] = [row for row in edges if row["to"] == "logits"]
     (tmp_path / "one-layer.json").write_text(json.dumps(saved))
     shown = attn(["show", str(tmp_path / "one-layer.json")]).out
-    assert (
-        "No edges between heads: a head feeds those of later layers.\ninto the next token's logit" in shown
-    )
+    assert "No edges between heads: a head feeds those of later layers.\ninto the next token's logit" in shown
     assert "strongest" not in shown
 
 
