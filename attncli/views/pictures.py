@@ -400,7 +400,7 @@ class GraphBlock(Rigid):
                     "arrowstyle": "-|>,head_width=0.15,head_length=0.3",
                     "connectionstyle": f"arc3,rad={bend}",
                     "color": EDGE_COLOURS[edge.side],
-                    "linestyle": "--" if edge.share < 0 else "-",
+                    "linestyle": "--" if edge.strength < 0 else "-",
                     "linewidth": THINNEST + (THICKEST - THINNEST) * abs(edge.strength) / strongest,
                     "shrinkA": 8,
                     "shrinkB": 8,
