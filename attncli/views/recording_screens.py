@@ -13,7 +13,7 @@ from attncli.views.head_screens import HEADS_OR_PATTERNS, MAPS, sizes_of
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import shortened
 
-NUMBER = re.compile(r"\d+")
+NUMBER = re.compile(r"\d{1,18}")
 FEW = 3
 """Lines of modules where a terminal is short."""
 LEAST_NOTES = 1
