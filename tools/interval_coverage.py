@@ -1,4 +1,4 @@
-"""How often each interval that attn prints holds what it is about, by simulation: the table of docs/survey.md.
+"""How often each interval that attn prints holds, by simulation: the table of docs/survey.md.
 
     python tools/interval_coverage.py [--repeats 4000]
 
