@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from attncli.arguments import head_name_without_stack
 from attncli.core.names import HEAD_PATTERNS
 from attncli.plain_text import counted
+from attncli.records.columns import few_notes
 from attncli.report import Report
 from attncli.settings.fields import Contradictions, Everyday, contradiction
 from attncli.settings.models import SurveyTextSpec
@@ -140,7 +141,13 @@ def _report(
         Texts(tokens, token_spelling=pretrained.spelling_of(readings[0].text)),
         {},
         result,
-        [*of_texts, *shipped_notes(spec), *(note for note in result.notes if note != result.unshown), *notes],
+        [
+            *of_texts,
+            *few_notes(len(readings)),
+            *shipped_notes(spec),
+            *(note for note in result.notes if note != result.unshown),
+            *notes,
+        ],
         about=f"{pretrained.name}: which heads feed which, on {on}.",
         how_to_read=SHARE_NOTE + (LOGIT_NOTE if "logit" in result.edges.cells else STRENGTH_NOTE),
     )

@@ -12,6 +12,7 @@ import torch
 from attncli.commands.surveys import INTERVALS_NOTE, sinks_of
 from attncli.core.names import HEAD_STATISTICS
 from attncli.plain_text import counted
+from attncli.records.columns import few_notes
 from attncli.records.recordings import RecordedHeads
 from attncli.records.surveys import SurveyedHead
 from attncli.report import Box, NamedTensor, Picture, Report
@@ -95,7 +96,9 @@ def about_recording(survey: RecordedHeads, spec: RecordSpec) -> str:
 
 def _notes(survey: RecordedHeads, stack: str, unmapped: Sequence[str], spec: RecordSpec) -> list[str]:
     """What was measured of how many calls, and what the maps are of."""
-    notes = [INTERVALS_NOTE.format(kind="text")] if survey.intervals else []
+    notes = []
+    if survey.intervals:
+        notes = [INTERVALS_NOTE.format(kind="text"), *few_notes(survey.num_texts)]
     more = sum(row.calls - row.measured for row in survey.modules)
     if more > 0:
         which = (

@@ -273,6 +273,8 @@ HELD_OUT_NOTE = (
     "AUROC: the chance that a text with {positive} scores above one without. Each group is tested by what "
     "was fitted without it; intervals are over its texts, not over groups to come."
 )
+FEW_OF_A_KIND = 50
+"""Below this many, intervals of differences cover in under 94 of 100 cases."""
 P_NOTE = "p is corrected for all {count:,} statistics by {permutations:,} permutations of labels."
 MAP_NOTE = "weights: what head {head} looks at in text {text}, which is misclassified by most."
 SHARED_NOTE = "The texts of {group}, which alone has its label, are dealt to all groups."
@@ -280,6 +282,8 @@ SHARED_NOTE = "The texts of {group}, which alone has its label, are dealt to all
 
 def _notes(spec: SeparateSpec, result: "SeparatedTexts") -> Iterator[str]:
     yield HELD_OUT_NOTE.format(positive=result.fitted[0].positive)
+    if min(min(row.positive, row.texts - row.positive) for row in result.by_group) < FEW_OF_A_KIND:
+        yield "Few texts of a kind in a group: intervals of differences are too narrow."
     yield P_NOTE.format(count=result.num_features, permutations=result.num_permutations)
     if result.shared is not None:
         yield SHARED_NOTE.format(group=result.shared)
