@@ -212,7 +212,7 @@ class Recording:
                 + (f". {missed}" if missed else "")
             )
         with reading():
-            return self._recorder.result(self._listener.counts, self.notes)
+            return self._recorder.result(self._listener.counts, self.notes, self._listener.training_steps)
 
     def report(self) -> "NotebookReport":
         """The report that `attn record` gives: it shows itself in a notebook, and `to_html()` is its page."""

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 
 from attncli.core.layer import AttentionLayer, Visibility
@@ -59,6 +60,10 @@ OF_LAYER = "self_attn"
 """The attention of torch's own layers."""
 MOST_NAMED = 3
 """Modules that a line names."""
+ONE_AXIS = (
+    "texts and heads are one axis, and nothing says how many heads there are: its matrices are numbered "
+    "0, 1, ... (--heads PATH=8 says it, in Python heads={'PATH': 8})"
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,8 @@ class HeardCall:
     `module` is the path of the module that runs, with `#2` for a second attention in one call of it; `call`
     counts its calls from 0. `function` says how it was heard. `weights` are the program's own, before
     dropout, where it computes them itself. Without `has_heads` texts and heads are one axis, here the heads.
-    `outermost` is the number of the call of an outermost module that it belongs to.
+    `outermost` is the number of the call of an outermost module that it belongs to, `step` how many training
+    steps the program had made.
     """
 
     module: str
@@ -79,6 +85,7 @@ class HeardCall:
     weights: Float[Tensor, "text head query key"] | None = None
     has_heads: bool = True
     outermost: int = 0
+    step: int = 0
 
 
 class CallHint(NamedTuple):
@@ -134,6 +141,19 @@ class Listener(TorchFunctionMode):
         self.remarks: dict[str, dict[str, None]] = {}
         self._threads = local()
         self._follower = local()
+        self.forget_steps()
+
+    def forget_steps(self) -> None:
+        """Count training steps from 0."""
+        self._num_updates = self._num_backward = 0
+
+    @property
+    def training_steps(self) -> int:
+        """The optimizer steps that the program made; without any, how often it called backward."""
+        return self._num_updates or self._num_backward
+
+    def _count_update(self, *_: object) -> None:
+        self._num_updates += 1
 
     def notes(self) -> list[str]:
         """What was changed or missed meanwhile, a line each."""
@@ -172,6 +192,8 @@ class Listener(TorchFunctionMode):
             stack.callback(before.remove)
             after = register_module_forward_hook(self._leave, always_call=True)
             stack.callback(after.remove)
+            after_step = register_optimizer_step_post_hook(self._count_update)
+            stack.callback(after_step.remove)
             self._kernels = Kernels(self._hear_kernel)
             stack.callback(self._kernels.restore)
             self._kernels.replace()
@@ -224,6 +246,7 @@ class Listener(TorchFunctionMode):
         if not stack:
             self._run_uncompiled()
             self._kernels.replace()
+            self._follow().begin(inputs)
         running.enter(module, inputs)
         if self._is_pushed():
             return
@@ -307,6 +330,9 @@ class Listener(TorchFunctionMode):
         """Read what a function was given and gave; `asked` is what the program has in its place."""
         if self._stance is not None:
             self._run_uncompiled()
+        if function in BACKWARD:
+            self._num_backward += 1
+            return
         step = asked if asked in STEPS else function
         is_followed = step in STEPS
         is_flex = not is_followed and getattr(function, "_name", "") == "flex_attention"
@@ -470,6 +496,8 @@ class Listener(TorchFunctionMode):
             if num_heads is None or num_heads == num_queries or num_heads not in lead:
                 raise NotHeard(NO_QUERIES)
         has_heads = num_heads is not None or len(lead) > 1 or prod(lead) == 1
+        if not has_heads:
+            self.remarks.setdefault(ONE_AXIS, {})[path] = None
         weights = None
         if isinstance(read, HandmadeAttention):
             attention, weights = layer_by_hand(read, num_heads)
@@ -487,7 +515,8 @@ class Listener(TorchFunctionMode):
             is_self = not _names_cross(path, self.running.class_names()) and num_queries <= num_keys
         kind = "self" if is_self else "cross"
         outermost = self.running.outermost()
-        return HeardCall(path, number, kind, function, attention, weights, has_heads, outermost)
+        step = self.training_steps
+        return HeardCall(path, number, kind, function, attention, weights, has_heads, outermost, step)
 
     def _num_heads(self, path: str, lead: torch.Size, hint: CallHint) -> int | None:
         """How many heads there are: as was asked for, as torch is told, or as a module says."""
@@ -508,6 +537,7 @@ class Listener(TorchFunctionMode):
 
 
 FUSED_ATTENTION = torch._C._nn.scaled_dot_product_attention
+BACKWARD = {Tensor.backward, torch.autograd.backward}
 
 
 MOST_WRAPPED = 3
