@@ -14,8 +14,8 @@ from functools import partial
 from itertools import zip_longest
 from math import prod
 from threading import Thread, current_thread, local
-from types import FunctionType, TracebackType
-from typing import Any, Literal, NamedTuple
+from types import FrameType, FunctionType, TracebackType
+from typing import Any, Literal, NamedTuple, no_type_check
 
 import torch
 from jaxtyping import Float
@@ -47,6 +47,8 @@ from attncli.models.torch_paths import (
     MULTI_HEAD_ATTENTION,
     FastPath,
     attention_forward,
+    call_from,
+    is_calling,
     is_compiled,
     not_read,
     original,
@@ -246,7 +248,8 @@ class Listener(TorchFunctionMode):
         if not stack:
             self._run_uncompiled()
             self._kernels.replace()
-            self._follow().begin(inputs)
+            if not_read() is None:
+                self._follow().begin(inputs)
         running.enter(module, inputs)
         if self._is_pushed():
             return
@@ -303,6 +306,7 @@ class Listener(TorchFunctionMode):
             self._note_error(error)
         return result
 
+    @no_type_check  # its caller is the program
     def __torch_function__(
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
     ) -> Any:
@@ -316,8 +320,8 @@ class Listener(TorchFunctionMode):
         if function is MULTI_HEAD_ATTENTION and (reason := not_read()) is not None:
             self._said[reason] = None
         elif function is MULTI_HEAD_ATTENTION:
-            return self._through(types, arguments, named)
-        result = function(*arguments, **named)
+            return self._through(sys._getframe(1), types, arguments, named)
+        result = call_from(sys._getframe(1), function, arguments, named)
         try:
             self._read_call(asked, function, arguments, named, result)
         except Exception as error:  # whatever it is, the program goes on
@@ -350,7 +354,9 @@ class Listener(TorchFunctionMode):
         else:
             self._hear_fast_path(FAST_PATHS[function], arguments, named)
 
-    def _through(self, types: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _through(
+        self, frame: FrameType, types: Any, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
         """torch's own function with this mode inside, which it would leave out.
 
         Classes of tensors that take torch's functions are asked first, as torch asks them.
@@ -366,7 +372,7 @@ class Listener(TorchFunctionMode):
                     result = kind.__torch_function__(MULTI_HEAD_ATTENTION, types, arguments, named)
                     if result is not NotImplemented:
                         return result
-                return attention_forward()(*arguments, **named)
+                return call_from(frame, attention_forward(), arguments, named)
         finally:
             self._threads.hint = before
 
@@ -555,7 +561,7 @@ def hide_frames(error: BaseException) -> None:
             last = [entry.tb_frame.f_code is HANDLE for entry in entries[-MOST_WRAPPED:]]
             if any(last):
                 del entries[len(entries) - len(last) + last.index(True) - 1 :]
-        elif code not in CALLING_HOOKS:
+        elif code not in CALLING_HOOKS and not is_calling(code):
             entries.append(entry)
         entry = entry.tb_next
     for entry, following in zip_longest(entries, entries[1:]):
