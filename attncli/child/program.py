@@ -11,7 +11,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from multiprocessing import util
+from multiprocessing import parent_process, util
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -87,7 +87,8 @@ class ListeningProcess(ABC):
     def _take(self, call: HeardCall) -> None:
         if not self._has_heard:
             self._leave("state", "listening")
-            self._due_at = time.monotonic() + self._wait
+            # A pool ends its workers by a signal as soon as it has their results.
+            self._due_at = time.monotonic() + (self._wait if parent_process() is None else 0.0)
         self._has_heard = True
         self.keep(call)
 
@@ -95,6 +96,8 @@ class ListeningProcess(ABC):
         """Write what was heard and counted, if the last time is some seconds ago."""
         if (begun := time.monotonic()) < self._due_at:
             return
+        if self._written is None and parent_process() is not None and self.listener.running.stack:
+            return  # the first report has the whole call
         self._write(is_end=False)
         self._wait = max(SECONDS_BETWEEN, SHARE * (time.monotonic() - begun))
         self._due_at = time.monotonic() + self._wait

@@ -401,6 +401,22 @@ if __name__ == "__main__":
     assert [modules(tmp_path / f"run.{number}.json")[0]["queries"] for number in (1, 2)] == [5, 7]
 
 
+def test_a_worker_that_its_pool_ends_leaves_its_calls(tmp_path: Path) -> None:
+    """`with Pool()` ends its workers by a signal."""
+    program = f"""{MODEL}
+import multiprocessing
+def work(tokens):
+    return call(tokens).shape[1]
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        print(pool.map(work, [5, 7]))
+"""
+    ended = record(tmp_path, program, "-o", "run.json")
+    assert (ended.returncode, ended.stdout) == (0, b"[5, 7]\n") and HEARD in ended.stderr.decode()
+    assert [row["queries"] for row in modules(tmp_path / "run.json")] == [5, 5]
+
+
 def test_a_fork_counts_for_itself(tmp_path: Path) -> None:
     program = f"""{PROGRAM}
 import os, sys
