@@ -23,9 +23,11 @@ else:
     PatternName = Literal[tuple(HEAD_PATTERNS)]
 
 SHARE_NOTE = (
-    "K, Q: the share of a head's score, beyond that of an average key, that an earlier head wrote on the key "
-    "(query); V: of its output. strength: times the head's mean weight beyond the first key."
+    "share: K, Q: of a head's score, beyond that of an average key, what an earlier head wrote on the key "
+    "(query); V: of its output. "
 )
+LOGIT_NOTE = "logit: what reaches the likeliest next token's logit through the edge."
+STRENGTH_NOTE = "strength: the share times the head's mean weight beyond the first key."
 WEIGHTS_NOTE = (
     "K-, Q- and V-composition, ||W1 W2|| / (||W1|| ||W2||): Elhage et al. 2021. Norms' gains belong to W2, "
     "rotations are left out."
@@ -140,7 +142,7 @@ def _report(
         result,
         [*of_texts, *shipped_notes(spec), *(note for note in result.notes if note != result.unshown), *notes],
         about=f"{pretrained.name}: which heads feed which, on {on}.",
-        how_to_read=SHARE_NOTE,
+        how_to_read=SHARE_NOTE + (LOGIT_NOTE if "logit" in result.edges.cells else STRENGTH_NOTE),
     )
     return replace(report, missing=result.unshown)
 

@@ -298,12 +298,13 @@ def _report_of_scores(
         pretrained, spec.texts, spec.apply, label=spec.label, truncate=spec.truncate, progress=progress
     )
     about = f"{pretrained.name}: {counted(result.num_texts, 'text')}"
-    if result.measured:
-        hits, false_alarms = result.measured.hits, result.measured.false_alarms
-        assert result.measured.auroc is not None and hits is not None and false_alarms is not None
-        between = _between(result.measured.lower, result.measured.upper, " ({})")
-        rates = f"{hits:.0%} hits, {false_alarms:.0%} false alarms"
-        about = f"On these texts: AUROC {result.measured.auroc:.2f}{between}; {rates}."
+    if measured := result.measured:
+        between = _between(measured.lower, measured.upper, " ({})")
+        auroc = "" if measured.auroc is None else f"AUROC {measured.auroc:.2f}{between}; "
+        rates = (("hits", measured.hits), ("false alarms", measured.false_alarms))
+        told = ", ".join(f"{rate:.0%} {name}" for name, rate in rates if rate is not None)
+        alike = "" if auroc else f", all of them {'positive' if measured.hits is not None else 'negative'}"
+        about = f"On these texts{alike}: {auroc}{told}."
     notes = ["margin: the score less the threshold; above 0 is positive.", *result.notes]
     return build_report(spec, Texts(), {}, result, notes, about=about)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from attncli.models.axis_labels import parts_of_axes
-from attncli.models.followed import Followed, Given, Origin, Projected
+from attncli.models.followed import Followed, GivenFeatures, Origin, Projected
 from attncli.models.torch_calls import TorchCall, folded_spans, spans_of
 
 OF_PARAMETERS = Projected(frozenset())
@@ -87,7 +87,7 @@ class Origins:
             return True
         if first.parents & second.parents:
             return True if are_as_many else None
-        if are_as_many and isinstance(first, Given) and isinstance(second, Given):
+        if are_as_many and isinstance(first, GivenFeatures) and isinstance(second, GivenFeatures):
             return None
         # Other parts of one tensor may be two texts, or a token and its text.
         memory = {number for number, _ in first.sources} & {number for number, _ in second.sources}
@@ -165,4 +165,6 @@ class Origins:
                 continue
             if tensor.ndim == 3 and tensor.is_floating_point() and self.of(tensor) is None:
                 made = tensor.shape, (-1,)
-                self.note(tensor, Given(self.source(tensor), features=spans_of(tensor, (-1,)), made=made))
+                self.note(
+                    tensor, GivenFeatures(self.source(tensor), features=spans_of(tensor, (-1,)), made=made)
+                )
