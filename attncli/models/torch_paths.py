@@ -119,9 +119,8 @@ def not_read() -> str | None:
 
 def has_hooks_of_others() -> bool:
     """Whether there are global hooks on modules that are not attn's: of these torch.compile warns."""
-    kinds = ("_global_backward_pre_hooks", "_global_backward_hooks")
-    kinds += ("_global_forward_pre_hooks", "_global_forward_hooks")
-    hooks = (hook for kind in kinds for hook in getattr(torch_modules, kind, {}).values())
+    kinds = ("backward_pre_hooks", "backward_hooks", "forward_pre_hooks", "forward_hooks")
+    hooks = (hook for kind in kinds for hook in getattr(torch_modules, f"_global_{kind}", {}).values())
     return any(not str(getattr(hook, "__module__", "")).startswith("attncli.") for hook in hooks)
 
 

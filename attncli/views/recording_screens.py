@@ -42,7 +42,7 @@ def _training(report: Report, _display: Display) -> Iterator[str]:
     elif last:
         yield f"During training: heads after {last:,} of {steps}."
     else:
-        yield f"Before training: heads as they were before {steps} (--calls last: the last call)."
+        yield f"Before training: heads before the first of {steps} (--calls last)."
 
 
 def alike_modules(modules: Records[RecordedModule]) -> list[list[RecordedModule]]:

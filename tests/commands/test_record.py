@@ -172,7 +172,7 @@ for _ in range(7):
 @pytest.mark.parametrize(
     ("calls", "line", "steps"),
     [
-        ("1", "Before training: heads as they were before 7 training steps", (0, 0, 7)),
+        ("1", "Before training: heads before the first of 7 training steps (--calls last).", (0, 0, 7)),
         ("last", "During training: heads after 6 of 7 training steps.", (6, 6, 7)),
         ("all", "Means over calls from step 1 to 7", (0, 6, 7)),
     ],
