@@ -157,6 +157,25 @@ def shortened(text: str, most: int | None) -> str:
     return set_cell_size(text, most - 1).rstrip() + "…"
 
 
+LEAST_NAME = 8
+
+
+def shortened_heading(text: str, most: int | None, *names: str) -> str:
+    """A heading in at most that many cells, if shortening the names in it gets there; numbers stay whole.
+
+    First the commands and paths among the names lose their folders, then names lose their ends.
+    """
+    if most is None:
+        return text
+    for name in filter(None, names):
+        shorter = " ".join(last_part(word) or word for word in name.split(" "))
+        if cell_len(text) > most:
+            text, name = text.replace(name, shorter, 1), shorter
+        if (over := cell_len(text) - most) > 0:
+            text = text.replace(name, shortened(name, max(LEAST_NAME, cell_len(name) - over)), 1)
+    return text
+
+
 def token_texts(tokens: tuple[str, ...], count: int, most: int | None = None) -> list[str]:
     """The tokens as plain text of at most that many cells; empty where there are none."""
     return [shortened(plain_text(token), most) for token in tokens] if tokens else [""] * count
