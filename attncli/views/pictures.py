@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from attncli.core.process import quiet_warnings
 from attncli.plain_text import plain_text
 from attncli.records.demonstrations import NormEffects, ScaleEffects
+from attncli.records.logits import LogitAttribution
 from attncli.report import PLACES, NamedTensor, PictureMaps, Report, Table
 from attncli.views import Display, NothingToDraw, Write
 from attncli.views.arrangement import NARROWEST, DrawnBlock, Rigid, arranged
@@ -540,7 +541,10 @@ def title_and_settings(report: Report, display: Display, width: float) -> tuple[
     if not own_title:
         return [], []
     title_lines = fitted_lines(own_title, width, TITLE_SIZE, TITLE_LINES)
-    return title_lines, fitted_lines(subtitle(report), width, SETTINGS_SIZE, SETTINGS_LINES)
+    settings = fitted_lines(subtitle(report), width, SETTINGS_SIZE, SETTINGS_LINES)
+    # Whose logit it is.
+    about = report.how_to_read if isinstance(report.result, LogitAttribution) else ""
+    return title_lines, settings + fitted_lines(plain_text(about), width, SETTINGS_SIZE, SETTINGS_LINES)
 
 
 def draw(report: Report, display: Display) -> Figure:
