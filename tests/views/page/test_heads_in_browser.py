@@ -83,7 +83,9 @@ def test_the_weight_between_tokens_is_that_of_the_survey(
 
 def test_the_boxes_name_the_tokens_that_the_survey_was_asked_for(opened: Opened) -> None:
     """And one that is changed is sought with what the other one says."""
-    page = opened(page_of(run("heads", sentence=TEXT, maps="self", **{"from": ["tired"], "to": ["cat#1", "sat"]})))
+    page = opened(
+        page_of(run("heads", sentence=TEXT, maps="self", **{"from": ["tired"], "to": ["cat#1", "sat"]}))
+    )
     assert [page.input_value(box) for box in ("#from", "#to")] == ["tired", "cat#1 sat"]
     page.fill("#to", "was")
     page.press("#to", "Enter")

@@ -442,7 +442,13 @@ def test_numbers_and_names_beside_them_neither_break_nor_overlap(opened: Opened)
     """A long name, a vector and a long word, as wide as a telephone and a desk."""
     values = {"query": ", ".join(["-0.1363"] * 40), "largest of all scaled scores of the row": 12.25}
     rows = [
-        {"layer": 0, "head": 0, "pattern": "previous token", "rest_pattern": "duplicate token", "entropy": 1.5}
+        {
+            "layer": 0,
+            "head": 0,
+            "pattern": "previous token",
+            "rest_pattern": "duplicate token",
+            "entropy": 1.5,
+        }
     ]
     step = {"title": "Softmax", "formula": "w", "prose": "", "shapes": [], "values": values, "tables": []}
 
