@@ -284,6 +284,7 @@ def test_what_comes_too_slowly_is_closed(monkeypatch: pytest.MonkeyPatch) -> Non
         {"ask": "heads", "tab": "t", "text": "\ud800"},
         {"ask": "next", "tab": "t", "text": "a", "heads": ["0:1; rm"]},
         {"ask": "next", "tab": "t", "text": "a", "heads": ["0:1"] * 5000},
+        {"ask": "why", "tab": "t", "text": "a", "heads": ["z:0:0"]},
         {"ask": "generate", "tab": "t", "text": "a", "steps": 10**9},
         {"ask": "generate", "tab": "t", "text": "a", "steps": True},
         {"ask": "why", "tab": "t", "text": "a", "token": "x"},
