@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from typing import IO, Any, NamedTuple
 
 import matplotlib
@@ -541,10 +541,11 @@ def title_and_settings(report: Report, display: Display, width: float) -> tuple[
     if not own_title:
         return [], []
     title_lines = fitted_lines(own_title, width, TITLE_SIZE, TITLE_LINES)
-    settings = fitted_lines(subtitle(report), width, SETTINGS_SIZE, SETTINGS_LINES)
-    # Whose logit it is.
-    about = report.how_to_read if isinstance(report.result, LogitAttribution) else ""
-    return title_lines, settings + fitted_lines(plain_text(about), width, SETTINGS_SIZE, SETTINGS_LINES)
+    settings = [subtitle(report)]
+    if isinstance(report.result, LogitAttribution):  # whose logit it is
+        settings.append(plain_text(report.how_to_read))
+    lines = (fitted_lines(text, width, SETTINGS_SIZE, SETTINGS_LINES) for text in settings)
+    return title_lines, [*chain.from_iterable(lines)]
 
 
 def draw(report: Report, display: Display) -> Figure:

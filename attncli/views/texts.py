@@ -469,8 +469,11 @@ def is_sampled(spec: Mapping[str, Any]) -> bool:
 
 
 def _in_heading(spec: Mapping[str, Any], key: str) -> str:
-    """The value of a setting; a command is whole, it is no path."""
-    return plain_text(spec[key]) if key == "program" else setting(spec[key])
+    """The value of a setting; commands and tokens are whole, a token with a blank at its ends in quotes."""
+    value = spec[key]
+    if key in ("answer", "against") and isinstance(value, str):
+        return repr(plain_text(value)) if value != value.strip() else plain_text(value)
+    return plain_text(value) if key == "program" else setting(value)
 
 
 def setting(value: Any) -> str:
