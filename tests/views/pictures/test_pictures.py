@@ -341,7 +341,7 @@ MODEL = str(ROOT / "attncli" / "data" / "tiny-induction")
         ),
         ("pitfalls", {"pitfall": "late-mask", "sentence": "a b"}, "A classic mistake, late-mask: a b"),
         ("heads", {}, "What each head looks at: random tokens, repeated"),
-        ("why", {}, "What each head adds to a logit: random tokens, repeated"),
+        ("why", {"sentence": "abcabc"}, "What each head adds to a logit: abcabc"),
     ],
 )
 def test_titles_say_what_is_seen(experiment: str, given: dict[str, Any], title: str) -> None:
