@@ -37,7 +37,7 @@ from attncli.settings import SPECS
 from attncli.settings.fields import Given, Spec, checked_spec, with_maps
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import ModelSpec
-from attncli.views import Display, load_view
+from attncli.views import TEXT_WIDTH, Display, load_view
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -56,6 +56,10 @@ STYLE = (
 
 Not below 540 px: Colab's outputs are frames as high as their content, of which 90 % would shrink to nothing.
 """
+
+TRUST = "To see the page with its maps, run this cell or trust the notebook."
+HIDE_TEXT = "<style>.attn-text:has(~ iframe) { display: none }</style>"
+"""Of this cell only: in another one whose frame was removed the text stays."""
 
 
 PartOfReport = TypeVar("PartOfReport", bound=Statistic)
@@ -114,12 +118,15 @@ class NotebookReport(Report):
 
     def __repr__(self) -> str:
         """The first screen, as wide as the terminal, without colour."""
-        screen = _written("table", self, Display(width=get_terminal_size().columns))
-        return "\n".join(line.rstrip(" ") for line in screen.split("\n")).rstrip("\n")
+        return _screen(self, get_terminal_size().columns)
 
     def _repr_html_(self) -> str:
-        """The page in an isolated frame: neither it nor the notebook can reach into the other."""
-        cell = _frame(self, self.to_html())
+        """The first screen as text, and the page in an isolated frame, which takes its place.
+
+        Neither the page nor the notebook can reach into the other. A notebook that is not trusted removes the
+        frame and the style: the text is left.
+        """
+        cell = _cell(self, self.to_html())
         if len(cell) <= MAX_CELL_BYTES:
             return cell
         advice = (
@@ -127,7 +134,7 @@ class NotebookReport(Report):
             "too much for a Jupyter server. to_html() gives the whole page, to be written to a file."
         )
         small = replace(self, tensors={}, notes=(*self.notes, advice))
-        return _frame(small, small.to_html())
+        return _cell(small, small.to_html())
 
 
 FOR_USERS = (
@@ -147,6 +154,19 @@ def _written(view: str, report: Report, display: Display) -> str:
     # Views ask for what a report may have.
     load_view(view)([Report(**_fields_of(report))], stream, display)
     return stream.getvalue()
+
+
+def _screen(report: Report, width: int) -> str:
+    """The first screen as text, without colour."""
+    screen = _written("table", report, Display(width=width))
+    return "\n".join(line.rstrip(" ") for line in screen.split("\n")).rstrip("\n")
+
+
+def _cell(report: Report, page: str) -> str:
+    """The first screen as text, hidden while the page in its frame stands after it."""
+    screen = escape(_screen(report, TEXT_WIDTH))
+    text = f'<pre class="attn-text"><code>{screen}\n\n{TRUST}</code></pre>'
+    return f"{text}{HIDE_TEXT}{_frame(report, page)}"
 
 
 def _frame(report: Report, page: str) -> str:

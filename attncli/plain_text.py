@@ -152,8 +152,8 @@ BINARY = {
         "is a database: attn results, watch and heads --store show a store, results --tidy all of it"
     ),
     b"%PDF": "is a PDF, not text: pdftotext makes text of one",
-    b"\x89PNG": "is a picture, not text",
-    b"\xff\xd8\xff": "is a picture, not text",
+    b"\x89PNG": "is a picture, not text: attn heads --image reads it",
+    b"\xff\xd8\xff": "is a picture, not text: attn heads --image reads it",
     b"PK\x03\x04": "is a zip archive, not text",
     b"\x1f\x8b": "is compressed: gunzip it first",
     b"PAR1": "is a Parquet table, not text",

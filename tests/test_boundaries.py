@@ -22,7 +22,7 @@ ARROWS = {
     "known_pairs": {"measure", "models", "core", *LEAVES} - {"report"},
     "detectors": {"measure", "models", "core", *LEAVES} - {"report"},
     "sound": {"measure", "models", "core", *LEAVES} - {"report"},
-    "serving": {"errors", "plain_text", "systems"},
+    "serving": {"core", "errors", "plain_text", "systems"},
     "commands": {
         "serving",
         *("library", "activations", "explaining", "known_pairs", "detectors", "sound"),

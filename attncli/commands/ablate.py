@@ -85,7 +85,7 @@ class AblateSpec(SurveyTextSpec, ImageSpec, SoundSpec):
     )
     next_steps = ("--method mean", "--texts FILE", "-o page.html")
     group = "Heads"
-    heading_keys = ("file", "model", "method", "seed")
+    heading_keys = ("file", "model", "method", "answer", "against", "seed")
 
     heads: Annotated[HeadNamesOrAll, Everyday("the heads that are taken out, or all")] = Field(
         [EVERY_HEAD], description="the heads that are taken out, as LAYER:HEAD, or all, each by itself"

@@ -25,7 +25,7 @@ from attncli.commands.command import (
 )
 from attncli.commands.experiment import errors_at
 from attncli.commands.output import first_words, progress_line
-from attncli.commands.show import ARRAY_FLAGS, opened
+from attncli.commands.show import ARRAY_FLAGS, opened, refuse_what_is_only_written
 from attncli.core.names import EFFECTS, PLACE
 from attncli.errors import UserError
 from attncli.plain_text import note, readable_token
@@ -89,6 +89,7 @@ def check_terminal() -> None:
 
 def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None]) -> tuple[Report, ...]:
     """The reports of a file. Raises UserError for flags of a model."""
+    refuse_what_is_only_written(file, "browse")
     refuse_given(flags, f"is for a model: {file} holds what was computed")
     return opened(file, **arrays).reports
 

@@ -42,6 +42,7 @@ from attncli.errors import (
     UserError,
     forget_stdout,
 )
+from attncli.models.text_files import KINDS_OF_FILES
 from attncli.plain_text import note, plain_text
 from attncli.settings import SPECS
 from attncli.settings.config_file import resolved_yaml
@@ -223,13 +224,20 @@ def run_experiment(
 LONG_DASHES = ("\N{EN DASH}", "\N{EM DASH}")
 
 
-def refuse_file_name(text: str) -> None:
-    """Raise UserError for the name of a file where a text is meant, or for a flag with a long dash."""
+def refuse_file_name(text: str, keys: Iterable[str] = ()) -> None:
+    """Raise UserError for the name of a file where a text is meant, or for a flag with a long dash.
+
+    `keys` are the settings of the command, which may read pictures or sound.
+    """
     if text.startswith(LONG_DASHES):
         flag = f"--{text.lstrip(''.join(LONG_DASHES))}"
         raise UserError(f"{text:.60}: begins with a long dash, and a flag with two short ones: {flag:.60}")
     path = Path(text)
     if path.suffix and not any(map(str.isspace, text)) and path.is_file():
+        for key, kind in KINDS_OF_FILES.items():
+            if kind.is_one(path):
+                by = f"--{key} {text}" if key in keys else f"attn heads --{key} {text}"
+                raise UserError(f"{text}: is a {kind.name}: {by} --model MODEL reads it")
         reads = "--config" if path.suffix in (".yaml", ".yml") else "--file"
         advice = f"{reads} {text} reads it, --sentence {text} takes its name as the text"
         raise UserError(f"{text}: is a file: {advice}")
@@ -278,7 +286,7 @@ def command(
                     f"{flag_name(key)}: cannot be combined with the argument ({argument}): give one"
                 )
             if key == "sentence":
-                refuse_file_name(argument)
+                refuse_file_name(argument, fields)
             flags[key] = argument
         destination = {
             parameter.name: values[parameter.name] for parameter in output_flags if parameter.is_passed

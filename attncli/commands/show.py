@@ -17,6 +17,7 @@ from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, opt
 from attncli.commands.output import Destination
 from attncli.errors import UserError, available_bytes
 from attncli.files import STDIN
+from attncli.models.text_files import PICTURE_SUFFIXES
 from attncli.plain_text import whole_number
 from attncli.saved import SavedReports, read_array_report, read_reports
 from attncli.views import SUFFIXES
@@ -83,6 +84,8 @@ def refuse_what_is_only_written(file: str, use: str = "show") -> None:
         if stream.read(64).lstrip()[:1] == b"{":
             return
     read = f"save the report as JSON too (-o {path.stem}.json) and {use} that"
+    if use == "browse" and path.suffix.lower() in PICTURE_SUFFIXES:
+        read += f"; --image {file} --model MODEL shows where a model looks in a picture"
     raise UserError(f"{file}: no report can be read from {path.suffix.lower()}: {read}")
 
 

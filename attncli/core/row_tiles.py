@@ -319,7 +319,7 @@ def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[TilePla
                 yield TilePlace(some_texts, slice(head, min(head + heads, num_heads)), some)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GivenWeights:
     """Finished weights, from a model that gives nothing else or from another tool.
 
@@ -328,6 +328,9 @@ class GivenWeights:
 
     weights: Float[Tensor, "text head query key"]
     seen: Bool[Tensor, "#text query key"]
+
+    def __repr__(self) -> str:
+        return f"<GivenWeights {' x '.join(map(str, self.shape))}>"
 
     @cached_property
     def shape(self) -> tuple[int, int, int, int]:

@@ -14,6 +14,7 @@ from attncli.core.names import LAST, POSITION
 from attncli.plain_text import counted, plain_text, readable_token
 from attncli.records.kinds import result_of
 from attncli.records.known_pairs import HeadsOnPairs
+from attncli.records.logits import LogitAttribution
 from attncli.records.surveys import HeadSurvey
 from attncli.report import PLACES, PictureMaps, Report, Row, Table, Terms
 from attncli.settings import SPECS
@@ -303,7 +304,8 @@ def title(report: Report, *, name: str = "", without: Sequence[str] = ()) -> str
     )
     parts = [OTHER_TITLES.get(name, name)]
     parts += [setting(report.spec[key]) for key in ("model", "pitfall") if report.spec.get(key)]
-    parts.append(place_text(report.spec))
+    if not isinstance(report.result, LogitAttribution):  # which is of all heads; one of them has a table more
+        parts.append(place_text(report.spec))
     if isinstance(report.result, HeadsOnPairs):
         parts.append(report.result.about_example())
     if without:
@@ -339,6 +341,10 @@ def nothing_to_draw(report: Report) -> str:
     return f"this report of {report.experiment} has no matrix and no curve to draw{hint}"
 
 
+MOST_OF_TOKENS = 60
+"""Cells of a heading for tokens that stand for a text nobody gave."""
+
+
 def text_of(report: Report, key: str) -> str:
     """The `sentence` or `context` as it was given, else its tokens."""
     spec = report.spec
@@ -362,7 +368,9 @@ def text_of(report: Report, key: str) -> str:
     if spec.get("num_tokens"):
         return "random vectors" if key == "sentence" else ""
     text = spec.get(key)
-    return plain_text(" ".join((text if text and isinstance(text, str) else " ".join(tokens)).split()))
+    if text and isinstance(text, str):
+        return plain_text(" ".join(text.split()))
+    return shortened(plain_text(" ".join(" ".join(tokens).split())), MOST_OF_TOKENS)
 
 
 def _settings(report: Report, without: str = "") -> list[str]:
@@ -480,8 +488,11 @@ def is_sampled(spec: Mapping[str, Any]) -> bool:
 
 
 def _in_heading(spec: Mapping[str, Any], key: str) -> str:
-    """The value of a setting; a command is whole, it is no path."""
-    return plain_text(spec[key]) if key == "program" else setting(spec[key])
+    """The value of a setting; commands and tokens are whole, a token with a blank at its ends in quotes."""
+    value = spec[key]
+    if key in ("answer", "against") and isinstance(value, str):
+        return repr(plain_text(value)) if value != value.strip() else plain_text(value)
+    return plain_text(value) if key == "program" else setting(value)
 
 
 def setting(value: Any) -> str:
