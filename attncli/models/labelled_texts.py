@@ -19,6 +19,7 @@ from attncli.models.pretrained import ModelText, Pretrained, Reading, read_text
 from attncli.models.source_texts import Passage, SourcedText, encoded_sources
 from attncli.models.text_files import IDS, LABELS, LineFile, TextLine, TokenIds
 from attncli.models.writing import in_chat_template
+from attncli.plain_text import parsed_json
 
 PARTS = ("instruction", "document", "text", "answer")
 """The columns of texts, in the order in which a model reads them."""
@@ -312,8 +313,8 @@ def _known_columns(data: bytes, columns: set[str]) -> bytes | None:
     A document without a text is the text.
     """
     try:
-        record = json.loads(data)
-    except (ValueError, RecursionError):
+        record = parsed_json(data)
+    except ValueError:
         return None
     if not isinstance(record, dict):
         return None

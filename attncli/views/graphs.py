@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TextIO
 
-from attncli.plain_text import plain_text
+from attncli.plain_text import plain_text, whole_number
 from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.columns import Result
 from attncli.report import Report
@@ -68,7 +68,8 @@ def head_edges(result: Result | None) -> list[Edge]:
 def layer_and_head(name: str) -> tuple[int, int]:
     """Of `18:6`, or of `linear:18:6`, a head without a softmax; what is no head is behind all."""
     layer, _, head = name.removeprefix(LINEAR).partition(":")
-    return (int(layer), int(head)) if layer.isdecimal() and head.isdecimal() else (10**9, 0)
+    numbers = whole_number(layer), whole_number(head)
+    return (10**9, 0) if None in numbers else numbers
 
 
 def letter_lines(edges: Sequence[Edge], most_lines: int, width: int) -> list[str]:
