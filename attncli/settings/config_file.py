@@ -534,12 +534,23 @@ def _portable(key: str, value: Any) -> Any:
     return str(Path(value).absolute()) if is_path or is_here else value
 
 
+def _unreadable_defaults(spec: Spec, given: Settings[str, Given]) -> set[str]:
+    """The settings at their defaults that would be refused if a file gave them beside the given ones."""
+    spec_class = SPECS[spec.experiment]
+    values = {
+        key: value for key in spec_class.model_fields if (value := getattr(spec, key, None)) is not None
+    }
+    everything = spec_class.model_construct({*values} - spec.unused_keys(), **values)
+    return {problem.key for problem in everything.contradictions()} - given.keys()
+
+
 def resolved_yaml(spec: Spec, given: Settings[str, Given]) -> str:
-    """One line per setting: `head_dim: 16  # --head-dim`; a setting without a value is a comment."""
+    """One line per setting: `head_dim: 16  # --head-dim`; a comment if it has no value or is unused."""
     lines = [f"experiment: {spec.experiment}"]
+    unread = spec.unused_keys() | _unreadable_defaults(spec, given)
     for key in SPECS[spec.experiment].model_fields:
         value = _portable(key, getattr(spec, key, None))
         origin = given[key].where if key in given and given[key].value is not None else "default"
-        unused = value is None or key in spec.unused_keys()
+        unused = value is None or key in unread
         lines.append(f"# {key}: none" if unused else f"{key}: {_yaml_value(value)}  # {_visible(origin)}")
     return "\n".join(lines) + "\n"

@@ -334,7 +334,7 @@ class Spec(BaseModel):
 
     def unreported_keys(self) -> frozenset[str]:
         """The settings that a report leaves out: the unused ones, and those of off_keys that are off."""
-        return self.unused_keys() | {key for key in self.all_off_keys() if not self.given(key)}
+        return self.unused_keys() | {key for key in self.all_off_keys() if not self.changed(key)}
 
     @classmethod
     def all_off_keys(cls) -> frozenset[str]:
@@ -422,6 +422,16 @@ class Spec(BaseModel):
             yield contradiction(first, f"cannot be combined with `{second}`: give one of them", second)
 
     def given(self, *keys: str) -> list[str]:
+        """Those of the keys that the user gave, in this order, be it with their defaults.
+
+        Not a switch that was turned off and is off unless it is given: it asks for nothing.
+        """
+        return [key for key in keys if key in self.model_fields_set and not self._is_left_off(key)]
+
+    def _is_left_off(self, key: str) -> bool:
+        return getattr(self, key) is False and type(self).model_fields[key].default is not True
+
+    def changed(self, *keys: str) -> list[str]:
         """Those of the keys that the user set to something else than their defaults, in this order."""
         return [
             key for key in keys if key in self.model_fields_set and getattr(self, key) != self._default(key)

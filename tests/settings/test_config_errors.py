@@ -148,6 +148,7 @@ steps:
         "x.yaml:14:5: steps: each step must be a mapping with `experiment: NAME`",
         "x.yaml:16:5: embed_dim (10) must be divisible by num_heads (3), or head_dim given",
         "x.yaml:20:5: embed_dim (64) must be divisible by num_heads (3)",
+        "x.yaml:21:5: head_dim: needs projection linear or uniform: without one the embeddings are used as they are",
         "x.yaml:22:5: defaults: must stand at the top of the file, beside `steps:`",
     ]
 
