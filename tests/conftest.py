@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -31,6 +32,17 @@ sys.dont_write_bytecode = False
 # Shown outputs are compared: the same digits on every processor with AVX2, as those of x86 have had for ten
 # years. Elsewhere the last digits may differ, which tests/same_text.py allows. Read as torch is imported.
 os.environ |= {"MKL_CBWR": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "1"}
+
+
+def ignore(signal_number: int, frame: object) -> None:
+    """Ignore a signal here, but not in the programs that tests start: these have its default again."""
+
+
+# A shell ignores SIGINT for what a script runs in the background, nohup SIGHUP, and programs inherit that.
+IGNORED = "SIGNALS_THAT_TESTS_IGNORE"
+ignored = [each for each in ("SIGINT", "SIGHUP") if signal.getsignal(getattr(signal, each)) is signal.SIG_IGN]
+for name in os.environ.setdefault(IGNORED, " ".join(ignored)).split():  # by pytest, and so by its workers
+    signal.signal(getattr(signal, name), ignore)
 
 # transformers compiles some hundred patterns anew for each model that it loads, more than Python keeps.
 vars(re)["_MAXCACHE"] = 2**14

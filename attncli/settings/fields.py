@@ -422,14 +422,15 @@ class Spec(BaseModel):
             yield contradiction(first, f"cannot be combined with `{second}`: give one of them", second)
 
     def given(self, *keys: str) -> list[str]:
-        """Those of the keys that the user gave, in this order, be it with their defaults.
+        """Those of the keys that the user gave, in this order, even if with their defaults.
 
-        Not a switch that was turned off and is off unless it is given: it asks for nothing.
+        Neither a switch that was turned off and is off by default nor an empty list: they ask for nothing.
         """
         return [key for key in keys if key in self.model_fields_set and not self._is_left_off(key)]
 
     def _is_left_off(self, key: str) -> bool:
-        return getattr(self, key) is False and type(self).model_fields[key].default is not True
+        value = getattr(self, key)
+        return value == [] or (value is False and type(self).model_fields[key].default is not True)
 
     def changed(self, *keys: str) -> list[str]:
         """Those of the keys that the user set to something else than their defaults, in this order."""
