@@ -94,7 +94,13 @@ def opened(
     most_bytes = available_bytes()
     if file == STDIN or not is_array_file(file):
         refuse_given(flags, f"is for arrays (.npz, .npy, .safetensors, .pt), and {file} is not one")
-        return read_reports(file, most_bytes=most_bytes)
+        try:
+            return read_reports(file, most_bytes=most_bytes)
+        except UserError as error:
+            if "is not UTF-8 text" not in str(error):
+                raise
+            read = "attn show reads saved reports (.json, .jsonl, .npz, .safetensors) and arrays (.npy, .pt)"
+            raise UserError(f"{file}: is no text: {read}") from None
     if array is None and (report := read_array_report(file, most_bytes=most_bytes)) is not None:
         refuse_given(flags, f"is for arrays from another tool, and {file} is a report of attn")
         return SavedReports((report,), several=False)

@@ -51,8 +51,8 @@ ONE_ERROR = {
     "os.system: tags are not allowed, write the plain value",
     "sweep: [1, 2]": "x.yaml:2:1: sweep: must be a mapping from settings to lists of values",
     "sweep: {}": "x.yaml:2:1: sweep: must be a mapping from settings to lists of values",
-    "sweep: {seed: 1}": "x.yaml:2:9: seed: must be a list of values to sweep over",
-    "sweep: {seed: []}": "x.yaml:2:9: seed: must be a list of values to sweep over",
+    "sweep: {seed: 1}": "x.yaml:2:9: seed: must be a list of values to sweep over, or a range: {from: 4, to: 16, step: 4}",
+    "sweep: {seed: []}": "x.yaml:2:9: seed: must be a list of values to sweep over, or a range: {from: 4, to: 16, step: 4}",
     "sweep: {seed: [1, [2, {a: 1}]]}": "x.yaml:2:19: seed: must be a list of plain values",
     "sweep: {seed: [1, null]}": "x.yaml:2:19: seed: must be a value (got nothing)",
     "sweep: {sed: [1]}": "x.yaml:2:15: sed: unknown key (did you mean 'seed'?)",
@@ -74,7 +74,7 @@ ONE_ERROR = {
     "output: runs.db": "x.yaml:2:1: output: is a flag of the command, not a setting: give it as --output runs.db",
     "dry-run: true": "x.yaml:2:1: dry-run: is a flag of the command, not a setting: give it as --dry-run",
     "sweep: {workers: [1]}": "x.yaml:2:19: workers: is a flag of the command, not a setting: give it as --workers 1",
-    "a: b: c": "x.yaml:2:5: is not valid YAML: mapping values are not allowed here",
+    "a: b: c": 'x.yaml:2:5: is not valid YAML: mapping values are not allowed here: a text with such characters goes in quotes: a: "b: c"',
     "? [a]\n: 1": "x.yaml:2:3: a key must be a word",
 }
 
