@@ -1,6 +1,7 @@
 """Shapes in signatures are checked while tests run; a fixture runs `attn` as its entry point does."""
 
 import ast
+import ctypes
 import gc
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.abc import MetaPathFinder
 from multiprocessing.process import BaseProcess
@@ -134,6 +136,19 @@ LONGEST = [
     )
 ]
 """Files of 15 seconds and more begin first, so that at the end no worker waits long for another."""
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After the last test of a file forget what its cached functions keep: no other file asks for it."""
+    module = getattr(item, "module", None)
+    if module is None or (nextitem is not None and nextitem.path == item.path):
+        return
+    for each in vars(module).values():
+        if hasattr(each, "cache_clear") and each.__module__ == module.__name__:
+            each.cache_clear()
+    if sys.platform == "linux":  # what was freed in between others is given back to the system
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def place_of(item: pytest.Item) -> int:

@@ -200,11 +200,10 @@ MOST_DIGITS = 15
 
 
 def _is_plain(number: Decimal) -> bool:
-    return (
-        number.is_finite()
-        and number.adjusted() < MOST_DIGITS
-        and number.normalize().as_tuple()[2] >= -MOST_DIGITS
-    )  # type: ignore[operator]
+    if not number.is_finite():
+        return False
+    exponent = number.normalize().as_tuple().exponent
+    return isinstance(exponent, int) and number.adjusted() < MOST_DIGITS and exponent >= -MOST_DIGITS
 
 
 class ConfigReader:
