@@ -4,7 +4,6 @@ Weights from another tool are such arrays, and their tokens such texts. HeadVis 
 their weights, L5H8.json.
 """
 
-import json
 import math
 import re
 import struct
@@ -22,9 +21,9 @@ import numpy as np
 
 from attncli.core.process import quiet_warnings
 from attncli.errors import UserError, available_bytes, nearest
-from attncli.files import STDIN, TEXT_BYTES, check_file, read_whole
+from attncli.files import MOST_UNPACKED, STDIN, TEXT_BYTES, check_file, most_unpacked, read_whole
 from attncli.models.weight_headers import safetensors_header, tensors_and_end
-from attncli.plain_text import binary_kind
+from attncli.plain_text import binary_kind, parsed_json
 from attncli.records.values import NamedTensor
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ def _stored(
         raise ValueError("a negative size")
     if needed > size - stream.tell():
         raise UserError(f"{file}: is cut off: its header promises {needed} bytes")
-    refuse_size(file, 2 * needed, most_bytes)
+    refuse_size(file, _needed_to_read(math.prod(shape), dtype), most_bytes)
     stream.seek(0)
     return np.asarray(format.read_array(stream, allow_pickle=False))
 
@@ -158,8 +157,19 @@ def _read_npy(file: str, name: str | None, most_bytes: int | None) -> np.ndarray
         return _stored(stream, file, Path(file).stat().st_size, most_bytes)
 
 
-def _read_npz(file: str, name: str | None, most_bytes: int | None, kinds: str = "fiub") -> np.ndarray:
+@contextmanager
+def _opened_npz(file: str) -> Iterator[zipfile.ZipFile]:
+    """The zip file. Raises UserError where its arrays take far more memory than it is long."""
     with zipfile.ZipFile(file) as archive:
+        size, unpacked = Path(file).stat().st_size, sum(part.file_size for part in archive.infolist())
+        if unpacked > most_unpacked(size):
+            sizes = f"{unpacked / 1e6:,.0f} MB, more than {MOST_UNPACKED} times its own size"
+            raise UserError(f"{file}: unpacks to {sizes}: save its arrays with numpy.savez, unpacked")
+        yield archive
+
+
+def _read_npz(file: str, name: str | None, most_bytes: int | None, kinds: str = "fiub") -> np.ndarray:
+    with _opened_npz(file) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         arrays = {key: info for key, info in members.items() if info.filename.endswith(".npy")}
         info = arrays[_chosen(file, arrays, name)]
@@ -167,6 +177,11 @@ def _read_npz(file: str, name: str | None, most_bytes: int | None, kinds: str = 
             raise ValueError("not as numpy packs")
         with archive.open(info) as stream:
             return _stored(stream, file, info.file_size, most_bytes, kinds)
+
+
+def _needed_to_read(count: int, dtype: np.dtype) -> int:
+    """The bytes that numbers take as they are stored and, beside that, as float32 or float64."""
+    return count * (dtype.itemsize + (4 if dtype.kind == "f" and dtype.itemsize <= 4 else 8))
 
 
 # The package safetensors is an extra of attn, and gives numpy arrays, which are never bfloat16.
@@ -185,7 +200,7 @@ def _read_safetensors(file: str, name: str | None, most_bytes: int | None) -> np
         dtype = np.dtype(SAFETENSORS[kind])
         if not 0 <= start <= end or end - start != math.prod(shape) * dtype.itemsize:
             raise ValueError("a shape of another size")
-        refuse_size(file, 2 * (end - start), most_bytes)
+        refuse_size(file, _needed_to_read(math.prod(shape), dtype), most_bytes)
         stream.seek(begin + start)
         numbers = np.frombuffer(stream.read(end - start), dtype=dtype).reshape(shape)
     return (numbers.astype(np.uint32) << 16).view(np.float32) if kind == "BF16" else numbers
@@ -206,7 +221,7 @@ def _read_pickled(file: str, name: str | None, most_bytes: int | None) -> np.nda
     span = math.prod(about.shape)
     if strides is not None:
         span = 1 + sum((axis - 1) * stride for axis, stride in zip(about.shape, strides, strict=True))
-    refuse_size(file, 2 * max(span, math.prod(about.shape)) * dtype.itemsize, most_bytes)
+    refuse_size(file, _needed_to_read(max(span, math.prod(about.shape)), dtype), most_bytes)
     with Path(file).open("rb") as stream:
         stream.seek(about.begin)
         numbers = np.frombuffer(stream.read(span * dtype.itemsize), dtype=dtype)
@@ -238,7 +253,7 @@ class _Sequence(NamedTuple):
 @lru_cache(maxsize=1)
 def _sequences(file: str, state: tuple[int, int]) -> dict[str, _Sequence]:
     """The sequences of a head by their ids. KeyError, TypeError and ValueError for another file."""
-    content = json.loads(Path(file).read_bytes())
+    content = parsed_json(Path(file).read_bytes())
     sequences: dict[str, _Sequence] = {}
     for entry in content["sequences"]:
         tokens, size = tuple(entry["tokens"]), entry["seq_len"]
@@ -320,7 +335,7 @@ def _tokens_in(file: str, array: str | None) -> tuple[str, ...]:
         if suffix in (".pt", ".pth"):
             return _pickled(file).tokens
         if suffix == ".npz":
-            with zipfile.ZipFile(file) as archive:
+            with _opened_npz(file) as archive:
                 has_tokens = f"{TOKENS}.npy" in archive.namelist()
             texts = _read_npz(file, TOKENS, None, kinds="fiubU") if has_tokens else None
             if texts is not None and texts.dtype.kind == "U" and texts.ndim == 1:
@@ -395,7 +410,7 @@ def is_cross_attention(name: str | None) -> bool:
 
 WEIGHT_NAMES = ("hook_pattern", "pattern")
 """What the weights of a layer are called in caches of activations, behind its place."""
-NUMBER = re.compile(r"\d+")
+NUMBER = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 
 
 STEP_AND_LAYER = re.compile(r"(?:^|(?<=\.))(\d+)\.(\d+)$")
@@ -533,7 +548,7 @@ def _names_of(file: str) -> list[str]:
     with _damage(file, READERS[suffix][0]):
         match suffix:
             case ".npz":
-                with zipfile.ZipFile(file) as archive:
+                with _opened_npz(file) as archive:
                     members = archive.namelist()
                 names = [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
                 return [name for name in names if name != TOKENS] or names
@@ -561,7 +576,7 @@ def report_beside_arrays(file: str, *, most_bytes: int | None = None) -> str | N
     with _damage(file, READERS[suffix][0]):
         match suffix:
             case ".npz":
-                with zipfile.ZipFile(file) as archive:
+                with _opened_npz(file) as archive:
                     names = archive.namelist()
                 if f"{REPORT}.npy" in names:
                     written = _read_npz(file, REPORT, most_bytes, kinds="fiubU")
@@ -630,8 +645,8 @@ def read_tokens(file: str) -> tuple[str, ...]:
 def _json_list(text: str) -> tuple[str, ...] | None:
     """The texts of a JSON list; None for anything else: `[CLS]` is a valid token on a line."""
     try:
-        tokens = json.loads(text)
-    except (ValueError, RecursionError):
+        tokens = parsed_json(text)
+    except ValueError:
         return None
     is_list = isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
     return tuple(tokens) if is_list and tokens else None

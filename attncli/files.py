@@ -31,6 +31,8 @@ LINE_BYTES = 64 * MEBIBYTE
 PICTURE_BYTES = 1024 * MEBIBYTE
 PIPE_BYTES = 4096 * MEBIBYTE
 """Of what comes through a pipe and is kept in a file meanwhile."""
+FREELY_UNPACKED, MOST_UNPACKED = 64 * MEBIBYTE, 100
+"""The bytes that any file may unpack to; how many times its own size a larger one may."""
 BLOCK_BYTES = 2**16
 SECONDS_FOR_WRITER = 5
 """How long a named pipe is waited for to which nobody writes."""
@@ -127,6 +129,11 @@ def _at_most(file: IO[bytes], most: int, path: str | Path) -> bytes:
     if length > most:
         raise OSError(errno.EFBIG, too_large(most), str(path))
     return b"".join(blocks)
+
+
+def most_unpacked(size: int) -> int:
+    """The bytes that a compressed file of this size may unpack to."""
+    return max(FREELY_UNPACKED, MOST_UNPACKED * size)
 
 
 def line_of(file: IO[bytes], most: int = LINE_BYTES) -> bytes:

@@ -1,10 +1,12 @@
 """The one sanitiser: text from outside is shown as plain text that neither hides nor moves anything."""
 
 import codecs
+import json
 import re
 import sys
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 from unicodedata import category
 
 # Control, format and bidirectional characters, line separators, variation selectors, blanks other than the
@@ -22,6 +24,10 @@ ZWNJ, ZWJ, PICTURE = "\u200c", "\u200d", "\ufe0f"
 # Myanmar, Khmer, Mongolian, and the forms of Arabic letters.
 JOINED = re.compile("[\u0600-\u0dff\u0f00-\u109f\u1780-\u18af\ufb50-\ufdff\ufe70-\ufefc]")
 EMOJI = re.compile("[\u2194-\u2199\u21a9\u21aa\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
+MOST_DEPTH, TOO_DEEP = 100, "it is nested too deeply"
+"""Of JSON: what walks through its values calls itself at each level."""
+MAX_DIGITS = 9
+"""Of a number that somebody types; Python refuses to read one of thousands."""
 VISIBLE = str.maketrans({" ": "·", "\n": "↵"})
 """How the blanks and line ends of a model's tokens are shown: where a word begins."""
 
@@ -106,6 +112,27 @@ def _decoded(raw: bytes) -> str:
             text += "".join(f"<0x{byte:02X}>" for byte in raw[error.start : error.end])
             raw = raw[error.end :]
     return text
+
+
+def whole_number(text: str) -> int | None:
+    """The number that a text of at most nine digits writes; None for any other text."""
+    return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else None
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises ValueError for any other text, and one nested more than 100 deep."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    if sum(text.count(mark) for mark in (b"[{" if isinstance(text, bytes) else "[{")) > MOST_DEPTH:
+        level = [value]
+        for _ in range(MOST_DEPTH):
+            inner = (item.values() if isinstance(item, dict) else item for item in level)
+            level = [item for items in inner for item in items if isinstance(item, list | dict)]
+        if level:
+            raise ValueError(TOO_DEEP)
+    return value
 
 
 def counted(count: int, name: str) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from torch.nn.modules.module import register_module_forward_hook
 
 from attncli.errors import UserError
+from attncli.measure.measured_calls import RowNotes
 from attncli.measure.recorded import RecordedRuns, Recorder
 from attncli.models.listening import HeardCall, Listener, reading
 from attncli.systems import at_fork
@@ -171,6 +172,7 @@ class ProcessOfRuns(ListeningProcess):
         self.runs = runs
         self._last: WrittenRun | None = None
         self._num_written, self._num_lost, self._reason = 0, 0, ""
+        self._row_notes = RowNotes()
         super().begin_again()
 
     def keep(self, call: HeardCall) -> None:
@@ -183,7 +185,7 @@ class ProcessOfRuns(ListeningProcess):
         assert self.runs is not None, "it has begun"
         if is_end:
             self.runs.end()
-            self._leave("notes", "\n".join(self.listener.notes()))
+            self._leave("notes", "\n".join([*self.listener.notes(), *self._row_notes.lines()]))
             if self._num_lost:
                 self._leave("lost", f"{self._num_lost} {self._reason}")
             return
@@ -206,6 +208,7 @@ class ProcessOfRuns(ListeningProcess):
         from attncli.runs.recorded_runs import as_bytes
 
         run = self._run_of(recorder, self._num_written + 1)
+        self._row_notes.add(recorder.row_notes())
         try:
             with self.file("runs").open("ab") as file:
                 end = file.tell()

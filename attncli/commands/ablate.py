@@ -10,6 +10,7 @@ from attncli.arguments import head_name, head_names
 from attncli.core.names import EFFECTS
 from attncli.errors import UserError
 from attncli.plain_text import counted
+from attncli.records.columns import few_notes
 from attncli.settings.fields import (
     Contradictions,
     Everyday,
@@ -432,6 +433,7 @@ def _notes(
     ]
     if len(readings) > 1:
         notes.append("Means over the texts, with 95 % intervals (Student's t).")
+    notes += few_notes(len(readings))
     return notes
 
 

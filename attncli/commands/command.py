@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from attncli.errors import UserError, must_be_one_of
 from attncli.files import stdin_bytes
-from attncli.plain_text import note
+from attncli.plain_text import MAX_DIGITS, note, whole_number
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import (
@@ -200,7 +200,6 @@ def is_file(name: str) -> bool:
 
 
 MAX_PRECISION = 15
-MAX_DIGITS = 9
 COLORS = ("auto", "always", "never", *COLOR_DEPTHS[1:])
 
 # The flags of every command that shows reports; help groups them.
@@ -303,9 +302,8 @@ def checked_display(
     if scale_colors is not None:
         refuse_unknown("--scale-colors", scale_colors, SCALES)
     parts = [part.strip() for text in show for part in text.split(",")]
-    if precision is not None and (
-        not precision.isdecimal() or len(precision) > MAX_DIGITS or int(precision) > MAX_PRECISION
-    ):
+    digits = whole_number(precision or "0")
+    if digits is None or digits > MAX_PRECISION:
         raise UserError(
             f"--precision: must be a whole number from 0 to {MAX_PRECISION} (got {precision:.60})"
         )
@@ -319,14 +317,14 @@ def checked_display(
     )
     if precision is None:
         return display
-    return replace(display, precision=int(precision), screen_precision=int(precision))
+    return replace(display, precision=digits, screen_precision=digits)
 
 
 def width(is_terminal: bool) -> int | None:
     """The columns to fill: COLUMNS, else the terminal's, else as many as needed."""
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and int(columns) > 0:
-        return int(columns)
+    if number := whole_number(columns):
+        return number
     return terminal_size(sys.stdout.fileno()).columns if is_terminal else None
 
 
@@ -338,8 +336,7 @@ def height(is_terminal: bool) -> int | None:
     if not is_terminal:
         return None
     lines = os.environ.get("LINES", "")
-    given = int(lines) if lines.isdecimal() else 0
-    known = given or terminal_size(sys.stdout.fileno()).lines
+    known = whole_number(lines) or terminal_size(sys.stdout.fileno()).lines
     return max(known - 1, 1) if known else None
 
 

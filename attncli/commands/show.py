@@ -17,6 +17,7 @@ from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, opt
 from attncli.commands.output import Destination
 from attncli.errors import UserError, available_bytes
 from attncli.files import STDIN
+from attncli.plain_text import whole_number
 from attncli.saved import SavedReports, read_array_report, read_reports
 from attncli.views import SUFFIXES
 
@@ -124,10 +125,12 @@ def opened(
 
 
 def _one(saved: SavedReports, file: str, number: str) -> SavedReports:
-    count = len(saved.reports)
-    if not number.isdecimal() or int(number) >= count:
-        raise UserError(f"--report: must be below {count}, the number of reports in {file} (got {number})")
-    return SavedReports((saved.reports[int(number)],), several=False)
+    count, place = len(saved.reports), whole_number(number)
+    if place is None or place >= count:
+        raise UserError(
+            f"--report: must be below {count}, the number of reports in {file} (got {number:.60})"
+        )
+    return SavedReports((saved.reports[place],), several=False)
 
 
 def show(file: str, report: str | None, **flags: Any) -> None:

@@ -77,7 +77,9 @@ def axis_of_shares(known: Scores, exponentials: Tensor) -> int | None:
             sums = exponentials.detach().sum(
                 axis, dtype=torch.promote_types(exponentials.dtype, torch.float32)
             )
-            if bool(((sums - 1).abs() <= NEAR_ONE).all()):
+            is_share = (sums - 1).abs() <= NEAR_ONE
+            # Rows without a key are 0, or 0 over 0.
+            if bool((is_share | (sums == 0) | sums.isnan()).all()) and bool(is_share.any()):
                 return axis
     return None
 

@@ -368,7 +368,7 @@ def _read_whole(known: Weights, read: Labelled | None) -> tuple[bool, str | None
     """Whether the softmax is what weights are read from, and what of them is not in that."""
     if known.is_whole and not (known.softmax.is_overwritten() and not known.is_dropped):
         return True, BY_ROWS if known.is_scaled else None
-    if read is not None and not known.is_difference and _are_shares(read, known.key):
+    if read is not None and not known.is_difference and are_shares(read, known.key):
         return False, AFTER_DROPOUT if known.is_late else None
     if read is None:
         return True, AFTER_DROPOUT if known.is_late else IN_PLACE
@@ -404,7 +404,7 @@ def _with_dims(
     return whole.reshape(*whole.shape[: len(labels)], -1).expand(*lead, -1, -1)
 
 
-def _are_shares(weights: Labelled, key: int | None) -> bool:
+def are_shares(weights: Labelled, key: int | None) -> bool:
     """Whether rows that were mixed are still parts of a whole: a mixture may be negative, or more than it."""
     entries, axes = weights
     summed = [axis for axis, parts in enumerate(axes) if any(part.label == key for part in parts)]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, get_args
 from attncli.errors import UserError
 from attncli.files import LINE_BYTES, MEBIBYTE
 from attncli.models.text_files import LineFile, TextLine, TokenIds
+from attncli.plain_text import parsed_json
 
 if TYPE_CHECKING:
     from conllu import Token
@@ -202,7 +203,7 @@ def paired(line: TextLine, pairs: object, unit: Unit, where: str, file: KnownPai
 
 def _of_json(text: str, where: str) -> object:
     try:
-        return json.loads(text)
+        return parsed_json(text)
     except ValueError:
         raise UserError(f"{where}: pairs: is not valid JSON (got {text:.60})") from None
 
@@ -223,8 +224,8 @@ def _names(record: dict[str, Any], where: str) -> tuple[str, ...]:
 
 def _record(data: bytes) -> dict[str, Any] | None:
     try:
-        record = json.loads(data)
-    except (ValueError, RecursionError):
+        record = parsed_json(data)
+    except ValueError:
         return None
     return record if isinstance(record, dict) else None
 

@@ -30,14 +30,13 @@ from attncli.models.by_hand import STEPS, Follower
 from attncli.models.followed import NO_QUERIES, HandmadeAttention
 from attncli.models.heard_layers import (
     MOST_SPLIT,
-    NUMBERS_HIDE,
     hides_rows_by_numbers,
     layer_by_hand,
     layer_of_call,
     make_heads,
     with_heads_last,
 )
-from attncli.models.kernels import FusedCall, Kernels, NotHeard, readable
+from attncli.models.kernels import FusedCall, Kernels, NotHeard, readable, readable_mask
 from attncli.models.modules import CALLING_HOOKS, RunningModules
 from attncli.models.torch_calls import SOFTMAXES, unseen
 from attncli.models.torch_paths import (
@@ -68,7 +67,9 @@ class HeardCall:
     `module` is the path of the module that runs, with `#2` for a second attention in one call of it; `call`
     counts its calls from 0. `function` says how it was heard. `weights` are the program's own, before
     dropout, where it computes them itself. Without `has_heads` texts and heads are one axis, here the heads.
-    `outermost` is the number of the call of an outermost module that it belongs to.
+    `outermost` is the number of the call of an outermost module that it belongs to, `first_query` the key at
+    which the first query stands, where the call says so. `hides_by_numbers`: the program attends in rows that
+    count as rows without keys, since a finite mask stands over all of them.
     """
 
     module: str
@@ -79,17 +80,21 @@ class HeardCall:
     weights: Float[Tensor, "text head query key"] | None = None
     has_heads: bool = True
     outermost: int = 0
+    first_query: int | None = None
+    hides_by_numbers: bool = False
 
 
 class CallHint(NamedTuple):
     """What a function of torch that contains the attention, or the projections before it, tell about it.
 
     `one_head_of`: no head lies on an axis of its own; the projection has so many times its features.
+    `first_query` is the key at which the first query stands, where it is known: keys may be added behind.
     """
 
     num_heads: int | None = None
     is_self: bool | None = None
     one_head_of: int | None = None
+    first_query: int | None = None
 
 
 def _listed(paths: Iterable[str]) -> str:
@@ -329,11 +334,13 @@ class Listener(TorchFunctionMode):
 
         Classes of tensors that take torch's functions are asked first, as torch asks them.
         """
-        given = {"query": 0, "key": 1, "num_heads": 4}
-        query, key, num_heads = (
+        given = {"query": 0, "key": 1, "num_heads": 4, "bias_k": 7, "add_zero_attn": 9}
+        query, key, num_heads, bias_key, adds_zero = (
             arguments[place] if place < len(arguments) else named.get(name) for name, place in given.items()
         )
-        before, self._threads.hint = self._hint, CallHint(num_heads, query is key)
+        first_query = None if bias_key is None and not adds_zero else 0
+        hint = CallHint(num_heads, query is key, first_query=first_query)
+        before, self._threads.hint = self._hint, hint
         try:
             with self:
                 for kind in types if {*types} - {Tensor, nn.Parameter} else ():
@@ -475,8 +482,6 @@ class Listener(TorchFunctionMode):
             attention, weights = layer_by_hand(read, num_heads)
         else:
             attention = layer_of_call(read, num_heads)
-        if hides_rows_by_numbers(read, attention, weights):
-            self.remarks.setdefault(NUMBERS_HIDE, {})[path] = None
         num_queries, num_keys = attention.shape[2:]
         if not num_keys:
             raise NotHeard("an attention without keys")
@@ -487,7 +492,19 @@ class Listener(TorchFunctionMode):
             is_self = not _names_cross(path, self.running.class_names()) and num_queries <= num_keys
         kind = "self" if is_self else "cross"
         outermost = self.running.outermost()
-        return HeardCall(path, number, kind, function, attention, weights, has_heads, outermost)
+        by_numbers = hides_rows_by_numbers(read, attention, weights)
+        return HeardCall(
+            path,
+            number,
+            kind,
+            function,
+            attention,
+            weights,
+            has_heads,
+            outermost,
+            hint.first_query,
+            by_numbers,
+        )
 
     def _num_heads(self, path: str, lead: torch.Size, hint: CallHint) -> int | None:
         """How many heads there are: as was asked for, as torch is told, or as a module says."""
@@ -566,7 +583,7 @@ def _of_sdpa(
     offset = 0 if is_causal and num_queries != num_keys else None
     visibility = Visibility(num_queries, num_keys, causal=is_causal, offset=offset)
     factor = query.shape[-1] ** -0.5 if scale is None else float(scale)
-    mask = None if attn_mask is None else attn_mask.detach()
+    mask = None if attn_mask is None else readable_mask(attn_mask, query.device)
     return FusedCall(query, key, value, visibility, factor, mask)
 
 

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVa
 from attncli.arguments import is_list, listed, shown
 from attncli.errors import MOST_LINES, NO_TEXT, UserError, hints_for_first_lines, nearest
 from attncli.files import MEBIBYTE, PIPE_BYTES, line_of, open_file, stdin_bytes, too_large
-from attncli.plain_text import binary_kind, counted
+from attncli.plain_text import binary_kind, counted, parsed_json
 
 if TYPE_CHECKING:  # a plan counts texts without torch
     from attncli.models.pretrained import Reading
@@ -110,8 +110,8 @@ def ids_in_file(name: str, text: str) -> TokenIds | None:
     first_line = text.strip().partition("\n")[0]
     for part in (text, first_line):
         try:
-            given = json.loads(part)
-        except (ValueError, RecursionError):
+            given = parsed_json(part)
+        except ValueError:
             continue
         if not isinstance(given, dict) or IDS not in given:
             return None
@@ -253,8 +253,8 @@ class LineFile:
         if not self.is_json:
             return {texts[0]: text}
         try:
-            record = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            record = parsed_json(text)
+        except ValueError as error:
             message = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep or too long"
             raise UserError(f"{where}: is not valid JSON: {message}") from None
         if isinstance(record, dict):

@@ -10,9 +10,12 @@ class RecordedModule(Record):
     """A module whose attention was heard: `layer` is its number among those of its stack.
 
     `function` says how it was heard. Of its `calls` so many were `measured`, of `texts` and `heads`; the last
-    had `num_queries` and `num_keys` (`queries` and `keys` in a table). In `nan_texts` of the texts a head had
-    weights that are not numbers: means leave these texts out. `mask` names which keys queries see, `window`
-    how far. `head_dim` and `scale` are None where only the weights are known.
+    had `num_queries` and `num_keys` (`queries` and `keys` in a table). `num_rows` (`rows`) counts the queries
+    of all texts, of which `padding` are left out: positions that a mask hides from every query of their text.
+    In `nan_texts` of the texts a head had weights that are not numbers: means leave these texts out; so had
+    `nan_padding` of the rows of padding. `mask`
+    names which keys queries see, `window` how far. `head_dim` and `scale` are None where only the weights are
+    known.
     """
 
     stack: str
@@ -30,7 +33,15 @@ class RecordedModule(Record):
     scale: float | None
     calls: int
     measured: int
+    num_rows: int | None = column("rows", is_needed=False)
+    padding: int | None = column(is_needed=False)
     nan_texts: int = column(is_needed=False)
+    nan_padding: int | None = column(is_needed=False)
+
+    @property
+    def tokens_of_text(self) -> int:
+        """How many tokens a single text has that are there."""
+        return self.num_queries - (self.padding or 0 if self.num_rows == self.num_queries else 0)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

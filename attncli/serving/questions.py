@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from threading import Condition, Event, Thread
 from typing import Any, Literal, get_args
 
-from attncli.plain_text import counted
+from attncli.plain_text import counted, parsed_json
 
 AskedFor = Literal["heads", "next", "ablate", "why", "generate"]
 ASKS: tuple[AskedFor, ...] = get_args(AskedFor)
@@ -48,8 +48,8 @@ class Question:
     def read(cls, body: bytes) -> "Question":
         """The question in the JSON of a request; NoQuestion for anything else."""
         try:
-            data = json.loads(body.decode("utf-8"))
-        except (ValueError, RecursionError):
+            data = parsed_json(body.decode("utf-8"))
+        except ValueError:
             raise NoQuestion from None
         if (
             not isinstance(data, dict)

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import json
 import logging
 import signal
 import socket
@@ -21,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import HANDLED_SIGNALS
 
 from attncli.errors import UserError
+from attncli.plain_text import parsed_json
 from attncli.serving.guard import Guard, Method, Secrets
 from attncli.serving.questions import TAB, NoQuestion, OneModel, Question
 from attncli.systems import files_limit
@@ -66,8 +66,8 @@ def app(page: ServedPage, model: OneModel, keys: Secrets) -> Guard:
 
     async def stop(request: Request) -> Response:
         try:
-            tab = json.loads(await request.body())
-        except (ValueError, RecursionError):
+            tab = parsed_json(await request.body())
+        except ValueError:
             return Response(status_code=400)
         if not isinstance(tab, str) or TAB.fullmatch(tab) is None:
             return Response(status_code=400)

@@ -1,5 +1,6 @@
 """A report as a PNG, SVG or PDF picture, drawn by matplotlib, as large as its numbers need."""
 
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import cycle, islice
@@ -399,7 +400,7 @@ class GraphBlock(Rigid):
                     "arrowstyle": "-|>,head_width=0.15,head_length=0.3",
                     "connectionstyle": f"arc3,rad={bend}",
                     "color": EDGE_COLOURS[edge.side],
-                    "linestyle": "--" if edge.share < 0 else "-",
+                    "linestyle": "--" if edge.strength < 0 else "-",
                     "linewidth": THINNEST + (THICKEST - THINNEST) * abs(edge.strength) / strongest,
                     "shrinkA": 8,
                     "shrinkB": 8,
@@ -577,7 +578,10 @@ def writer(kind: str, metadata: Mapping[str, str | None]) -> Write:
             with quiet_warnings(), matplotlib.rc_context():
                 matplotlib.rcParams.update(settings())
                 figure = draw(report, display)
-                figure.savefig(stream, format=kind, metadata=dict(metadata), dpi=DOTS_PER_INCH)
+                # In memory first: matplotlib's writers do not end well where a disk is full.
+                picture: IO[Any] = io.StringIO() if kind == "svg" else io.BytesIO()
+                figure.savefig(picture, format=kind, metadata=dict(metadata), dpi=DOTS_PER_INCH)
+            stream.write(picture.getvalue())
 
     return write
 

@@ -13,7 +13,7 @@ from attncli.views.head_screens import HEADS_OR_PATTERNS, MAPS, sizes_of
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import shortened
 
-NUMBER = re.compile(r"\d+")
+NUMBER = re.compile(r"\d{1,18}")
 FEW = 3
 """Lines of modules where a terminal is short."""
 LEAST_NOTES = 1
@@ -25,7 +25,7 @@ def _title(report: Report, display: Display) -> Iterator[str]:
     survey = report.result_of(RecordedHeads)
     read = counted(survey.num_texts, "text")
     if survey.texts is None:
-        read = counted(max(row.num_queries for row in survey.modules), "token")
+        read = counted(max(row.tokens_of_text for row in survey.modules), "token")
     program = report.spec.get("program")
     parts = ", ".join([*sizes_of(survey), read, *([f"of {program}"] if program else [])])
     yield shortened(plain_text(f"record: {parts}"), display.width)

@@ -592,6 +592,35 @@ def test_expectations_are_an_exit_code(tmp_path: Path, recorded: Path) -> None:
     assert nothing.returncode == 1 and "no run has entropy" in nothing.stderr.decode()
 
 
+ROWS_OF_NAN = """import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def forward(self, x, seen):
+        scores = (x @ x.mT).masked_fill(~seen, -torch.inf)
+        return scores.softmax(-1) @ x
+
+attention, x = Attention(), torch.randn(2, 3, 5, 4)
+seen = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
+seen[1, :, :, :2] = False  # the second text is padded on the left: by hand its rows of padding are NaN
+"""
+
+
+def test_rows_that_are_no_numbers_meet_no_expectation(tmp_path: Path) -> None:
+    padding = record(tmp_path, f"{ROWS_OF_NAN}attention(x, seen)", "--expect", "entropy < 9")
+    said = padding.stderr.decode()
+    assert padding.returncode == 1 and "8 rows; 2 of padding left out, 2 of them NaN" in said
+    assert "expected numbers: got NaN in 2 rows of padding of Attention" in said
+    hidden = f"{ROWS_OF_NAN}seen[:, :, 3] = False\nattention(x, seen)"
+    for flags, line in (
+        ([], "expected numbers: got NaN in 2 of 2 texts of Attention"),
+        (["-o", "runs.db"], "got no number"),
+    ):
+        rows = record(tmp_path, hidden, "--expect", "entropy < 9", *flags)
+        said = rows.stderr.decode()
+        assert rows.returncode == 1 and line in said and "NaN in weights of Attention" in said
+
+
 @pytest.mark.nightly
 def test_a_process_that_executes_another_program_leaves_its_runs(tmp_path: Path) -> None:
     program = f"""{PROGRAM}
