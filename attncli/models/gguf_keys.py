@@ -39,6 +39,8 @@ DEFAULT_BASE, DEFAULT_SWA_BASE = 10000.0, 10000.0
 WINDOW, PATTERN, CONTEXT = "attention.sliding_window", "attention.sliding_window_pattern", "context_length"
 RMS_EPSILON, EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 KEY_LENGTH, VALUE_LENGTH, ROTARY = "attention.key_length", "attention.value_length", "rope.dimension_count"
+MOST_ROTATED = 2**16
+"""Numbers of a head, each pair of which has a factor."""
 SIZES = frozenset(
     (CONTEXT, "embedding_length", "block_count", "feed_forward_length", "vocab_size", "attention.head_count",
      "attention.head_count_kv", "attention.relative_buckets_count", "decoder_start_token_id",
@@ -333,6 +335,8 @@ def _positions(
     """Rotary positions: their base, how much of a head they rotate, and how they are scaled."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     rotary = int(keys.number(ROTARY, head_dim))
+    if rotary > MOST_ROTATED:
+        raise keys.refused(ROTARY, f"must be at most {MOST_ROTATED}: a head is {head_dim} wide")
     if rotary != head_dim and (not is_partly_rotated or not 0 < rotary < head_dim or rotary % 2):
         limit = "even and at most" if is_partly_rotated else "equal to"
         raise keys.refused(ROTARY, f"must be {limit} the width of a head, {head_dim}")
@@ -394,6 +398,8 @@ def _scaling(
             "attention_factor": attention_factor * (1 + 0.1 * log(factor)),
             **betas,
         }
+    if not factors and factor == attention_factor == 1:
+        return {"rope_type": "default"}
     shared = factors.get(ROPE_FREQS, [1.0] * num_frequencies)
     long, short = (
         [value * factor for value in factors.get(name, shared)] for name in (ROPE_LONG, ROPE_SHORT)
