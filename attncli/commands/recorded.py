@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from attncli.commands.surveys import INTERVALS_NOTE, sinks_of
+from attncli.core.runtime import versions
 from attncli.plain_text import counted
 from attncli.records.recordings import RecordedHeads
 from attncli.report import Box, NamedTensor, Picture, Report
-from attncli.report_parts import versions
 from attncli.runs.report_values import values_of
 from attncli.runs.stored_columns import StoredColumns
 from attncli.settings.record import RecordSpec
