@@ -8,6 +8,7 @@ if is_command_line():  # before all else, which takes a twentieth of a second
 from typing import TYPE_CHECKING, Any
 
 from attncli.core.runtime import limit_spinning, load_place
+from attncli.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from attncli.activations import activation_cache, hooks, patch
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from attncli.runs.watching import Watch
     from attncli.sound import aligning_heads, spoken_words
 
-
-__version__ = "0.4.0"
 __all__ = [
     "AttentionStatistics",
     "NotebookModel",

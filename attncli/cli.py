@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attncli import __version__
 from attncli.core.runtime import load_place, package_with_damaged_metadata, tile_pass_in_use
 from attncli.errors import (
     DONE,
@@ -39,6 +38,7 @@ from attncli.plain_text import LEGIBLE, forget_notes, note, plain_text
 from attncli.settings import EXPERIMENTS, PLUGINS_GROUP, SPECS
 from attncli.signals import ENDING, end_as_by_default, end_quietly
 from attncli.systems import at_fork, interrupt_main_thread, let_consoles_follow_escapes
+from attncli.version import __version__
 
 if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is called
     from attncli.commands.command import Command, Parameter

@@ -9,13 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attncli import __version__
 from attncli.core.engines import attend
 from attncli.core.formulas import outside_mass
 from attncli.core.layer import Computed, Wanted
 from attncli.core.names import OF_WEIGHTS, ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
-from attncli.core.runtime import tile_pass_in_use
+from attncli.core.runtime import versions
 from attncli.core.summaries import extreme_places, quantiles
 from attncli.records.attention import ExtremeRow, OutsideWeights, RowQuantiles, inferred_mask
 from attncli.records.columns import Records, Result, UntypedResult
@@ -26,11 +25,6 @@ from attncli.settings.text import Texts, explained_token
 
 NUM_EXTREMES = 3
 MAX_ROWS_WHOLE = 1000
-
-
-def versions() -> dict[str, str]:
-    """Versions of attn and torch, and which implementation computes long rows on the CPU."""
-    return {"attncli": __version__, "torch": str(torch.__version__), "tile_pass": tile_pass_in_use()}
 
 
 def named(tensor: Tensor, *axes: str, mask: Mask | None = None, scale: float | None = None) -> NamedTensor:

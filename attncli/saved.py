@@ -22,7 +22,6 @@ from pydantic import (
 from pydantic.dataclasses import dataclass as checked
 from pydantic_core import ErrorDetails
 
-from attncli import __version__
 from attncli.arguments import expectation
 from attncli.arrays import LARGEST, NoSuchArray, read_stored, read_text, refuse_size, report_beside_arrays
 from attncli.errors import UserError, nearest
@@ -56,6 +55,7 @@ from attncli.saved_tensors import (
     SavedTensor,
     as_array,
 )
+from attncli.version import __version__
 
 BLANKS = re.compile(r"[ \t\r\n]*")
 TEXT = r'"(?:[^"\\]|\\.)*"'

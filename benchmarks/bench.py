@@ -4,6 +4,7 @@
     python benchmarks/bench.py --only heads      cases with this in their name
     python benchmarks/bench.py --record          keep the ratios in benchmarks/recorded.json
 
+The first table counts the code that commands reach (benchmarks/reached.py), beside the last recorded counts.
 Each ratio is the median over rounds of a whole command, as typed, over a reference that runs in turns with
 it: `import torch`, a loop over padded batches by hand, or scaled_dot_product_attention. A ratio that moved
 by more than 10 % is marked: `slower` is a reason to look, again, on a quiet machine, before anything else.
@@ -40,6 +41,14 @@ SHIPPED = {
     "why": ["why"],
     "ablate": ["ablate"],
 }
+REACHED = {
+    **{name: SHIPPED[name] for name in ("--help", "self cat", "heads", "ablate")},
+    "norm": ["norm"],
+    "cache": ["cache"],
+    "why --head 1:0": ["why", "--head", "1:0"],
+    "survey into a store": ["heads", "--texts", "texts.txt", "-o", "survey.db"],
+}
+TEXTS = "the cat sat on the cat sat\na b a b a b\n"
 LONG = {"1,024": (1024, False), "4,096": (4096, False), "16,384 causal": (16_384, True)}
 SENTENCE = "The cat sat on the mat because it was tired."
 
@@ -180,6 +189,21 @@ def machine() -> str:
     return f"{names[0] if names else 'unknown processor'}, {os.cpu_count()} cores"
 
 
+def print_reached(folder: Path, recorded: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Print a line per command with the code that it reaches, and the recorded counts; give the counts."""
+    from reached import Reached, reached
+
+    (folder / "texts.txt").write_text(TEXTS)
+    print(f"{'command':25} {'modules':>16} {'statements':>20} {'files entered':>16}")
+    counts = {}
+    for name, typed in REACHED.items():
+        counts[name] = reached(typed, folder)
+        before = Reached(*recorded[name]) if name in recorded else counts[name]
+        cells = [f"{now:,} ({now - then:+,})" for now, then in zip(counts[name], before, strict=True)]
+        print(f"attn {name:20} {cells[0]:>16} {cells[1]:>20} {cells[2]:>16}", flush=True)
+    return {name: [*each] for name, each in counts.items()}
+
+
 def change(ratio: float, before: float | None) -> str:
     """What to say of a ratio beside the recorded one."""
     if before is None:
@@ -207,6 +231,10 @@ def main() -> None:
     recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
     before = recorded.get(machine(), {}).get("ratios", {})
     print(f"{machine()}; torch {torch.__version__}")
+    counts = recorded.get("reached", {})
+    if not arguments.only:
+        with tempfile.TemporaryDirectory() as folder:
+            counts = print_reached(Path(folder), counts)
     print(f"{'case':40} {'seconds':>8} {'ratio':>7} {'over':8} {'recorded':>8}")
     ratios = dict(before)
     with tempfile.TemporaryDirectory() as folder:
@@ -223,6 +251,7 @@ def main() -> None:
     if arguments.record:
         made = f"python benchmarks/bench.py --record, {datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}"
         recorded[machine()] = {"made": made, "ratios": ratios}
+        recorded["reached"] = counts
         RECORDED.write_text(json.dumps(recorded, indent=2) + "\n")
 
 

@@ -101,8 +101,8 @@ def _caches() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="attn-caches-")
 
 
-def _environment() -> dict[str, str]:
-    """What a reader's own may be like; that of tests makes torch slow, for the same digits everywhere."""
+def command_environment() -> dict[str, str]:
+    """A reader's environment, without the variables of the tests, which make torch slow."""
     return {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
@@ -114,7 +114,7 @@ def _environment() -> dict[str, str]:
 
 
 def _started(command: str, folder: str, stdout: int, stderr: int, *, quick: bool) -> Any:
-    environment = _environment()
+    environment = command_environment()
     if not quick or not PLAIN.fullmatch(command):
         return subprocess.Popen(
             ["bash", "-c", command],
@@ -259,13 +259,13 @@ def refreshed_python(text: str, *, quick: bool = False) -> str:
         Path(folder, "my-model").symlink_to(ROOT / "attncli" / "data" / "tiny-induction")
         blocks, out = json.dumps(PYTHON_BLOCK.findall(text)), printed.fileno()
         if quick:
-            asked: dict[str, Any] = {"folder": folder, "environment": _environment()}
+            asked: dict[str, Any] = {"folder": folder, "environment": command_environment()}
             process = start_python(RUN_BLOCKS, [blocks], **asked, stdout=out, stderr=2)
             process.join()
             assert process.exitcode == 0
         else:
             command = [sys.executable, "-c", RUN_BLOCKS, blocks]
-            subprocess.run(command, stdout=out, check=True, cwd=folder, env=_environment())
+            subprocess.run(command, stdout=out, check=True, cwd=folder, env=command_environment())
         printed.seek(0)
         outputs = iter(json.loads(printed.read()))
 

@@ -208,7 +208,7 @@ class ProcessOfRuns(ListeningProcess):
 
     def _run_of(self, recorder: Recorder, number: int) -> "WrittenRun":
         from attncli.commands.recorded import values_of_run
-        from attncli.report_parts import versions
+        from attncli.core.runtime import versions
         from attncli.runs.recorded_runs import WrittenRun
         from attncli.settings.record import RecordSpec
 

@@ -237,8 +237,8 @@ def compare(a: Report, b: Report) -> Report:
 
     Without weights on both sides (norm, scale-demo, a survey without maps) only the statistics are compared.
     """
+    from attncli.core.runtime import versions
     from attncli.measure.differences import changed_heads, head_differences, weight_differences
-    from attncli.report_parts import versions
 
     weights_a, weights_b = _weights(a, "A"), _weights(b, "B")
     if (weights_a is None) != (weights_b is None):
@@ -362,8 +362,8 @@ def report(
     spec: TwoTextsSpec, reading: "tuple[Reading, Reading]", pretrained: "Pretrained", progress: object
 ) -> Report:
     """B compared with A."""
+    from attncli.core.runtime import versions
     from attncli.library import text_differences
-    from attncli.report_parts import versions
 
     result = text_differences(pretrained, *reading)
     aligned = result.alignment

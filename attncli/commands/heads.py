@@ -24,6 +24,7 @@ from attncli.commands.surveys import (
     report_of_totals,
     sinks_of,
 )
+from attncli.core.runtime import versions
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
@@ -59,7 +60,7 @@ from attncli.report import (
     Report,
     whole_head_name,
 )
-from attncli.report_parts import build_report, named, versions
+from attncli.report_parts import build_report, named
 from attncli.runs.report_values import (
     LayerOfHeads,
     StacksOfText,

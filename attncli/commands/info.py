@@ -7,7 +7,6 @@ from functools import partial
 from importlib import metadata
 from typing import Any
 
-from attncli import __version__
 from attncli.commands.command import DEBUG, Command, argument, refuse_unknown
 from attncli.core.names import PLUGGED
 from attncli.core.runtime import (
@@ -24,6 +23,7 @@ from attncli.plain_text import plain_text
 from attncli.saved import report_schema
 from attncli.settings import EXPERIMENTS
 from attncli.settings.config_file import config_schema
+from attncli.version import __version__
 from attncli.views import VIEWS
 
 NO_PLUGINS = (

@@ -11,12 +11,12 @@ import torch
 
 from attncli.commands.surveys import INTERVALS_NOTE, sinks_of
 from attncli.core.names import HEAD_STATISTICS
+from attncli.core.runtime import versions
 from attncli.plain_text import counted
 from attncli.records.columns import few_notes
 from attncli.records.recordings import RecordedHeads
 from attncli.records.surveys import SurveyedHead
 from attncli.report import Box, NamedTensor, Picture, Report
-from attncli.report_parts import versions
 from attncli.runs.report_values import values_of
 from attncli.runs.stored_columns import StoredColumns
 from attncli.settings.record import RecordSpec

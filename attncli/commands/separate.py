@@ -137,8 +137,8 @@ def values_each(
     """What is measured of some texts of equal counts, and what it was measured with."""
     import numpy as np
 
+    from attncli.core.runtime import versions
     from attncli.detectors import measure_texts
-    from attncli.report_parts import versions
     from attncli.runs.report_values import ValueTable
     from attncli.runs.stored_columns import columns_of_features, with_unshown
 

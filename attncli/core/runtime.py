@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from configparser import ConfigParser
 from configparser import Error as NotEntryPoints
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -26,7 +26,9 @@ from importlib.util import find_spec
 from math import isnan, nan
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 TILE_PASS, FEW_ROWS = (Path(__file__).with_name(name) for name in ("tile_pass.c", "few_rows.c"))
 SWITCH = "ATTN_COMPILED"
@@ -57,6 +59,15 @@ def tile_pass() -> ctypes.CDLL | None:
 def tile_pass_in_use() -> str:
     """`compiled` or `torch`: what computes long rows on the CPU."""
     return "torch" if tile_pass() is None else "compiled"
+
+
+def versions() -> dict[str, str]:
+    """Versions of attn and torch, and which implementation computes long rows on the CPU."""
+    import torch
+
+    from attncli.version import __version__
+
+    return {"attncli": __version__, "torch": str(torch.__version__), "tile_pass": tile_pass_in_use()}
 
 
 VARIABLE = "OMP_NUM_THREADS"
@@ -324,6 +335,29 @@ def load_place(place: str) -> Any:
     """What stands at `module:name`, as a table or a plugin names it, imported now."""
     module, _, name = place.partition(":")
     return attrgetter(name)(import_module(module))
+
+
+class LoadedOnUse(Mapping[str, T]):
+    """Values by name. A value is imported from its place, `module:name`, when it is looked up.
+
+    To iterate over the names imports nothing; to iterate over the values imports all of them.
+    """
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self.places = places
+
+    def __getitem__(self, name: str) -> T:
+        value: T = load_place(self.places[name])
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.places
 
 
 @cache

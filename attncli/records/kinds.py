@@ -1,80 +1,76 @@
-"""The kinds of results, by the names that a report's JSON has for them."""
+"""The kinds of results, by the names that a report's JSON has for them.
+
+The class of a kind is imported when a result of that kind is read or looked up.
+"""
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from types import MappingProxyType
 
-from attncli.records.attention import AverageStatistics, LayerStatistics, OutsideWeights
-from attncli.records.caches import LimitedHeads, PolicyCosts
-from attncli.records.changes import ReportDifferences, TextDifferences
-from attncli.records.circuit import Compositions, HeadEdges
+from attncli.core.runtime import LoadedOnUse
 from attncli.records.columns import Result, UntypedResult
-from attncli.records.demonstrations import MistakeComparison, Mistakes, NormEffects, ScaleEffects
-from attncli.records.detectors import AppliedDetector, SeparatedTexts
-from attncli.records.effects import HeadEffects
-from attncli.records.examples import HeadExamples
-from attncli.records.explanations import ComparedWays, Explanations, LearnedWeights
-from attncli.records.known_pairs import HeadsOnPairs
-from attncli.records.logits import LogitAttribution, ScoreParts
-from attncli.records.recordings import RecordedHeads
-from attncli.records.relations import HeadRelations
-from attncli.records.sources import AnswerSources, RetrievingHeads
-from attncli.records.spoken_words import AligningHeads, SpokenWords
-from attncli.records.steps import HeadInTraining, HeadsInTraining
-from attncli.records.store_summaries import StoreSummary
-from attncli.records.surveys import HeadSurvey
 from attncli.records.values import NamedTensor, Statistic, is_table_of_heads
-from attncli.records.writings import WrittenText
 
-KINDS: dict[str, type[Result]] = {
-    "self": LayerStatistics,
-    "multihead": LayerStatistics,
-    "cross": LayerStatistics,
-    "show": OutsideWeights,
-    "average": AverageStatistics,
-    "scale-demo": ScaleEffects,
-    "norm": NormEffects,
-    "pitfalls": Mistakes,
-    "pitfalls of one": MistakeComparison,
-    "ablate": HeadEffects,
-    "heads": HeadSurvey,
-    "record": RecordedHeads,
-    "diff of texts": TextDifferences,
-    "diff": ReportDifferences,
-    "generate": WrittenText,
-    "cache": LimitedHeads,
-    "cache of policies": PolicyCosts,
-    "heads of examples": HeadExamples,
-    "heads of relations": HeadRelations,
-    "heads of pairs": HeadsOnPairs,
-    "heads of words": SpokenWords,
-    "heads of alignment": AligningHeads,
-    "results": StoreSummary,
-    "source": AnswerSources,
-    "source of heads": RetrievingHeads,
-    "source of explanations": Explanations,
-    "source of ways": ComparedWays,
-    "source of weights": LearnedWeights,
-    "watch": HeadsInTraining,
-    "watch of a head": HeadInTraining,
-    "why": LogitAttribution,
-    "why of a score": ScoreParts,
-    "circuit": HeadEdges,
-    "circuit of weights": Compositions,
-    "separate": SeparatedTexts,
-    "separate of texts": AppliedDetector,
+RESULT_CLASSES = {
+    "self": "attncli.records.attention:LayerStatistics",
+    "multihead": "attncli.records.attention:LayerStatistics",
+    "cross": "attncli.records.attention:LayerStatistics",
+    "show": "attncli.records.attention:OutsideWeights",
+    "average": "attncli.records.attention:AverageStatistics",
+    "scale-demo": "attncli.records.demonstrations:ScaleEffects",
+    "norm": "attncli.records.demonstrations:NormEffects",
+    "pitfalls": "attncli.records.demonstrations:Mistakes",
+    "pitfalls of one": "attncli.records.demonstrations:MistakeComparison",
+    "ablate": "attncli.records.effects:HeadEffects",
+    "heads": "attncli.records.surveys:HeadSurvey",
+    "record": "attncli.records.recordings:RecordedHeads",
+    "diff of texts": "attncli.records.changes:TextDifferences",
+    "diff": "attncli.records.changes:ReportDifferences",
+    "generate": "attncli.records.writings:WrittenText",
+    "cache": "attncli.records.caches:LimitedHeads",
+    "cache of policies": "attncli.records.caches:PolicyCosts",
+    "heads of examples": "attncli.records.examples:HeadExamples",
+    "heads of relations": "attncli.records.relations:HeadRelations",
+    "heads of pairs": "attncli.records.known_pairs:HeadsOnPairs",
+    "heads of words": "attncli.records.spoken_words:SpokenWords",
+    "heads of alignment": "attncli.records.spoken_words:AligningHeads",
+    "results": "attncli.records.store_summaries:StoreSummary",
+    "source": "attncli.records.sources:AnswerSources",
+    "source of heads": "attncli.records.sources:RetrievingHeads",
+    "source of explanations": "attncli.records.explanations:Explanations",
+    "source of ways": "attncli.records.explanations:ComparedWays",
+    "source of weights": "attncli.records.explanations:LearnedWeights",
+    "watch": "attncli.records.steps:HeadsInTraining",
+    "watch of a head": "attncli.records.steps:HeadInTraining",
+    "why": "attncli.records.logits:LogitAttribution",
+    "why of a score": "attncli.records.logits:ScoreParts",
+    "circuit": "attncli.records.circuit:HeadEdges",
+    "circuit of weights": "attncli.records.circuit:Compositions",
+    "separate": "attncli.records.detectors:SeparatedTexts",
+    "separate of texts": "attncli.records.detectors:AppliedDetector",
 }
+
 """An experiment with one kind has its name; more begin with it.
 
 Of a report that does not name its kind, the first one is that its statistics fit.
 """
 
 
+KINDS: LoadedOnUse[type[Result]] = LoadedOnUse(RESULT_CLASSES)
+
+
 def kind_of(result: Result, experiment: str) -> str:
     """The name of the kind of a result of an experiment; empty where the class has none, as a plugin's."""
     if isinstance(result, UntypedResult):
         return result.kind
-    every = {**kinds_of(experiment), **KINDS}
-    return next((name for name, kind in every.items() if type(result) is kind), "")
+    place = place_of(type(result))
+    names = [name for name in (*names_of(experiment), *KINDS) if RESULT_CLASSES[name] == place]
+    return next(iter(names), "")
+
+
+def place_of(kind: type[Result]) -> str:
+    """The place of a class of results, as `RESULT_CLASSES` names it."""
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def result_of(
@@ -106,7 +102,12 @@ def kind_named(experiment: str, names: Iterable[str]) -> str:
 
 def kinds_of(experiment: str) -> dict[str, type[Result]]:
     """The kinds of results that an experiment has."""
-    return {name: kind for name, kind in KINDS.items() if name.split(" of ")[0] == experiment}
+    return {name: KINDS[name] for name in names_of(experiment)}
+
+
+def names_of(experiment: str) -> list[str]:
+    """The names of the kinds that an experiment has."""
+    return [name for name in KINDS if name.split(" of ")[0] == experiment]
 
 
 def may_lack_heads(kind: str) -> bool:
@@ -115,6 +116,7 @@ def may_lack_heads(kind: str) -> bool:
     return any(place.may_be_empty for place in groups if is_table_of_heads(place.name))
 
 
+@cache
 def units_of_heads() -> dict[str, str]:
     """The units of what is measured of heads, by the names of the columns, which are those of the grids."""
     return {

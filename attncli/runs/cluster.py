@@ -12,10 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 from threading import Lock
 from typing import Any
 
-from attncli import __version__
 from attncli.errors import RunError, UserError, reason_of
 from attncli.runs.chunks import Chunk, ChunkRunner
 from attncli.runs.driver import ChunkEnd, Died, Pending, Queue, attempted
+from attncli.version import __version__
 
 SECONDS_TO_CONNECT = 15
 SECONDS_FOR_A_WORKER = 60

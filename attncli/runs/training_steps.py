@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
+from attncli.core.runtime import versions
 from attncli.errors import UserError
 from attncli.measure.training import (
     SUMMARIES,
@@ -22,7 +23,6 @@ from attncli.records.steps import HeadInTraining, HeadsInTraining, count_name
 from attncli.records.surveys import Stack
 from attncli.records.values import PLACES, NamedTensor
 from attncli.report import Report
-from attncli.report_parts import versions
 from attncli.runs.chunks import Chunk, ChunkResult
 from attncli.runs.packing import Packed, packed, rounded
 from attncli.runs.plan import Item, Job, Plan, RunKeys, canonical, resolved_settings

@@ -350,13 +350,15 @@ def lines_of(drawings: Sequence[Elastic]) -> int:
 class FirstScreen:
     """The first screen of a kind of result, in its parts from above.
 
-    `next_steps` are what to type next, from what the command offers. `if_empty` says of a table why it has no
+    `next_steps` are what to type next, from what the command offers, and `next_head` is the head to name in
+    them (None: the first one of the report). `if_empty` says of a table why it has no
     rows, where that is an answer; `finding` is what a page says first.
     """
 
     kind: type[Result]
     parts: tuple[Element, ...]
     next_steps: Callable[[Report, tuple[str, ...]], tuple[str, ...]] = lambda _, steps: steps
+    next_head: Callable[[Report], str | None] = lambda _: None
     if_empty: Mapping[str, str] = field(default_factory=dict)
     finding: Callable[[Report], Iterator[str]] | None = None
 

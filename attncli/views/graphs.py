@@ -205,6 +205,12 @@ def _notes(report: Report) -> Iterator[str]:
     yield from report.notes
 
 
+def _fed_most(report: Report) -> str | None:
+    """The head at the end of the strongest edge between heads."""
+    edge = report.result_of(HeadEdges).strongest_between_heads()
+    return None if edge is None else f"{edge.to_layer}:{edge.to_head}"
+
+
 CIRCUIT_SCREEN = FirstScreen(
     HeadEdges,
     (
@@ -214,6 +220,7 @@ CIRCUIT_SCREEN = FirstScreen(
         Sentences(_into_logits, "line"),
         Notes(_notes, apart=True),
     ),
+    next_head=_fed_most,
 )
 """The strongest edges in letters, then as numbers; the heads that add most to the logits."""
 COMPOSITIONS_SCREEN = FirstScreen(

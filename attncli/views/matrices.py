@@ -188,7 +188,6 @@ def is_weights(name: str, axes: tuple[str, ...]) -> bool:
 # What the numbers of a tensor are, where its name does not say it.
 UNITS = {
     **dict.fromkeys(("loss", "kl", "jensen_shannon", "worst", "needle"), "nats"),
-    **units_of_heads(),
     "difference": "weight of B minus A",
 }
 
@@ -200,11 +199,14 @@ def unit_of(name: str, axes: tuple[str, ...]) -> str:
     entropy` or `entropy.mean by head_dim and causal`.
     """
     name = name.removeprefix("mean of ").partition(" ")[0]
-    if unit := UNITS.get(name) or UNITS.get(name.partition(".")[0]):
-        return unit
     if name.endswith("scores"):
         return "score"
-    return "weight" if is_weights(name, axes[-2:]) else name.replace("_", " ")
+    if unit := UNITS.get(name) or UNITS.get(name.partition(".")[0]):
+        return unit
+    if is_weights(name, axes[-2:]):
+        return "weight"
+    units = units_of_heads()
+    return units.get(name) or units.get(name.partition(".")[0]) or name.replace("_", " ")
 
 
 def scale_of(scale: str | None, axes: tuple[str, ...]) -> str:

@@ -7,32 +7,20 @@ from typing import Any, TextIO
 
 from rich.cells import cell_len
 
+from attncli.core.runtime import LoadedOnUse
 from attncli.plain_text import plain_text
-from attncli.records.circuit import HeadEdges
-from attncli.records.kinds import KINDS, kinds_of
+from attncli.records.columns import Result
+from attncli.records.kinds import KINDS, kinds_of, place_of
 from attncli.report import PLACES, Report
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
-from attncli.views.cache_screens import LIMITED_SCREEN, POLICIES_SCREEN
-from attncli.views.comparisons import COMPARISON_SCREEN, TWO_TEXTS_SCREEN
-from attncli.views.detector_screens import APPLIED_SCREEN, SEPARATE_SCREEN
-from attncli.views.effect_screens import SCREEN as EFFECTS_SCREEN
-from attncli.views.example_screens import EXAMPLES_SCREEN
-from attncli.views.explanation_screens import EXPLANATIONS_SCREEN, WAYS_SCREEN, WEIGHTS_SCREEN
 from attncli.views.first_screen import FirstScreen
-from attncli.views.graphs import CIRCUIT_SCREEN, COMPOSITIONS_SCREEN
-from attncli.views.head_screens import SURVEY_SCREEN
 from attncli.views.heatmap import sentences
 from attncli.views.layout import Screen, fitted, markdown_blocks
-from attncli.views.logit_screens import LOGIT_SCREEN, SCORE_SCREEN
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, named_parts, parts_of, pictured
-from attncli.views.mistake_screens import MISTAKE_SCREEN, MISTAKES_SCREEN
 from attncli.views.overlays import whole_lines
-from attncli.views.pair_screens import PAIRS_SCREEN
 from attncli.views.picture_maps import maps_lines
-from attncli.views.recording_screens import RECORDED_SCREEN
-from attncli.views.relation_screens import RELATIONS_SCREEN
 from attncli.views.report_sections import (
     TableLabels,
     TensorTables,
@@ -40,20 +28,8 @@ from attncli.views.report_sections import (
     statistic_tables,
     step_sections,
 )
-from attncli.views.screens import (
-    ATTENTION_SCREEN,
-    AVERAGE_SCREEN,
-    NORM_SCREEN,
-    OUTSIDE_SCREEN,
-    SCALE_SCREEN,
-)
 from attncli.views.sections import Drawing, Elastic, Paragraph, Section
-from attncli.views.source_screens import RETRIEVAL_SCREEN, SOURCE_SCREEN
-from attncli.views.summary_screens import SUMMARY_SCREEN
 from attncli.views.texts import default_model, heading, setting, shortened, text_columns
-from attncli.views.training_screens import WATCH_HEAD_SCREEN, WATCH_SCREEN
-from attncli.views.word_screens import ALIGNING_SCREEN, WORDS_SCREEN
-from attncli.views.writer_screens import WRITER_SCREEN
 
 
 def shown_names() -> set[str]:
@@ -69,13 +45,13 @@ def shown_names_of(experiment: str) -> list[str]:
 
 def suits(report: Report) -> bool:
     """Whether a report has what the first screen of its experiment shows."""
-    screen = FIRST_SCREENS.get(type(report.result))
+    screen = first_screen(report.result)
     return screen is not None and screen.suits(report)
 
 
 def empty_parts(report: Report) -> dict[str, str]:
     """Why tables that a report could have are without rows, by their names, where that is an answer."""
-    screen = FIRST_SCREENS.get(type(report.result))
+    screen = first_screen(report.result)
     reasons = {} if screen is None else screen.if_empty
     return {name: reason for name, reason in reasons.items() if name not in report.statistics}
 
@@ -89,7 +65,7 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
     name = "show" if display.is_saved else report.experiment
     saved = STEPS_OF_SAVED if name == "show" else ()
     steps = SPECS[name].steps_after(report.spec) if name in SPECS else saved
-    screen = FIRST_SCREENS.get(type(report.result))
+    screen = first_screen(report.result)
     if screen is not None and not display.is_saved:
         steps = screen.next_steps(report, steps)
     if shown_parts:
@@ -115,13 +91,15 @@ def _is_of_shipped_model(report: Report) -> bool:
 
 
 def _with_head(step: str, report: Report) -> str:
-    """The step; with the first of the report's heads where it takes one."""
+    """The step; if it takes a head, with the one that the screen recommends, or the report's first."""
     if step != ONE_HEAD:
         return step
-    if isinstance(report.result, HeadEdges) and (edge := report.result.strongest_between_heads()):
-        return step.replace("LAYER:HEAD", f"{edge.to_layer}:{edge.to_head}")
-    first = next(iter(report.table("heads")), {})
-    return step.replace("LAYER:HEAD", head_name(first)) if {*PLACES} <= first.keys() else step
+    screen = first_screen(report.result)
+    name = None if screen is None else screen.next_head(report)
+    if name is None:
+        first = next(iter(report.table("heads")), {})
+        name = head_name(first) if {*PLACES} <= first.keys() else None
+    return step if name is None else step.replace("LAYER:HEAD", name)
 
 
 def _is_part_left(step: str, shown_parts: Sequence[str]) -> bool:
@@ -159,27 +137,50 @@ def _is_new(step: str, report: Report) -> bool:
     return key in report.spec and setting(report.spec[key]) != (value or "true")
 
 
-FIRST_SCREENS: dict[type, FirstScreen] = {
-    screen.kind: screen
-    for screen in (
-        *(EFFECTS_SCREEN, LOGIT_SCREEN, SCORE_SCREEN, LIMITED_SCREEN, POLICIES_SCREEN),
-        *(
-            SOURCE_SCREEN,
-            RETRIEVAL_SCREEN,
-            EXPLANATIONS_SCREEN,
-            WAYS_SCREEN,
-            WEIGHTS_SCREEN,
-            CIRCUIT_SCREEN,
-            COMPOSITIONS_SCREEN,
-        ),
-        *(SURVEY_SCREEN, WRITER_SCREEN, EXAMPLES_SCREEN, RELATIONS_SCREEN, PAIRS_SCREEN, RECORDED_SCREEN),
-        *(WORDS_SCREEN, ALIGNING_SCREEN),
-        *(ATTENTION_SCREEN, OUTSIDE_SCREEN, AVERAGE_SCREEN, SCALE_SCREEN, NORM_SCREEN),
-        *(MISTAKES_SCREEN, MISTAKE_SCREEN, SUMMARY_SCREEN),
-        *(SEPARATE_SCREEN, APPLIED_SCREEN),
-        *(COMPARISON_SCREEN, TWO_TEXTS_SCREEN, WATCH_SCREEN, WATCH_HEAD_SCREEN),
-    )
+SCREEN_PLACES = {
+    "attncli.records.effects:HeadEffects": "attncli.views.effect_screens:SCREEN",
+    "attncli.records.logits:LogitAttribution": "attncli.views.logit_screens:LOGIT_SCREEN",
+    "attncli.records.logits:ScoreParts": "attncli.views.logit_screens:SCORE_SCREEN",
+    "attncli.records.caches:LimitedHeads": "attncli.views.cache_screens:LIMITED_SCREEN",
+    "attncli.records.caches:PolicyCosts": "attncli.views.cache_screens:POLICIES_SCREEN",
+    "attncli.records.sources:AnswerSources": "attncli.views.source_screens:SOURCE_SCREEN",
+    "attncli.records.sources:RetrievingHeads": "attncli.views.source_screens:RETRIEVAL_SCREEN",
+    "attncli.records.explanations:Explanations": "attncli.views.explanation_screens:EXPLANATIONS_SCREEN",
+    "attncli.records.explanations:ComparedWays": "attncli.views.explanation_screens:WAYS_SCREEN",
+    "attncli.records.explanations:LearnedWeights": "attncli.views.explanation_screens:WEIGHTS_SCREEN",
+    "attncli.records.circuit:HeadEdges": "attncli.views.graphs:CIRCUIT_SCREEN",
+    "attncli.records.circuit:Compositions": "attncli.views.graphs:COMPOSITIONS_SCREEN",
+    "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
+    "attncli.records.writings:WrittenText": "attncli.views.writer_screens:WRITER_SCREEN",
+    "attncli.records.examples:HeadExamples": "attncli.views.example_screens:EXAMPLES_SCREEN",
+    "attncli.records.relations:HeadRelations": "attncli.views.relation_screens:RELATIONS_SCREEN",
+    "attncli.records.known_pairs:HeadsOnPairs": "attncli.views.pair_screens:PAIRS_SCREEN",
+    "attncli.records.recordings:RecordedHeads": "attncli.views.recording_screens:RECORDED_SCREEN",
+    "attncli.records.spoken_words:SpokenWords": "attncli.views.word_screens:WORDS_SCREEN",
+    "attncli.records.spoken_words:AligningHeads": "attncli.views.word_screens:ALIGNING_SCREEN",
+    "attncli.records.attention:LayerStatistics": "attncli.views.screens:ATTENTION_SCREEN",
+    "attncli.records.attention:OutsideWeights": "attncli.views.screens:OUTSIDE_SCREEN",
+    "attncli.records.attention:AverageStatistics": "attncli.views.screens:AVERAGE_SCREEN",
+    "attncli.records.demonstrations:ScaleEffects": "attncli.views.screens:SCALE_SCREEN",
+    "attncli.records.demonstrations:NormEffects": "attncli.views.screens:NORM_SCREEN",
+    "attncli.records.demonstrations:Mistakes": "attncli.views.mistake_screens:MISTAKES_SCREEN",
+    "attncli.records.demonstrations:MistakeComparison": "attncli.views.mistake_screens:MISTAKE_SCREEN",
+    "attncli.records.store_summaries:StoreSummary": "attncli.views.summary_screens:SUMMARY_SCREEN",
+    "attncli.records.detectors:SeparatedTexts": "attncli.views.detector_screens:SEPARATE_SCREEN",
+    "attncli.records.detectors:AppliedDetector": "attncli.views.detector_screens:APPLIED_SCREEN",
+    "attncli.records.changes:ReportDifferences": "attncli.views.comparisons:COMPARISON_SCREEN",
+    "attncli.records.changes:TextDifferences": "attncli.views.comparisons:TWO_TEXTS_SCREEN",
+    "attncli.records.steps:HeadsInTraining": "attncli.views.training_screens:WATCH_SCREEN",
+    "attncli.records.steps:HeadInTraining": "attncli.views.training_screens:WATCH_HEAD_SCREEN",
 }
+
+"""The place of the first screen of each class of results, by the place of the class."""
+FIRST_SCREENS: LoadedOnUse[FirstScreen] = LoadedOnUse(SCREEN_PLACES)
+
+
+def first_screen(result: Result) -> FirstScreen | None:
+    """The first screen of a result; None for a class without one."""
+    return FIRST_SCREENS.get(place_of(type(result)))
 
 
 def sections(report: Report, display: Display) -> Iterator[Section]:
@@ -202,7 +203,7 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
 
 def _screen(report: Report, display: Display) -> list[Section | Elastic]:
     """The first screen; empty for an experiment without one and for a saved report that was edited since."""
-    screen = FIRST_SCREENS.get(type(report.result))
+    screen = first_screen(report.result)
     if screen is None or not screen.suits(report):
         return []
     # As wide as the terminal, and in a pipe as wide as most, so that both print the same there.

@@ -128,16 +128,21 @@ def screen(arguments: list[str], columns: int, lines: int) -> list[str]:
     return CODES.sub("", b"".join(said).decode()).replace("\r", "").splitlines()
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what first screens are of."""
-    folder = tmp_path_factory.mktemp("made")
+def save_inputs(folder: Path) -> None:
+    """Save the files that `MAKES` and `OF_FILES` read."""
     sweep = (
         "experiment: multihead\nsweep: {num_heads: [1, 2, 4, 8], causal: [false, true], seed: [0, 1, 2]}\n"
     )
     (folder / "sweep.yaml").write_text(sweep)
     (folder / "texts.txt").write_text("a b a b a b\nthe cat sat on the cat sat\nx y z x y z x\n")
     np.save(folder / "weights.npy", np.tril(np.ones((40, 40))) / np.arange(1, 41)[:, None])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what first screens are of."""
+    folder = tmp_path_factory.mktemp("made")
+    save_inputs(folder)
     with chdir(folder):
         for name, arguments in MAKES.items():
             assert run([*arguments, name]) == 0

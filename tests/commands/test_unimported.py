@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attncli.report_parts import versions
+from attncli.core.runtime import versions
 from tests.conftest import Attn
 from tests.running import ROOT
 

@@ -33,7 +33,7 @@ from attncli.views.matrices import (
 )
 from attncli.views.overlays import FAINT, STRONG, about_picture, chosen_queries, size_of
 from attncli.views.picture_maps import left_out, title_of
-from attncli.views.tables import FIRST_SCREENS
+from attncli.views.tables import first_screen
 from attncli.views.texts import heading, named_tokens, readable, subtitle, title
 
 MAX_EXACT = 100_000  # numbers
@@ -186,7 +186,7 @@ def _names(value: Any) -> list[str]:
 
 
 def _first_screen(report: Report) -> FirstScreen | None:
-    screen = FIRST_SCREENS.get(type(report.result))
+    screen = first_screen(report.result)
     return screen if screen is not None and screen.suits(report) else None
 
 

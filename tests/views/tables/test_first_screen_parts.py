@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attncli.records.columns import Record, Records, Result, UntypedResult, column, group
-from attncli.records.kinds import KINDS
+from attncli.records.kinds import RESULT_CLASSES, place_of
 from attncli.report import NamedTensor, Report
 from attncli.views import Display
 from attncli.views.first_screen import (
@@ -76,7 +76,7 @@ SCREEN = FirstScreen(
 
 @pytest.fixture
 def report(monkeypatch: pytest.MonkeyPatch) -> Report:
-    monkeypatch.setitem(KINDS, "sizes", SizedHeads)
+    monkeypatch.setitem(RESULT_CLASSES, "sizes", f"{__name__}:SizedHeads")
     heads = SizedHead.table(
         stack=["a"] * 7, layer=[0] * 7, head=[*range(7)], size=[float(i) for i in range(7)]
     )
@@ -193,5 +193,5 @@ def test_few_parts_are_special_to_a_screen_and_each_says_why() -> None:
 
 
 def test_each_first_screen_is_of_a_kind_and_has_a_name_of_its_own() -> None:
-    assert all(screen.kind is kind for kind, screen in FIRST_SCREENS.items())
-    assert {*FIRST_SCREENS} <= {*KINDS.values()}
+    assert all(place_of(screen.kind) == place for place, screen in FIRST_SCREENS.items())
+    assert {*FIRST_SCREENS} <= {*RESULT_CLASSES.values()}

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from attncli.commands.diff import compare
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
 from attncli.records.attention import AverageStatistics, LayerStatistics, LoopDifferences
-from attncli.records.kinds import result_of
+from attncli.records.kinds import place_of, result_of
 from attncli.records.surveys import HeadSurvey
 from attncli.report import Mask, NamedTensor, Numbers, Report, Statistic, Table
 from attncli.settings import SPECS
@@ -26,7 +26,7 @@ from attncli.views.head_screens import head_letters, pattern_letter, pattern_par
 from attncli.views.layout import BlankScreen, Screen
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column, Drawing, Grid, Paragraph, Section
-from attncli.views.tables import FIRST_SCREENS, sections, suits
+from attncli.views.tables import SCREEN_PLACES, sections, suits
 from tests.running import run
 from tests.same_text import assert_same_text
 from tests.views.test_views import HOSTILE, shown
@@ -262,13 +262,16 @@ def assert_shown_when_edited(report: Report) -> None:
             raise
 
 
-def test_a_mistake_in_a_screen_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(report: Report, display: Display) -> Iterator[str]:
-        raise KeyError("a mistake of ours")
-        yield
+def broken(report: Report, display: Display) -> Iterator[str]:
+    raise KeyError("a mistake of ours")
+    yield
 
-    screen = FirstScreen(LayerStatistics, (Sentences(broken),))
-    monkeypatch.setitem(FIRST_SCREENS, LayerStatistics, screen)
+
+BROKEN_SCREEN = FirstScreen(LayerStatistics, (Sentences(broken),))
+
+
+def test_a_mistake_in_a_screen_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCREEN_PLACES, place_of(LayerStatistics), f"{__name__}:BROKEN_SCREEN")
     with pytest.raises(KeyError, match="a mistake of ours"):
         list(sections(SELF, Display(width=80)))
 

@@ -1,0 +1,3 @@
+"""The version of attn."""
+
+__version__ = "0.4.0"
