@@ -212,7 +212,8 @@ class Recording:
                 + (f". {missed}" if missed else "")
             )
         with reading():
-            return self._recorder.result(self._listener.counts, self._listener.notes())
+            listener = self._listener
+            return self._recorder.result(listener.counts, listener.notes(), listener.training_steps)
 
     def report(self) -> "NotebookReport":
         """The report that `attn record` gives: it shows itself in a notebook, and `to_html()` is its page."""

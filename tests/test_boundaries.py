@@ -254,7 +254,7 @@ def test_a_room_has_two_files_and_a_name_that_says_what_it_holds() -> None:
     rooms = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name not in ("__pycache__", "data")]
     assert {room.name for room in rooms} <= set(ARROWS)
     for room in rooms:
-        assert len([file for file in room.glob("*.py") if file.name != "__init__.py"]) >= 2, room
+        assert len([file for file in room.rglob("*.py") if file.name != "__init__.py"]) >= 2, room
     names = {path.stem for path in SOURCES}
     assert not names & {"utils", "helpers", "common", "base", "manager", "misc"}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +28,7 @@ from attncli.core.summaries import clustered_interval, mean_interval, share_inte
 PAGE = Path(__file__).parents[1] / "docs" / "survey.md"
 REPEATS = 4000
 BEGIN, END = "<!-- coverage -->", "<!-- end of coverage -->"
+GENERATOR = np.random.default_rng(0)
 Sampler = Callable[[int, int], Tensor]
 """Numbers, repeat by text."""
 
@@ -47,11 +49,9 @@ class Coverage(NamedTuple):
 
 def beta(a: float, b: float) -> tuple[Sampler, float]:
     """Shares, and their mean."""
-    of_a, of_b = (torch.distributions.Gamma(torch.tensor(shape), torch.tensor(1.0)) for shape in (a, b))
 
     def sampled(repeats: int, size: int) -> Tensor:
-        first = of_a.sample((repeats, size)).double()
-        return first / (first + of_b.sample((repeats, size)).double())
+        return torch.from_numpy(GENERATOR.beta(a, b, (repeats, size)))
 
     return sampled, a / (a + b)
 
@@ -87,8 +87,8 @@ def word_shares(repeats: int) -> Iterator[Coverage]:
     for truth in (0.5, 0.9, 0.05):
         shares = {}
         for size in (10, 30, 100, 1000):
-            hits = torch.distributions.Binomial(size, torch.tensor(truth)).sample((repeats,)).tolist()
-            known = {each: share_interval(int(each), size) for each in {*hits}}
+            hits = GENERATOR.binomial(size, truth, repeats).tolist()
+            known = {each: share_interval(each, size) for each in {*hits}}
             within = [known[each][0] <= truth <= known[each][1] for each in hits]
             shares[f"{size}"] = sum(within) / repeats
         yield Coverage("share of words (Wilson)", f"independent words, {truth:g}", shares)
@@ -100,7 +100,7 @@ def grouped_shares(repeats: int) -> Iterator[Coverage]:
         sampled, truth = beta(a, b)
         shares = {}
         for size in (3, 5, 10, 20, 50):
-            hits = torch.distributions.Binomial(20, sampled(repeats, size).float().clamp(0, 1)).sample()
+            hits = torch.from_numpy(GENERATOR.binomial(20, sampled(repeats, size).numpy())).double()
             counts = torch.full((size, repeats), 20.0)
             ends = clustered_interval(hits.T, counts, torch.arange(size), torch.full((repeats,), 20.0 * size))
             shares[f"{size}"] = _held(*ends, truth)
@@ -181,6 +181,7 @@ def differences(repeats: int) -> Iterator[Coverage]:
 def table(repeats: int = REPEATS) -> list[Coverage]:
     """All rows; those that take a loop of Python with a quarter of the repeats."""
     torch.manual_seed(0)
+    GENERATOR.bit_generator.state = np.random.default_rng(0).bit_generator.state
     few = max(1, repeats // 4)
     return [
         *means(repeats),

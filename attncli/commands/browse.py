@@ -28,7 +28,7 @@ from attncli.commands.output import first_words, progress_line
 from attncli.commands.show import ARRAY_FLAGS, opened, refuse_what_is_only_written
 from attncli.core.names import EFFECTS, PLACE
 from attncli.errors import UserError
-from attncli.plain_text import note, readable_token
+from attncli.plain_text import note, readable_tokens
 from attncli.report import Report
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, checked_spec
@@ -169,7 +169,7 @@ class OpenModel:
             (rank, row) for rank, row in enumerate(result.ranked(), 1) if row.name == result.head
         )
         spelling, tokens = pretrained.spelling_of(self.reading.text), self.reading.text.tokens
-        labels = [token if spelling is None else readable_token(token, spelling) for token in tokens]
+        labels = readable_tokens(tokens, spelling)
         return Addition(
             pretrained.text_of(result.ids) or pretrained.labels(result.ids)[0],
             result.parts.logit,

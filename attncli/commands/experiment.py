@@ -1,14 +1,11 @@
 """A command for an experiment: its flags are the settings of its Spec."""
 
-import io
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from stat import S_ISFIFO, S_ISREG
 from typing import TYPE_CHECKING, Any, cast
 
 from attncli.commands.command import (
@@ -29,6 +26,7 @@ from attncli.commands.command import (
     option,
     setting_options,
     store_errors,
+    with_piped_text,
 )
 from attncli.commands.mistakes import CHECKPOINTS, unquoted
 from attncli.commands.output import Destination, checked_store, first_words, progress_line
@@ -47,7 +45,6 @@ from attncli.plain_text import note, plain_text
 from attncli.settings import SPECS
 from attncli.settings.config_file import resolved_yaml
 from attncli.settings.fields import (
-    ALTERNATIVES,
     ExplainSpec,
     Given,
     Spec,
@@ -57,7 +54,7 @@ from attncli.settings.fields import (
     with_maps,
 )
 from attncli.settings.text import names_file
-from attncli.systems import is_readable_within, shell_line
+from attncli.systems import shell_line
 
 if TYPE_CHECKING:
     from attncli.commands.separate import SeparateSpec
@@ -66,11 +63,7 @@ if TYPE_CHECKING:
     from attncli.settings.heads import HeadsSpec
 
 
-# The settings that choose the input. Without any of them the text may come from a pipe.
-TEXT_KEYS = frozenset((*ALTERNATIVES[0], "context_file", "probe", "image", "sound"))
 MAX_METAVAR = 30
-WAIT_SECONDS = 0.5
-"""How long a pipe may stay silent: some never send anything and never end."""
 SHOW_CONFIG = flag("--show-config", "Print the resolved settings, each with its origin, and exit.")
 
 
@@ -112,30 +105,6 @@ def errors_at(spec: Spec, given: dict[str, Given], config: str | None) -> Iterat
         ]
         error.lines = tuple(lines)
         raise
-
-
-def has_piped_text() -> bool:
-    """Whether a pipe or a redirected file has text to read, without consuming it.
-
-    A pipe that is still silent after half a second is ignored, with a line on standard error.
-    """
-    try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # closed by the caller, or not a file
-        return False
-    if not (S_ISFIFO(mode) or S_ISREG(mode)):
-        return False
-    if not is_readable_within(sys.stdin.fileno(), WAIT_SECONDS):
-        print("stdin: no text came within half a second, so it is not read; --file - waits", file=sys.stderr)
-        return False
-    stream = sys.stdin.buffer
-    return isinstance(stream, io.BufferedReader) and bool(stream.peek(1))
-
-
-def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str, Given]:
-    """The settings, with the text waiting on standard input where they give no text."""
-    needs_text = "file" in spec_class.model_fields and not given.keys() & TEXT_KEYS
-    return given | {"file": Given("-", "stdin")} if needs_text and has_piped_text() else given
 
 
 class Expected:

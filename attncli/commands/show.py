@@ -8,8 +8,8 @@ from typing import Any
 from attncli.arrays import (
     checked_weights,
     is_array_file,
-    read_array,
     read_tokens,
+    read_weights,
     strongest_sequence,
     tokens_beside,
 )
@@ -98,7 +98,13 @@ def opened(
     most_bytes = available_bytes()
     if file == STDIN or not is_array_file(file):
         refuse_given(flags, f"is for arrays (.npz, .npy, .safetensors, .pt), and {file} is not one")
-        return read_reports(file, most_bytes=most_bytes)
+        try:
+            return read_reports(file, most_bytes=most_bytes)
+        except UserError as error:
+            if "is not UTF-8 text" not in str(error):
+                raise
+            read = "attn show reads saved reports (.json, .jsonl, .npz, .safetensors) and arrays (.npy, .pt)"
+            raise UserError(f"{file}: is no text: {read}") from None
     if array is None and (report := read_array_report(file, most_bytes=most_bytes)) is not None:
         refuse_given(flags, f"is for arrays from another tool, and {file} is a report of attn")
         return SavedReports((report,), several=False)
@@ -108,15 +114,16 @@ def opened(
         None if name is None else read_tokens(name) for name in (tokens, context_tokens)
     )
     array = strongest_sequence(file) if array is None else array
-    numbers = read_array(file, name=array, most_bytes=most_bytes)
-    if named_tokens is None:
+    numbers, has_context = read_weights(file, name=array, most_bytes=most_bytes)
+    if named_tokens is None and not has_context:
         named_tokens = tokens_beside(file, array, numbers.shape) or None
     weights = checked_weights(numbers, file, named_tokens, named_context, most_bytes=most_bytes)
     from attncli.report_parts import weights_report
 
     source = {"file": Path(file).name, "array": array}
     return SavedReports(
-        (weights_report(weights, source, named_tokens or (), named_context or ()),), several=False
+        (weights_report(weights, source, named_tokens or (), named_context or (), has_context=has_context),),
+        several=False,
     )
 
 

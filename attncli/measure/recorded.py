@@ -46,14 +46,13 @@ from attncli.measure.patterns import (
 from attncli.models.listening import HeardCall
 from attncli.plain_text import counted
 from attncli.records.columns import Records
-from attncli.records.recordings import RecordedHeads, RecordedModule
+from attncli.records.recordings import RecordedHeads, RecordedModule, TrainingSteps
 from attncli.records.surveys import NAMING, RestOfHead, Stack
 
 WHOLE_PICTURE = 400
 """Tokens of a picture up to which all weights are kept."""
 MOST_COPIED = 2**27
 """Bytes of queries and keys that are copied at most, for steps of a generation that may follow."""
-SAYS_HEADS = "--heads PATH=8 says it, in Python heads={'PATH': 8}"
 STACKS = ("self", "cross")
 
 
@@ -63,7 +62,6 @@ class HeardModule:
 
     place: LayerPlace
     function: str
-    has_heads: bool
     measured: int = 0
     last: MeasuredCall | None = None
     earlier: HeadTotals = field(default_factory=HeadTotals)
@@ -77,6 +75,8 @@ class HeardModule:
     growing: GrowingText | None = None
     is_grown: bool = False
     num_copied: int = 0
+    steps: tuple[int, int] = (0, 0)
+    """The training steps before the first call that counts, and before the last."""
 
     def totals(self) -> HeadTotals:
         """Those of all texts."""
@@ -180,7 +180,7 @@ class Recorder:
                 number = sum(kind == call.kind for _, kind in self._places)
                 place = LayerPlace(number, call.kind, call.kind, call.module)
                 self._places[call.module, call.kind] = place
-            module = HeardModule(place, call.function, call.has_heads)
+            module = HeardModule(place, call.function)
         source = layer if call.weights is None else own_weights(call.weights, layer)
         positions = self._positions(call, layer)
         measured, maps, places = self.measurer.measured(source, positions, module.place)
@@ -197,6 +197,8 @@ class Recorder:
         if not module.maps or self.calls == "last":
             module.maps, module.places = maps, places
         self.modules[call.module, call.kind] = module
+        first_step = module.steps[0] if module.measured and self.calls != "last" else call.step
+        module.steps = first_step, call.step
         module.last, module.measured = measured, module.measured + 1
         module.attention = _described(module, layer, positions)
         self._drop(module)
@@ -259,10 +261,13 @@ class Recorder:
 
     # What came of it
 
-    def result(self, counts: Mapping[str, int], notes: Sequence[str] = ()) -> RecordedHeads:
+    def result(
+        self, counts: Mapping[str, int], notes: Sequence[str] = (), training_steps: int = 0
+    ) -> RecordedHeads:
         """What each head does; `counts` are the calls of each module, `notes` what else is to be said.
 
-        Of one text in all these are its statistics, else means over the texts of each module.
+        Of one text in all these are its statistics, else means over the texts of each module. A program that
+        trains made `training_steps`.
         """
         with self._lock, torch.inference_mode(mode=False), torch.no_grad():
             modules = self._in_order()
@@ -294,6 +299,12 @@ class Recorder:
             parts = {name: kept for name, kept in vars(survey).items() if name != "notes"}
             sizes = [row.tokens_of_text for row in table if row.kind == "self"] or [table[0].tokens_of_text]
             parts["tokens_of_text"] = max(sizes)
+            if training_steps:
+                parts["training"] = TrainingSteps.single(
+                    before_first=min(module.steps[0] for module in modules),
+                    before_last=max(module.steps[1] for module in modules),
+                    steps=training_steps,
+                )
             return RecordedHeads(**parts, modules=table, notes=(*notes, *self._notes(table)))
 
     def _in_order(self) -> list[HeardModule]:
@@ -303,12 +314,6 @@ class Recorder:
 
     def _notes(self, table: Records[RecordedModule]) -> list[str]:
         notes = []
-        numbered = [module.place.module or "" for module in self._in_order() if not module.has_heads]
-        if numbered:
-            notes.append(
-                f"{listed(numbered)}: texts and heads are one axis, and nothing says how many heads there "
-                f"are: its matrices are numbered 0, 1, ... ({SAYS_HEADS})."
-            )
         if self._not_joined:
             notes.append(
                 f"{counted(sum(self._not_joined.values()), 'step')} of {listed([*self._not_joined])} left "

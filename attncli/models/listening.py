@@ -14,13 +14,14 @@ from functools import partial
 from itertools import zip_longest
 from math import prod
 from threading import Thread, current_thread, local
-from types import FunctionType, TracebackType
-from typing import Any, Literal, NamedTuple
+from types import FrameType, FunctionType, TracebackType
+from typing import Any, Literal, NamedTuple, no_type_check
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 
 from attncli.core.layer import AttentionLayer, Visibility
@@ -45,6 +46,8 @@ from attncli.models.torch_paths import (
     MULTI_HEAD_ATTENTION,
     FastPath,
     attention_forward,
+    call_from,
+    is_calling,
     is_compiled,
     not_read,
     original,
@@ -58,6 +61,10 @@ OF_LAYER = "self_attn"
 """The attention of torch's own layers."""
 MOST_NAMED = 3
 """Modules that a line names."""
+ONE_AXIS = (
+    "texts and heads are one axis, and nothing says how many heads there are: its matrices are numbered "
+    "0, 1, ... (--heads PATH=8 says it, in Python heads={'PATH': 8})"
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,8 @@ class HeardCall:
     dropout, where it computes them itself. Without `has_heads` texts and heads are one axis, here the heads.
     `outermost` is the number of the call of an outermost module that it belongs to, `first_query` the key at
     which the first query stands, where the call says so. `hides_by_numbers`: the program attends in rows that
-    count as rows without keys, since a finite mask stands over all of them.
+    count as rows without keys, since a finite mask stands over all of them. `step` is how many training steps
+    the program had made.
     """
 
     module: str
@@ -82,6 +90,7 @@ class HeardCall:
     outermost: int = 0
     first_query: int | None = None
     hides_by_numbers: bool = False
+    step: int = 0
 
 
 class CallHint(NamedTuple):
@@ -139,6 +148,19 @@ class Listener(TorchFunctionMode):
         self.remarks: dict[str, dict[str, None]] = {}
         self._threads = local()
         self._follower = local()
+        self.forget_steps()
+
+    def forget_steps(self) -> None:
+        """Count training steps from 0."""
+        self._num_updates = self._num_backward = 0
+
+    @property
+    def training_steps(self) -> int:
+        """The optimizer steps that the program made; without any, how often it called backward."""
+        return self._num_updates or self._num_backward
+
+    def _count_update(self, *_: object) -> None:
+        self._num_updates += 1
 
     def notes(self) -> list[str]:
         """What was changed or missed meanwhile, a line each."""
@@ -177,6 +199,8 @@ class Listener(TorchFunctionMode):
             stack.callback(before.remove)
             after = register_module_forward_hook(self._leave, always_call=True)
             stack.callback(after.remove)
+            after_step = register_optimizer_step_post_hook(self._count_update)
+            stack.callback(after_step.remove)
             self._kernels = Kernels(self._hear_kernel)
             stack.callback(self._kernels.restore)
             self._kernels.replace()
@@ -229,6 +253,8 @@ class Listener(TorchFunctionMode):
         if not stack:
             self._run_uncompiled()
             self._kernels.replace()
+            if not_read() is None:
+                self._follow().begin(inputs)
         running.enter(module, inputs)
         if self._is_pushed():
             return
@@ -285,6 +311,7 @@ class Listener(TorchFunctionMode):
             self._note_error(error)
         return result
 
+    @no_type_check  # its caller is the program
     def __torch_function__(
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
     ) -> Any:
@@ -298,8 +325,8 @@ class Listener(TorchFunctionMode):
         if function is MULTI_HEAD_ATTENTION and (reason := not_read()) is not None:
             self._said[reason] = None
         elif function is MULTI_HEAD_ATTENTION:
-            return self._through(types, arguments, named)
-        result = function(*arguments, **named)
+            return self._through(sys._getframe(1), types, arguments, named)
+        result = call_from(sys._getframe(1), function, arguments, named)
         try:
             self._read_call(asked, function, arguments, named, result)
         except Exception as error:  # whatever it is, the program goes on
@@ -312,6 +339,9 @@ class Listener(TorchFunctionMode):
         """Read what a function was given and gave; `asked` is what the program has in its place."""
         if self._stance is not None:
             self._run_uncompiled()
+        if function in BACKWARD:
+            self._num_backward += 1
+            return
         step = asked if asked in STEPS else function
         is_followed = step in STEPS
         is_flex = not is_followed and getattr(function, "_name", "") == "flex_attention"
@@ -329,7 +359,9 @@ class Listener(TorchFunctionMode):
         else:
             self._hear_fast_path(FAST_PATHS[function], arguments, named)
 
-    def _through(self, types: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _through(
+        self, frame: FrameType, types: Any, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
         """torch's own function with this mode inside, which it would leave out.
 
         Classes of tensors that take torch's functions are asked first, as torch asks them.
@@ -347,7 +379,7 @@ class Listener(TorchFunctionMode):
                     result = kind.__torch_function__(MULTI_HEAD_ATTENTION, types, arguments, named)
                     if result is not NotImplemented:
                         return result
-                return attention_forward()(*arguments, **named)
+                return call_from(frame, attention_forward(), arguments, named)
         finally:
             self._threads.hint = before
 
@@ -477,6 +509,8 @@ class Listener(TorchFunctionMode):
             if num_heads is None or num_heads == num_queries or num_heads not in lead:
                 raise NotHeard(NO_QUERIES)
         has_heads = num_heads is not None or len(lead) > 1 or prod(lead) == 1
+        if not has_heads:
+            self.remarks.setdefault(ONE_AXIS, {})[path] = None
         weights = None
         if isinstance(read, HandmadeAttention):
             attention, weights = layer_by_hand(read, num_heads)
@@ -504,6 +538,7 @@ class Listener(TorchFunctionMode):
             outermost,
             hint.first_query,
             by_numbers,
+            self.training_steps,
         )
 
     def _num_heads(self, path: str, lead: torch.Size, hint: CallHint) -> int | None:
@@ -525,6 +560,7 @@ class Listener(TorchFunctionMode):
 
 
 FUSED_ATTENTION = torch._C._nn.scaled_dot_product_attention
+BACKWARD = {Tensor.backward, torch.autograd.backward}
 
 
 MOST_WRAPPED = 3
@@ -542,7 +578,7 @@ def hide_frames(error: BaseException) -> None:
             last = [entry.tb_frame.f_code is HANDLE for entry in entries[-MOST_WRAPPED:]]
             if any(last):
                 del entries[len(entries) - len(last) + last.index(True) - 1 :]
-        elif code not in CALLING_HOOKS:
+        elif code not in CALLING_HOOKS and not is_calling(code):
             entries.append(entry)
         entry = entry.tb_next
     for entry, following in zip_longest(entries, entries[1:]):

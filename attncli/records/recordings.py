@@ -44,12 +44,21 @@ class RecordedModule(Record):
         return self.num_queries - (self.padding or 0 if self.num_rows == self.num_queries else 0)
 
 
+class TrainingSteps(Record):
+    """How many training steps a program made, and how many before the first and the last measured call."""
+
+    before_first: int
+    before_last: int
+    steps: int
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RecordedHeads(HeadSurvey):
     """What each head of a program does, as in `HeadSurvey`; `modules` has one row per module that was heard.
 
     A layer is a number: that of the module in the order in which the modules of a stack, self or cross, were
-    first heard.
+    first heard. Only a program that trains has `training`.
     """
 
     modules: Records[RecordedModule] = group(is_kept=False, may_be_empty=True)
+    training: TrainingSteps | None = group(is_kept=False, is_needed=False)

@@ -49,8 +49,10 @@ def head_edges(result: Result | None) -> list[Edge]:
             edges = [
                 Edge(edge.start, edge.end, edge.side, edge.share, number, edge.share_high, measure)
                 for edge in result.edges
-                for measure in ("strength" if edge.get("logit") is None else "logit",)
-                if edge.from_head is not None and (number := edge[measure]) is not None
+                for measure, number in [
+                    ("strength", edge.strength) if edge.logit is None else ("logit", edge.logit)
+                ]
+                if edge.from_head is not None and number is not None
             ]
         case Compositions():
             edges = [
