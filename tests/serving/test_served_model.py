@@ -87,7 +87,7 @@ def test_next_tokens_are_those_of_python(served: Running, shipped: ServedModel) 
     for each in plain["next"]:  # what the page asks when one is clicked
         *_, report = served.ask("why", TEXT, token=each["id"]).lines()
         share = f"{100 * each['probability']:.{1 if each['probability'] >= 0.1 else 2}f} %"
-        assert report["title"].startswith(f"Why {each['token']} ({share}) comes next, head ")
+        assert report["title"].startswith(f"Why {each['token']} ({share}) comes next: abcabcab")
         parts = attncli.why(shipped.pretrained, TEXT, answer=each["id"]).parts
         assert report["statistics"]["parts"]["logit"] == pytest.approx(parts.logit)
 
