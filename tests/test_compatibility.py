@@ -93,6 +93,9 @@ def comparable(report: dict[str, Any]) -> dict[str, Any]:
     report = copy.deepcopy(report)
     for name in GONE.get(report["experiment"], ()):
         report["statistics"]["rows"].pop(name, None)
+    if "edges" in report["statistics"]:  # sorted by another number now, and more of them
+        edges = report["statistics"]["edges"]
+        report["statistics"]["edges"] = {f"{row['from']} {row['side']} {row['to']}": row for row in edges}
     is_short = 0 < len(report["tokens"]) < SHORT
     for name in NAMED if is_short else ():
         report["statistics"].pop(name, None)
