@@ -86,7 +86,8 @@ from attncli.runs.store import (
     refuse_without_safetensors,
 )
 from attncli.runs.store_files import check_header, is_file_name, is_new_folder, is_store_name
-from attncli.settings.fields import in_words_of, parse_overrides
+from attncli.settings.fields import in_words_of
+from attncli.settings.overrides import parse_overrides
 from attncli.systems import usable_cores
 from attncli.views import SUFFIXES
 

@@ -22,18 +22,9 @@ from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table, Ten
 from attncli.runs.store_files import is_store_name
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
-from attncli.settings.fields import (
-    Given,
-    Overrides,
-    Spec,
-    TextSource,
-    build_spec,
-    overridden,
-    parse_overrides,
-    unknown_overrides,
-    with_maps,
-)
+from attncli.settings.fields import Given, Spec, TextSource, build_spec, with_maps
 from attncli.settings.models import ModelSpec
+from attncli.settings.overrides import Overrides, overridden, parse_overrides, unknown_overrides
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Text, Texts
 from attncli.systems import shell_line

@@ -18,8 +18,9 @@ from attncli.models.text_files import KINDS_OF_FILES, FileList, TextFile, TextLi
 from attncli.plain_text import counted
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
-from attncli.settings.fields import Given, Overrides, Spec, unknown_overrides
+from attncli.settings.fields import Given, Spec
 from attncli.settings.models import ModelSpec
+from attncli.settings.overrides import Overrides, unknown_overrides
 from attncli.settings.text import PATH_KEYS, check_tokens, is_vector_file, names_file
 
 if TYPE_CHECKING:  # a plan counts texts without torch

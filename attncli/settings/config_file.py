@@ -21,18 +21,8 @@ from attncli.errors import UserError, hints_for_first_lines, nearest
 from attncli.files import SETTINGS_BYTES, read_whole
 from attncli.plain_text import binary_kind
 from attncli.settings import SPECS
-from attncli.settings.fields import (
-    NO_PREVIOUS,
-    Given,
-    Overrides,
-    Spec,
-    build_spec,
-    current,
-    in_words_of,
-    overridden,
-    replaced_by,
-    setting_errors,
-)
+from attncli.settings.fields import NO_PREVIOUS, Given, Spec, build_spec, current, in_words_of, setting_errors
+from attncli.settings.overrides import Overrides, overridden, replaced_by
 from attncli.settings.text import PATH_KEYS, SAMPLED_EMBEDDINGS, is_vector_file, names_file
 
 MAX_DEPTH = 16

@@ -6,7 +6,7 @@ import pytest
 
 from attncli.errors import UserError
 from attncli.settings.config_file import ConfigFile, Entry, config_schema
-from attncli.settings.fields import parse_overrides
+from attncli.settings.overrides import parse_overrides
 
 
 def entries_of(tmp_path: Path, text: str, *overrides: str) -> list[Entry]:
