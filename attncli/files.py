@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -105,9 +106,16 @@ def _wait_for_writer(pipe: BinaryIO, path: str | Path) -> None:
 def read_whole(path: str | Path, most: int, *, may_be_pipe: bool = False) -> bytes:
     """The bytes of a file, or of standard input for `-`; OSError as `open_file`, and for more than `most`."""
     if path == STDIN:
-        return _at_most(sys.stdin.buffer, most, path)
+        return _at_most(stdin_bytes(), most, path)
     with open_file(path, most, may_be_pipe=may_be_pipe) as file:
         return _at_most(file, most, path)
+
+
+def stdin_bytes() -> BinaryIO:
+    """Standard input, whose reads wait for its end: another program may have told it not to."""
+    with suppress(OSError, ValueError):  # not a file of the system's
+        wait_as_usual(sys.stdin.fileno())
+    return sys.stdin.buffer
 
 
 def _at_most(file: IO[bytes], most: int, path: str | Path) -> bytes:

@@ -4,6 +4,7 @@ import codecs
 import json
 import re
 import sys
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 from unicodedata import category
@@ -53,6 +54,51 @@ def readable_token(token: str, spelling: str | None) -> str:
     if not all(character in characters for character in token):
         return token.replace("Ġ", "·").replace("Ċ", "↵")
     return _decoded(bytes(characters[character] for character in token)).translate(VISIBLE)
+
+
+BYTE = re.compile("<0x([0-9A-F]{2})>")
+
+
+def readable_tokens(tokens: Sequence[str], spelling: str | None) -> list[str]:
+    """The tokens of a text as `readable_token` has each, but of a character of several `🦙(1/3)`, `🦙(2/3)`.
+
+    So the tokens of one character have names that say which one it is, and which part of it each has.
+    """
+    labels = [readable_token(token, spelling) for token in tokens]
+    pieces = [(place, match) for place, label in enumerate(labels) for match in BYTE.finditer(label)]
+    start = 0
+    while spelling is not None and start < len(pieces):
+        run = _character_of(pieces[start:])
+        places = list(dict.fromkeys(place for place, _ in pieces[start : start + len(run)]))
+        if len(places) > 1:
+            character = bytes(run).decode()
+            for part, place in enumerate(places, start=1):
+                own = "".join(match[0] for at, match in pieces[start : start + len(run)] if at == place)
+                labels[place] = labels[place].replace(own, f"{character}({part}/{len(places)})", 1)
+        start += len(run) or 1
+    return labels
+
+
+def _character_of(pieces: Sequence[tuple[int, re.Match[str]]]) -> list[int]:
+    """The bytes at the start of these that are one character, next to each other; none without one."""
+    raw: list[int] = []
+    for (place, piece), (before, last) in zip(pieces[:MOST_BYTES], (pieces[0], *pieces), strict=False):
+        is_next = piece.start() == last.end() if place == before else place == before + 1
+        if raw and not is_next:
+            break
+        if raw and place != before and (piece.start() > 0 or last.end() < len(last.string)):
+            break
+        raw.append(int(piece[1], 16))
+        try:
+            bytes(raw).decode()
+        except UnicodeDecodeError:
+            continue
+        return raw
+    return []
+
+
+MOST_BYTES = 4
+"""Of a character in UTF-8."""
 
 
 def _decoded(raw: bytes) -> str:
@@ -155,8 +201,8 @@ BINARY = {
         "is a database: attn results, watch and heads --store show a store, results --tidy all of it"
     ),
     b"%PDF": "is a PDF, not text: pdftotext makes text of one",
-    b"\x89PNG": "is a picture, not text",
-    b"\xff\xd8\xff": "is a picture, not text",
+    b"\x89PNG": "is a picture, not text: attn heads --image reads it",
+    b"\xff\xd8\xff": "is a picture, not text: attn heads --image reads it",
     b"PK\x03\x04": "is a zip archive, not text",
     b"\x1f\x8b": "is compressed: gunzip it first",
     b"PAR1": "is a Parquet table, not text",

@@ -29,6 +29,7 @@ from attncli.commands.command import (
 from attncli.commands.forecast import Forecast
 from attncli.core.progress import Stage
 from attncli.errors import ClosedPipe, RunError, UserError, WriteError, readable_bytes
+from attncli.files import STORE_SUFFIXES
 from attncli.models.folder import local_model, stored_bytes
 from attncli.plain_text import plain_text, whole_number
 from attncli.settings import SPECS
@@ -529,6 +530,11 @@ def chosen_format(
         return format
     if path is None:
         return default
+    if suffix in STORE_SUFFIXES:
+        raise UserError(
+            f"-o {path}: is a store, which keeps many runs: attn batch FILE.yaml -o {path} writes one, and "
+            f"attn heads --texts FILE -o {path}"
+        )
     if suffix not in suffixes:
         raise UserError(f"-o {path}: the suffix must be one of {', '.join(suffixes)}, or give --format")
     return suffixes[suffix]

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import join
-from shutil import copy
 from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
@@ -329,9 +328,7 @@ def _run(program: Sequence[str], folder: Path, meanwhile: Callable[[], None] | N
     `meanwhile` is called now and then until it has ended.
     """
     package = Path(__file__).parents[1]
-    start = folder / "start"
-    start.mkdir()
-    copy(package / "child" / "sitecustomize.py", start)
+    start = package / "child" / "start"
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(start), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -432,6 +429,9 @@ def _broken(report: Report, expectations: Expectations) -> Iterator[str]:
         if row.nan_texts:
             texts = f"{row.nan_texts} of {counted(row.texts, 'text')}"
             yield f"expected numbers: got NaN in {texts} of {row.module}"
+        elif row.nan_padding:
+            rows = counted(row.nan_padding, "row")
+            yield f"expected numbers: got NaN in {rows} of padding of {row.module}"
 
 
 def _why_nothing(folder: Path, spec: RecordSpec) -> str:

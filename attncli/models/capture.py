@@ -4,7 +4,6 @@ With weights that stay in their files, several runs go side by side, block by bl
 """
 
 import random
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -13,15 +12,14 @@ from itertools import chain, zip_longest
 from math import inf, isqrt
 from operator import ge
 from traceback import walk_tb
-from types import FunctionType
 from typing import Any, Literal, TypeVar
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from attncli.core.row_tiles import GivenWeights
@@ -37,6 +35,7 @@ from attncli.models.layers import (
     run_by_interface,
     uncompiled,
 )
+from attncli.models.model_state import configs_of, state_of
 from attncli.models.patched_heads import refuse_changes, refuse_replaced, without_patches
 from attncli.models.side_by_side import by_itself, go_on, side_by_side, wait_for_others
 from attncli.models.stored import blocks_of, first_blocks, use_of
@@ -110,19 +109,6 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 for buffer, before in buffers:
                     if not torch.equal(buffer, before):
                         buffer.copy_(before)
-
-
-def configs_of(model: nn.Module) -> list[PreTrainedConfig]:
-    """Every config in the model once: parts of a model may have separate configs, or share one."""
-    configs: dict[int, PreTrainedConfig] = {}
-    waiting = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
-    while waiting:
-        config = waiting.pop()
-        if id(config) not in configs:
-            configs[id(config)] = config
-            parts = (getattr(config, name, None) for name in config.sub_configs)
-            waiting += [part for part in parts if part is not None]
-    return list(configs.values())
 
 
 def returned_weights(outputs: ModelOutput | tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
@@ -250,51 +236,6 @@ _lent: MutableMapping[PreTrainedModel, Any] = WeakKeyDictionary()
 _tried_as: MutableMapping[PreTrainedModel, Any] = WeakKeyDictionary()
 """What a caller's model was like when the ways in `_ways` were found."""
 
-PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device))
-
-
-def _frozen(value: Any) -> Any:
-    """What changes when an attribute does: numbers, text and lists of them by value, anything else itself."""
-    kind = type(value)
-    if kind in PLAIN:
-        return kind, value
-    if isinstance(value, dict):
-        return kind, tuple(value), tuple(map(_frozen, value.values())) if value else ()
-    if isinstance(value, list | tuple | set | frozenset):
-        return kind, tuple(map(_frozen, value))
-    if isinstance(value, Tensor):
-        # By its id, since tensors compare their numbers; `half()` leaves a parameter itself.
-        return kind, id(value), value.dtype, value.device, value.shape, value.requires_grad
-    # A reference, so that no object that comes later is taken for it.
-    return kind, ref(value) if kind.__weakrefoffset__ else id(value)
-
-
-def _code_of(kind: type) -> list[Any]:
-    """The functions that instances of a class may run: its methods and those of its bases' modules."""
-    classes = [each for each in kind.__mro__ if each.__module__.partition(".")[0] != "torch"]
-    modules = [sys.modules[each.__module__] for each in classes if each.__module__ in sys.modules]
-    functions = (part for named in (*classes, *modules) for part in vars(named).copy().values())
-    return [part for part in functions if isinstance(part, FunctionType)]
-
-
-def state_of(model: PreTrainedModel) -> Any:
-    """What equals itself until a hook, an adapter, a mode, a part, a setting or code of the model changes.
-
-    Numbers of its parameters do not count.
-    """
-    parts = [*model.modules()]
-    of_all = [vars(nn.modules.module)[name] for name in GLOBAL_HOOKS]
-    of_kinds = [
-        (type(part), type(part).forward, _code_of(type(part)))
-        for part in {type(part): part for part in parts}.values()
-    ]
-    of_parts = [(type(part), vars(part)) for part in parts]
-    return _frozen([of_all, of_kinds, of_parts, [*map(vars, configs_of(model))]])
-
-
-GLOBAL_HOOKS = ("_global_forward_pre_hooks", "_global_forward_hooks")
-"""Where torch keeps the hooks of all modules."""
-
 
 @contextmanager
 def tried_again_when_changed(whole: PreTrainedModel, body: PreTrainedModel) -> Iterator[None]:
@@ -337,17 +278,24 @@ def capture(
             if way.kind == "interface":
                 run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
             else:
+                layers = _eager_layers(model, inputs)  # which fails first where the model does
                 refuse_changes(model, f"{model.config.model_type} {NOT_CHANGED}")
-                for layer in _eager_layers(model, inputs):
+                for layer in layers:
                     guarded(consume)(layer)
     return way
 
 
 def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
-    """The interface. Raises UserError for a model that computes attention itself and cannot be changed."""
+    """The interface. Raises UserError for a model that computes attention itself and cannot be changed.
+
+    A model that raises, or gives NaN, agrees with nothing either: the error is then what it raises, or where.
+    """
     kind = model.config.model_type
-    with torch.no_grad(), model_errors(kind):
+    with torch.no_grad(), model_errors(kind, _what_is_read(inputs)):
         way = way_of(model, inputs)
+        if way.kind == "eager":
+            with without_patches(), unchanged(model), _finding_nan(model):
+                _eager_layers(model, inputs)
     if way.kind == "eager":
         message = "computes its attention itself, so that attn sees its weights alone: use another"
         raise UserError(f"model: {kind} {message}")
@@ -586,6 +534,22 @@ def _eager_layers(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> list[
     if not layers:
         raise CannotShow("it gives no attention weights: it has none, or transformers hides them")
     return layers
+
+
+@contextmanager
+def _finding_nan(model: PreTrainedModel) -> Iterator[None]:
+    """While it is open, CannotShow for the first module of a model whose output has NaN."""
+
+    def check(name: str, output: Any) -> None:
+        part = _first(output)
+        if isinstance(part, Tensor) and part.is_floating_point() and bool(part.isnan().any()):
+            raise CannotShow(f"{name or 'it'} gives NaN: some of its weights are no numbers, or too large")
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hook = module.register_forward_hook(lambda _module, _inputs, out, name=name: check(name, out))
+            hooks.enter_context(hook)
+        yield
 
 
 class _ConsumerError(Exception):

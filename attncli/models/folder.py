@@ -104,6 +104,8 @@ def local_model(model: str) -> Path | None:
     with suppress(OSError):  # a name may be too long for one
         if path.is_dir() or (path.suffix.lower() == GGUF and path.is_file()):
             return path
+    if model == Path(SHIPPED_MODEL).name:
+        return Path(SHIPPED_MODEL)
     return None if len(path.parts) > 1 else _of_package(model)
 
 

@@ -9,7 +9,8 @@ from transformers import PreTrainedModel
 
 from attncli.core.process import ALONE
 from attncli.errors import UserError
-from attncli.models.capture import configs_of, remembered
+from attncli.models.capture import remembered
+from attncli.models.model_state import configs_of
 from attncli.models.patched_heads import OpenItems
 from attncli.models.pretrained import Pretrained
 from attncli.systems import at_fork

@@ -1,9 +1,8 @@
 """A model and its tokenizer, from a folder, the hub (safetensors, no foreign code) or the caller."""
 
-import io
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -41,7 +40,6 @@ from attncli.models.architectures import (
     has_attention,
     is_classifier,
     predicted_tokens,
-    tokenizer_class,
 )
 from attncli.models.capture import tried_again_when_changed
 from attncli.models.folder import (
@@ -65,6 +63,7 @@ from attncli.models.folder import (
     read_config,
     transformers_quiet,
 )
+from attncli.models.gguf_keys import config_and_tokenizer
 from attncli.models.hub import unreachable_hub
 from attncli.models.in_turn import (
     in_use_for_none,
@@ -80,8 +79,6 @@ from attncli.models.weight_headers import (
     ARCHITECTURE,
     check_gguf,
     check_gguf_of_model,
-    gguf_header,
-    gguf_settings,
 )
 
 remove_empty_compiler_folder()
@@ -381,17 +378,7 @@ def _described(path: Path, options: Mapping[str, Any]) -> _Described:
         tokenizer, no_tokenizer = _tokenizer(path, options)
         with quiet_warnings():
             return _Described(AutoConfig.from_pretrained(str(path), **options), tokenizer, no_tokenizer)
-    header = gguf_header(path)
-    # The client's progress is dropped: attn reports one line.
-    with panics_in_one_line(), redirect_stderr(io.StringIO()), quiet_warnings():
-        with gguf_settings(path) as short:
-            config = AutoConfig.from_pretrained(short.parent, gguf_file=short.name, **options)
-        if f"{header.settings[ARCHITECTURE]}.vocab_size" not in header.settings:
-            config.vocab_size = header.num_tokens
-        # By its class: the auto class would read the config once more, which takes seconds.
-        its_class = tokenizer_class(config.model_type)
-        tokenizer = its_class.from_pretrained(str(path.parent), gguf_file=path.name, **options)
-        return _Described(config, tokenizer)
+    return _Described(*config_and_tokenizer(path, options))
 
 
 def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: torch.device) -> Use | None:

@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 from attncli.core.few_rows import MOST_ROWS, write_products
 from attncli.core.row_tiles import run_jobs
 from attncli.core.runtime import torch_threads
+from attncli.errors import UserError
 from attncli.models.folder import tensors_in, weight_files
 from attncli.models.number_sources import (
     AHEAD_BYTES,
@@ -37,7 +38,7 @@ from attncli.models.number_sources import (
     in_file,
 )
 from attncli.models.side_by_side import product_for_all
-from attncli.models.weight_headers import ARCHITECTURE, gguf_header
+from attncli.models.weight_headers import ARCHITECTURE, ROPE_TENSORS, gguf_header
 
 SMALL_NUMBERS = 2**18
 """A weight of fewer is read when the model is loaded: norms, biases, tables of a few rows."""
@@ -534,6 +535,7 @@ def weights_of_gguf(
     file = WeightFile(path)
     sources: dict[str, NumberSource] = {}
     parts: dict[str, list[tuple[str, NumberSource]]] = {}
+    unread: list[str] = []
     for name, about in header.tensors.items():
         source = InGguf(file, about)
         # A dry run without numbers: what it does with them, and which weight they become. Of experts, one.
@@ -549,7 +551,19 @@ def weights_of_gguf(
             parts.setdefault(target, []).append((name, source))
             if target in shapes:
                 sources[target] = Processed(parts[target], process, target, shapes[target])
+        elif name not in ROPE_TENSORS:
+            unread.append(name)
+    if unread:
+        raise UserError(f"model: {path}: its tensor {unread[0]:.200} is not read by transformers")
     return {name: _held(source, use) for name, source in sources.items()}
+
+
+def numbers_of_gguf(path: Path, name: str) -> list[float]:
+    """The numbers of one small tensor of a GGUF file."""
+    numbers: list[float] = (
+        InGguf(WeightFile(path), gguf_header(path).tensors[name]).whole().flatten().tolist()
+    )
+    return numbers
 
 
 class _Names:

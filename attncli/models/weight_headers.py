@@ -117,8 +117,21 @@ MOST_AXES, MOST_ITEMS, NUMBERS_PER_BYTE = 8, 4_000_000, 8
 MOST_TENSORS, MOST_VALUES, MOST_TEXT = 1_000_000, 100_000, 2**26
 """Of a header: tensors, settings, and bytes of all names and texts that are no items of an array."""
 ARCHITECTURE, VOCABULARY = "general.architecture", "tokenizer.ggml.tokens"
+ROPE_FREQS, ROPE_LONG, ROPE_SHORT = (
+    "rope_freqs.weight",
+    "rope_factors_long.weight",
+    "rope_factors_short.weight",
+)
+ROPE_TENSORS = (ROPE_FREQS, ROPE_LONG, ROPE_SHORT)
+"""Tensors that divide the frequencies of rotary positions. They become settings, not weights."""
+MOST_PER_BLOCK = 4096
+"""Items of an array that is kept: one per block of a model."""
 ALIGNMENT, DEFAULT_ALIGNMENT = "general.alignment", 32
 BLOCK, BLOCK_COUNT = re.compile(r"(?:^|\.)blk\.([0-9]+)\."), ".block_count"
+
+
+Setting = str | int | float | tuple[int | float, ...]
+"""A value of a header; of an array of numbers, a tuple."""
 
 
 def check_gguf(path: Path) -> None:
@@ -134,13 +147,13 @@ def check_gguf(path: Path) -> None:
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """What a GGUF file says: its tensors, of how many blocks; settings that are no arrays."""
+    """The tensors and settings of a GGUF file, without long arrays and arrays of text."""
 
     tensors: Mapping[str, TensorInFile]
     num_blocks: int
     num_tokens: int
     """Of its vocabulary."""
-    settings: Mapping[str, str | int | float]
+    settings: Mapping[str, Setting]
 
     @property
     def num_parameters(self) -> int:
@@ -205,8 +218,8 @@ class _Header:
         version = int.from_bytes(file.read(8)[4:], "little")
         self._order = "<" if version & 0xFFFF else ">"
 
-    def read(self) -> tuple[dict[str, TensorInFile], dict[str, str | int | float]]:
-        """The tensors, and the settings that are no arrays."""
+    def read(self) -> tuple[dict[str, TensorInFile], dict[str, Setting]]:
+        """The tensors, and the settings except long arrays and arrays of text."""
         num_tensors, num_values = self._counts()
         values = [self._value() for _ in range(num_values)]
         settings = {name: value for name, value in values if value is not None}
@@ -267,14 +280,17 @@ class _Header:
             raise ValueError("beyond the end, or too long")
         return self._file.read(length).decode()
 
-    def _value(self) -> tuple[str, str | int | float | None]:
+    def _value(self) -> tuple[str, Setting | None]:
         name, (kind,) = self._text(), self._numbers("I")
         if kind == TEXT:
             return name, self._text()
         if kind == ARRAY:
             of, count = self._numbers("IQ")
-            self._skip_values(of, count)
             self.lengths[name] = count
+            if of in NUMBERS and count <= MOST_PER_BLOCK and name.partition(".")[0] != "tokenizer":
+                self._num_items += count
+                return name, self._numbers(f"{count}{NUMBERS[of]}")
+            self._skip_values(of, count)
             return name, None
         return name, self._numbers(NUMBERS[kind])[0]
 

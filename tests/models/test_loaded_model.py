@@ -1,13 +1,16 @@
 """A loaded model runs where it is, in its dtype, and is left as it was."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import attncli
+from attncli.errors import UserError
 from attncli.settings.heads import HeadsSpec
+from tests.model_folders import save_writer
 
 SHIPPED = str(HeadsSpec.default_model)
 TEXT = "the cat sat because it was tired"
@@ -91,3 +94,44 @@ def test_a_model_keeps_its_dtype(dtype: torch.dtype, tolerance: float) -> None:
     attncli.run("heads", model=model, tokenizer=tokenizer, sentence=TEXT, weighted=True)
     attncli.run("multihead", model=model, tokenizer=tokenizer, sentence=TEXT).to_html()
     assert seen <= {dtype}
+
+
+def broken(model: PreTrainedModel, how: str) -> str:
+    """Break a model, and return what an error must name."""
+    layer = model.model.layers[-1]
+    if how == "a module that raises":
+        layer.mlp.register_forward_hook(lambda *_: (_ for _ in ()).throw(ValueError("out of tape")))
+        return "ValueError: out of tape"
+    projection = {"NaN in the output": "o_proj", "NaN in a query": "q_proj", "infinite values": "v_proj"}[how]
+    with torch.no_grad():
+        number = float("inf" if how == "infinite values" else "nan")
+        getattr(layer.self_attn, projection).weight[0, 0] = number
+    return f"layers.1.self_attn.({projection}|o_proj) gives NaN"
+
+
+@pytest.mark.parametrize(
+    "how", ["a module that raises", "NaN in the output", "NaN in a query", "infinite values"]
+)
+def test_a_model_that_fails_says_how(how: str, tmp_path: Path) -> None:
+    """It agrees with nothing, and does not compute its attention itself for that."""
+    folder = save_writer(tmp_path, "Llama")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    expected = broken(model, how)
+    pretrained = attncli.open_model(model, AutoTokenizer.from_pretrained(folder))
+    for ask in (attncli.next_tokens, attncli.why, attncli.ablate, attncli.cache):
+        with pytest.raises(UserError, match=expected):
+            ask(pretrained, "the cat sat on the street")
+
+
+def test_attributes_that_hold_themselves(tmp_path: Path) -> None:
+    folder = save_writer(tmp_path, "Llama")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    pretrained = attncli.open_model(model, AutoTokenizer.from_pretrained(folder))
+    expected = attncli.next_tokens(pretrained, "the cat sat")
+    model.itself, model.model.both = {}, []
+    model.itself["itself"] = model.itself
+    model.model.both += [model.itself, model.model.both]
+    model.deep = []
+    for _ in range(3000):
+        model.deep = [model.deep]
+    assert str(attncli.next_tokens(pretrained, "the cat sat")) == str(expected)
