@@ -148,7 +148,15 @@ def listed(value: Any) -> list[Any]:
         return [name.strip() for name in value.split(",")]
     if not is_list(value):
         raise ValueError(f"must be a list (got {shown(value)})")
-    return list(value.tolist() if hasattr(value, "tolist") else value)
+    return list(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """An array as lists or a number, anything else as it is. ValueError for a tensor without such numbers."""
+    try:
+        return value.tolist() if hasattr(value, "tolist") else value
+    except RuntimeError:  # of torch: sparse, or on the meta device
+        raise ValueError(f"must hold plain numbers (got {shown(value)})") from None
 
 
 NOT_A_HEAD = "must name a layer and a head, as 5:11"
@@ -169,8 +177,7 @@ def is_pair(value: Any) -> bool:
 
 def head_name(value: Any) -> str:
     """A head as `5:11`, from that or from (5, 11). Raises ValueError for anything else."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
+    value = _plain(value)
     if is_pair(value):
         value = f"{index(value[0])}:{index(value[1])}"
     if not isinstance(value, str):

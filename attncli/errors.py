@@ -45,8 +45,8 @@ class UserError(Exception):
     exit_code = REFUSED
 
     def __init__(self, *lines: str) -> None:
-        super().__init__("\n".join(first_lines(lines)))
-        self.lines = lines
+        self.lines = tuple(line.replace("\n", "↵") for line in lines)  # as plain_text shows it in a name
+        super().__init__("\n".join(first_lines(self.lines)))
 
 
 class RunError(UserError):

@@ -125,7 +125,10 @@ def parsed_json(text: str | bytes) -> Any:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
-    if sum(text.count(mark) for mark in (b"[{" if isinstance(text, bytes) else "[{")) > MOST_DEPTH:
+    marks = (
+        text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    )
+    if marks > MOST_DEPTH:
         level = [value]
         for _ in range(MOST_DEPTH):
             inner = (item.values() if isinstance(item, dict) else item for item in level)

@@ -159,6 +159,18 @@ def test_what_is_no_head_is_refused(head: Any) -> None:
         head_name(head)
 
 
+@pytest.mark.parametrize("heads", [torch.eye(2).to_sparse(), torch.empty(2, device="meta")])
+def test_a_tensor_without_plain_numbers_is_no_head(heads: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="must hold plain numbers"):
+        head_names(heads)
+
+
+def test_a_line_break_in_a_name_makes_no_second_line(model: Pretrained, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        attncli.read_detector(tmp_path / "a\nb", model)
+    assert str(caught.value).endswith("a↵b: cannot be read: No such file or directory")
+
+
 def test_heads_as_pairs_give_the_numbers_of_their_names(model: Pretrained) -> None:
     pairs, names = (attncli.ablate(model, TEXT, heads=heads).heads for heads in ([(0, 1), (1, 3)], "0:1,1:3"))
     assert pairs == names

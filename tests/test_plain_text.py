@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attncli.plain_text import LEGIBLE, LIKE, plain_text, readable_token, readable_tokens
+from attncli.plain_text import (
+    LEGIBLE,
+    LIKE,
+    parsed_json,
+    plain_text,
+    readable_token,
+    readable_tokens,
+    whole_number,
+)
 
 PACKAGE = Path(__file__).parent.parent / "attncli"
 GOLDEN = Path(__file__).parent / "views" / "tables" / "golden"
@@ -143,3 +151,21 @@ def test_every_character_that_we_write_has_a_like_one() -> None:
     }
     characters = {character for text in texts for character in text if not character.isascii()}
     assert len(characters) > 30 and characters - {*LIKE} <= {*"äüß\u3002\uff1f\uff01"}
+
+
+@pytest.mark.parametrize("opens, closes", [("[", "]"), ('{"a":', "}"), ('[0,{"a":[', "]}]")])
+def test_json_is_read_to_a_depth_that_any_walk_through_it_reaches(opens: str, closes: str) -> None:
+    levels = opens.count("[") + opens.count("{")
+    for depth in (100 // levels, 101, 950, 100_000):
+        text = opens * depth + "1" + closes * depth
+        if depth * levels <= 100:
+            assert parsed_json(text) == parsed_json(text.encode())
+            continue
+        with pytest.raises(ValueError, match="it is nested too deeply"):
+            parsed_json(text)
+    assert len(parsed_json(f"[{'[1],' * 5000}0]")) == 5001
+
+
+def test_a_number_that_somebody_types_has_nine_digits_at_most() -> None:
+    assert [whole_number(text) for text in ("0", "007", "9" * 9)] == [0, 7, 999_999_999]
+    assert [whole_number(text) for text in ("", "-1", "1.0", "x", "9" * 10, "9" * 6000)] == [None] * 6
