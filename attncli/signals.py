@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if os.name == "posix" else []))
+ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, *filter(None, [getattr(signal, "SIGHUP", None)]))
 """Systems other than POSIX have no SIGHUP, which a terminal sends as it is closed."""
 
 
