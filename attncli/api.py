@@ -9,23 +9,27 @@ from keyword import iskeyword
 from os import PathLike, fspath
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_origin
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast, get_origin
 
 import numpy as np
 
 from attncli.arguments import is_list, listed, one_of, shown
 from attncli.arrays import (
     AXES_OF_ARRAYS,
+    ReadWeights,
+    arrays_of_steps,
     checked_weights,
     forms_of_weights,
     is_array_file,
+    is_cross_attention,
     is_of_a_layer,
     layer_arrays,
     listed_names,
-    read_array,
+    read_weights,
     stacked_layers,
     strongest_sequence,
     tokens_beside,
+    weights_of_layers,
 )
 from attncli.errors import NoSuchName, UserError, nearest
 from attncli.models.folder import check_packages
@@ -37,7 +41,7 @@ from attncli.settings import SPECS
 from attncli.settings.fields import Given, Spec, checked_spec, with_maps
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import ModelSpec
-from attncli.views import Display, load_view
+from attncli.views import TEXT_WIDTH, Display, load_view
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -56,6 +60,10 @@ STYLE = (
 
 Not below 540 px: Colab's outputs are frames as high as their content, of which 90 % would shrink to nothing.
 """
+
+TRUST = "To see the page with its maps, run this cell or trust the notebook."
+HIDE_TEXT = "<style>.attn-text:has(~ iframe) { display: none }</style>"
+"""Of this cell only: in another one whose frame was removed the text stays."""
 
 
 PartOfReport = TypeVar("PartOfReport", bound=Statistic)
@@ -114,12 +122,15 @@ class NotebookReport(Report):
 
     def __repr__(self) -> str:
         """The first screen, as wide as the terminal, without colour."""
-        screen = _written("table", self, Display(width=get_terminal_size().columns))
-        return "\n".join(line.rstrip(" ") for line in screen.split("\n")).rstrip("\n")
+        return _screen(self, get_terminal_size().columns)
 
     def _repr_html_(self) -> str:
-        """The page in an isolated frame: neither it nor the notebook can reach into the other."""
-        cell = _frame(self, self.to_html())
+        """The first screen as text, and the page in an isolated frame, which takes its place.
+
+        Neither the page nor the notebook can reach into the other. A notebook that is not trusted removes the
+        frame and the style: the text is left.
+        """
+        cell = _cell(self, self.to_html())
         if len(cell) <= MAX_CELL_BYTES:
             return cell
         advice = (
@@ -127,7 +138,7 @@ class NotebookReport(Report):
             "too much for a Jupyter server. to_html() gives the whole page, to be written to a file."
         )
         small = replace(self, tensors={}, notes=(*self.notes, advice))
-        return _frame(small, small.to_html())
+        return _cell(small, small.to_html())
 
 
 FOR_USERS = (
@@ -147,6 +158,19 @@ def _written(view: str, report: Report, display: Display) -> str:
     # Views ask for what a report may have.
     load_view(view)([Report(**_fields_of(report))], stream, display)
     return stream.getvalue()
+
+
+def _screen(report: Report, width: int) -> str:
+    """The first screen as text, without colour."""
+    screen = _written("table", report, Display(width=width))
+    return "\n".join(line.rstrip(" ") for line in screen.split("\n")).rstrip("\n")
+
+
+def _cell(report: Report, page: str) -> str:
+    """The first screen as text, hidden while the page in its frame stands after it."""
+    screen = escape(_screen(report, TEXT_WIDTH))
+    text = f'<pre class="attn-text"><code>{screen}\n\n{TRUST}</code></pre>'
+    return f"{text}{HIDE_TEXT}{_frame(report, page)}"
 
 
 def _frame(report: Report, page: str) -> str:
@@ -231,21 +255,29 @@ def read_cache(
         if not is_array_file(file):
             raise UserError(f"cache: must be a .npz, .npy, .safetensors or .pt file (got {file})")
         name, array = Path(file).name, strongest_sequence(file) if array is None else array
-        numbers = read_array(file, name=array)
-        tokens = tokens or tokens_beside(file, array, numbers.shape)
+        numbers, has_context = read_weights(file, name=array)
+        if not has_context:
+            tokens = tokens or tokens_beside(file, array, numbers.shape)
     else:
         name, named = type(cache).__name__, _named_parts(cache)
-        numbers = _weights_among(named, array, name)
+        numbers, has_context = _weights_among(named, array, name)
         listed = named.get("tokens", ())
-        if not tokens and isinstance(listed, list | tuple) and len(listed) == numbers.shape[-1]:
+        if (
+            not tokens
+            and not has_context
+            and isinstance(listed, list | tuple)
+            and len(listed) == numbers.shape[-1]
+        ):
             tokens = [str(token) for token in listed]
     if tokens and numbers.ndim > 1 and len(tokens) != numbers.shape[-2]:
         raise UserError(f"tokens: must be {numbers.shape[-2]}, one for each query (got {len(tokens)})")
     named_tokens = tuple(tokens) or None
-    weights = checked_weights(numbers, name, named_tokens, None)
+    is_square = numbers.ndim > 1 and numbers.shape[-2] == numbers.shape[-1]
+    weights = checked_weights(numbers, name, named_tokens if is_square else None, None)
     from attncli.report_parts import weights_report  # with torch
 
-    return NotebookReport.of(weights_report(weights, {"file": name, "array": array}, tuple(tokens), ()))
+    source = {"file": name, "array": array}
+    return NotebookReport.of(weights_report(weights, source, tuple(tokens), (), has_context=has_context))
 
 
 def _named_parts(cache: object) -> dict[str, object]:
@@ -261,23 +293,40 @@ def _named_parts(cache: object) -> dict[str, object]:
     parts: dict[str, object] = {}
     for name, part in named:
         if isinstance(part, list | tuple) and not all(isinstance(each, str) for each in part):
-            parts |= {f"{name}.{number}".removeprefix("."): each for number, each in enumerate(part)}
+            parts |= _numbered(str(name), part)
         else:
             parts[str(name)] = part
     return parts
 
 
-def _weights_among(named: Mapping[str, object], array: str | None, kind: str) -> np.ndarray:
+def _numbered(name: str, parts: Sequence[object]) -> dict[str, object]:
+    """The parts by their numbers behind the name, and those of lists of arrays in turn."""
+    named: dict[str, object] = {}
+    for number, part in enumerate(parts):
+        place = f"{name}.{number}".removeprefix(".")
+        named |= _numbered(place, part) if _holds_arrays(part) else {place: part}
+    return named
+
+
+def _holds_arrays(part: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(part, list | tuple) and any(
+        hasattr(each, "shape") or _holds_arrays(each) for each in part
+    )
+
+
+def _weights_among(named: Mapping[str, object], array: str | None, kind: str) -> ReadWeights:
     """The weights of all layers, or those of the `array`. UserError where they are not there, or several."""
     if array is not None and not isinstance(array, str):
         raise UserError(f"array: must be the name of one, as blocks.0.attn.hook_pattern (got {shown(array)})")
     names = [name for name in named if name != "tokens"]
     forms = forms_of_weights(names)
-    chosen = layer_arrays(names, array) if forms or array is not None else {}
-    if chosen:
-        return stacked_layers(
-            {layer: _as_array(named[each], each) for layer, each in chosen.items()}, "cache"
+    if forms or array is not None:
+        of_layers = layer_arrays(names, array)
+        weights = weights_of_layers(
+            arrays_of_steps(names, array), of_layers, lambda each: _as_array(named[each], each), "cache"
         )
+        if weights is not None:
+            return weights
     if array is not None and array not in names:
         known = [*forms, *names]
         raise UserError(f"array: the cache has no {array}, but {listed_names(known)}{nearest(array, known)}")
@@ -288,7 +337,10 @@ def _weights_among(named: Mapping[str, object], array: str | None, kind: str) ->
     may_be = array is not None or (numbers.ndim in AXES_OF_ARRAYS and (forms or not is_of_a_layer(names[0])))
     if only is None or not may_be:
         raise UserError(f"cache: holds no weights of layers, as blocks.0.attn.hook_pattern ({kind})")
-    return stacked_layers({0: numbers}, "cache") if is_of_a_layer(only) and numbers.ndim > 2 else numbers
+    is_of_all = not is_of_a_layer(only) or numbers.ndim == 2
+    return ReadWeights(
+        numbers if is_of_all else stacked_layers({0: numbers}, "cache"), is_cross_attention(only)
+    )
 
 
 def _as_array(tensor: Any, name: str) -> np.ndarray:

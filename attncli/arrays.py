@@ -4,7 +4,6 @@ Weights from another tool are such arrays, and their tokens such texts. HeadVis 
 their weights, L5H8.json.
 """
 
-import json
 import math
 import re
 import struct
@@ -22,9 +21,9 @@ import numpy as np
 
 from attncli.core.process import quiet_warnings
 from attncli.errors import UserError, available_bytes, nearest
-from attncli.files import STDIN, TEXT_BYTES, check_file, read_whole
+from attncli.files import MOST_UNPACKED, STDIN, TEXT_BYTES, check_file, most_unpacked, read_whole
 from attncli.models.weight_headers import safetensors_header, tensors_and_end
-from attncli.plain_text import binary_kind
+from attncli.plain_text import binary_kind, parsed_json
 from attncli.records.values import NamedTensor
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ def _stored(
         raise ValueError("a negative size")
     if needed > size - stream.tell():
         raise UserError(f"{file}: is cut off: its header promises {needed} bytes")
-    refuse_size(file, 2 * needed, most_bytes)
+    refuse_size(file, _needed_to_read(math.prod(shape), dtype), most_bytes)
     stream.seek(0)
     return np.asarray(format.read_array(stream, allow_pickle=False))
 
@@ -158,8 +157,19 @@ def _read_npy(file: str, name: str | None, most_bytes: int | None) -> np.ndarray
         return _stored(stream, file, Path(file).stat().st_size, most_bytes)
 
 
-def _read_npz(file: str, name: str | None, most_bytes: int | None, kinds: str = "fiub") -> np.ndarray:
+@contextmanager
+def _opened_npz(file: str) -> Iterator[zipfile.ZipFile]:
+    """The zip file. Raises UserError where its arrays take far more memory than it is long."""
     with zipfile.ZipFile(file) as archive:
+        size, unpacked = Path(file).stat().st_size, sum(part.file_size for part in archive.infolist())
+        if unpacked > most_unpacked(size):
+            sizes = f"{unpacked / 1e6:,.0f} MB, more than {MOST_UNPACKED} times its own size"
+            raise UserError(f"{file}: unpacks to {sizes}: save its arrays with numpy.savez, unpacked")
+        yield archive
+
+
+def _read_npz(file: str, name: str | None, most_bytes: int | None, kinds: str = "fiub") -> np.ndarray:
+    with _opened_npz(file) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         arrays = {key: info for key, info in members.items() if info.filename.endswith(".npy")}
         info = arrays[_chosen(file, arrays, name)]
@@ -167,6 +177,11 @@ def _read_npz(file: str, name: str | None, most_bytes: int | None, kinds: str = 
             raise ValueError("not as numpy packs")
         with archive.open(info) as stream:
             return _stored(stream, file, info.file_size, most_bytes, kinds)
+
+
+def _needed_to_read(count: int, dtype: np.dtype) -> int:
+    """The bytes that numbers take as they are stored and, beside that, as float32 or float64."""
+    return count * (dtype.itemsize + (4 if dtype.kind == "f" and dtype.itemsize <= 4 else 8))
 
 
 # The package safetensors is an extra of attn, and gives numpy arrays, which are never bfloat16.
@@ -185,7 +200,7 @@ def _read_safetensors(file: str, name: str | None, most_bytes: int | None) -> np
         dtype = np.dtype(SAFETENSORS[kind])
         if not 0 <= start <= end or end - start != math.prod(shape) * dtype.itemsize:
             raise ValueError("a shape of another size")
-        refuse_size(file, 2 * (end - start), most_bytes)
+        refuse_size(file, _needed_to_read(math.prod(shape), dtype), most_bytes)
         stream.seek(begin + start)
         numbers = np.frombuffer(stream.read(end - start), dtype=dtype).reshape(shape)
     return (numbers.astype(np.uint32) << 16).view(np.float32) if kind == "BF16" else numbers
@@ -206,7 +221,7 @@ def _read_pickled(file: str, name: str | None, most_bytes: int | None) -> np.nda
     span = math.prod(about.shape)
     if strides is not None:
         span = 1 + sum((axis - 1) * stride for axis, stride in zip(about.shape, strides, strict=True))
-    refuse_size(file, 2 * max(span, math.prod(about.shape)) * dtype.itemsize, most_bytes)
+    refuse_size(file, _needed_to_read(max(span, math.prod(about.shape)), dtype), most_bytes)
     with Path(file).open("rb") as stream:
         stream.seek(about.begin)
         numbers = np.frombuffer(stream.read(span * dtype.itemsize), dtype=dtype)
@@ -238,7 +253,7 @@ class _Sequence(NamedTuple):
 @lru_cache(maxsize=1)
 def _sequences(file: str, state: tuple[int, int]) -> dict[str, _Sequence]:
     """The sequences of a head by their ids. KeyError, TypeError and ValueError for another file."""
-    content = json.loads(Path(file).read_bytes())
+    content = parsed_json(Path(file).read_bytes())
     sequences: dict[str, _Sequence] = {}
     for entry in content["sequences"]:
         tokens, size = tuple(entry["tokens"]), entry["seq_len"]
@@ -320,7 +335,7 @@ def _tokens_in(file: str, array: str | None) -> tuple[str, ...]:
         if suffix in (".pt", ".pth"):
             return _pickled(file).tokens
         if suffix == ".npz":
-            with zipfile.ZipFile(file) as archive:
+            with _opened_npz(file) as archive:
                 has_tokens = f"{TOKENS}.npy" in archive.namelist()
             texts = _read_npz(file, TOKENS, None, kinds="fiubU") if has_tokens else None
             if texts is not None and texts.dtype.kind == "U" and texts.ndim == 1:
@@ -328,38 +343,145 @@ def _tokens_in(file: str, array: str | None) -> tuple[str, ...]:
     return ()
 
 
-def read_array(file: str, *, name: str | None = None, most_bytes: int | None = None) -> np.ndarray:
+class ReadWeights(NamedTuple):
+    """Weights (query, key), maybe with axes head and layer, and whether their keys are of another text."""
+
+    numbers: np.ndarray
+    has_context: bool
+
+
+def read_weights(file: str, *, name: str | None = None, most_bytes: int | None = None) -> ReadWeights:
     """The array of that name (or the only one) in native byte order, as float32 or float64.
 
     Half precision becomes float32, whole numbers float64; both are exact (whole numbers up to 2^53). Arrays
     of layers whose names differ in their number alone are one array (layer, head, query, key): those of the
-    `name` with * for the number, without a name those of a cache of activations that are weights.
+    `name` with * for the number, without a name those of a cache of activations that are weights. Arrays of
+    steps and layers, as `generate` gives them, are the layers of the whole text.
     """
     names = _names_of(file)
-    of_layers = layer_arrays(names, name)
-    name = names[0] if name is None and len(names) == 1 else name
-    if not of_layers and name is None and len(names) > 1:
-        name = _chosen(file, dict.fromkeys(map(_form, names)), None)
-    if not of_layers:
-        numbers = read_stored(file, name=name, most_bytes=most_bytes)
-    else:
+
+    def read(each: str | None) -> np.ndarray:
+        return read_stored(file, name=each, most_bytes=most_bytes)
+
+    if any(by_layer := (arrays_of_steps(names, name), layer_arrays(names, name))):
         refuse_size(file, checked_size(file), most_bytes)
-        numbers = stacked_layers(
-            {layer: read_stored(file, name=each, most_bytes=most_bytes) for layer, each in of_layers.items()},
-            file,
-        )
+    weights = weights_of_layers(*by_layer, read, file)
+    if weights is None:
+        name = names[0] if name is None and len(names) == 1 else name
+        if name is None and len(names) > 1:
+            name = _chosen(file, dict.fromkeys(map(_form, names)), None)
+        weights = ReadWeights(read(name), is_cross_attention(name))
+    numbers = weights.numbers
     is_single = numbers.dtype.kind == "f" and numbers.dtype.itemsize <= 4
-    return numbers.astype(np.float32 if is_single else np.float64, order="C")
+    return weights._replace(numbers=numbers.astype(np.float32 if is_single else np.float64, order="C"))
+
+
+def read_array(file: str, *, name: str | None = None, most_bytes: int | None = None) -> np.ndarray:
+    """The numbers of `read_weights`."""
+    return read_weights(file, name=name, most_bytes=most_bytes).numbers
+
+
+def weights_of_layers(
+    of_steps: Mapping[int, Sequence[str]],
+    of_layers: Mapping[int, str],
+    read: Callable[[str], np.ndarray],
+    source: str,
+) -> ReadWeights | None:
+    """The weights of all layers from arrays of steps and layers, or of layers; None without any."""
+    if of_steps:
+        joined = {
+            layer: joined_steps([read(each) for each in names], source) for layer, names in of_steps.items()
+        }
+        has_context = any(each.has_context for each in joined.values())
+        return ReadWeights(
+            stacked_layers({layer: each.numbers for layer, each in joined.items()}, source), has_context
+        )
+    if of_layers:
+        layers = {layer: read(each) for layer, each in of_layers.items()}
+        is_cross = is_cross_attention(next(iter(of_layers.values())))
+        return ReadWeights(stacked_layers(layers, source), is_cross)
+    return None
+
+
+def is_cross_attention(name: str | None) -> bool:
+    """Whether the name of an array says that its keys are of another text."""
+    return name is not None and "cross" in name.lower()
 
 
 WEIGHT_NAMES = ("hook_pattern", "pattern")
 """What the weights of a layer are called in caches of activations, behind its place."""
-NUMBER = re.compile(r"\d+")
+NUMBER = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
+
+
+STEP_AND_LAYER = re.compile(r"(?:^|(?<=\.))(\d+)\.(\d+)$")
+"""What ends the name of an array in a list of lists."""
 
 
 def _form(name: str) -> str:
-    """`blocks.*.attn.hook_pattern` of the name of a layer's array."""
-    return NUMBER.sub("*", name, count=1)
+    """`blocks.*.attn.hook_pattern` of the name of a layer's array; `attentions.*.*` of steps and layers."""
+    return STEP_AND_LAYER.sub("*.*", name) if STEP_AND_LAYER.search(name) else NUMBER.sub("*", name, count=1)
+
+
+def arrays_of_steps(names: Iterable[str], name: str | None) -> dict[int, list[str]]:
+    """The arrays of each layer, step by step, of the form `name`, as `attentions.*.*`.
+
+    Without a name those of the only form, or the only one called attentions; empty where there is none.
+    """
+    names = [*names]
+    forms: dict[str, dict[tuple[int, int], str]] = {}
+    for each in names:
+        if place := STEP_AND_LAYER.search(each):
+            forms.setdefault(_form(each), {})[int(place[1]), int(place[2])] = each
+    called = [form for form in forms if "attentions" in form] or [*forms]
+    usual = called[0] if len(called) == 1 else ""
+    chosen = forms.get(usual if name is None else name, {})
+    by_layer: dict[int, list[str]] = {}
+    for (_, layer), each in sorted(chosen.items()):
+        by_layer.setdefault(layer, []).append(each)
+    return by_layer
+
+
+def joined_steps(steps: Sequence[np.ndarray], source: str) -> ReadWeights:
+    """The rows of a layer from what it gave at each step of writing: (head, query, key) of the whole text.
+
+    A step has the rows of its new tokens, over all keys so far, over a cache of a fixed size, or over another
+    text; or the rows of the whole text anew. UserError for steps that follow none of these.
+    """
+    texts = max((len(array) for array in steps if array.ndim == 4), default=1)
+    if texts > 1:
+        raise UserError(f"{source}: holds {texts} texts, or beams: save one")
+    arrays = [array[0] if array.ndim == 4 and len(array) == 1 else array for array in steps]
+    if any(array.ndim != 3 for array in arrays) or len({len(array) for array in arrays}) > 1:
+        sizes = " and ".join(dict.fromkeys(" × ".join(map(str, array.shape)) for array in steps))
+        raise UserError(f"{source}: has lists of lists of arrays that are no steps of writing ({sizes})")
+    queries, keys = ([array.shape[axis] for array in arrays] for axis in (1, 2))
+    ends = np.cumsum(queries).tolist()
+    last = arrays[-1]
+    if keys == ends:
+        return ReadWeights(np.concatenate([_with_keys(array, ends[-1]) for array in arrays], axis=1), False)
+    if queries == keys == [*range(keys[0], keys[0] + len(keys))] and all(
+        np.allclose(array, last[:, :size, :size], atol=SAME_ROWS)
+        for array, size in zip(arrays, keys, strict=True)
+    ):
+        return ReadWeights(last, False)
+    if len({*keys}) == 1:
+        rows = np.concatenate(arrays, axis=1)
+        is_cache = ends[-1] <= keys[0] and not np.triu(rows, k=1).any()
+        return ReadWeights(rows[..., : ends[-1]], False) if is_cache else ReadWeights(rows, True)
+    sizes = listed_names([f"{query} × {key}" for query, key in zip(queries, keys, strict=True)])
+    raise UserError(
+        f"{source}: holds lists of layers of {sizes} queries and keys, which are not the steps of one text: "
+        "name the layers of one, as 0.*"
+    )
+
+
+SAME_ROWS = 1e-4
+"""How far the rows of a text that is read anew at each step may differ: bfloat16 rounds."""
+
+
+def _with_keys(array: np.ndarray, count: int) -> np.ndarray:
+    """The rows over so many keys, the new ones without weight."""
+    return np.pad(array, ((0, 0), (0, 0), (0, count - array.shape[-1])))
 
 
 def layer_arrays(names: Iterable[str], name: str | None) -> dict[int, str]:
@@ -368,11 +490,17 @@ def layer_arrays(names: Iterable[str], name: str | None) -> dict[int, str]:
     Without a name those of the only form, or the only one of weights; empty where there is none.
     """
     forms: dict[str, dict[int, str]] = {}
+    if name is not None:
+        pattern = re.compile(re.escape(name).replace(r"\*", r"(\d+)"))
+        named = {each: place for each in names if (place := pattern.fullmatch(each))}
+        return (
+            dict(sorted((int(place[1]), each) for each, place in named.items()))
+            if name.count("*") == 1
+            else {}
+        )
     for each in names:
         if number := NUMBER.search(each):
             forms.setdefault(_form(each), {})[int(number[0])] = each
-    if name is not None:
-        return dict(sorted(forms.get(name, {}).items()))
     chosen = [form for form in forms if form.rpartition(".")[2] in WEIGHT_NAMES] or [*forms]
     is_whole = len(chosen) == 1 and (len(forms) > 1 or len(forms[chosen[0]]) == len([*names]) > 1)
     return dict(sorted(forms[chosen[0]].items())) if is_whole else {}
@@ -420,7 +548,7 @@ def _names_of(file: str) -> list[str]:
     with _damage(file, READERS[suffix][0]):
         match suffix:
             case ".npz":
-                with zipfile.ZipFile(file) as archive:
+                with _opened_npz(file) as archive:
                     members = archive.namelist()
                 names = [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
                 return [name for name in names if name != TOKENS] or names
@@ -448,7 +576,7 @@ def report_beside_arrays(file: str, *, most_bytes: int | None = None) -> str | N
     with _damage(file, READERS[suffix][0]):
         match suffix:
             case ".npz":
-                with zipfile.ZipFile(file) as archive:
+                with _opened_npz(file) as archive:
                     names = archive.namelist()
                 if f"{REPORT}.npy" in names:
                     written = _read_npz(file, REPORT, most_bytes, kinds="fiubU")
@@ -517,8 +645,8 @@ def read_tokens(file: str) -> tuple[str, ...]:
 def _json_list(text: str) -> tuple[str, ...] | None:
     """The texts of a JSON list; None for anything else: `[CLS]` is a valid token on a line."""
     try:
-        tokens = json.loads(text)
-    except (ValueError, RecursionError):
+        tokens = parsed_json(text)
+    except ValueError:
         return None
     is_list = isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
     return tuple(tokens) if is_list and tokens else None

@@ -37,7 +37,7 @@ from attncli.errors import (
 )
 from attncli.plain_text import LEGIBLE, forget_notes, note, plain_text
 from attncli.settings import EXPERIMENTS, PLUGINS_GROUP, SPECS
-from attncli.signals import end_as_by_default, end_quietly
+from attncli.signals import ENDING, end_as_by_default, end_quietly
 from attncli.systems import at_fork, interrupt_main_thread, let_consoles_follow_escapes
 
 if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is called
@@ -593,9 +593,9 @@ def main() -> None:
 
 def _run_process() -> int:
     gc.disable()
-    signal.signal(signal.SIGTERM, _stop)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _interrupt)
+    for number in ENDING:
+        if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:  # nohup, background
+            signal.signal(number, _interrupt if number == signal.SIGINT else _stop)
     sys.unraisablehook = _ask_again
     at_fork(after_in_child=end_as_by_default)
     let_consoles_follow_escapes()

@@ -1,6 +1,5 @@
 """What separates two groups of texts, and detectors of them: the doors of `measure`, as in `library`."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from attncli.arguments import FilePath, NonBlankText, Seed, Size, by, checked, file_name, listed, shown
 from attncli.errors import UserError
+from attncli.files import TEXT_BYTES, read_whole
 from attncli.measure.applied import MODEL, Detector, map_of_head
 from attncli.models.digests import content_digest
 from attncli.models.folder import weight_files
@@ -28,6 +28,7 @@ from attncli.models.loading import in_use, open_model
 from attncli.models.model_arguments import Model
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.text_files import ManyTexts
+from attncli.plain_text import parsed_json
 from attncli.records.columns import Records
 from attncli.records.detectors import (
     BASELINE,
@@ -253,13 +254,13 @@ def read_detector(file: FilePath, model: Model) -> Detector:
 def _read(file: Path) -> tuple[FittedDetector, Records[DetectorWeight], str, frozenset[str]]:
     """The detector in a report, its weights, how well it did on groups left out, what it was fitted to."""
     try:
-        statistics = json.loads(file.read_bytes())["statistics"]
+        statistics = parsed_json(read_whole(file, TEXT_BYTES))["statistics"]
         fitted = FittedDetector.rows(statistics["fitted"])
         weights = DetectorWeight.rows(statistics.get("coefficients", []))
         first = fitted[0]
     except OSError as error:
         raise UserError(f"apply: {file}: cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, LookupError, RecursionError, OverflowError):
+    except (ValueError, KeyError, TypeError, AttributeError, LookupError, OverflowError):
         raise UserError(f"apply: {file}: holds no detector: attn separate -o FILE.json writes one") from None
     weights = weights.where(lambda row: row.detector == first.detector)
     if not weights:

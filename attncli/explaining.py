@@ -41,6 +41,7 @@ from attncli.models.source_texts import (
     sourced_text,
 )
 from attncli.models.writing import Decoding
+from attncli.plain_text import whole_number
 from attncli.records.explanations import ComparedWays, Explanations, LearnedWeights
 
 if TYPE_CHECKING:
@@ -355,7 +356,7 @@ def _right(prompt: SourcePrompt, read: "ReadAnswer") -> int | None:
     if prompt.right is None:
         return None
     names = [source.name for source in read.sources]
-    number = int(prompt.right) if prompt.right.isdecimal() else source_number(prompt.right)
+    number = source_number(prompt.right) or whole_number(prompt.right)
     if prompt.right in names:
         number = names.index(prompt.right) + 1
     if number is None or not 1 <= number <= len(names):

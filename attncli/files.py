@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -30,6 +31,8 @@ LINE_BYTES = 64 * MEBIBYTE
 PICTURE_BYTES = 1024 * MEBIBYTE
 PIPE_BYTES = 4096 * MEBIBYTE
 """Of what comes through a pipe and is kept in a file meanwhile."""
+FREELY_UNPACKED, MOST_UNPACKED = 64 * MEBIBYTE, 100
+"""The bytes that any file may unpack to; how many times its own size a larger one may."""
 BLOCK_BYTES = 2**16
 SECONDS_FOR_WRITER = 5
 """How long a named pipe is waited for to which nobody writes."""
@@ -103,9 +106,16 @@ def _wait_for_writer(pipe: BinaryIO, path: str | Path) -> None:
 def read_whole(path: str | Path, most: int, *, may_be_pipe: bool = False) -> bytes:
     """The bytes of a file, or of standard input for `-`; OSError as `open_file`, and for more than `most`."""
     if path == STDIN:
-        return _at_most(sys.stdin.buffer, most, path)
+        return _at_most(stdin_bytes(), most, path)
     with open_file(path, most, may_be_pipe=may_be_pipe) as file:
         return _at_most(file, most, path)
+
+
+def stdin_bytes() -> BinaryIO:
+    """Standard input, whose reads wait for its end: another program may have told it not to."""
+    with suppress(OSError, ValueError):  # not a file of the system's
+        wait_as_usual(sys.stdin.fileno())
+    return sys.stdin.buffer
 
 
 def _at_most(file: IO[bytes], most: int, path: str | Path) -> bytes:
@@ -119,6 +129,11 @@ def _at_most(file: IO[bytes], most: int, path: str | Path) -> bytes:
     if length > most:
         raise OSError(errno.EFBIG, too_large(most), str(path))
     return b"".join(blocks)
+
+
+def most_unpacked(size: int) -> int:
+    """The bytes that a compressed file of this size may unpack to."""
+    return max(FREELY_UNPACKED, MOST_UNPACKED * size)
 
 
 def line_of(file: IO[bytes], most: int = LINE_BYTES) -> bytes:

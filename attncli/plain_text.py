@@ -1,9 +1,12 @@
 """The one sanitiser: text from outside is shown as plain text that neither hides nor moves anything."""
 
 import codecs
+import json
 import re
 import sys
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 from unicodedata import category
 
 # Control, format and bidirectional characters, line separators, variation selectors, blanks other than the
@@ -21,6 +24,10 @@ ZWNJ, ZWJ, PICTURE = "\u200c", "\u200d", "\ufe0f"
 # Myanmar, Khmer, Mongolian, and the forms of Arabic letters.
 JOINED = re.compile("[\u0600-\u0dff\u0f00-\u109f\u1780-\u18af\ufb50-\ufdff\ufe70-\ufefc]")
 EMOJI = re.compile("[\u2194-\u2199\u21a9\u21aa\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
+MOST_DEPTH, TOO_DEEP = 100, "it is nested too deeply"
+"""Of JSON: what walks through its values calls itself at each level."""
+MAX_DIGITS = 9
+"""Of a number that somebody types; Python refuses to read one of thousands."""
 VISIBLE = str.maketrans({" ": "·", "\n": "↵"})
 """How the blanks and line ends of a model's tokens are shown: where a word begins."""
 
@@ -49,6 +56,51 @@ def readable_token(token: str, spelling: str | None) -> str:
     return _decoded(bytes(characters[character] for character in token)).translate(VISIBLE)
 
 
+BYTE = re.compile("<0x([0-9A-F]{2})>")
+
+
+def readable_tokens(tokens: Sequence[str], spelling: str | None) -> list[str]:
+    """The tokens of a text as `readable_token` has each, but of a character of several `🦙(1/3)`, `🦙(2/3)`.
+
+    So the tokens of one character have names that say which one it is, and which part of it each has.
+    """
+    labels = [readable_token(token, spelling) for token in tokens]
+    pieces = [(place, match) for place, label in enumerate(labels) for match in BYTE.finditer(label)]
+    start = 0
+    while spelling is not None and start < len(pieces):
+        run = _character_of(pieces[start:])
+        places = list(dict.fromkeys(place for place, _ in pieces[start : start + len(run)]))
+        if len(places) > 1:
+            character = bytes(run).decode()
+            for part, place in enumerate(places, start=1):
+                own = "".join(match[0] for at, match in pieces[start : start + len(run)] if at == place)
+                labels[place] = labels[place].replace(own, f"{character}({part}/{len(places)})", 1)
+        start += len(run) or 1
+    return labels
+
+
+def _character_of(pieces: Sequence[tuple[int, re.Match[str]]]) -> list[int]:
+    """The bytes at the start of these that are one character, next to each other; none without one."""
+    raw: list[int] = []
+    for (place, piece), (before, last) in zip(pieces[:MOST_BYTES], (pieces[0], *pieces), strict=False):
+        is_next = piece.start() == last.end() if place == before else place == before + 1
+        if raw and not is_next:
+            break
+        if raw and place != before and (piece.start() > 0 or last.end() < len(last.string)):
+            break
+        raw.append(int(piece[1], 16))
+        try:
+            bytes(raw).decode()
+        except UnicodeDecodeError:
+            continue
+        return raw
+    return []
+
+
+MOST_BYTES = 4
+"""Of a character in UTF-8."""
+
+
 def _decoded(raw: bytes) -> str:
     """The text of UTF-8, with `<0xC2>` for each byte that is no part of a whole character."""
     text = ""
@@ -60,6 +112,27 @@ def _decoded(raw: bytes) -> str:
             text += "".join(f"<0x{byte:02X}>" for byte in raw[error.start : error.end])
             raw = raw[error.end :]
     return text
+
+
+def whole_number(text: str) -> int | None:
+    """The number that a text of at most nine digits writes; None for any other text."""
+    return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else None
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises ValueError for any other text, and one nested more than 100 deep."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    if sum(text.count(mark) for mark in (b"[{" if isinstance(text, bytes) else "[{")) > MOST_DEPTH:
+        level = [value]
+        for _ in range(MOST_DEPTH):
+            inner = (item.values() if isinstance(item, dict) else item for item in level)
+            level = [item for items in inner for item in items if isinstance(item, list | dict)]
+        if level:
+            raise ValueError(TOO_DEEP)
+    return value
 
 
 def counted(count: int, name: str) -> str:
@@ -125,8 +198,8 @@ BINARY = {
         "is a database: attn results, watch and heads --store show a store, results --tidy all of it"
     ),
     b"%PDF": "is a PDF, not text: pdftotext makes text of one",
-    b"\x89PNG": "is a picture, not text",
-    b"\xff\xd8\xff": "is a picture, not text",
+    b"\x89PNG": "is a picture, not text: attn heads --image reads it",
+    b"\xff\xd8\xff": "is a picture, not text: attn heads --image reads it",
     b"PK\x03\x04": "is a zip archive, not text",
     b"\x1f\x8b": "is compressed: gunzip it first",
     b"PAR1": "is a Parquet table, not text",

@@ -199,8 +199,8 @@ class Recording:
 
     @property
     def notes(self) -> list[str]:
-        """What was changed or missed meanwhile, a line each."""
-        return self._listener.notes()
+        """What was changed, missed or left out meanwhile, a line each."""
+        return [*self.survey().notes] if self._recorder.has_heard else self._listener.notes()
 
     def survey(self) -> RecordedHeads:
         """What each head does, and the modules that were heard. UserError where no attention was."""
@@ -212,7 +212,8 @@ class Recording:
                 + (f". {missed}" if missed else "")
             )
         with reading():
-            return self._recorder.result(self._listener.counts, self.notes)
+            listener = self._listener
+            return self._recorder.result(listener.counts, listener.notes(), listener.training_steps)
 
     def report(self) -> "NotebookReport":
         """The report that `attn record` gives: it shows itself in a notebook, and `to_html()` is its page."""

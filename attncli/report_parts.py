@@ -201,13 +201,23 @@ TOP_K = 3
 
 
 def weights_report(
-    weights: NamedTensor, source: Mapping[str, Any], tokens: Sequence[str], context_tokens: Sequence[str]
+    weights: NamedTensor,
+    source: Mapping[str, Any],
+    tokens: Sequence[str],
+    context_tokens: Sequence[str],
+    *,
+    has_context: bool = False,
 ) -> Report:
     """The report of weights with axes query and key, and maybe layer and head.
 
     It has row statistics if every row is a distribution. A key counts as visible to a query if some head of
-    the layer gives it weight.
+    the layer gives it weight. Keys that are of another text, or as many others, have no positions in common
+    with the queries; without names they are numbered.
     """
+    num_queries, num_keys = weights.values.shape[-2:]
+    if (has_context or num_queries != num_keys) and not context_tokens:
+        context_tokens = [f"k{number}" for number in range(num_keys)]
+        tokens = tokens or [f"q{number}" for number in range(num_queries)]
     sizes = ", ".join(f"{axis} {size}" for axis, size in zip(weights.axes, weights.values.shape, strict=True))
     notes = [f"Weights that were computed elsewhere: {sizes}."]
     why_not = _no_distribution(weights.values)

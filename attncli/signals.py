@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do before a command runs and after it has ended: they end the process quietly.
+"""Ctrl-C, SIGTERM and a closed terminal end the process quietly before a command runs and after its end.
 
 A leaf that imports next to nothing: of a command line it is the first that is imported.
 """
@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 
-ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if os.name == "posix" else []))
+"""Systems other than POSIX have no SIGHUP, which a terminal sends as it is closed."""
 
 
 def end_quietly() -> None:

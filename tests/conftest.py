@@ -1,15 +1,18 @@
 """Shapes in signatures are checked while tests run; a fixture runs `attn` as its entry point does."""
 
 import ast
+import ctypes
 import gc
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.abc import MetaPathFinder
 from multiprocessing.process import BaseProcess
@@ -32,11 +35,23 @@ sys.dont_write_bytecode = False
 # years. Elsewhere the last digits may differ, which tests/same_text.py allows. Read as torch is imported.
 os.environ |= {"MKL_CBWR": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "1"}
 
+
+def ignore(signal_number: int, frame: object) -> None:
+    """Ignore a signal here, but not in the programs that tests start: these have its default again."""
+
+
+# A shell ignores SIGINT for what a script runs in the background, nohup SIGHUP, and programs inherit that.
+IGNORED = "SIGNALS_THAT_TESTS_IGNORE"
+ignored = [each for each in ("SIGINT", "SIGHUP") if signal.getsignal(getattr(signal, each)) is signal.SIG_IGN]
+for name in os.environ.setdefault(IGNORED, " ".join(ignored)).split():  # by pytest, and so by its workers
+    signal.signal(getattr(signal, name), ignore)
+
 # transformers compiles some hundred patterns anew for each model that it loads, more than Python keeps.
 vars(re)["_MAXCACHE"] = 2**14
 
 # Elsewhere the examples change with every run; what a machine checks before landing is the same twice.
-settings.register_profile("ci", derandomize=True)
+settings.register_profile("default", deadline=None)  # a loaded machine fails no test
+settings.register_profile("ci", derandomize=True, deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 ROOMS_OF_TENSORS = ("core", "models", "measure", "library", "toys", "commands", "report_parts")
@@ -121,6 +136,19 @@ LONGEST = [
     )
 ]
 """Files of 15 seconds and more begin first, so that at the end no worker waits long for another."""
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After the last test of a file forget what its cached functions keep: no other file asks for it."""
+    module = getattr(item, "module", None)
+    if module is None or (nextitem is not None and nextitem.path == item.path):
+        return
+    for each in vars(module).values():
+        if hasattr(each, "cache_clear") and each.__module__ == module.__name__:
+            each.cache_clear()
+    if sys.platform == "linux":  # what was freed in between others is given back to the system
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def place_of(item: pytest.Item) -> int:

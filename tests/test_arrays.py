@@ -149,15 +149,42 @@ def test_a_damaged_array_is_one_line_and_takes_no_memory(tmp_path: Path, name: s
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
-    (tmp_path / "bomb.npz").write_bytes(npz(npy((50, 1000, 1000), "|i1", bytes(50_000_000))))
+    (tmp_path / "bomb.npz").write_bytes(npz(npy((40, 1000, 1000), "|i1", bytes(40_000_000))))
     assert (tmp_path / "bomb.npz").stat().st_size < 100_000
     tracemalloc.start()
     try:
         line = line_of(tmp_path / "bomb.npz", most_bytes=10_000_000)
-        assert line == "bomb.npz: needs about 0.1 GB of memory and 0.01 GB are free"
+        assert line == "bomb.npz: needs about 0.36 GB of memory and 0.01 GB are free"
         assert tracemalloc.get_traced_memory()[1] < 5_000_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("num_arrays", [1, 30])
+def test_what_unpacks_to_far_more_than_its_file_is_refused(tmp_path: Path, num_arrays: int) -> None:
+    """However much memory is free, and whether one array is large or many are small."""
+    layers = {
+        f"blocks.{layer}.attn.hook_pattern": np.zeros((1, 90 // num_arrays, 500, 500), np.float32)
+        for layer in range(num_arrays)
+    }
+    np.savez_compressed(tmp_path / "bomb.npz", **layers)
+    tracemalloc.start()
+    try:
+        line = line_of(tmp_path / "bomb.npz", most_bytes=10**12)
+        assert line.startswith(
+            "bomb.npz: unpacks to 90 MB, more than 100 times its own size: save its arrays"
+        )
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_names_with_thousands_of_digits_are_names(tmp_path: Path) -> None:
+    name = f"blocks.{'9' * 6000}.attn.hook_pattern"
+    (tmp_path / "x.safetensors").write_bytes(safetensors_bytes({name: numbers("f4"), "other": numbers("f4")}))
+    assert line_of(tmp_path / "x.safetensors").startswith("x.safetensors: holds 2 arrays: give --array NAME")
+    (tmp_path / "y.safetensors").write_bytes(safetensors_bytes({name: numbers("f4")}))
+    assert np.array_equal(read_array(str(tmp_path / "y.safetensors")), numbers("f4"))
 
 
 def small_files() -> dict[str, bytes]:

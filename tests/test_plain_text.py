@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attncli.plain_text import LEGIBLE, LIKE, plain_text, readable_token
+from attncli.plain_text import LEGIBLE, LIKE, plain_text, readable_token, readable_tokens
 
 PACKAGE = Path(__file__).parent.parent / "attncli"
 GOLDEN = Path(__file__).parent / "views" / "tables" / "golden"
@@ -72,6 +72,21 @@ def test_a_word_that_is_written_with_joiners_stays_whole(word: str) -> None:
 )
 def test_a_token_of_a_vocabulary_reads_as_text(token: str, spelling: str | None, shown: str) -> None:
     assert readable_token(token, spelling) == shown
+
+
+@pytest.mark.parametrize(
+    ("tokens", "spelling", "shown"),
+    [
+        ("ĠðŁ ¦ Ļ Ġsat", "byte-level", "·🦙(1/3) 🦙(2/3) 🦙(3/3) ·sat"),
+        ("xÃ ¤Ã ¶y", "byte-level", "xä(1/2) ä(2/2)ö(1/2) ö(2/2)y"),
+        ("ðŁ x ¦ Ļ", "byte-level", "<0xF0><0x9F> x <0xA6> <0x99>"),
+        ("Ã Ã ¤", "byte-level", "<0xC3> ä(1/2) ä(2/2)"),
+        ("▁a <0xE1> <0x9A> <0xA0> <0xE1>", "metaspace", "·a ᚠ(1/3) ᚠ(2/3) ᚠ(3/3) <0xE1>"),
+        ("<0xC3> <0xA4>", None, "<0xC3> <0xA4>"),
+    ],
+)
+def test_tokens_of_one_character_name_it(tokens: str, spelling: str | None, shown: str) -> None:
+    assert readable_tokens(tokens.split(), spelling) == shown.split()
 
 
 @given(st.text())

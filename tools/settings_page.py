@@ -32,6 +32,12 @@ momentum: 0.1  # default
 variance: unbiased  # default
 ```
 
+A command that takes a text and is given none reads standard input: `echo "the cat sleeps" | attn self`. A
+pipe, a socket or a redirected file (`attn self < text.txt`) is read to its end, however late its text comes;
+an empty one is no text. A terminal, /dev/null and a closed stream are not read, nor is anything if the text,
+a picture or a sound is given. So a command in a `while read` loop, or in a script that itself comes through a
+pipe, needs its text as an argument, or `< /dev/null`. `--file -` reads standard input of any kind.
+
 The first table has what several commands share, then each command has its own. A name with a colon is for
 config files only. Made by `python tools/settings_page.py`.
 """

@@ -11,7 +11,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from multiprocessing import util
+from multiprocessing import parent_process, util
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from torch.nn.modules.module import register_module_forward_hook
 
 from attncli.errors import UserError
+from attncli.measure.measured_calls import RowNotes
 from attncli.measure.recorded import RecordedRuns, Recorder
 from attncli.models.listening import HeardCall, Listener, reading
 from attncli.systems import at_fork
@@ -60,7 +61,9 @@ class ListeningProcess(ABC):
         self.listener.counts.clear()
         self.listener.not_heard.clear()
         self.listener.remarks.clear()
-        self._has_heard, self._is_changed, self._is_over = False, False, False
+        self.listener.forget_steps()
+        self._has_heard, self._is_over = False, False
+        self._written: object = None
         self._due_at, self._wait = float("inf"), SECONDS_BETWEEN
         self._leave("state", "idle")
 
@@ -85,17 +88,20 @@ class ListeningProcess(ABC):
     def _take(self, call: HeardCall) -> None:
         if not self._has_heard:
             self._leave("state", "listening")
-        self._has_heard = self._is_changed = True
+            # A pool ends its workers by a signal as soon as it has their results.
+            self._due_at = time.monotonic() + (self._wait if parent_process() is None else 0.0)
+        self._has_heard = True
         self.keep(call)
-        self._due_at = min(self._due_at, time.monotonic() + self._wait)
 
     def write_if_due(self) -> None:
-        """Write what was heard, where the last time is some seconds ago."""
-        if time.monotonic() < self._due_at:
+        """Write what was heard and counted, if the last time is some seconds ago."""
+        if (begun := time.monotonic()) < self._due_at:
             return
-        self._due_at, begun = float("inf"), time.monotonic()
+        if self._written is None and parent_process() is not None and self.listener.running.stack:
+            return  # the first report has the whole call
         self._write(is_end=False)
         self._wait = max(SECONDS_BETWEEN, SHARE * (time.monotonic() - begun))
+        self._due_at = time.monotonic() + self._wait
 
     def end(self) -> None:
         """Write the report, once."""
@@ -117,12 +123,17 @@ class ListeningProcess(ABC):
             with reading():
                 if not self._has_heard:
                     self._leave("silent", "\n".join(self.listener.notes()))
-                elif self._is_changed:
-                    self._is_changed = False
+                elif (heard := self._state()) != self._written or is_end:
                     self.write(is_end=is_end)
+                    self._written = heard
         except Exception as error:
             is_ours = isinstance(error, UserError)
             self._leave("error", str(error) if is_ours else f"{type(error).__name__}: {error}")
+
+    def _state(self) -> tuple[object, ...]:
+        """How often each module was called, measured or not, and the notes and training steps so far."""
+        listener = self.listener
+        return listener.counts.total(), listener.training_steps, tuple(listener.notes())
 
     def file(self, suffix: str) -> Path:
         """A file of this process, by which its parent knows what it is."""
@@ -150,7 +161,8 @@ class ProcessOfReport(ListeningProcess):
         from attncli.settings.record import RecordSpec
         from attncli.views import Display, load_view
 
-        survey = self.recorder.result(self.listener.counts, self.listener.notes())
+        listener = self.listener
+        survey = self.recorder.result(listener.counts, listener.notes(), listener.training_steps)
         report = report_of(self.recorder, survey, RecordSpec.model_validate(self.settings["spec"]))
         part = self.file("part")
         with part.open("wb") as stream:
@@ -171,6 +183,7 @@ class ProcessOfRuns(ListeningProcess):
         self.runs = runs
         self._last: WrittenRun | None = None
         self._num_written, self._num_lost, self._reason = 0, 0, ""
+        self._row_notes = RowNotes()
         super().begin_again()
 
     def keep(self, call: HeardCall) -> None:
@@ -183,7 +196,7 @@ class ProcessOfRuns(ListeningProcess):
         assert self.runs is not None, "it has begun"
         if is_end:
             self.runs.end()
-            self._leave("notes", "\n".join(self.listener.notes()))
+            self._leave("notes", "\n".join([*self.listener.notes(), *self._row_notes.lines()]))
             if self._num_lost:
                 self._leave("lost", f"{self._num_lost} {self._reason}")
             return
@@ -206,6 +219,7 @@ class ProcessOfRuns(ListeningProcess):
         from attncli.runs.recorded_runs import as_bytes
 
         run = self._run_of(recorder, self._num_written + 1)
+        self._row_notes.add(recorder.row_notes())
         try:
             with self.file("runs").open("ab") as file:
                 end = file.tell()

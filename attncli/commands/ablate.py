@@ -10,6 +10,7 @@ from attncli.arguments import head_name, head_names
 from attncli.core.names import EFFECTS
 from attncli.errors import UserError
 from attncli.plain_text import counted
+from attncli.records.columns import few_notes
 from attncli.settings.fields import (
     Contradictions,
     Everyday,
@@ -84,7 +85,7 @@ class AblateSpec(SurveyTextSpec, ImageSpec, SoundSpec):
     )
     next_steps = ("--method mean", "--texts FILE", "-o page.html")
     group = "Heads"
-    heading_keys = ("file", "model", "method", "seed")
+    heading_keys = ("file", "model", "method", "answer", "against", "seed")
 
     heads: Annotated[HeadNamesOrAll, Everyday("the heads that are taken out, or all")] = Field(
         [EVERY_HEAD], description="the heads that are taken out, as LAYER:HEAD, or all, each by itself"
@@ -432,6 +433,7 @@ def _notes(
     ]
     if len(readings) > 1:
         notes.append("Means over the texts, with 95 % intervals (Student's t).")
+    notes += few_notes(len(readings))
     return notes
 
 

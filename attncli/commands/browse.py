@@ -25,10 +25,10 @@ from attncli.commands.command import (
 )
 from attncli.commands.experiment import errors_at
 from attncli.commands.output import first_words, progress_line
-from attncli.commands.show import ARRAY_FLAGS, opened
+from attncli.commands.show import ARRAY_FLAGS, opened, refuse_what_is_only_written
 from attncli.core.names import EFFECTS, PLACE
 from attncli.errors import UserError
-from attncli.plain_text import note, readable_token
+from attncli.plain_text import note, readable_tokens
 from attncli.report import Report
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, checked_spec
@@ -89,6 +89,7 @@ def check_terminal() -> None:
 
 def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None]) -> tuple[Report, ...]:
     """The reports of a file. Raises UserError for flags of a model."""
+    refuse_what_is_only_written(file, "browse")
     refuse_given(flags, f"is for a model: {file} holds what was computed")
     return opened(file, **arrays).reports
 
@@ -168,7 +169,7 @@ class OpenModel:
             (rank, row) for rank, row in enumerate(result.ranked(), 1) if row.name == result.head
         )
         spelling, tokens = pretrained.spelling_of(self.reading.text), self.reading.text.tokens
-        labels = [token if spelling is None else readable_token(token, spelling) for token in tokens]
+        labels = readable_tokens(tokens, spelling)
         return Addition(
             pretrained.text_of(result.ids) or pretrained.labels(result.ids)[0],
             result.parts.logit,

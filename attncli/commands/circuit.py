@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from attncli.arguments import head_name_without_stack
 from attncli.core.names import HEAD_PATTERNS
 from attncli.plain_text import counted
+from attncli.records.columns import few_notes
 from attncli.report import Report
 from attncli.settings.fields import Contradictions, Everyday, contradiction
 from attncli.settings.models import SurveyTextSpec
@@ -23,9 +24,11 @@ else:
     PatternName = Literal[tuple(HEAD_PATTERNS)]
 
 SHARE_NOTE = (
-    "K, Q: the share of a head's score, beyond that of an average key, that an earlier head wrote on the key "
-    "(query); V: of its output. strength: times the head's mean weight beyond the first key."
+    "share: K, Q: of a head's score, beyond that of an average key, what an earlier head wrote on the key "
+    "(query); V: of its output. "
 )
+LOGIT_NOTE = "logit: what reaches the likeliest next token's logit through the edge."
+STRENGTH_NOTE = "strength: the share times the head's mean weight beyond the first key."
 WEIGHTS_NOTE = (
     "K-, Q- and V-composition, ||W1 W2|| / (||W1|| ||W2||): Elhage et al. 2021. Norms' gains belong to W2, "
     "rotations are left out."
@@ -138,9 +141,15 @@ def _report(
         Texts(tokens, token_spelling=pretrained.spelling_of(readings[0].text)),
         {},
         result,
-        [*of_texts, *shipped_notes(spec), *(note for note in result.notes if note != result.unshown), *notes],
+        [
+            *of_texts,
+            *few_notes(len(readings)),
+            *shipped_notes(spec),
+            *(note for note in result.notes if note != result.unshown),
+            *notes,
+        ],
         about=f"{pretrained.name}: which heads feed which, on {on}.",
-        how_to_read=SHARE_NOTE,
+        how_to_read=SHARE_NOTE + (LOGIT_NOTE if "logit" in result.edges.cells else STRENGTH_NOTE),
     )
     return replace(report, missing=result.unshown)
 

@@ -1,17 +1,20 @@
 """Commands and their parameters as plain data; the flags that commands share, and those of settings."""
 
+import io
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from stat import S_ISCHR
 from typing import Any, get_origin
 
 from pydantic.fields import FieldInfo
 
 from attncli.errors import UserError, must_be_one_of
-from attncli.plain_text import note
+from attncli.files import stdin_bytes
+from attncli.plain_text import MAX_DIGITS, note, whole_number
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import (
@@ -20,6 +23,7 @@ from attncli.settings.fields import (
     Given,
     NoFlag,
     Spec,
+    checked_spec,
     current,
     flag_name,
     in_words_of,
@@ -27,7 +31,7 @@ from attncli.settings.fields import (
     other_names,
 )
 from attncli.settings.text import PATH_KEYS
-from attncli.systems import terminal_size
+from attncli.systems import is_readable_within, terminal_size
 from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
 
 
@@ -196,7 +200,6 @@ def is_file(name: str) -> bool:
 
 
 MAX_PRECISION = 15
-MAX_DIGITS = 9
 COLORS = ("auto", "always", "never", *COLOR_DEPTHS[1:])
 
 # The flags of every command that shows reports; help groups them.
@@ -299,9 +302,8 @@ def checked_display(
     if scale_colors is not None:
         refuse_unknown("--scale-colors", scale_colors, SCALES)
     parts = [part.strip() for text in show for part in text.split(",")]
-    if precision is not None and (
-        not precision.isdecimal() or len(precision) > MAX_DIGITS or int(precision) > MAX_PRECISION
-    ):
+    digits = whole_number(precision or "0")
+    if digits is None or digits > MAX_PRECISION:
         raise UserError(
             f"--precision: must be a whole number from 0 to {MAX_PRECISION} (got {precision:.60})"
         )
@@ -315,14 +317,14 @@ def checked_display(
     )
     if precision is None:
         return display
-    return replace(display, precision=int(precision), screen_precision=int(precision))
+    return replace(display, precision=digits, screen_precision=digits)
 
 
 def width(is_terminal: bool) -> int | None:
     """The columns to fill: COLUMNS, else the terminal's, else as many as needed."""
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and int(columns) > 0:
-        return int(columns)
+    if number := whole_number(columns):
+        return number
     return terminal_size(sys.stdout.fileno()).columns if is_terminal else None
 
 
@@ -334,8 +336,7 @@ def height(is_terminal: bool) -> int | None:
     if not is_terminal:
         return None
     lines = os.environ.get("LINES", "")
-    given = int(lines) if lines.isdecimal() else 0
-    known = given or terminal_size(sys.stdout.fileno()).lines
+    known = whole_number(lines) or terminal_size(sys.stdout.fileno()).lines
     return max(known - 1, 1) if known else None
 
 
@@ -428,6 +429,54 @@ def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict
         if from_flags.keys() & group:
             given = {key: value for key, value in given.items() if key not in group}
     return given | from_flags
+
+
+# The settings that choose the input. Without any of them the text may come from standard input.
+TEXT_KEYS = frozenset((*ALTERNATIVES[0], "probe", "image", "sound"))
+WAIT_SECONDS = 1
+"""When WAITING is printed; the text is waited for all the same."""
+WAITING = "stdin: waiting for its text (a text on the command line, or < /dev/null, would not wait)"
+
+
+def has_piped_text() -> bool:
+    """Whether standard input holds a text: a pipe, a socket or a redirected file that is not empty.
+
+    A terminal, /dev/null or another device, and a closed stream are not read. Everything else is waited for
+    until its first byte or its end, however late these come, and nothing is consumed. Raises UserError for
+    a stream that cannot be read.
+    """
+    try:
+        file = sys.stdin.fileno()
+        mode = os.fstat(file).st_mode
+    except (AttributeError, OSError, ValueError):  # closed by the caller, or not a file
+        return False
+    if S_ISCHR(mode):
+        return False
+    try:
+        if not is_readable_within(file, WAIT_SECONDS):
+            print(WAITING, file=sys.stderr, flush=True)
+        stream = stdin_bytes()
+        return isinstance(stream, io.BufferedReader) and bool(stream.peek(1))
+    except OSError as error:
+        raise UserError(f"stdin: cannot be read: {error.strerror}") from None
+
+
+def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str, Given]:
+    """The settings, with the text on standard input if they give no text and can be combined with one.
+
+    Wrong settings are reported before anything is waited for.
+    """
+    key = "file" if "file" in spec_class.model_fields else spec_class.argument
+    if key not in ("file", "texts") or given.keys() & TEXT_KEYS:
+        return given
+    piped = given | {key: Given("-", "stdin")}
+    try:
+        checked_spec(spec_class, piped)
+    except UserError:
+        if key == "file":  # the command needs no text, or is wrong without one, too
+            checked_spec(spec_class, given)
+            return given
+    return piped if has_piped_text() else given
 
 
 def note_number_of_head(spec_class: type[Spec], flags: Mapping[str, Any]) -> None:

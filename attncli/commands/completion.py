@@ -11,6 +11,7 @@ from attncli.commands.command import HEAD_KEYS, Parameter
 from attncli.errors import RunError, UserError
 from attncli.models.folder import GGUF, SHIPPED_MODEL, local_model, models_in_packages, read_config
 from attncli.models.weight_headers import ARCHITECTURE, gguf_header
+from attncli.plain_text import whole_number
 
 TEXT_PARTS = ("text_config", "decoder", "llm_config")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
@@ -110,9 +111,9 @@ def whole_words_in_bash() -> Iterator[None]:
     Raises UserError where it says no words, or not which of them.
     """
     words, number = os.environ.get("COMP_WORDS", "").split("\n"), os.environ.get("COMP_CWORD", "")
-    if not number.isdecimal():
-        raise UserError(f"COMP_CWORD: must be the number of a word (got {number})")
-    current = int(number)
+    current = whole_number(number)
+    if current is None:
+        raise UserError(f"COMP_CWORD: must be the number of a word (got {number:.60})")
     last = words[current] if current < len(words) else ""
     while ":" in words[2 : current + 1]:
         place = words.index(":", 2)

@@ -4,6 +4,7 @@ from attncli.library import examples
 from attncli.models.pretrained import Pretrained
 from attncli.models.text_files import ManyTexts, TextLine
 from attncli.plain_text import counted
+from attncli.records.columns import few_notes
 from attncli.report import Report
 from attncli.report_parts import WORDS_NOTE, build_report
 from attncli.settings.heads import HeadsSpec
@@ -28,7 +29,7 @@ def report_examples(spec: HeadsSpec, many: ManyTexts[TextLine], pretrained: Pret
         Texts(),
         {},
         result,
-        [*([WORDS_NOTE] if spec.words else []), *result.notes],
+        [*([WORDS_NOTE] if spec.words else []), *few_notes(result.num_texts), *result.notes],
         about=f"{pretrained.name}, head {spec.head}: {spec.sort}, "
         f"mean over {counted(result.num_texts, 'text')}.",
         how_to_read=HOW_TO_READ,

@@ -1,14 +1,11 @@
 """A command for an experiment: its flags are the settings of its Spec."""
 
-import io
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from stat import S_ISFIFO, S_ISREG
 from typing import TYPE_CHECKING, Any, cast
 
 from attncli.commands.command import (
@@ -29,6 +26,7 @@ from attncli.commands.command import (
     option,
     setting_options,
     store_errors,
+    with_piped_text,
 )
 from attncli.commands.mistakes import CHECKPOINTS, unquoted
 from attncli.commands.output import Destination, checked_store, first_words, progress_line
@@ -42,11 +40,11 @@ from attncli.errors import (
     UserError,
     forget_stdout,
 )
+from attncli.models.text_files import KINDS_OF_FILES
 from attncli.plain_text import note, plain_text
 from attncli.settings import SPECS
 from attncli.settings.config_file import resolved_yaml
 from attncli.settings.fields import (
-    ALTERNATIVES,
     ExplainSpec,
     Given,
     Spec,
@@ -56,7 +54,7 @@ from attncli.settings.fields import (
     with_maps,
 )
 from attncli.settings.text import names_file
-from attncli.systems import is_readable_within, shell_line
+from attncli.systems import shell_line
 
 if TYPE_CHECKING:
     from attncli.commands.separate import SeparateSpec
@@ -65,11 +63,7 @@ if TYPE_CHECKING:
     from attncli.settings.heads import HeadsSpec
 
 
-# The settings that choose the input. Without any of them the text may come from a pipe.
-TEXT_KEYS = frozenset((*ALTERNATIVES[0], "context_file", "probe", "image", "sound"))
 MAX_METAVAR = 30
-WAIT_SECONDS = 0.5
-"""How long a pipe may stay silent: some never send anything and never end."""
 SHOW_CONFIG = flag("--show-config", "Print the resolved settings, each with its origin, and exit.")
 
 
@@ -111,30 +105,6 @@ def errors_at(spec: Spec, given: dict[str, Given], config: str | None) -> Iterat
         ]
         error.lines = tuple(lines)
         raise
-
-
-def has_piped_text() -> bool:
-    """Whether a pipe or a redirected file has text to read, without consuming it.
-
-    A pipe that is still silent after half a second is ignored, with a line on standard error.
-    """
-    try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # closed by the caller, or not a file
-        return False
-    if not (S_ISFIFO(mode) or S_ISREG(mode)):
-        return False
-    if not is_readable_within(sys.stdin.fileno(), WAIT_SECONDS):
-        print("stdin: no text came within half a second, so it is not read; --file - waits", file=sys.stderr)
-        return False
-    stream = sys.stdin.buffer
-    return isinstance(stream, io.BufferedReader) and bool(stream.peek(1))
-
-
-def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str, Given]:
-    """The settings, with the text waiting on standard input where they give no text."""
-    needs_text = "file" in spec_class.model_fields and not given.keys() & TEXT_KEYS
-    return given | {"file": Given("-", "stdin")} if needs_text and has_piped_text() else given
 
 
 class Expected:
@@ -223,13 +193,20 @@ def run_experiment(
 LONG_DASHES = ("\N{EN DASH}", "\N{EM DASH}")
 
 
-def refuse_file_name(text: str) -> None:
-    """Raise UserError for the name of a file where a text is meant, or for a flag with a long dash."""
+def refuse_file_name(text: str, keys: Iterable[str] = ()) -> None:
+    """Raise UserError for the name of a file where a text is meant, or for a flag with a long dash.
+
+    `keys` are the settings of the command, which may read pictures or sound.
+    """
     if text.startswith(LONG_DASHES):
         flag = f"--{text.lstrip(''.join(LONG_DASHES))}"
         raise UserError(f"{text:.60}: begins with a long dash, and a flag with two short ones: {flag:.60}")
     path = Path(text)
     if path.suffix and not any(map(str.isspace, text)) and path.is_file():
+        for key, kind in KINDS_OF_FILES.items():
+            if kind.is_one(path):
+                by = f"--{key} {text}" if key in keys else f"attn heads --{key} {text}"
+                raise UserError(f"{text}: is a {kind.name}: {by} --model MODEL reads it")
         reads = "--config" if path.suffix in (".yaml", ".yml") else "--file"
         advice = f"{reads} {text} reads it, --sentence {text} takes its name as the text"
         raise UserError(f"{text}: is a file: {advice}")
@@ -278,7 +255,7 @@ def command(
                     f"{flag_name(key)}: cannot be combined with the argument ({argument}): give one"
                 )
             if key == "sentence":
-                refuse_file_name(argument)
+                refuse_file_name(argument, fields)
             flags[key] = argument
         destination = {
             parameter.name: values[parameter.name] for parameter in output_flags if parameter.is_passed

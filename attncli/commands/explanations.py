@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.errors import UserError
 from attncli.plain_text import counted
+from attncli.records.columns import few_notes
 from attncli.records.explanations import ComparedWays, Explanations, LearnedWeights
 from attncli.records.values import NamedTensor
 from attncli.report import PictureMaps, PictureRow, Report
@@ -206,7 +207,11 @@ def report_comparison(
         Texts(),
         {},
         result,
-        [*_refused(result), *result.notes],
+        [
+            *few_notes(result.num_prompts, "picture" if is_picture else "prompt"),
+            *_refused(result),
+            *result.notes,
+        ],
         about=f"{pretrained.name}: {counted(result.num_prompts, 'picture' if is_picture else 'prompt')}, on "
         f"average {result.mean_sources:.1f} {'cells' if is_picture else 'sources'} and "
         f"{result.mean_tokens:.0f} tokens.",

@@ -28,7 +28,7 @@ from attncli.commands.command import (
     width,
 )
 from attncli.commands.pager import walk
-from attncli.errors import DONE, FAILED, INTERRUPTED, UserError, WriteError
+from attncli.errors import DONE, FAILED, INTERRUPTED, UserError, WriteError, alike
 from attncli.saved import read_reports
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.layout import Screen
@@ -92,6 +92,8 @@ def lesson(which: str) -> Lesson:
     named = [each for each in every if word in each.name] or [
         each for each in every if word in each.title.lower()
     ]
+    if not named and (meant := alike(word, [each.name for each in every])):
+        named = [each for each in every if each.name == meant]
     near = [f"{each.number} {each.name}" for each in named if len(word) > 2]
     listed = near[0] if len(near) == 1 else f"one of {', '.join(near) or f'1 to {len(every)}'}"
     raise UserError(f"lesson: none is called {which:.60}: give {listed} (attn lesson lists all)")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from attncli.errors import TRUTHS, UserError, alike, synonym
 from attncli.systems import shell_line
+from attncli.views import VIEWS
 
 Flags = Mapping[str, str | None]
 """The flags of a command, each with what help calls its value; None for a switch."""
@@ -52,6 +53,7 @@ ADVICE = {
     "quiet": "progress and notes are on standard error: 2>/dev/null leaves them out",
     "silent": "progress and notes are on standard error: 2>/dev/null leaves them out",
     "verbose": "--debug shows where an error comes from",
+    "v": "attn --version prints the version, and --debug shows where an error comes from",
     "V": "attn --version prints the version",
     "version": "attn --version prints the version",
     "trust_remote_code": "leave it out, no code that comes with a model is run",
@@ -183,6 +185,9 @@ def _too_many(more: str, args: Sequence[str], command: str, flags: Flags, argume
         names = [*takewhile(lambda arg: not arg.startswith("-"), args[args.index(CHECKPOINTS) + 1 :])]
         if len(names) > 1:
             return unquoted(names)
+    for flag, value in pairwise(args):
+        if flag in flags and flags[flag] is None and value == more and value.lower() in TRUTHS:
+            return _takes_no_value(flag, value, flags)
     is_too_much = f"{more[:MOST_SHOWN]}: is one argument too many"
     if "--sentence" not in flags:
         return f"{is_too_much}: attn {command} takes {' and '.join(arguments) or 'flags alone'}"
@@ -220,6 +225,10 @@ def _unknown_flag(
     value = NO_VALUE if following.startswith("-") else following
     if (command, word) in ELSEWHERE:
         return f"{is_none}, which {ELSEWHERE[command, word].format(value=value)}"
+    if word == "v":
+        return f"{is_none}: {ADVICE[word]}"
+    if word in VIEWS and "--format" in flags:
+        return f"{is_none}: --format {word} writes it"
     if meant := synonym(word, flag_of_word):
         alone = ", without a value" if flags[flag_of_word[meant]] is None and value != NO_VALUE else ""
         return f"{is_none}: did you mean {flag_of_word[meant]}{alone}?"

@@ -19,7 +19,6 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from attncli.commands.command import (
     CLEAR,
-    MAX_DIGITS,
     can_walk,
     checked_display,
     color_depth,
@@ -30,8 +29,9 @@ from attncli.commands.command import (
 from attncli.commands.forecast import Forecast
 from attncli.core.progress import Stage
 from attncli.errors import ClosedPipe, RunError, UserError, WriteError, readable_bytes
+from attncli.files import STORE_SUFFIXES
 from attncli.models.folder import local_model, stored_bytes
-from attncli.plain_text import plain_text
+from attncli.plain_text import plain_text, whole_number
 from attncli.settings import SPECS
 from attncli.systems import (
     NO_LINK,
@@ -263,9 +263,10 @@ def checked_step(step: str | None, view: str, display: Display) -> int | None:
         raise UserError(f"--step: {view} does not show one step alone; it is for {readable}")
     if display.show:
         raise UserError("--step: cannot be combined with --show: give one")
-    if not step.isdecimal() or len(step) > MAX_DIGITS or int(step) == 0:
+    number = whole_number(step)
+    if not number:
         raise UserError(f"--step: must be the number of a step, from 1 (got {step:.60})")
-    return int(step)
+    return number
 
 
 def with_step(reports: "Iterable[Report]", step: int | None) -> "Iterator[Report]":
@@ -529,6 +530,11 @@ def chosen_format(
         return format
     if path is None:
         return default
+    if suffix in STORE_SUFFIXES:
+        raise UserError(
+            f"-o {path}: is a store, which keeps many runs: attn batch FILE.yaml -o {path} writes one, and "
+            f"attn heads --texts FILE -o {path}"
+        )
     if suffix not in suffixes:
         raise UserError(f"-o {path}: the suffix must be one of {', '.join(suffixes)}, or give --format")
     return suffixes[suffix]

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import join
-from shutil import copy
 from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
@@ -34,7 +33,7 @@ from attncli.commands.command import (
 )
 from attncli.commands.output import Destination, checked_store
 from attncli.errors import DONE, FAILED, UserError, WriteError, reason_of
-from attncli.plain_text import counted, note
+from attncli.plain_text import counted, note, whole_number
 from attncli.records.recordings import RecordedHeads
 from attncli.report import Report
 from attncli.runs.recorded_runs import RunsIntoStore
@@ -139,8 +138,8 @@ def _calls(value: str | None, default: int | str) -> int | str:
         return default
     if value in ("all", "last"):
         return value
-    if value.isdecimal() and 0 < int(value) <= 10**9:
-        return int(value)
+    if number := whole_number(value):
+        return number
     raise UserError(f"--calls: must be a number of calls, all or last (got {value:.60})")
 
 
@@ -148,19 +147,20 @@ def _heads(values: Sequence[str]) -> dict[str, int]:
     heads = {}
     for value in values:
         pattern, _, number = value.rpartition("=")
-        if not pattern or not number.isdecimal() or not 0 < int(number) <= 10**6:
+        if not pattern or not 0 < (count := whole_number(number) or 0) <= 10**6:
             raise UserError(f"--heads: must be a pattern and a number, as '*.attn=8' (got {value:.60})")
-        heads[pattern] = int(number)
+        heads[pattern] = count
     return heads
 
 
 def _grid(value: str | None) -> tuple[int, int] | None:
     if value is None:
         return None
-    rows, _, columns = value.lower().replace("×", "x").partition("x")
-    if not (rows.isdecimal() and columns.isdecimal() and 0 < int(rows) * int(columns) <= 10**6):
+    sizes = value.lower().replace("×", "x").partition("x")[::2]
+    rows, columns = (whole_number(size) or 0 for size in sizes)
+    if not 0 < rows * columns <= 10**6:
         raise UserError(f"--grid: must be rows x columns, as 14x14 (got {value:.60})")
-    return int(rows), int(columns)
+    return rows, columns
 
 
 def record(
@@ -328,9 +328,7 @@ def _run(program: Sequence[str], folder: Path, meanwhile: Callable[[], None] | N
     `meanwhile` is called now and then until it has ended.
     """
     package = Path(__file__).parents[1]
-    start = folder / "start"
-    start.mkdir()
-    copy(package / "child" / "sitecustomize.py", start)
+    start = package / "child" / "start"
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(start), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -431,6 +429,9 @@ def _broken(report: Report, expectations: Expectations) -> Iterator[str]:
         if row.nan_texts:
             texts = f"{row.nan_texts} of {counted(row.texts, 'text')}"
             yield f"expected numbers: got NaN in {texts} of {row.module}"
+        elif row.nan_padding:
+            rows = counted(row.nan_padding, "row")
+            yield f"expected numbers: got NaN in {rows} of padding of {row.module}"
 
 
 def _why_nothing(folder: Path, spec: RecordSpec) -> str:

@@ -10,8 +10,11 @@ import numpy as np
 import torch
 
 from attncli.commands.surveys import INTERVALS_NOTE, sinks_of
+from attncli.core.names import HEAD_STATISTICS
 from attncli.plain_text import counted
+from attncli.records.columns import few_notes
 from attncli.records.recordings import RecordedHeads
+from attncli.records.surveys import SurveyedHead
 from attncli.report import Box, NamedTensor, Picture, Report
 from attncli.report_parts import versions
 from attncli.runs.report_values import values_of
@@ -34,10 +37,10 @@ def report_of(recorder: "Recorder", survey: RecordedHeads, spec: RecordSpec | No
     axes = ("query", "key") if "weights" in maps else ("query_block", "key_block")
     tensors = {name: NamedTensor(("layer", "head", *axes), kept) for name, kept in maps.items()}
     # Of blocks of a picture nobody could say where they lie.
-    names = recorder.names_of(first.num_queries) if stack == "self" else ()
+    names = recorder.names_on_maps() if stack == "self" else []
     pictures: tuple[Picture, ...] = ()
     queries: list[str] = []
-    if recorder.grid is not None and spec.image is not None and names:
+    if recorder.grid is not None and spec.image is not None and len(names) == first.num_queries:
         pictures = (_picture(spec.image, recorder.grid, len(names)),)
         looks, queries = _looks(maps, names, recorder.grid)
         tensors |= looks
@@ -57,7 +60,18 @@ def report_of(recorder: "Recorder", survey: RecordedHeads, spec: RecordSpec | No
 
 
 def values_of_run(survey: RecordedHeads, spec: RecordSpec) -> tuple[StoredColumns, np.ndarray]:
-    """The columns and the numbers that a store keeps of a run."""
+    """The columns and the numbers that a store keeps of a run.
+
+    A store has one number per head: none for heads of modules with weights that are not numbers.
+    """
+    undefined = {(row.stack, row.layer) for row in survey.modules if row.nan_texts}
+    rows = zip(survey.heads.column("stack"), survey.heads.column("layer"), strict=True)
+    has_none = np.array([(stack, int(layer)) in undefined for stack, layer in rows])
+    if has_none.any():
+        cells = dict(survey.heads.cells)
+        for name in cells.keys() & {*HEAD_STATISTICS}:
+            cells[name] = np.where(has_none, np.nan, survey.heads.numbers(name))
+        survey = replace(survey, heads=SurveyedHead.table(**cells))
     return values_of(Report(spec.experiment, _settings(spec), {}, result=_with_sinks(survey)))
 
 
@@ -82,7 +96,9 @@ def about_recording(survey: RecordedHeads, spec: RecordSpec) -> str:
 
 def _notes(survey: RecordedHeads, stack: str, unmapped: Sequence[str], spec: RecordSpec) -> list[str]:
     """What was measured of how many calls, and what the maps are of."""
-    notes = [INTERVALS_NOTE.format(kind="text")] if survey.intervals else []
+    notes = []
+    if survey.intervals:
+        notes = [INTERVALS_NOTE.format(kind="text"), *few_notes(survey.num_texts)]
     more = sum(row.calls - row.measured for row in survey.modules)
     if more > 0:
         which = (

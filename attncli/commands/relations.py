@@ -44,5 +44,5 @@ def report_relations(
 
 def _unaligned(count: int) -> list[str]:
     relations = "1 relation is" if count == 1 else f"{count:,} relations are"
-    why = "left out, of words without tokens of their own, or that were cut off."
+    why = "left out: inside one written word, of words without tokens of their own, or cut off."
     return [f"{relations} {why}"] if count else []

@@ -273,6 +273,8 @@ HELD_OUT_NOTE = (
     "AUROC: the chance that a text with {positive} scores above one without. Each group is tested by what "
     "was fitted without it; intervals are over its texts, not over groups to come."
 )
+FEW_OF_A_KIND = 50
+"""Below this many, intervals of differences cover in under 94 of 100 cases."""
 P_NOTE = "p is corrected for all {count:,} statistics by {permutations:,} permutations of labels."
 MAP_NOTE = "weights: what head {head} looks at in text {text}, which is misclassified by most."
 SHARED_NOTE = "The texts of {group}, which alone has its label, are dealt to all groups."
@@ -280,6 +282,8 @@ SHARED_NOTE = "The texts of {group}, which alone has its label, are dealt to all
 
 def _notes(spec: SeparateSpec, result: "SeparatedTexts") -> Iterator[str]:
     yield HELD_OUT_NOTE.format(positive=result.fitted[0].positive)
+    if min(min(row.positive, row.texts - row.positive) for row in result.by_group) < FEW_OF_A_KIND:
+        yield "Few texts of a kind in a group: intervals of differences are too narrow."
     yield P_NOTE.format(count=result.num_features, permutations=result.num_permutations)
     if result.shared is not None:
         yield SHARED_NOTE.format(group=result.shared)
@@ -298,12 +302,13 @@ def _report_of_scores(
         pretrained, spec.texts, spec.apply, label=spec.label, truncate=spec.truncate, progress=progress
     )
     about = f"{pretrained.name}: {counted(result.num_texts, 'text')}"
-    if result.measured:
-        hits, false_alarms = result.measured.hits, result.measured.false_alarms
-        assert result.measured.auroc is not None and hits is not None and false_alarms is not None
-        between = _between(result.measured.lower, result.measured.upper, " ({})")
-        rates = f"{hits:.0%} hits, {false_alarms:.0%} false alarms"
-        about = f"On these texts: AUROC {result.measured.auroc:.2f}{between}; {rates}."
+    if measured := result.measured:
+        between = _between(measured.lower, measured.upper, " ({})")
+        auroc = "" if measured.auroc is None else f"AUROC {measured.auroc:.2f}{between}; "
+        rates = (("hits", measured.hits), ("false alarms", measured.false_alarms))
+        told = ", ".join(f"{rate:.0%} {name}" for name, rate in rates if rate is not None)
+        alike = "" if auroc else f", all of them {'positive' if measured.hits is not None else 'negative'}"
+        about = f"On these texts{alike}: {auroc}{told}."
     notes = ["margin: the score less the threshold; above 0 is positive.", *result.notes]
     return build_report(spec, Texts(), {}, result, notes, about=about)
 

@@ -62,7 +62,10 @@ def opened_model(spec: HeadsSpec, given: Mapping[str, Given]) -> "ServedModel":
 
     check_before_reading(spec)
     with progress_line() as progress:
-        progress.begin(first_words([spec.model_source()]))
+        words = first_words([spec.model_source()])
+        progress.begin(words)
+        if not sys.stderr.isatty():  # a log, where a server is silent for as long as it reads
+            print(f"{words}: the link follows", file=sys.stderr, flush=True)
         page_of(spec)
         quiet_transformers()  # its messages would stand between the lines of the server
         pretrained = model_of(spec, progress, with_head=True)

@@ -8,8 +8,8 @@ from typing import Any
 from attncli.arrays import (
     checked_weights,
     is_array_file,
-    read_array,
     read_tokens,
+    read_weights,
     strongest_sequence,
     tokens_beside,
 )
@@ -17,6 +17,8 @@ from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, opt
 from attncli.commands.output import Destination
 from attncli.errors import UserError, available_bytes
 from attncli.files import STDIN
+from attncli.models.text_files import PICTURE_SUFFIXES
+from attncli.plain_text import whole_number
 from attncli.saved import SavedReports, read_array_report, read_reports
 from attncli.views import SUFFIXES
 
@@ -82,6 +84,8 @@ def refuse_what_is_only_written(file: str, use: str = "show") -> None:
         if stream.read(64).lstrip()[:1] == b"{":
             return
     read = f"save the report as JSON too (-o {path.stem}.json) and {use} that"
+    if use == "browse" and path.suffix.lower() in PICTURE_SUFFIXES:
+        read += f"; --image {file} --model MODEL shows where a model looks in a picture"
     raise UserError(f"{file}: no report can be read from {path.suffix.lower()}: {read}")
 
 
@@ -94,7 +98,13 @@ def opened(
     most_bytes = available_bytes()
     if file == STDIN or not is_array_file(file):
         refuse_given(flags, f"is for arrays (.npz, .npy, .safetensors, .pt), and {file} is not one")
-        return read_reports(file, most_bytes=most_bytes)
+        try:
+            return read_reports(file, most_bytes=most_bytes)
+        except UserError as error:
+            if "is not UTF-8 text" not in str(error):
+                raise
+            read = "attn show reads saved reports (.json, .jsonl, .npz, .safetensors) and arrays (.npy, .pt)"
+            raise UserError(f"{file}: is no text: {read}") from None
     if array is None and (report := read_array_report(file, most_bytes=most_bytes)) is not None:
         refuse_given(flags, f"is for arrays from another tool, and {file} is a report of attn")
         return SavedReports((report,), several=False)
@@ -104,23 +114,26 @@ def opened(
         None if name is None else read_tokens(name) for name in (tokens, context_tokens)
     )
     array = strongest_sequence(file) if array is None else array
-    numbers = read_array(file, name=array, most_bytes=most_bytes)
-    if named_tokens is None:
+    numbers, has_context = read_weights(file, name=array, most_bytes=most_bytes)
+    if named_tokens is None and not has_context:
         named_tokens = tokens_beside(file, array, numbers.shape) or None
     weights = checked_weights(numbers, file, named_tokens, named_context, most_bytes=most_bytes)
     from attncli.report_parts import weights_report
 
     source = {"file": Path(file).name, "array": array}
     return SavedReports(
-        (weights_report(weights, source, named_tokens or (), named_context or ()),), several=False
+        (weights_report(weights, source, named_tokens or (), named_context or (), has_context=has_context),),
+        several=False,
     )
 
 
 def _one(saved: SavedReports, file: str, number: str) -> SavedReports:
-    count = len(saved.reports)
-    if not number.isdecimal() or int(number) >= count:
-        raise UserError(f"--report: must be below {count}, the number of reports in {file} (got {number})")
-    return SavedReports((saved.reports[int(number)],), several=False)
+    count, place = len(saved.reports), whole_number(number)
+    if place is None or place >= count:
+        raise UserError(
+            f"--report: must be below {count}, the number of reports in {file} (got {number:.60})"
+        )
+    return SavedReports((saved.reports[place],), several=False)
 
 
 def show(file: str, report: str | None, **flags: Any) -> None:

@@ -15,7 +15,7 @@ from attncli.core.names import named_head
 from attncli.errors import UserError
 from attncli.models.digests import cache_folder, content_digest
 from attncli.models.folder import local_model, weight_files
-from attncli.plain_text import counted
+from attncli.plain_text import counted, parsed_json
 from attncli.records.values import NamedTensor
 from attncli.report import Report
 from attncli.settings.fields import (
@@ -568,7 +568,7 @@ def kept_heads(spec: SourceSpec) -> list[str] | None:
     if place is None or not place.exists():
         return None
     try:
-        match json.loads(place.read_bytes()):
+        match parsed_json(place.read_bytes()):
             case {"heads": [*heads]} if all(isinstance(head, str) for head in heads):
                 return [f"{head.layer}:{head.head}" for head in map(named_head, heads)]
         raise ValueError("without heads")
@@ -591,7 +591,7 @@ def kept_weights(spec: SourceSpec) -> dict[str, float] | None:
     if place is None or not place.exists():
         return None
     try:
-        match json.loads(place.read_bytes()):
+        match parsed_json(place.read_bytes()):
             case {"weights": dict(weights)} if all(isinstance(weight, float) for weight in weights.values()):
                 heads = [named_head(str(name)) for name in weights]
                 names = [f"{head.layer}:{head.head}" for head in heads]

@@ -23,7 +23,7 @@ from attncli.measure.patterns import (
     heads_with,
 )
 from attncli.plain_text import counted
-from attncli.records.columns import Records
+from attncli.records.columns import Records, few_notes
 from attncli.records.surveys import LINEAR_OVER_TEXTS, HeadSurvey, SinkRate, Stack, SurveyedHead
 from attncli.records.values import NamedTensor
 from attncli.report import PictureMaps, Report
@@ -78,7 +78,7 @@ def report_of_totals(
     about_means = INTERVALS_NOTE.format(kind=kind)
     if totals.num_texts == 1:
         about_means = f"One {kind} has no interval, so that it names no head."
-    all_notes = [*notes_of(spec), about_means, *none, *notes]
+    all_notes = [*notes_of(spec), about_means, *few_notes(totals.num_texts, kind), *none, *notes]
     return build_report(
         spec,
         Texts(),

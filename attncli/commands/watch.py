@@ -38,6 +38,7 @@ from attncli.commands.command import (
     setting_options,
     shipped,
     width,
+    with_piped_text,
 )
 from attncli.commands.output import Destination, checked_store, progress_line
 from attncli.core.names import NamedHead, named_head
@@ -476,7 +477,7 @@ def _settings_of_steps(config: str | None, flags: dict[str, Any]) -> dict[str, G
         given[key].line(key, "is not for checkpoints") for key in NOT_FOR_CHECKPOINTS if key in given
     ]:
         raise UserError(*errors)
-    return given
+    return with_piped_text(HeadsSpec, given)
 
 
 def _check_store(kept: Path | None, fresh: bool) -> None:

@@ -10,7 +10,7 @@ from attncli.arguments import head_name
 from attncli.core.names import named_head
 from attncli.errors import UserError
 from attncli.plain_text import counted
-from attncli.records.columns import INTERVAL
+from attncli.records.columns import INTERVAL, few_notes
 from attncli.records.logits import LINEAR
 from attncli.settings.fields import (
     ONE_HEAD,
@@ -212,7 +212,7 @@ def report_many(
         Texts(token_spelling=pretrained.spelling_of(texts[0])),
         {f"contribution {stack}".strip(): grid for stack, grid in result.heads.grids("contribution").items()},
         replace(result, heads=result.ranked()[: spec.top]),
-        [MEANS, *notes] if len(readings) > 1 else notes,
+        [*([MEANS] if len(readings) > 1 else []), *few_notes(len(readings)), *notes],
         about=f"{pretrained.name}: {counted(len(result.heads), 'head')}, on {on}.",
         how_to_read=_how_to_read_many(readings[0]),
     )

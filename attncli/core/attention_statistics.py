@@ -143,7 +143,7 @@ def _expanded(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
         ) from None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AttentionStatistics:
     """Statistics of the weights p = exp(score - logsumexp), a row of them for each query.
 
@@ -205,6 +205,20 @@ class AttentionStatistics:
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.rows]
+
+    def __repr__(self) -> str:
+        """The mean and the range of each row statistic; the tensors are in the fields."""
+        shape = " x ".join(map(str, self.logsumexp.shape))
+        rows = {**self.rows, "previous_token": self.previous_token, "visible": self.visible}
+        width = max(map(len, rows))
+        lines = [f"{'':{width}}{'mean':>10}{'min':>10}{'max':>10}"]
+        for name, row in rows.items():
+            known = row[~row.isnan()].double()
+            numbers = (known.mean(), known.min(), known.max()) if known.numel() else ()
+            lines.append(f"{name:>{width}}" + "".join(f"{float(number):>10.3g}" for number in numbers))
+        parts = [f".{name}" for name, value in vars(self).items() if value is not None and name != "rows"]
+        about = f"AttentionStatistics of {shape} rows, in .rows"
+        return "\n".join([about, *lines, f"also {', '.join(parts)}"])
 
 
 def attention_statistics(

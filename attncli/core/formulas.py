@@ -112,8 +112,8 @@ class Rows:
     def entropy(self) -> Float[Tensor, "*batch query"]:
         """-sum p ln p. From a softmax log_total sum p - sum p exponent, where nothing cancels."""
         if self.softmax is None:
-            terms: Tensor = torch.special.entr(self.weights)
-            return terms.sum(dim=-1)
+            entropies: Tensor = torch.special.entr(self.weights).sum(dim=-1)
+            return entropies.masked_fill(entropies.isinf(), torch.nan)  # of a negative weight there is none
         cross = self.softmax.cross
         if cross is None:
             cross = torch.linalg.vecdot(self.weights, self.softmax.exponents)

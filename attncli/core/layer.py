@@ -263,7 +263,7 @@ class ScoreRules:
 PLAIN = ScoreRules()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AttentionLayer:
     """Query, key and value of the heads of some texts, unexpanded, and how their scores are made.
 
@@ -276,6 +276,9 @@ class AttentionLayer:
     visibility: Visibility
     scale: float
     rules: ScoreRules = PLAIN
+
+    def __repr__(self) -> str:
+        return f"<AttentionLayer {' x '.join(map(str, self.shape))}, scale {self.scale:.4g}>"
 
     @property
     def num_heads(self) -> int:

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from attncli.core.layer import Visibility
 
-HIDES = -1e4
-"""What hides a key where a mask adds it, or less: the smallest of a dtype, -1e9, -10,000."""
+HIDES = -500.0
+"""What hides a key where a mask adds it, or less: the smallest of a dtype, -1e9, -1,000 beside a bias."""
 HIDDEN_BY_A_HEAD = -1e30
 """What hides an entry from some heads alone, as a number to add to its score."""
 

@@ -319,7 +319,7 @@ def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[TilePla
                 yield TilePlace(some_texts, slice(head, min(head + heads, num_heads)), some)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GivenWeights:
     """Finished weights, from a model that gives nothing else or from another tool.
 
@@ -328,6 +328,9 @@ class GivenWeights:
 
     weights: Float[Tensor, "text head query key"]
     seen: Bool[Tensor, "#text query key"]
+
+    def __repr__(self) -> str:
+        return f"<GivenWeights {' x '.join(map(str, self.shape))}>"
 
     @cached_property
     def shape(self) -> tuple[int, int, int, int]:
@@ -396,8 +399,11 @@ def _given_tile(given: GivenWeights, block: TilePlace) -> Tile:
     seen = given.seen[block.texts if len(given.seen) > 1 else slice(None), block.queries]
     positions = torch.arange(block.queries.start, block.queries.stop, device=weights.device)
     columns = torch.arange(weights.shape[-1], device=weights.device)
-    rows = Rows(weights, seen.sum(dim=-1).unsqueeze(1), positions, columns)
-    blind = rows.visible == 0 if (rows.visible == 0).any() else None
+    visible = seen.sum(dim=-1).unsqueeze(1)
+    blind = visible == 0 if (visible == 0).any() else None
+    if blind is not None:  # a finite mask leaves weights there; what is no number stays
+        weights = weights.masked_fill(blind.unsqueeze(-1) & weights.isfinite(), 0.0)
+    rows = Rows(weights, visible, positions, columns)
     return Tile(block, slice(0, weights.shape[-1]), rows, not bool(seen.all()), blind, seen=seen)
 
 

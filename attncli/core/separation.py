@@ -1,7 +1,8 @@
 """How well numbers tell two groups apart: AUROC with its interval, what chance makes of it, effect sizes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import nan, sqrt
+from math import exp, isnan, nan
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.summaries import LEVEL
+from attncli.core.summaries import LEVEL, t_quantile
 
 QUANTILE = NormalDist().inv_cdf((1 + LEVEL) / 2)
 TIE = 1e-6
@@ -35,15 +36,56 @@ class Separation:
 
     The error is that of DeLong, DeLong & Clarke-Pearson 1988 (10.2307/2531595); NaN with one text of a group,
     where nothing is known of its variance, and where the groups do not overlap, whose placements are all 1.
+    `degrees` are those of freedom of the error: Welch 1947, Satterthwaite 1946.
     """
 
     auroc: Float[Tensor, " feature"]
     error: Float[Tensor, " feature"]
+    degrees: Float[Tensor, " feature"]
 
     def interval(self) -> tuple[Float[Tensor, " feature"], Float[Tensor, " feature"]]:
-        """The 95 % interval, AUROC -+ 1.96 errors, within 0 and 1."""
-        half = QUANTILE * self.error
-        return (self.auroc - half).clamp(min=0.0), (self.auroc + half).clamp(max=1.0)
+        """The 95 % intervals: see `auroc_interval`."""
+        ends = [auroc_interval(*each) for each in zip(*(part.tolist() for part in self.parts), strict=True)]
+        lower, upper = torch.tensor(ends, dtype=torch.float64).view(-1, 2).unbind(dim=1)
+        return lower, upper
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The AUROC, its error, and the degrees of freedom of the error."""
+        return self.auroc, self.error, self.degrees
+
+
+MOST_DEGREES = 1000
+"""From here Student's t is the normal quantile to 1.2 parts in 1,000."""
+
+
+def _quantile(degrees: float) -> float:
+    return t_quantile(max(1, int(degrees))) if degrees < MOST_DEGREES else QUANTILE
+
+
+def auroc_interval(auroc: float, error: float, degrees: float) -> tuple[float, float]:
+    """logistic(logit A -+ t error / (A (1 - A))): the 95 % interval of an AUROC, Student's t of `degrees`.
+
+    The logit keeps the ends within 0 and 1, and its errors are more nearly normal (Pepe 2003, The statistical
+    evaluation of medical tests, 5.2.4). An AUROC of 0 or 1 has no logit: 1.96 errors, within 0 and 1. NaN
+    where the error is not known.
+    """
+    if isnan(error):
+        return nan, nan
+    if not 0 < auroc < 1:
+        half = QUANTILE * error
+        return max(0.0, auroc - half), min(1.0, auroc + half)
+    odds = auroc / (1 - auroc)
+    # Beyond e^300 the odds are 0 or infinite in float64.
+    factor = exp(min(300.0, _quantile(degrees) * error / (auroc * (1 - auroc))))
+    return odds / (odds + factor), odds * factor / (1 + odds * factor)
+
+
+def mean_degrees(errors: Sequence[float], degrees: Sequence[float]) -> float:
+    """Those of a mean of independent numbers with these errors: Satterthwaite 1946 (10.2307/3002019)."""
+    squares = [error**2 for error in errors]
+    parts = sum(square**2 / of_error for square, of_error in zip(squares, degrees, strict=True))
+    return sum(squares) ** 2 / parts if parts else nan
 
 
 class Order(NamedTuple):
@@ -111,11 +153,15 @@ def _runs(ordered: Float[Tensor, "feature text"]) -> tuple[Tensor, Tensor]:
     return begins, ends
 
 
-def _error(placed: Placements) -> Float[Tensor, " feature"]:
-    variance = torch.zeros(placed.positive.shape[1], dtype=torch.float64)
+def _error(placed: Placements) -> tuple[Float[Tensor, " feature"], Float[Tensor, " feature"]]:
+    """The error of a mean of placements, and its degrees of freedom; NaN where nothing varies."""
+    variance, parts = torch.zeros(2, placed.positive.shape[1], dtype=torch.float64)
     for part in placed:
-        variance += part.var(dim=0) / len(part) if len(part) > 1 else torch.nan
-    return variance.sqrt().masked_fill(variance == 0, torch.nan)
+        of_part = part.var(dim=0) / len(part) if len(part) > 1 else torch.full_like(variance, torch.nan)
+        variance = variance + of_part
+        parts = parts + of_part.square() / (len(part) - 1 or torch.nan)
+    error = variance.sqrt().masked_fill(variance == 0, torch.nan)
+    return error, variance.square() / parts
 
 
 def error_without_variance(num_positive: int, num_negative: int) -> float:
@@ -145,15 +191,18 @@ def ranked_features(
 ) -> RankedFeatures:
     """The separation of each feature and, by the same sort, the ranks that permutations of labels take."""
     step = max(1, BYTES_AT_ONCE // (64 * len(numbers)))
-    aurocs, errors, ranks = [], [], []
+    aurocs, errors, degrees, ranks = [], [], [], []
     for part in torch.split(numbers, step, dim=1):
         order = Order.of(part)
         placed = order.placed(is_positive)
         aurocs.append(placed.positive.mean(dim=0))
-        errors.append(_error(placed))
+        error, of_error = _error(placed)
+        errors.append(error)
+        degrees.append(of_error)
         # Centred, so that float32 keeps what differs.
         ranks.append(order.by_text((order.places() - len(numbers) / 2).float()))
-    return RankedFeatures(Separation(torch.cat(aurocs), torch.cat(errors)), torch.cat(ranks))
+    every = Separation(torch.cat(aurocs), torch.cat(errors), torch.cat(degrees))
+    return RankedFeatures(every, torch.cat(ranks))
 
 
 def aurocs_of(
@@ -170,15 +219,25 @@ def aurocs_of(
 
 
 class PairedDifference(NamedTuple):
-    """AUROC of one feature minus that of another on the same texts, and its standard error (DeLong 1988)."""
+    """AUROC of one feature minus that of another on the same texts, its standard error (DeLong 1988), and the
+    degrees of freedom of the error.
+    """
 
     difference: float
     error: float
+    degrees: float
 
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval."""
-        half = QUANTILE * self.error
-        return self.difference - half, self.difference + half
+        """The 95 % interval: see `difference_interval`."""
+        return difference_interval(*self)
+
+
+def difference_interval(difference: float, error: float, degrees: float) -> tuple[float, float]:
+    """d -+ t error within -1 and 1, Student's t of `degrees`: the 95 % interval of a difference of AUROCs."""
+    if isnan(error):
+        return nan, nan
+    half = _quantile(degrees) * error
+    return max(-1.0, difference - half), min(1.0, difference + half)
 
 
 def paired_difference(
@@ -187,10 +246,8 @@ def paired_difference(
     """The difference of two AUROCs on the same texts, whose placements vary together."""
     placed = placements(torch.stack([first, second], dim=1), is_positive)
     differences = Placements(*(part[:, :1] - part[:, 1:] for part in placed))
-    variance = sum(float(part.var(dim=0)) / len(part) if len(part) > 1 else torch.nan for part in differences)
-    return PairedDifference(
-        float(differences.positive.mean()), sqrt(variance) if variance >= 0 else torch.nan
-    )
+    error, degrees = _error(differences)
+    return PairedDifference(float(differences.positive.mean()), float(error), float(degrees))
 
 
 PERMUTATIONS_AT_ONCE = 256

@@ -166,13 +166,13 @@ def _known(count: int, total: int) -> str:
 
 
 def _measured(scored: Records[AppliedScore], is_positive: Tensor) -> MeasuredDetector:
+    is_called = torch.from_numpy(scored.numbers("margin")) > 0
     if bool(is_positive.all()) or not bool(is_positive.any()):
-        return MeasuredDetector.single()
-    scores = torch.from_numpy(scored.numbers("score"))
-    result = separation(scores.unsqueeze(1), is_positive)
-    error = float(result.error[0])
-    lower, upper = (None, None) if isnan(error) else map(float, (result.interval()[0], result.interval()[1]))
-    rates = rates_of(torch.from_numpy(scored.numbers("margin")) > 0, is_positive)
+        rate = float(is_called.double().mean())
+        return MeasuredDetector.single(**{"hits" if is_positive.all() else "false_alarms": rate})
+    result = separation(torch.from_numpy(scored.numbers("score")).unsqueeze(1), is_positive)
+    lower, upper = (None if isnan(float(end)) else float(end) for end in result.interval())
+    rates = rates_of(is_called, is_positive)
     return MeasuredDetector.single(auroc=float(result.auroc[0]), lower=lower, upper=upper, **rates._asdict())
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import named_head
@@ -17,12 +17,13 @@ from attncli.core.runtime import threads_of_idle_cores
 from attncli.core.summaries import mean_interval
 from attncli.errors import UserError
 from attncli.measure.heads import NOTHING_MORE, surveyed
+from attncli.measure.logit_paths import LogitDirections, LogitPaths
 from attncli.measure.projected_heads import LINEAR
 from attncli.measure.residual_stream import PartVectors, Stream, StreamPart
 from attncli.measure.scores import call_of, seen_by
 from attncli.measure.stream_ends import Copied, ToUnembedding, copied_by, embedding_of, unembedding_of
 from attncli.models.layers import CapturedLayer
-from attncli.models.predicted import predicted_reading
+from attncli.models.predicted import NO_PLACES, predicted_reading
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.records.circuit import (
     Composition,
@@ -44,6 +45,8 @@ INTO_LINEAR = (
 )
 LEAST_SHARE = 0.01
 """Edges with a smaller share are left out: they are most."""
+LEAST_SUM = 0.1
+"""Of the largest part: parts of a smaller sum cancel, and have no shares."""
 
 
 class _Target(NamedTuple):
@@ -102,7 +105,7 @@ def head_edges(
         if not heads:
             raise UserError(f"pattern: no head of {pretrained.name} has it here (got {pattern})")
     targets: list[tuple[_Target, list[StreamPart]]] = []
-    shares, weights = _Means(), _Means()
+    shares, weights, logits = _Means(), _Means(), _Means()
     weight: dict[tuple[int, int], float] = {}
     notes: dict[str, None] = {}
     unshown = ""
@@ -111,20 +114,25 @@ def head_edges(
             stream = Stream(pretrained, reading)
             notes |= dict.fromkeys([*stream.way.notes(), *([INTO_LINEAR] if stream.linear else [])])
             unshown = stream.way.unshown
-            of_text: list[Tensor] = []
+            of_text, logits_of_text = list[Tensor](), list[Tensor]()
             targets, weight = [], {}
-            for target, parts, added, mean_weight in _targets(stream, heads, notes):
+
+            def told(share: float, number: int = number) -> None:
+                adapt()
+                if progress is not None:
+                    progress((number + share) / len(readings))
+
+            for target, parts, added, of_logit, mean_weight in _targets(stream, heads, notes, told):
                 targets.append((target, parts))
-                of_text.append(added / (float(added.sum()) or nan))
+                of_text.append(_shares(added))
+                logits_of_text.append(of_logit)
                 if target.layer is not None and target.head is not None:
                     weight[target.layer, target.head] = mean_weight
-                adapt()
-                if progress is not None and target.layer is not None:
-                    progress((number + target.layer / pretrained.num_layers) / len(readings))
             shares.add(torch.cat(of_text))
+            logits.add(torch.cat(logits_of_text))
             weights.add(torch.tensor([*weight.values()], dtype=torch.float64))
     mean_weights = dict(zip(weight, weights.means().tolist(), strict=True))
-    rows = _share_rows(targets, shares, mean_weights, has_intervals=len(readings) > 1)
+    rows = _share_rows(targets, shares, logits, mean_weights, has_intervals=len(readings) > 1)
     return HeadEdges(
         edges=_edges(rows),
         heads=_fed_heads(rows, mean_weights),
@@ -135,9 +143,16 @@ def head_edges(
     )
 
 
+def _shares(added: Float[Tensor, " part"]) -> Float[Tensor, " part"]:
+    """The shares of what parts add in their sum; nan where they cancel."""
+    total = added.sum()
+    return added / total.where(total.abs() > LEAST_SUM * added.abs().max(), nan)
+
+
 def _share_rows(
     targets: Sequence[tuple[_Target, list[StreamPart]]],
     shares: _Means,
+    logits: _Means,
     mean_weights: Mapping[tuple[int, int], float],
     *,
     has_intervals: bool,
@@ -160,18 +175,22 @@ def _share_rows(
         share=share,
         **dict(intervals),
         strength=share * np.array(weights),
+        **({} if np.isnan(logit := logits.means()).all() else {"logit": logit}),
     )
 
 
 def _edges(rows: Records[PartShare]) -> Records[PartEdge]:
-    """Those of at least LEAST_SHARE by the names of their ends, the strongest first."""
+    """Those of at least LEAST_SHARE by the names of their ends; first what most reaches the logit through."""
     is_kept = np.abs(rows.column("share")) >= LEAST_SHARE
-    order = np.argsort(-np.abs(rows.column("strength")), kind="stable")
+    by = np.abs(rows.column("logit" if "logit" in rows.cells else "strength"))
+    if "logit" in rows.cells:
+        is_kept |= by >= LEAST_SHARE * by.max(initial=0.0)
+    order = np.argsort(-by, kind="stable")
     strongest = rows.taken(order[is_kept[order]].tolist())
     cells = strongest.cells
     parts = map(StreamPart, cells["kind"], cells["from_layer"], cells["from_head"])
     heads = zip(cells["layer"], cells["head"], strict=True)
-    columns = ("side", "share", "share_low", "share_high", "strength", "from_layer", "from_head")
+    columns = ("side", "share", "share_low", "share_high", "strength", "logit", "from_layer", "from_head")
     return PartEdge.table(
         **{"from": [part.name for part in parts]},
         to=["logits" if layer is None else f"{layer}:{head}" for layer, head in heads],
@@ -193,7 +212,9 @@ def _fed_heads(rows: Records[PartShare], mean_weights: Mapping[tuple[int, int], 
             if kind == "head":
                 of_logits[from_layer, from_head] = share
         elif kind in ("head", LINEAR):
-            shares[layer, head, side] = shares.get((layer, head, side), 0.0) + share
+            shares[layer, head, side] = shares.get((layer, head, side), 0.0) + (
+                nan if share is None else share
+            )
     logit_share = [of_logits[place] for place in mean_weights] if of_logits else None
     return FedHead.table(
         stack=["self"] * len(mean_weights),
@@ -206,9 +227,10 @@ def _fed_heads(rows: Records[PartShare], mean_weights: Mapping[tuple[int, int], 
 
 
 def _targets(
-    stream: Stream, heads: Sequence[str], notes: dict[str, None]
-) -> Iterator[tuple[_Target, list[StreamPart], Float[Tensor, " part"], float]]:
-    """Each side of the heads, and the logits: the parts, what each adds, the mean weight of the head.
+    stream: Stream, heads: Sequence[str], notes: dict[str, None], progress: Callable[[float], None]
+) -> Iterator[tuple[_Target, list[StreamPart], Float[Tensor, " part"], Float[Tensor, " part"], float]]:
+    """Each side of the heads, and the logits: the parts, what each adds, what of that reaches the next
+    token's logit (nan of a model whose logits are no sum), the mean weight of the head.
 
     `notes` get why there are no logits, where they are no sum of the parts.
     """
@@ -216,25 +238,38 @@ def _targets(
     for name in heads:
         _, layer, head = named_head(name)
         chosen.setdefault(call_of(stream, layer, head), []).append(head)
+    paths = _logit_paths(stream, notes)
     for call, captured in stream.attention.items():
+        progress(call / (stream.num_blocks + 1))
         numbers = sorted(chosen.get(call, ())) if heads else range(captured.attention.shape[1])
         if not numbers:
             continue
         looks = [_Look(captured, head) for head in numbers]
         parts = stream.parts_before(call)
-        added = _added(stream, call, [vectors for _, vectors in parts], looks)
-        for look, of_look in zip(looks, added.view(len(looks), len(SIDES), -1), strict=True):
-            for side, of_side in zip(SIDES, of_look, strict=True):
+        directions = [*looks, *(paths.of_heads(call, numbers) if paths is not None else ())]
+        added = _added(stream, call, [vectors for _, vectors in parts], directions)
+        of_sides = added.view(-1, len(looks), len(SIDES), len(parts))
+        of_logits = of_sides[1] if paths is not None else torch.full_like(of_sides[0], nan)
+        for look, of_look, of_logit in zip(looks, of_sides[0], of_logits, strict=True):
+            for place, side in enumerate(SIDES):
                 target = _Target(captured.layer, look.head, side)
-                yield target, [part for part, _ in parts], of_side, look.mean_weight
+                yield target, [part for part, _ in parts], of_look[place], of_logit[place], look.mean_weight
+    if paths is not None:
+        progress(stream.num_blocks / (stream.num_blocks + 1))
+        yield _Target(None, None, "logit"), *_added_to_logits(stream, paths), nan
+    progress(1.0)
+
+
+def _logit_paths(stream: Stream, notes: dict[str, None]) -> LogitPaths | None:
+    """What reaches the logit of the next token; None, and notes why, of a model whose logits are no sum."""
     unembedding = unembedding_of(stream.pretrained)
     if unembedding is None:
-        return
+        return None
     out = ToUnembedding(stream, unembedding)
     if (reason := out.refusal()) is not None:
         notes[f"No shares of the logits of {stream.pretrained.name}: {reason}."] = None
-    elif (of_logits := _added_to_logits(stream, unembedding, out)) is not None:
-        yield _Target(None, None, "logit"), *of_logits, nan
+        return None
+    return LogitPaths(stream, out)
 
 
 class _Look:
@@ -266,7 +301,7 @@ class _Look:
 
 
 def _added(
-    stream: Stream, call: int, vectors: Sequence[PartVectors], looks: Sequence[_Look]
+    stream: Stream, call: int, vectors: Sequence[PartVectors], looks: Sequence[_Look | LogitDirections]
 ) -> Float[Tensor, "side part"]:
     """What each part, the biases last, adds to the sides of each head, one head after the other.
 
@@ -291,28 +326,36 @@ def _added(
 
 
 def _added_to_logits(
-    stream: Stream, unembedding: nn.Linear, out: ToUnembedding
-) -> tuple[list[StreamPart], Float[Tensor, " part"]] | None:
-    """What each part adds to the logits of the tokens that are predicted, above the mean of all tokens.
+    stream: Stream, paths: LogitPaths
+) -> tuple[list[StreamPart], Float[Tensor, " part"], Float[Tensor, " part"]]:
+    """What each part adds to the logits of the tokens that are predicted, above the mean of all tokens, and
+    to that of the next token.
 
     The scale of the last norm is frozen; a factor or cap behind W_U is left out, which leaves the shares of
-    a factor as they are. None for a text of one token, which predicts none.
+    a factor as they are. NaN for the first of a text that predicts none of its tokens.
     """
-    if stream.num_tokens < 2:
-        return None
-    predicted = predicted_reading(stream.reading, stream.pretrained, torch.Generator())
-    if not predicted.num_places:
-        return None
-    matrix = unembedding.weight.detach()
-    directions = (matrix[predicted.targets] - matrix.mean(dim=0)).double()
+    out, unembedding = paths.out, paths.out.unembedding
     parts = stream.parts_before(stream.num_blocks)
-    reads = (out.of(vectors) for vectors in stream.chunks([vectors for _, vectors in parts]))
-    added = torch.cat([(some[:, predicted.places].double() * directions).sum(dim=(1, 2)) for some in reads])
-    added[-1] += (out.of_nothing[predicted.places].double() * directions).sum()
+    places, targets = NO_PLACES, NO_PLACES
+    if stream.num_tokens > 1:
+        predicted = predicted_reading(stream.reading, stream.pretrained, torch.Generator())
+        places, targets = predicted.places, predicted.targets
+    matrix = unembedding.weight.detach()
+    directions = (matrix[targets] - matrix.mean(dim=0)).double()
+    of_targets, of_next = list[Tensor](), list[Tensor]()
+    for some in stream.chunks([vectors for _, vectors in parts]):
+        reads = out.of(some)
+        of_targets.append((reads[:, places].double() * directions).sum(dim=(1, 2)))
+        of_next.append(paths.added(reads))
+    added, logit = torch.cat(of_targets), torch.cat(of_next)
+    added[-1] += (out.of_nothing[places].double() * directions).sum()
+    logit[-1] += paths.of_nothing
     if unembedding.bias is not None:
         bias = unembedding.bias.detach().double()
-        added[-1] += (bias[predicted.targets] - bias.mean()).sum()
-    return [part for part, _ in parts], added.cpu()
+        added[-1] += (bias[targets] - bias.mean()).sum()
+    if not len(places):
+        added = torch.full_like(added, nan)
+    return [part for part, _ in parts], added.cpu(), logit.cpu()
 
 
 def heads_with_pattern(pretrained: Pretrained, readings: Sequence[Reading], pattern: str) -> list[str]:

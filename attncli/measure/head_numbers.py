@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attncli.core.layer import Computed, Wanted
@@ -55,11 +55,15 @@ class SurveyedLayers:
 
 
 class HeadNumbers(NamedTuple):
-    """The statistics of the heads of a layer, and the key with the most weight of each."""
+    """The statistics of the heads of a layer, and the key with the most weight of each.
+
+    `undefined` are those with weights that are not numbers: all their statistics are NaN.
+    """
 
     names: tuple[str, ...]
     values: Float[Tensor, "text head statistic"]
     keys: Int[Tensor, "text head"]
+    undefined: Bool[Tensor, "text head"]
 
 
 def head_numbers(survey: SurveyedLayers) -> list[HeadNumbers]:
@@ -77,10 +81,29 @@ def head_numbers(survey: SurveyedLayers) -> list[HeadNumbers]:
             scores["high_norm_mass"] = _high_norm_mass(computed, survey.norms)
         norms = [norm for place in places if (norm := survey.layers[place].norms) is not None]
         numbers = ({"value_norm": torch.stack(norms)} if norms else {}) | scores
+        undefined = torch.stack([_has_no_number(layer) for layer in computed])
         values = torch.stack(list(numbers.values()), dim=-1)
-        for place, *of_layer in zip(places, values, keys, strict=True):
-            by_layer[place] = HeadNumbers(tuple(numbers), *of_layer)
+        for place, has_none, of_layer, strongest in zip(places, undefined, values, keys, strict=True):
+            of_heads = HeadNumbers(tuple(numbers), of_layer, strongest, torch.zeros_like(has_none))
+            by_layer[place] = without_numbers(of_heads, has_none)
     return [by_layer[place] for place in range(len(survey.layers))]
+
+
+def without_numbers(numbers: HeadNumbers, undefined: Bool[Tensor, "#text #head"]) -> HeadNumbers:
+    """The same, but for some heads, which are undefined."""
+    values = numbers.values.masked_fill(undefined.unsqueeze(-1), torch.nan)
+    return HeadNumbers(
+        numbers.names, values, numbers.keys.masked_fill(undefined, -1), numbers.undefined | undefined
+    )
+
+
+def _has_no_number(computed: Computed) -> Bool[Tensor, "text head"]:
+    """Whether a row of a head has weights that are not numbers."""
+    assert computed.sums is not None
+    bad = ~computed.sums.isfinite()
+    if "max_weight" in computed.rows:
+        bad |= ~computed.rows["max_weight"].isfinite() & computed.seeing.unsqueeze(1)
+    return bad.any(dim=-1)
 
 
 def _high_norm_mass(layers: Sequence[Computed], norms: "LastNorms") -> Float[Tensor, "layer text head"]:

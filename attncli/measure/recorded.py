@@ -3,9 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from threading import RLock, get_ident
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +12,28 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attncli.core.engines import attend
-from attncli.core.layer import MAP_SIZE, AttentionLayer, Computed, Marks, Patterns, Visibility, Wanted
+from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.mask_tensors import recognised
-from attncli.core.row_tiles import GivenWeights, LayerOrWeights
+from attncli.core.row_tiles import LayerOrWeights
 from attncli.measure.growing_texts import GrowingText, bytes_to_keep, may_grow, without_unused_keys
-from attncli.measure.head_numbers import HeadNumbers, SurveyedLayers, head_numbers, stacks_of
+from attncli.measure.head_numbers import (
+    HeadNumbers,
+)
+from attncli.measure.measured_calls import (
+    CallMeasurer,
+    CountedRows,
+    MeasuredCall,
+    RowNotes,
+    listed,
+    own_weights,
+)
+from attncli.measure.padding import (
+    MOST_RECOGNISED,
+    Positions,
+    mask_of_rest,
+    place_of_first_query,
+    positions_of,
+)
 from attncli.measure.patterns import (
     HeadTotals,
     LayerPlace,
@@ -27,82 +42,18 @@ from attncli.measure.patterns import (
     head_table,
     joined_numbers,
     patterns_by_stack,
-    wanted_scores,
-    without_first_key,
 )
 from attncli.models.listening import HeardCall
 from attncli.plain_text import counted
 from attncli.records.columns import Records
-from attncli.records.recordings import RecordedHeads, RecordedModule
+from attncli.records.recordings import RecordedHeads, RecordedModule, TrainingSteps
 from attncli.records.surveys import NAMING, RestOfHead, Stack
 
 WHOLE_PICTURE = 400
 """Tokens of a picture up to which all weights are kept."""
 MOST_COPIED = 2**27
 """Bytes of queries and keys that are copied at most, for steps of a generation that may follow."""
-MOST_PLANS = 8
-"""Shapes of attention whose patterns are kept: most programs have a few alone."""
-MOST_RECOGNISED = 2**22
-"""Entries of a matrix of what is seen up to which it is named."""
-FIRST_FOUR = "sink_mass_4"
-EMPTY = ("duplicate_token", "induction", "special_mass")
-"""The patterns that no row has where tokens have no names."""
-OF_NEIGHBOURS = {"previous_token": -1, "next_token": 1, "current_token": 0}
-"""The patterns of one key alone, and where it stands beside its query."""
-SAYS_HEADS = "--heads PATH=8 says it, in Python heads={'PATH': 8}"
 STACKS = ("self", "cross")
-MOST_NAMED = 3
-
-
-class NeighbourPatterns(Patterns):
-    """The patterns of tokens that all differ, of which none is special: the first keys, those beside a
-    query, and its own.
-    """
-
-    @cached_property
-    def rows(self) -> Bool[Tensor, "text pattern query"]:
-        """The rows in which a pattern is not empty: those whose one key is there."""
-        num_texts, count = self.ids.shape
-        queries = torch.arange(count, device=self.ids.device)
-        first = torch.full_like(queries, self.first_key)
-        keys = [first if name == FIRST_FOUR else queries + OF_NEIGHBOURS[name] for name in self.names]
-        has_key = torch.stack([(key >= self.first_key) & (key < count) & (key >= 0) for key in keys])
-        return has_key.expand(num_texts, -1, -1)
-
-    def mass(
-        self,
-        weights: Float[Tensor, "text head query key"],
-        texts: "slice[int, int, None]",
-        queries: "slice[int, int, None]",
-        keys: "slice[int, int, None]",
-    ) -> Float[Tensor, "text head pattern"]:
-        """Sums of diagonals, and of the first columns."""
-        sums: list[Tensor] = []
-        for name in self.names:
-            if name == FIRST_FOUR:
-                on_pattern = weights[..., : max(0, 4 - keys.start)].sum(dim=-1)
-            else:
-                offset = OF_NEIGHBOURS[name]
-                on_pattern = weights.diagonal(queries.start + offset - keys.start, -2, -1)
-                first = max(keys.start, queries.start + offset)
-                on_pattern = on_pattern[..., max(0, self.first_key - first) :]
-            sums.append(on_pattern.sum(dim=-1))
-        return torch.stack(sums, dim=-1)
-
-
-class MeasuredCall(NamedTuple):
-    """The statistics of one call, those of its rows without their first key, and the rows behind both."""
-
-    numbers: HeadNumbers
-    rest: HeadNumbers
-    stacks: Sequence[Stack]
-    rest_stacks: Sequence[Stack]
-
-    @property
-    def num_nan(self) -> int:
-        """In how many texts a head has weights that are not numbers, and so no entropy."""
-        entropy = self.numbers.values[:, :, self.numbers.names.index("entropy")]
-        return int(entropy.isnan().any(dim=1).sum())
 
 
 @dataclass
@@ -111,18 +62,21 @@ class HeardModule:
 
     place: LayerPlace
     function: str
-    has_heads: bool
     measured: int = 0
     last: MeasuredCall | None = None
     earlier: HeadTotals = field(default_factory=HeadTotals)
-    earlier_nan: int = 0
+    earlier_rows: CountedRows = field(default_factory=CountedRows)
     attention: RecordedModule | None = None
     """What is known of the last call."""
+    places: list[int] | None = None
+    """The positions of the first text that are there; None for all."""
     maps: dict[str, Float[npt.NDArray[np.float32], "head query key"]] = field(default_factory=dict)
     """The weights of the first text, or their maps of blocks."""
     growing: GrowingText | None = None
     is_grown: bool = False
     num_copied: int = 0
+    steps: tuple[int, int] = (0, 0)
+    """The training steps before the first call that counts, and before the last."""
 
     def totals(self) -> HeadTotals:
         """Those of all texts."""
@@ -138,6 +92,11 @@ class HeardModule:
         """How many texts were measured."""
         assert self.last is not None
         return self.earlier.num_texts + len(self.last.stacks)
+
+    @property
+    def rows(self) -> CountedRows:
+        """The rows of all texts."""
+        return self.earlier_rows if self.last is None else self.earlier_rows.plus(self.last.rows)
 
 
 def _copied(totals: HeadTotals) -> HeadTotals:
@@ -180,9 +139,11 @@ class Recorder:
         self.modules: dict[tuple[str, str], HeardModule] = {}
         self.num_copied = 0
         self._lock = RLock()
-        self._plans: dict[tuple[object, ...], Wanted] = {}
+        self.measurer = CallMeasurer(tokens, grid, self.whole_tokens)
+        self._queries_there: dict[str, tuple[int, Bool[Tensor, "text query"]]] = {}
         self._not_joined: Counter[str] = Counter()
         self._others: Counter[str] = Counter()
+        self._by_numbers: dict[str, None] = {}
 
     @property
     def has_heard(self) -> bool:
@@ -219,22 +180,27 @@ class Recorder:
                 number = sum(kind == call.kind for _, kind in self._places)
                 place = LayerPlace(number, call.kind, call.kind, call.module)
                 self._places[call.module, call.kind] = place
-            module = HeardModule(place, call.function, call.has_heads)
-        source = layer if call.weights is None else _own_weights(call.weights, layer)
-        measured, maps = self._measured(source, module.place)
+            module = HeardModule(place, call.function)
+        source = layer if call.weights is None else own_weights(call.weights, layer)
+        positions = self._positions(call, layer)
+        measured, maps, places = self.measurer.measured(source, positions, module.place)
+        if call.hides_by_numbers and measured.has_rows_without_keys:
+            self._by_numbers[call.module] = None
         if module.last is not None and self.calls != "last":
             self._finish(module)
             before = module.last.numbers
             if (before.names, before.values.shape[1]) != (measured.numbers.names, source.shape[1]):
                 self._others[call.module] += 1
                 return
-            module.earlier_nan += module.last.num_nan
+            module.earlier_rows = module.rows
             module.earlier = module.totals()
         if not module.maps or self.calls == "last":
-            module.maps = maps
+            module.maps, module.places = maps, places
         self.modules[call.module, call.kind] = module
+        first_step = module.steps[0] if module.measured and self.calls != "last" else call.step
+        module.steps = first_step, call.step
         module.last, module.measured = measured, module.measured + 1
-        module.attention = _described(module, layer)
+        module.attention = _described(module, layer, positions)
         self._drop(module)
         if call.kind == "self" and self.calls != 1 and isinstance(layer, AttentionLayer) and may_grow(layer):
             size = bytes_to_keep(layer, layer.shape[3])
@@ -265,85 +231,43 @@ class Recorder:
         """Measure the text that a module has read in steps."""
         if module.growing is not None and module.is_grown:
             joined = module.growing.joined()
-            module.last, maps = self._measured(joined, module.place)
-            module.attention = _described(module, joined)
+            positions = positions_of(joined, first_query=0)
+            module.last, maps, places = self.measurer.measured(joined, positions, module.place)
+            module.attention = _described(module, joined, positions)
             module.is_grown = False
             if not module.earlier.num_texts:
-                module.maps = maps
+                module.maps, module.places = maps, places
 
-    def _measured(
-        self, source: LayerOrWeights, place: LayerPlace
-    ) -> tuple[MeasuredCall, dict[str, Float[npt.NDArray[np.float32], "head query key"]]]:
-        """The statistics of the heads, and the maps of the first text."""
-        wanted = self._wanted(source, place.kind)
-        is_whole = max(source.shape[2:]) <= self.whole_tokens
-        of_maps = {"weights": True} if is_whole else {"pooled": MAP_SIZE}
-        if source.shape[0] == 1:
-            computed = of_first = attend(source, replace(wanted, **of_maps))
-        else:
-            computed, of_first = attend(source, wanted), attend(first_text(source), Wanted(**of_maps))
-        assert computed.rest is not None and wanted.rest is not None
-        layers = SurveyedLayers(wanted={place.stack: wanted})
-        layers.keep(place, computed)
-        rest = SurveyedLayers(wanted={place.stack: wanted.rest})
-        rest.keep(place, computed.rest)
-        texts = range(source.shape[0])
-        measured = MeasuredCall(
-            _on_host(head_numbers(layers)[0]),
-            _on_host(head_numbers(rest)[0]),
-            [_with_empty(stacks_of(layers, text)[place.stack], place.kind) for text in texts],
-            [_with_empty(stacks_of(rest, text)[place.stack], place.kind) for text in texts],
-        )
-        return measured, _maps_of(of_first)
-
-    def _wanted(self, source: LayerOrWeights, kind: str) -> Wanted:
-        """What is asked of a call, with its rows without their first key; the same of others as large."""
-        num_texts, _, num_queries, num_keys = source.shape
-        device = source.like.device
-        plan = (num_texts, num_queries, num_keys, kind, device)
-        if plan not in self._plans:
-            while len(self._plans) >= MOST_PLANS:
-                del self._plans[next(iter(self._plans))]
-            self._plans[plan] = self._planned(num_texts, num_queries, num_keys, kind, device)
-        return self._plans[plan]
-
-    def _planned(
-        self, num_texts: int, num_queries: int, num_keys: int, kind: str, device: torch.device
-    ) -> Wanted:
-        count = max(num_queries, num_keys)
-        places = None
-        special = torch.zeros(num_texts, count, dtype=torch.bool, device=device)
-        is_square = kind == "self" and num_queries == num_keys
-        if self.grid is not None and is_square and count >= self.grid[0] * self.grid[1]:
-            places = places_of_grid(self.grid, count)
-            special[:, : count - self.grid[0] * self.grid[1]] = True
-        asked = torch.ones_like(special)
-        ids = self._ids(count).expand(num_texts, -1).to(device) if is_square else None
-        wanted = wanted_scores(ids, Marks(special, asked, asked), places=places)
-        assert wanted.patterns is not None
-        names = wanted.patterns.names
-        if is_square and places is None and not self._has_names(count):
-            names = tuple(name for name in names if name not in EMPTY)
-            of_places = NeighbourPatterns if OF_NEIGHBOURS.keys() | {FIRST_FOUR} >= {*names} else Patterns
-            wanted = replace(wanted, patterns=of_places(names, wanted.patterns.ids, wanted.patterns.marks))
-        return replace(wanted, rest=without_first_key(wanted))
-
-    def _has_names(self, count: int) -> bool:
-        return self.tokens is not None and len(self.tokens) == count
-
-    def _ids(self, count: int) -> Tensor:
-        """Equal numbers for tokens of equal names; without names all tokens differ."""
-        if self.tokens is None or not self._has_names(count):
-            return torch.arange(count)
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(self.tokens))}
-        return torch.tensor([numbers[name] for name in self.tokens])
+    def _positions(self, call: HeardCall, layer: LayerOrWeights) -> Positions:
+        """The positions of each text that are there: in cross-attention the queries that the same part of the
+        program had in its self-attention.
+        """
+        num_texts, _, num_queries, _ = layer.shape
+        if call.kind == "self":
+            first_query = place_of_first_query(layer) if call.first_query is None else call.first_query
+            positions = positions_of(layer, first_query=first_query)
+            self._queries_there.pop(call.module, None)
+            self._queries_there[call.module] = call.outermost, positions.queries
+            is_unclear = first_query is None and num_queries > 1 and not bool(positions.keys.all())
+            return positions._replace(is_unclear=is_unclear)
+        alike = [
+            queries
+            for module, (outermost, queries) in self._queries_there.items()
+            if outermost == call.outermost
+            and queries.shape == (num_texts, num_queries)
+            and _are_near(module, call.module)
+        ]
+        return positions_of(layer, first_query=None, queries=alike[-1] if alike else None)
 
     # What came of it
 
-    def result(self, counts: Mapping[str, int], notes: Sequence[str] = ()) -> RecordedHeads:
+    def result(
+        self, counts: Mapping[str, int], notes: Sequence[str] = (), training_steps: int = 0
+    ) -> RecordedHeads:
         """What each head does; `counts` are the calls of each module, `notes` what else is to be said.
 
-        Of one text in all these are its statistics, else means over the texts of each module.
+        Of one text in all these are its statistics, else means over the texts of each module. A program that
+        trains made `training_steps`.
         """
         with self._lock, torch.inference_mode(mode=False), torch.no_grad():
             modules = self._in_order()
@@ -365,13 +289,22 @@ class Recorder:
                     "calls": counts.get(row.module, measured[row.module])
                     - (measured[row.module] - module.measured),
                     "measured": module.measured,
-                    "nan_texts": module.earlier_nan + (0 if module.last is None else module.last.num_nan),
+                    "rows": module.rows.num_rows,
+                    "padding": module.rows.padding,
+                    "nan_texts": module.rows.nan_texts,
+                    "nan_padding": module.rows.nan_padding,
                 }
                 for row, module in zip(rows, modules, strict=True)
             )
             parts = {name: kept for name, kept in vars(survey).items() if name != "notes"}
-            sizes = [row.num_queries for row in rows if row.kind == "self"] or [rows[0].num_queries]
+            sizes = [row.tokens_of_text for row in table if row.kind == "self"] or [table[0].tokens_of_text]
             parts["tokens_of_text"] = max(sizes)
+            if training_steps:
+                parts["training"] = TrainingSteps.single(
+                    before_first=min(module.steps[0] for module in modules),
+                    before_last=max(module.steps[1] for module in modules),
+                    steps=training_steps,
+                )
             return RecordedHeads(**parts, modules=table, notes=(*notes, *self._notes(table)))
 
     def _in_order(self) -> list[HeardModule]:
@@ -381,20 +314,14 @@ class Recorder:
 
     def _notes(self, table: Records[RecordedModule]) -> list[str]:
         notes = []
-        numbered = [module.place.module or "" for module in self._in_order() if not module.has_heads]
-        if numbered:
-            notes.append(
-                f"{_listed(numbered)}: texts and heads are one axis, and nothing says how many heads there "
-                f"are: its matrices are numbered 0, 1, ... ({SAYS_HEADS})."
-            )
         if self._not_joined:
             notes.append(
-                f"{counted(sum(self._not_joined.values()), 'step')} of {_listed([*self._not_joined])} left "
+                f"{counted(sum(self._not_joined.values()), 'step')} of {listed([*self._not_joined])} left "
                 f"out: copies of queries and keys are limited to {MOST_COPIED / 2**20:.0f} MB in all."
             )
         if self._others:
             notes.append(
-                f"{counted(sum(self._others.values()), 'call')} of {_listed([*self._others])} left out: "
+                f"{counted(sum(self._others.values()), 'call')} of {listed([*self._others])} left out: "
                 "of another number of heads or on another grid than the first."
             )
         sizes = [(row.num_queries, row.num_keys) for row in table if row.kind == "self"]
@@ -407,16 +334,26 @@ class Recorder:
         ):
             size = "×".join(map(str, self.grid))
             notes.append(f"grid: no self-attention was over {size} patches or more.")
-        if undefined := [row.module for row in table if row.nan_texts]:
-            count = max(row.nan_texts for row in table)
-            notes.append(
-                f"NaN in weights of {_listed(undefined)}, in {counted(count, 'text')}: means leave these out."
-            )
+        notes += self.row_notes().lines()
         return notes
 
-    def names_of(self, count: int) -> list[str]:
+    def row_notes(self) -> RowNotes:
+        """What is to be said of the rows of every module."""
+        notes = RowNotes(by_numbers=self._by_numbers)
+        for module in self._in_order():
+            notes.add(RowNotes({module.place.module or "": module.rows}))
+        return notes
+
+    def names_on_maps(self) -> list[str]:
+        """The names of the tokens of the first maps of self-attention: those that are there."""
+        module = next(module for module in self._in_order() if module.place.stack == "self")
+        assert module.attention is not None
+        names = self._names_of(module.attention.num_queries)
+        return [names[place] for place in module.places] if names and module.places is not None else names
+
+    def _names_of(self, count: int) -> list[str]:
         """The names of so many tokens: as given, or by their places on the grid; else none."""
-        if self.tokens is not None and self._has_names(count):
+        if self.tokens is not None and self.measurer.has_names(count):
             return [*self.tokens]
         if self.grid is None or count < self.grid[0] * self.grid[1]:
             return []
@@ -508,75 +445,18 @@ class OpenedRun:
         return call.outermost == self.outermost
 
 
-def _with_empty(stack: Stack, kind: str) -> Stack:
-    """With the patterns that no row has, of which nothing was computed."""
-    if kind == "cross" or "neighbour" in stack.num_rows:
-        return stack
-    return stack._replace(num_rows={**dict.fromkeys(EMPTY, 0), **stack.num_rows})
-
-
 def _shapes(maps: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, tuple[int, ...]]:
     return {name: kept.shape[1:] for name, kept in maps.items()}
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _are_near(module: str, other: str) -> bool:
+    """Whether two modules are of the same layer: all of their paths but the last two names are the same."""
+    names, others = module.split("."), other.split(".")
+    shared = max(len(others) - 2, min(len(others) - 1, 1))
+    return names[:shared] == others[:shared]
 
 
-def places_of_grid(grid: tuple[int, int], count: int) -> Float[Tensor, "token 2"]:
-    """Row and column of each of so many tokens, NaN of those that come before the patches."""
-    rows, columns = torch.meshgrid(*(torch.arange(float(size)) for size in grid), indexing="ij")
-    patches = torch.stack([rows.flatten(), columns.flatten()], dim=-1)
-    return torch.cat([torch.full((count - len(patches), 2), torch.nan), patches])
-
-
-def _own_weights(weights: Tensor, layer: LayerOrWeights) -> GivenWeights:
-    """The weights that a program computed itself, in float32 or more."""
-    weights = weights[..., : layer.shape[3]].to(torch.promote_types(weights.dtype, torch.float32))
-    if isinstance(layer, GivenWeights):
-        return GivenWeights(weights, layer.seen)
-    seen: Bool[Tensor, "#text query key"] = layer.visibility.whole(weights.device)
-    if weights.isnan().any():  # a row without a key
-        weights = weights.masked_fill(~seen.unsqueeze(1), 0.0)
-    return GivenWeights(weights, seen)
-
-
-def first_text(source: LayerOrWeights) -> LayerOrWeights:
-    """The first of the texts."""
-    this = slice(0, 1)
-    if isinstance(source, GivenWeights):
-        return GivenWeights(source.weights[this], source.seen[this])
-    rules = source.rules
-    rules = replace(
-        rules,
-        bias=None if rules.bias is None else rules.bias[this],
-        sink=None if rules.sink is None else rules.sink[this],
-    )
-    return replace(
-        source,
-        query=source.query[this],
-        key=source.key[this],
-        value=source.value[this],
-        visibility=source.visibility.of_texts(this),
-        rules=rules,
-    )
-
-
-def _on_host(numbers: HeadNumbers) -> HeadNumbers:
-    return HeadNumbers(numbers.names, numbers.values.double().cpu(), numbers.keys.cpu())
-
-
-def _maps_of(computed: Computed) -> dict[str, Float[npt.NDArray[np.float32], "head query key"]]:
-    kept = {
-        "weights": computed.weights,
-        "pooled_mean": computed.pooled_mean,
-        "pooled_max": computed.pooled_max,
-    }
-    return {name: maps[0].float().numpy(force=True) for name, maps in kept.items() if maps is not None}
-
-
-def _described(module: HeardModule, layer: LayerOrWeights) -> RecordedModule:
+def _described(module: HeardModule, layer: LayerOrWeights, positions: Positions) -> RecordedModule:
     """The sizes of a call, and which keys its queries see."""
     num_texts, num_heads, num_queries, num_keys = layer.shape
     head_dim, scale, visibility = None, None, None
@@ -584,6 +464,9 @@ def _described(module: HeardModule, layer: LayerOrWeights) -> RecordedModule:
         head_dim, scale, visibility = layer.query.shape[-1], layer.scale, layer.visibility
     elif layer.seen.numel() <= MOST_RECOGNISED:
         visibility = recognised(layer.seen)
+    mask = "other" if visibility is None else mask_name(visibility)
+    if mask == "other" and (rest := mask_of_rest(layer, positions)) is not None:
+        visibility, mask = rest, f"{mask_name(rest)}, padding".removeprefix("none, ")
     return RecordedModule.single(
         stack=module.place.stack,
         layer=module.place.layer,
@@ -595,7 +478,7 @@ def _described(module: HeardModule, layer: LayerOrWeights) -> RecordedModule:
         queries=num_queries,
         keys=num_keys,
         head_dim=head_dim,
-        mask="other" if visibility is None else mask_name(visibility),
+        mask=mask,
         window=None if visibility is None else visibility.window,
         scale=scale,
         calls=module.measured,

@@ -41,21 +41,23 @@ class Offset(NamedTuple):
 class RelationCounts:
     """Over the sentences so far: the words in each relation, where their heads are, and what heads find.
 
-    `offsets` counts the heads that are so many words after their dependent. `hits` are by layer.
+    Each two written words count once in a relation, and once in ALL. `offsets` counts the heads that are so
+    many words after their dependent. `hits` are by layer.
     """
 
     num_words: int = 0
+    num_relations: int = 0
     num_unaligned: int = 0
+    num_repeated: int = 0
     words: Counter[str] = field(default_factory=Counter)
     offsets: dict[str, Counter[int]] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=lambda: {ALL: 0})
     hits: dict[int, Int[Tensor, "direction relation head"]] = field(default_factory=dict)
 
     def count(self, name: str, offset: int) -> int:
-        """Count a word in a relation; the relation's number."""
-        for counted in (ALL, name):
-            self.words[counted] += 1
-            self.offsets.setdefault(counted, Counter())[offset] += 1
+        """Count a word in a relation, which may be ALL; the relation's number."""
+        self.words[name] += 1
+        self.offsets.setdefault(name, Counter())[offset] += 1
         return self.numbers.setdefault(name, len(self.numbers))
 
     def add(
@@ -69,7 +71,6 @@ class RelationCounts:
         missing = len(self.numbers) - hits.shape[1]
         hits = torch.cat([hits, hits.new_zeros(len(is_hit), missing, is_hit.shape[2])], dim=1)
         hits.index_add_(1, relations, is_hit.to(torch.int64))
-        hits[:, self.numbers[ALL]] += is_hit.sum(dim=1)
         self.hits[layer] = hits
 
     def hits_of(self, name: str) -> list[int]:
@@ -103,12 +104,18 @@ class RelationCounter:
             words = reading.text.words.of_text
             place_of = {held.start: place for place, held in enumerate(words) if len(held) == 1}
             counts.num_words += sentence.num_words
+            counted: set[tuple[int, int, str]] = set()
             for dependent, head, _, name in sentence.pairs:
-                if dependent in place_of and head in place_of:
-                    number = counts.count(name, head - dependent)
-                    aligned.append((text, place_of[dependent], place_of[head], number))
-                else:  # a word without a token of its own, or one that was cut off
+                if dependent == head or not {dependent, head} <= place_of.keys():
                     counts.num_unaligned += 1
+                    continue
+                counts.num_relations += 1
+                counts.num_repeated += (dependent, head, ALL) in counted
+                for relation in (ALL, name):
+                    if (dependent, head, relation) not in counted:
+                        number = counts.count(relation, head - dependent)
+                        aligned.append((text, place_of[dependent], place_of[head], number))
+                        counted.add((dependent, head, relation))
             is_word.append([len(held) > 0 for held in words])
         columns = torch.tensor(aligned, dtype=torch.int64).reshape(-1, 4).unbind(dim=1)
         self.texts, self.dependents, self.heads, self.relations = columns
@@ -185,9 +192,17 @@ def relations(
         intervals=intervals,
         num_sentences=many.num_read,
         num_words=counts.num_words,
-        num_relations=counts.words[ALL],
+        num_relations=counts.num_relations,
         num_unaligned=counts.num_unaligned,
-        notes=tuple(notes),
+        notes=(*_repeated(counts.num_repeated), *notes),
+    )
+
+
+def _repeated(count: int) -> list[str]:
+    """A note on the relations of words of several parts, whose parts have the same head."""
+    relations = "1 relation is" if count == 1 else f"{count:,} relations are"
+    return (
+        [f"{relations} between two written words that another one joins: they count once."] if count else []
     )
 
 

@@ -368,6 +368,36 @@ class Stream:
         passed = self._passed(call, of_texts, through, {writer, *others}, constant)
         return torch.stack(passed)
 
+    def gradients_through(
+        self, call: int, gradient: Float[Tensor, "token embed"]
+    ) -> tuple[Float[Tensor, "token out"], Float[Tensor, "token embed"]]:
+        """From the gradient by what a block gives those by what its W_O gives, and by what it reads.
+
+        What its attention and its MLP make of what it reads is left as it was.
+        """
+        run = self._runs[call]
+        if run.mlp is not None or not run.mixers:
+            return gradient, gradient
+        writer = self._writer(call)[0]
+        through, *others = (mixer.projection for mixer in run.mixers)
+        with torch.enable_grad():
+            read, projected = (
+                torch.zeros_like(each).unsqueeze(0).requires_grad_()
+                for each in (run.read, run.mixers[0].projected)
+            )
+            nothing = torch.zeros_like(read)
+            gave = self._outputs(
+                call, read, {**dict.fromkeys((writer, *others), nothing), through: projected}
+            )
+        by_projected, by_read = torch.autograd.grad(
+            gave, (projected, read), gradient.to(gave).unsqueeze(0), materialize_grads=True
+        )
+        return by_projected[0].double(), by_read[0].double()
+
+    def heads_written(self, call: int) -> Float[Tensor, "head token value_dim"]:
+        """What W_O reads of the heads of attention of a block."""
+        return self._runs[call].mixers[0].heads
+
     def columns(self, call: int) -> Float[Tensor, "head embed value_dim"]:
         """The columns of W_O of each head of a block."""
         attention = self._runs[call].mixers[0]

@@ -81,6 +81,12 @@ class ScoreRow:
         outside = self.sink.expand(*entering.shape[:-1], 1)
         return torch.cat([entering, outside], dim=-1).softmax(dim=-1)[..., :-1]
 
+    def slope(self, scores: Float[Tensor, " key"]) -> Float[Tensor, " key"]:
+        """How fast what enters the softmax grows with the scores."""
+        cap = self.rules.softcap
+        slope = torch.ones_like(scores) if cap is None else 1 - (scores / cap).tanh().square()
+        return slope / self.rules.temperature
+
     def above_mean_of_each(self, scores: Float[Tensor, "*row key"]) -> Float[Tensor, "*row key"]:
         """How far each score is above the mean of the keys that the query sees; nan of the others."""
         above = scores - scores[..., self.seen].mean(dim=-1, keepdim=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import isnan, sqrt
+from math import inf, isnan, nan, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -11,12 +11,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attncli.core.separation import (
-    QUANTILE,
     Separation,
+    auroc_interval,
     corrected_p,
+    difference_interval,
     error_without_variance,
     hedges_g,
     largest_by_chance,
+    mean_degrees,
     paired_difference,
     ranked_features,
     rates_of,
@@ -237,10 +239,11 @@ def _tried_words(
 
 
 class MeanAuroc(NamedTuple):
-    """The mean AUROC over the groups left out, its error, and the lowest."""
+    """The mean AUROC over the groups left out, its error with its degrees of freedom, and the lowest."""
 
     auroc: float
     error: float
+    degrees: float
     lowest: float
 
 
@@ -248,16 +251,17 @@ def _mean_auroc(trial: Trial, is_positive: Bool[Tensor, " text"], parts: NamedPa
     groups = [_of_group(trial, number, is_positive, parts) for number in range(len(parts.names))]
     aurocs = [float(each.auroc) for each in groups]
     errors = [
-        _error(float(each.error), is_positive[parts.of_text == part]) for part, each in enumerate(groups)
+        _error(float(each.error), float(each.degrees), is_positive[parts.of_text == part])
+        for part, each in enumerate(groups)
     ]
-    return MeanAuroc(_mean(aurocs), _error_of_mean(errors), min(aurocs))
+    return MeanAuroc(_mean(aurocs), *_error_of_mean(errors), min(aurocs))
 
 
-def _error(error: float, is_positive: Bool[Tensor, " text"]) -> float:
+def _error(error: float, degrees: float, is_positive: Bool[Tensor, " text"]) -> tuple[float, float]:
     """The error of a group, and a bound where its texts do not vary, which says little of a few."""
     if error > 0:
-        return error
-    return error_without_variance(int(is_positive.sum()), int((~is_positive).sum()))
+        return error, degrees
+    return error_without_variance(int(is_positive.sum()), int((~is_positive).sum())), inf
 
 
 def _of_group(trial: Trial, number: int, is_positive: Bool[Tensor, " text"], parts: NamedParts) -> Separation:
@@ -269,22 +273,22 @@ def _mean(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
-def _error_of_mean(errors: Sequence[float]) -> float:
-    """Of a mean over independent groups; NaN where that of one is not known."""
-    return sqrt(sum(error**2 for error in errors)) / len(errors)
+def _error_of_mean(errors: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Of a mean over independent groups, and its degrees of freedom; NaN where that of one is not known."""
+    of_groups, degrees = [error for error, _ in errors], [of_error for _, of_error in errors]
+    total = sqrt(sum(error**2 for error in of_groups))
+    return total / len(errors), mean_degrees(of_groups, degrees)
 
 
-def _interval(mean: float, error: float, least: float) -> tuple[float | None, float | None]:
-    if isnan(error):
-        return None, None
-    return max(least, mean - QUANTILE * error), min(1.0, mean + QUANTILE * error)
+def _known(ends: tuple[float, float]) -> tuple[float, float] | tuple[None, None]:
+    return (None, None) if isnan(ends[0]) else ends
 
 
 def _detector_row(
     trial: Trial, baseline: Trial | None, is_positive: Bool[Tensor, " text"], parts: NamedParts
 ) -> dict[str, object]:
     mean = _mean_auroc(trial, is_positive, parts)
-    lower, upper = _interval(mean.auroc, mean.error, 0.0)
+    lower, upper = _known(auroc_interval(mean.auroc, mean.error, mean.degrees))
     choosing = [
         float(separation(scores[split.choosing].unsqueeze(1), is_positive[split.choosing]).auroc)
         for scores, split in zip(trial.scores, parts.splits(), strict=True)
@@ -301,10 +305,11 @@ def _detector_row(
         ]
         difference = _mean([each.difference for each in differences])
         errors = [
-            _error(each.error, is_positive[parts.of_text == part]) for part, each in enumerate(differences)
+            _error(each.error, each.degrees, is_positive[parts.of_text == part])
+            for part, each in enumerate(differences)
         ]
-        error = mean.error if isnan(mean.error) else _error_of_mean(errors)
-        difference_lower, difference_upper = _interval(difference, error, -1.0)
+        error, degrees = (nan, nan) if isnan(mean.error) else _error_of_mean(errors)
+        difference_lower, difference_upper = _known(difference_interval(difference, error, degrees))
     return {
         "detector": trial.name,
         "kind": trial.kind,
@@ -339,7 +344,8 @@ def _group_rows(
     rows = []
     for number, name in enumerate(parts.names):
         result = _of_group(trial, number, is_positive, parts)
-        lower, upper = _interval(float(result.auroc), float(result.error), 0.0)
+        ((lower, upper),) = zip(*(end.tolist() for end in result.interval()), strict=True)
+        lower, upper = _known((lower, upper))
         in_group = parts.of_text == number
         rows.append(
             {

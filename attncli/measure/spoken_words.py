@@ -24,7 +24,7 @@ from attncli.models.patched_heads import is_patched
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.sound_reading import most_written, num_before_words, published_heads, read_sound
 from attncli.models.sound_windows import SpokenWindow
-from attncli.plain_text import counted
+from attncli.plain_text import counted, parsed_json
 from attncli.records.spoken_words import AligningHead, AligningHeads, SpokenWord, SpokenWords
 
 MEDIAN_WIDTH = 7
@@ -55,7 +55,7 @@ class TimedSpeech(NamedTuple):
 
 def shipped_speech() -> list[TimedSpeech]:
     """Speech by espeak-ng with silence between the words, whose times are known: fifteen sentences."""
-    times = json.loads((SPEECH / "times.json").read_text(encoding="utf-8"))
+    times = parsed_json((SPEECH / "times.json").read_text(encoding="utf-8"))
     return [
         TimedSpeech(
             str(SPEECH / f"{name}.ogg"), entry["text"], tuple(begin for _, begin, _ in entry["words"])
@@ -560,7 +560,7 @@ def kept_heads(pretrained: Pretrained) -> list[Head]:
     """The heads that were found of this model before; empty without any."""
     file = _file_of_heads(pretrained)
     try:
-        kept = {} if file is None else json.loads(file.read_bytes())
+        kept = {} if file is None else parsed_json(file.read_bytes())
         return [(int(layer), int(head)) for layer, head in kept.get("heads", [])]
     except (OSError, ValueError, TypeError, AttributeError):  # none yet, or damaged: found anew
         return []

@@ -6,6 +6,7 @@ scales of its norms frozen: by what it does, not by what its modules are called.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -94,6 +95,14 @@ class _End:
         size = max(1, CHUNK // max(1, vectors[0].numel()))
         return torch.cat([self._run(some) - self._nothing for some in torch.split(vectors, size)])
 
+    def gradient(self, direction: Float[Tensor, "token out"]) -> Float[Tensor, "token dim"]:
+        """Of the inner product of what leaves this end with a direction, by what is put in."""
+        with torch.enable_grad():
+            nothing = torch.zeros_like(self._read()).requires_grad_()
+            left = self._run(nothing)
+        (gradient,) = torch.autograd.grad(left, nothing, direction.to(left).reshape(left.shape))
+        return gradient[0].double()
+
     @property
     def of_nothing(self) -> Float[Tensor, "token out"]:
         """What it gives of nothing: shifts of norms, positions."""
@@ -149,8 +158,9 @@ class ToUnembedding(_End):
             None if self._keeps_order() else "its logits are changed after W_U, not by a factor or cap alone"
         )
 
-    def _keeps_order(self) -> bool:
-        """Whether of what W_U gives the last token the logits are as large, but for a factor or a cap."""
+    @cached_property
+    def _of_last(self) -> tuple[Float[Tensor, " vocabulary"], Float[Tensor, " vocabulary"]]:
+        """What W_U gives the last token, and the model's logits."""
         given: list[Tensor] = []
         forward = self.unembedding.forward
 
@@ -161,10 +171,20 @@ class ToUnembedding(_End):
         with forwards_replaced({self.unembedding: of_last}):
             outputs = self._run_behind(None)
         assert outputs is not None, "nothing stops it here"
-        before, logits = given[0].flatten().double(), outputs["logits"][..., -1, :].flatten().double()
+        return given[0].flatten().double(), outputs["logits"][..., -1, :].flatten()
+
+    @property
+    def likeliest(self) -> int:
+        """The id of the likeliest token after the text."""
+        return int(self._of_last[1].argmax())
+
+    def _keeps_order(self) -> bool:
+        """Whether of what W_U gives the last token the logits are as large, but for a factor or a cap."""
+        before, given = self._of_last
+        logits = given.double()
         order = before.argsort()
         rising = logits[order]
-        is_masked = rising <= torch.finfo(outputs["logits"].dtype).min / 2
+        is_masked = rising <= torch.finfo(given.dtype).min / 2
         steps = rising[~is_masked].diff()
         return bool((steps >= -ROUNDING * rising[~is_masked].abs().max()).all())
 

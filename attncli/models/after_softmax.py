@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attncli.models.axis_labels import Labelled, TensorAxes, aligned, labels_in, resized
-from attncli.models.followed import Weights, axes_after, version_of
+from attncli.models.followed import Weights, are_shares, axes_after, version_of
 from attncli.models.torch_calls import (
     CASTS,
     DIVISIONS,
@@ -84,6 +84,8 @@ def _changed(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) 
             return known.mixed(axes)
         with unseen():
             filled = Labelled(result.detach(), axes)
+            if not are_shares(filled, known.key):
+                return known.mixed(axes)
             softmax = replace(known.softmax, result=filled, is_changed=False, version=None)
         return replace(known, softmax=softmax, is_filled=True)
     if function in SCALINGS or (function in DIVISIONS and call.get(0, "input", "self") is tensor):

@@ -47,7 +47,7 @@ OUTPUT_PROJECTIONS = (
 """Names of W_O, in an attention module or beside it (BERT); the first that exists counts."""
 BLOCK = re.compile(r"(?:[^.\d][^.]*\.)*\d+")
 """The name of a block: `model.layers.5`, whose number is the first in it."""
-LAYER_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+")
+LAYER_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d{1,9}(?!\d)")
 CROSS = re.compile(r"cross|encoder_attn|encdec|encoder_decoder", re.IGNORECASE)
 """In the last parts of the name of a module of cross-attention."""
 STACK = re.compile(r"(?:^|\.)\w*?(encoder|decoder)(?:_attentions|\.|$)")

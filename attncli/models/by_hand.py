@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +17,14 @@ from attncli.models.axis_labels import (
     of_operand,
     whole_axis,
 )
-from attncli.models.before_softmax import EXP, axis_of_shares, scores_after
+from attncli.models.before_softmax import EXP, axis_of_shares, scores_after, tokens_of_operand, told_by
 from attncli.models.followed import (
     EACH,
     NO_QUERIES,
+    NO_SOFTMAX,
+    OF_FEATURES,
+    PICKED,
+    WRONG_AXIS,
     Blank,
     Followed,
     HandmadeAttention,
@@ -31,6 +34,8 @@ from attncli.models.followed import (
     Projected,
     Scores,
     Weights,
+    merged_projections,
+    over_axis,
     read_attention,
 )
 from attncli.models.kernels import NotHeard
@@ -47,9 +52,12 @@ from attncli.models.torch_calls import (
     EXPONENTIALS,
     INNERS,
     LOG_SOFTMAXES,
+    LOOKUPS,
     MATMULS,
     MEANS,
     NORMS,
+    PICKS,
+    RECURRENCES,
     SCALINGS,
     SCATTERS,
     SOFTMAXES,
@@ -59,6 +67,7 @@ from attncli.models.torch_calls import (
     TorchCall,
     axes_of_sum,
     carried_features,
+    factors_of_outer,
     feature_axes,
     functions_named,
     labels_of,
@@ -256,13 +265,17 @@ class Follower(Origins):
                 if not isinstance(known, kind):
                     continue
                 axes = dict(zip(inputs[place], known.axes, strict=True))
+                if isinstance(known, Weights) and self.sums_other_tokens(known, axes, out):
+                    return True
                 if self.mix(known, axes, out, result, is_alone=len(operands) == 1):
                     return True
                 left = {part.label for letter in out for part in axes.get(letter, ())}
                 if isinstance(known, Weights):
                     if known.key not in left:
                         self.reach_by_letters(known, place, operands, inputs, out)
-                    elif known.query is not None and known.query not in left and not known.is_whole:
+                    elif known.query is not None and known.query not in left and known.is_whole:
+                        self.reach(known.over_another_axis(), tensor, None, None)
+                    elif known.query is not None and known.query not in left:
                         # A softmax over queries whose rows were made shares of keys since, as of slots.
                         turned = replace(known, query=known.key, key=known.query)
                         self.reach_by_letters(turned, place, operands, inputs, out)
@@ -270,6 +283,17 @@ class Follower(Origins):
                 if known.through is not None and len(known.tokens & left) == 1 < len(known.tokens):
                     self._unclear(NO_SOFTMAX.format(known.through))
         return False
+
+    def sums_other_tokens(self, known: Weights, axes: Mapping[str, tuple[AxisPart, ...]], out: str) -> bool:
+        """Whether weights of no product are summed over other tokens than their keys, which a line says."""
+        if known.softmax.of is not None or known.softmax.is_unfollowed or known.softmax.is_heard:
+            return False
+        left = {part.label for letter in out for part in axes.get(letter, ())}
+        summed = {part.label for parts in axes.values() for part in parts} - left - known.features
+        if known.key in summed or not summed:
+            return False
+        self.reach(known.over_another_axis(), known.softmax.result.tensor, None, None)
+        return True
 
     def score(
         self,
@@ -286,8 +310,8 @@ class Follower(Origins):
             letter: tuple(AxisPart(label, 1, size) for label, size, _ in of_letter if size > 1)
             for letter, of_letter in labels.items()
         }
-        of_left = _tokens_of_operand(left, right, inputs, out, labels)
-        of_right = _tokens_of_operand(right, left, inputs[::-1], out, labels)
+        of_left = tokens_of_operand(left, right, inputs, out, labels)
+        of_right = tokens_of_operand(right, left, inputs[::-1], out, labels)
         features = {
             label for of_letter in labels.values() for label, _, is_feature in of_letter if is_feature
         }
@@ -307,7 +331,7 @@ class Follower(Origins):
                 right_tokens=of_right,
                 is_self=self._is_self(left, right, are_as_many=num_left == num_right),
                 scale=scale,
-                one_head_of=self.one_head_of(left) or self.one_head_of(right) if result.ndim == 3 else None,
+                one_head_of=self.one_head_of(left) or self.one_head_of(right) if result.ndim <= 3 else None,
             )
         self.note(result, scores)
 
@@ -318,7 +342,7 @@ class Follower(Origins):
         parts: dict[str, list[tuple[int, bool]]] = {}
         for tensor, letters in zip((left, right), inputs, strict=True):
             for letter, sizes in zip(letters, self.sizes_of_axes(tensor), strict=True):
-                parts[letter] = max(parts.get(letter, [(1, False)]), sizes, key=_told_by)
+                parts[letter] = max(parts.get(letter, [(1, False)]), sizes, key=told_by)
         return {letter: [(next(LABELS), *part) for part in sizes] for letter, sizes in parts.items()}
 
     def sum(self, call: TorchCall) -> None:
@@ -351,6 +375,8 @@ class Follower(Origins):
             return
         axes = dict(zip(letters, known.axes, strict=True))
         kept, gone, _ = contracted(axes, out, call.result.shape)
+        if isinstance(known, Weights) and known.times and self.sums_other_tokens(known, axes, out):
+            return
         if isinstance(known, Weights) and known.key in gone and known.times and call.function in SUMMING:
             weights, value, before = known.times
             self.reach(replace(before, axes=weights.axes), weights.tensor, known.query, value)
@@ -363,11 +389,16 @@ class Follower(Origins):
         """A softmax over keys gives weights."""
         scores, axis = call.get(0, "input", "self"), call.get(1, "dim", "axis")
         known = self.of(scores)
+        if axis is None and isinstance(scores, Tensor) and call.function is functional.softmax:
+            axis = 0 if scores.ndim in (0, 1, 3) else 1  # as torch chooses it
         if not isinstance(scores, Tensor) or not isinstance(axis, int) or not scores.ndim:
             return
         axis = axis if axis < 0 else axis - scores.ndim
         if isinstance(known, Weights) and isinstance(call.result, Tensor):
             self.share_again(scores, axis, known, call)
+        elif known is None and axis == -1 and scores.ndim > 1 and isinstance(call.result, Tensor):
+            if call.function in SOFTMAXES and not self.is_of_parameters(scores):
+                self.share(scores, axis, None, call.result)
         elif isinstance(known, Scores | Projected) and isinstance(call.result, Tensor):
             if call.function in LOG_SOFTMAXES:
                 with unseen():
@@ -389,7 +420,7 @@ class Follower(Origins):
             again = HeardSoftmax(
                 *pair, None if of is None else replace(of, is_plain=False), axis, known.softmax.labels
             )
-        self.note(call.result, Weights(again, known.axes, query, key, known.features))
+        self.note(call.result, Weights(again, known.axes, query, key, known.features, unread=known.unread))
 
     def exponentiate(self, call: TorchCall) -> None:
         """The exponential of a softmax's logarithms is the softmax; that of scores is not yet one."""
@@ -415,26 +446,37 @@ class Follower(Origins):
             if axis is not None:
                 self.share(scores, axis, replace(known, is_plain=False), result)
 
-    def share(self, scores: Tensor, axis: int, known: Scores | Projected, result: Tensor) -> None:
-        """A softmax of scores along an axis gave `result`."""
+    def share(self, scores: Tensor, axis: int, known: Scores | Projected | None, result: Tensor) -> None:
+        """A softmax of scores along an axis gave `result`; None is known of scores that are not followed."""
+        of, query, one_head_of, unread = None, None, None, None
         if isinstance(known, Scores):
             of = known.with_keys_on(axis)
-            if of is None:
-                return
+            unread = known.unread if of is not None else over_axis(WRONG_AXIS, scores, axis)
+            of, one_head_of = of or known, known.one_head_of
             axes, labels, features = known.axes, known.labels, known.features
-            query, key = of.left_tokens[0] if of.left_tokens else None, of.right_tokens[0]
+            query = of.left_tokens[0] if of.left_tokens else None
+            key = of.right_tokens[0] if of.right_tokens else None
         else:
-            spans = feature_axes(scores, known.features)
-            if axis != -1 or spans is None or {-1, -2} & {*spans}:
-                return  # classes, experts, or the features of linear attention
-            labels = tuple(next(LABELS) for _ in scores.shape)
-            axes = tuple(whole_axis(label, size) for label, size in zip(labels, scores.shape, strict=True))
-            features = frozenset(labels[place] for place in spans)
-            of, query, key = None, None, labels[axis]
+            spans = () if known is None else feature_axes(scores, known.features)
+            if spans is None or axis in spans:
+                return  # classes, experts
+            if -1 in spans or (axis == -1 and -2 in spans):
+                unread = over_axis(OF_FEATURES, scores, axis)
+            parts = [[(next(LABELS), *part) for part in of_axis] for of_axis in self.sizes_of_axes(scores)]
+            if len(parts[axis]) > 1:
+                return
+            axes = tuple(
+                tuple(AxisPart(label, 1, size) for label, size, _ in of_axis if size > 1) for of_axis in parts
+            )
+            labels = tuple(label for of_axis in parts for label, *_ in of_axis)
+            features = frozenset(label for of_axis in parts for label, _, is_feature in of_axis if is_feature)
+            key = parts[axis][0][0]
+            one_head_of = 1 if known is not None and not features else None
         with unseen():
             pair = Labelled(scores.detach(), axes), Labelled(result.detach(), axes)
-            softmax = HeardSoftmax(*pair, of, axis, labels)
-        self.note(result, Weights(softmax, axes, query, key if scores.shape[axis] > 1 else None, features))
+            softmax = HeardSoftmax(*pair, of, axis, labels, one_head_of, is_unfollowed=known is None)
+        key = key if scores.shape[axis] > 1 else None
+        self.note(result, Weights(softmax, axes, query, key, features, unread=unread))
 
     def reach_by_letters(
         self,
@@ -447,6 +489,8 @@ class Follower(Origins):
         """Weights met their value in a product that sums over their keys."""
         if known.softmax.is_heard:
             return
+        if known.softmax.is_unfollowed and any(map(self.is_of_parameters, operands)):
+            return  # classes or codes
         letters = inputs[place]
         axes = dict(zip(letters, known.axes, strict=True))
         value, query = None, known.query
@@ -473,6 +517,7 @@ class Follower(Origins):
             query = alone[0] if alone else next(LABELS) if has_axis else None
         if len(operands) == 2:
             other = operands[1 - place]
+            known.softmax.one_head_of = known.softmax.one_head_of or self.one_head_of(other)
             with unseen():
                 names = {
                     letter: axes.get(letter) or whole_axis(next(LABELS), size)
@@ -487,7 +532,9 @@ class Follower(Origins):
         if softmax.is_heard:
             return
         softmax.is_heard = True
-        if known.others:
+        if known.unread:
+            self._unclear(known.unread)
+        elif known.others:
             self._reach_joined(known, weights, query, value)
         else:
             self._heard(partial(_attention_of, known, weights, query, value))
@@ -528,7 +575,7 @@ class Follower(Origins):
             self.note(tensor, known.mixed(known.axes))
         elif isinstance(given, Projected) and (known is None or isinstance(known, Projected)):
             parts = [given] if known is None else [known, given]
-            merged = replace(_merged(parts), features=None)
+            merged = replace(merged_projections(parts), features=None)
             self.note(tensor, merged)
             if call.function in COPIES and isinstance(tensor, Tensor):
                 self.note(tensor._base, merged)
@@ -547,6 +594,21 @@ class Follower(Origins):
         known = self.of(call.get(0, "input", "self"))
         if isinstance(known, Scores | Weights):
             self.note(call.result, Blank(known))
+
+    def pick(self, call: TorchCall) -> None:
+        """The largest scores or weights, or those at some places: which keys they are of is not followed."""
+        tensor = call.get(0, "input", "self")
+        known = self.of(tensor)
+        picked = call.result[0] if isinstance(call.result, tuple) else call.result
+        if not (isinstance(known, Scores | Weights) and isinstance(tensor, Tensor)):
+            return
+        if isinstance(picked, Tensor) and picked.ndim == tensor.ndim:
+            axes = tuple(
+                parts if size == before else whole_axis(parts[0].label, size) if parts else ()
+                for parts, size, before in zip(known.axes, picked.shape, tensor.shape, strict=True)
+            )
+            name = getattr(call.function, "__name__", "")
+            self.note(picked, replace(known, axes=axes, unread=known.unread or PICKED.format(name)))
 
     def scatter(self, call: TorchCall) -> None:
         """Entries of a tensor were set by their places: scores, weights, or some of them in a new tensor."""
@@ -574,7 +636,7 @@ class Follower(Origins):
             tensor, of = next((pair for pair in scores if pair[1].is_plain), scores[0])
             for result, about in scores_after(of, tensor, call):
                 self._note(result, about)
-        elif call.function in SCALINGS and (factors := _factors_of_outer(call)) is not None:
+        elif call.function in SCALINGS and (factors := factors_of_outer(call)) is not None:
             if known:
                 self._carry_projected(known, call)
             about = self.of(call.result)
@@ -590,7 +652,7 @@ class Follower(Origins):
         parts = [about for _, about in known if isinstance(about, Projected)]
         if not parts:
             return
-        merged = _merged(parts)
+        merged = merged_projections(parts)
         for result in call.result if isinstance(call.result, tuple | list) else (call.result,):
             if isinstance(result, Tensor):
                 if merged is OF_PARAMETERS:
@@ -610,63 +672,8 @@ def _attention_of(
     return heard
 
 
-NO_SOFTMAX = "scores that went through {} met values without a softmax, which is not heard"
-
-
 def _are_alike(tensor: object, other: object) -> bool:
     return isinstance(tensor, Tensor) and isinstance(other, Tensor) and tensor.shape == other.shape
-
-
-def _merged(parts: Sequence[Projected]) -> Projected:
-    """What is known of a tensor that was made of several."""
-    if all(part is parts[0] for part in parts):
-        return parts[0]
-    sources, parents = (
-        frozenset(source for part in parts for source in getattr(part, name))
-        for name in ("sources", "parents")
-    )
-    first = parts[0]
-    return Projected(sources, parents, first.features, first.made)
-
-
-def _told_by(sizes: Sequence[tuple[int, bool]]) -> tuple[bool, int]:
-    """How much is known of an axis: that it is none of one, and how many features it has."""
-    return prod(size for size, _ in sizes) > 1, prod(size for size, is_feature in sizes if is_feature)
-
-
-def _tokens_of_operand(
-    tensor: Tensor,
-    other: Tensor,
-    inputs: Sequence[str],
-    out: str,
-    labels: Mapping[str, Sequence[tuple[int, int, bool]]],
-) -> tuple[int, ...]:
-    """The labels that may be those of an operand's tokens, the likeliest first.
-
-    Tokens are an axis that the other operand does not have; so may be heads, which are features.
-    """
-    letters, others = inputs
-    sizes = dict(zip(others, other.shape, strict=True))
-    here = [letter for letter in out if letter in letters]
-    alone = [
-        (label, size, is_feature, out.index(letter) >= len(out) - 2)
-        for letter in here
-        if letter not in sizes or (sizes[letter] == 1 < tensor.shape[letters.index(letter)])
-        for label, size, is_feature in labels[letter]
-        if size > 1 or letter not in sizes
-    ]
-    # Tokens rather than features, several rather than one, the last rather than the first.
-    ranked = sorted(reversed(alone), key=lambda each: (each[2], each[1] == 1, not each[3]))
-    return tuple(label for label, *_ in ranked)
-
-
-def _factors_of_outer(call: TorchCall) -> tuple[Tensor, Tensor] | None:
-    """Two tensors that were multiplied, each of which has axes that the other has not."""
-    factors = [*call.tensors()]
-    if len(factors) != 2 or not isinstance(call.result, Tensor):
-        return None
-    left, right = factors
-    return None if left.shape == right.shape or left.ndim < 2 > right.ndim else (left, right)
 
 
 STEPS: dict[Callable[..., object], Callable[[Follower, TorchCall], None]] = {
@@ -675,6 +682,9 @@ STEPS: dict[Callable[..., object], Callable[[Follower, TorchCall], None]] = {
     **dict.fromkeys(DIVISIONS, Follower.divide),
     **dict.fromkeys(BLANKS, Follower.blank),
     **dict.fromkeys(SCATTERS, Follower.scatter),
+    **dict.fromkeys(PICKS, Follower.pick),
+    **dict.fromkeys(LOOKUPS, Follower.look_up),
+    **dict.fromkeys(RECURRENCES, Follower.recur),
     **dict.fromkeys(NORMS, Follower.normalise),
     **dict.fromkeys({functional.linear, *ADDMMS}, Follower.linear),
     **dict.fromkeys(CONVOLUTIONS, Follower.convolve),

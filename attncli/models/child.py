@@ -16,18 +16,25 @@ from attncli.systems import CAN_FORK, limit_memory
 
 MADE = "\x02"
 """Stands before what was made, since a reason is one line of text."""
-MOST_SECONDS, MOST_MEMORY, PIPE_BYTES = 5, 512 * 2**20, 2**20
+MOST_SECONDS, MOST_MEMORY, PIPE_BYTES, MOST_ANSWER = 5.0, 512 * 2**20, 2**20, 128 * 2**20
 
 
-def made_in_child(make: Callable[[], str], *, most_memory: int = MOST_MEMORY, is_quiet: bool = False) -> str:
+def made_in_child(
+    make: Callable[[], str],
+    *,
+    most_memory: int = MOST_MEMORY,
+    most_seconds: float | None = None,
+    is_quiet: bool = False,
+) -> str:
     """What a function makes in a separate process, which ends when it takes too much time or memory.
 
     Raises ValueError, with the reason in one line, in that case and where the function raises one. A quiet
     process writes nothing on standard error, as Rust would when it runs out of memory. Without forks, as on
     Windows, it is made in this process, and only its time is limited.
     """
+    most_seconds = MOST_SECONDS if most_seconds is None else most_seconds
     if not CAN_FORK:
-        return _made_in_thread(make)
+        return _made_in_thread(make, most_seconds)
     reading, writing = os.pipe()
     with quiet_warnings():  # about threads that may hold a lock: the code below takes only Python's locks
         process = os.fork()
@@ -35,7 +42,7 @@ def made_in_child(make: Callable[[], str], *, most_memory: int = MOST_MEMORY, is
         os.close(reading)
         _make(make, writing, most_memory, is_quiet=is_quiet)
     os.close(writing)
-    answer = _answer(reading, process, most_memory)
+    answer = _answer(reading, process, most_memory, most_seconds)
     if not answer.startswith(MADE):
         raise ValueError(answer)
     return answer.removeprefix(MADE)
@@ -67,7 +74,7 @@ def _too_much(most_memory: int) -> str:
     return f"it takes more than {readable_bytes(most_memory)}"
 
 
-def _made_in_thread(make: Callable[[], str]) -> str:
+def _made_in_thread(make: Callable[[], str], most_seconds: float) -> str:
     """What a function makes, unless that takes too long: then its thread is left behind."""
     made: list[str | BaseException] = []
 
@@ -79,31 +86,37 @@ def _made_in_thread(make: Callable[[], str]) -> str:
 
     thread = Thread(target=work, daemon=True)
     thread.start()
-    thread.join(MOST_SECONDS)
+    thread.join(most_seconds)
     if not made:
-        raise ValueError(f"it takes more than {MOST_SECONDS} s")
+        raise ValueError(f"it takes more than {most_seconds:g} s")
     if isinstance(made[0], BaseException):
         raise made[0]
     return made[0]
 
 
-def _answer(reading: int, process: int, most_memory: int) -> str:
-    """What a process writes until it ends; it is ended where it takes too long."""
+def _answer(reading: int, process: int, most_memory: int, most_seconds: float) -> str:
+    """The text that a process writes until it ends; one that takes too long or writes too much is killed."""
     parts: list[bytes] = []
-    end = monotonic() + MOST_SECONDS
+    end = monotonic() + most_seconds
     is_done = False
     with os.fdopen(reading, "rb", buffering=0) as pipe:
         try:
             while not is_done and select.select([pipe], [], [], max(0.0, end - monotonic()))[0]:
                 parts.append(pipe.read(PIPE_BYTES))
                 is_done = not parts[-1]
+                if sum(map(len, parts)) > MOST_ANSWER:
+                    break
         finally:
             if not is_done:
                 os.kill(process, signal.SIGKILL)
             code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     if not is_done:
-        return f"it takes more than {MOST_SECONDS} s"
+        is_late = monotonic() >= end
+        return f"it takes more than {most_seconds:g} s" if is_late else _too_much(MOST_ANSWER)
     if code == -signal.SIGABRT:
         return _too_much(most_memory)
     assert code != 1, "it failed: its traceback is above"
-    return b"".join(parts).decode("utf-8", "surrogatepass") or f"its process ended with {code}"
+    return (
+        b"".join(parts).decode("utf-8", "surrogatepass")
+        or f"it crashes the process that reads it (code {code})"
+    )

@@ -10,6 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
+from attncli.plain_text import parsed_json
+
 LARGE_BYTES = 8 * 2**20
 """What is read in 7 ms is not worth a note."""
 BLOCK_BYTES = 2**20
@@ -58,7 +60,7 @@ def _state_of(file: BinaryIO) -> list[int]:
 
 def _noted(note: Path, state: list[int]) -> str | None:
     try:
-        noted = json.loads(note.read_bytes())
+        noted = parsed_json(note.read_bytes())
     except (OSError, ValueError):
         return None
     if isinstance(noted, dict) and noted.get("state") == state and isinstance(noted.get("sha256"), str):

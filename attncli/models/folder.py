@@ -1,6 +1,5 @@
 """What a folder or a GGUF file must hold to be a model, checked before torch is imported."""
 
-import json
 import os
 import re
 import sys
@@ -31,6 +30,7 @@ from attncli.files import (
 from attncli.models.digests import cache_folder, content_digest
 from attncli.models.tokenizer_files import check_tokenizer
 from attncli.models.weight_headers import BYTES_A_NUMBER, TensorInFile, gguf_header, safetensors_tensors
+from attncli.plain_text import parsed_json
 from attncli.signals import is_command_line
 from attncli.systems import shell_line
 
@@ -104,6 +104,8 @@ def local_model(model: str) -> Path | None:
     with suppress(OSError):  # a name may be too long for one
         if path.is_dir() or (path.suffix.lower() == GGUF and path.is_file()):
             return path
+    if model == Path(SHIPPED_MODEL).name:
+        return Path(SHIPPED_MODEL)
     return None if len(path.parts) > 1 else _of_package(model)
 
 
@@ -384,11 +386,9 @@ def _check_file(path: Path) -> None:
 def read_json(path: Path, most: int = MODEL_SETTINGS_BYTES) -> Any:
     """The contents of a model's JSON file. Raises UserError for invalid JSON, or more than `most` bytes."""
     try:
-        return json.loads(read_whole(path, most))
+        return parsed_json(read_whole(path, most))
     except OSError as error:
         raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise UserError(f"model: {path}: is nested too deeply") from None
     except ValueError as error:  # neither JSON nor UTF-8, or a number of thousands of digits
         raise UserError(f"model: {path}: is not valid JSON: {error}") from None
 

@@ -82,6 +82,11 @@ class Projected:
 
 
 @dataclass(frozen=True)
+class GivenFeatures(Projected):
+    """A tensor of features that the program gave to its outermost module."""
+
+
+@dataclass(frozen=True)
 class Outer(Projected):
     """The entries of two tensors times each other: their sum over an axis is a product of both."""
 
@@ -96,7 +101,7 @@ class Scores:
     are features of a projection, `dims` what was summed. `left_tokens` and `right_tokens` may be those of the
     tokens of either tensor, the likeliest first. Without `is_plain` the scores were mixed or cut, so that the
     product no longer says what they are. `one_head_of` is that of the query. `through` is the function that
-    last changed each of them by itself.
+    last changed each of them by itself. `unread` says why weights that are made of them cannot be read.
     """
 
     left: Labelled
@@ -112,6 +117,7 @@ class Scores:
     one_head_of: int | None = None
     is_plain: bool = True
     through: str | None = None
+    unread: str | None = None
 
     def mixed(self, axes: TensorAxes) -> "Scores":
         """What is no longer that of a product."""
@@ -164,8 +170,9 @@ class Scores:
 class HeardSoftmax:
     """A softmax over keys: what it took and gave, with the labels of both, and of what product, if any.
 
-    `labels` are as those of scores. `is_changed`: its result was overwritten by what is followed; `version`
-    and `scores_version` count what wrote to either until then.
+    `labels` and `one_head_of` are as those of scores. `is_changed`: its result was overwritten by what is
+    followed; `version` and `scores_version` count what wrote to either until then. `is_unfollowed`: nothing
+    is known of the scores.
     """
 
     scores: Labelled
@@ -173,6 +180,8 @@ class HeardSoftmax:
     of: Scores | None
     key_axis: int
     labels: tuple[int, ...]
+    one_head_of: int | None = None
+    is_unfollowed: bool = False
     is_changed: bool = False
     is_heard: bool = False
     version: int | None = None
@@ -214,7 +223,7 @@ class Weights:
     entries were set. `before` is what it was before some of it was dropped at random; None where that is
     lost; with `is_late` it was changed since. `times` are the entries, what each was multiplied with, and
     what was known of them, where that made more of them. `others` are other softmaxes in it, which with
-    `is_difference` were subtracted.
+    `is_difference` were subtracted. `unread` says why it cannot be read.
     """
 
     softmax: HeardSoftmax
@@ -232,12 +241,18 @@ class Weights:
     before: Labelled | None = None
     times: "tuple[Labelled, Labelled, Weights] | None" = None
     others: "tuple[Weights, ...]" = ()
+    unread: str | None = None
 
     def mixed(self, axes: TensorAxes) -> "Weights":
         """What is no longer that of a softmax."""
         features = _features_after(self.features, self.softmax.labels, self.axes, axes)
         is_late = self.is_late or self.is_dropped
         return replace(self, axes=axes, features=features, is_whole=False, is_late=is_late)
+
+    def over_another_axis(self) -> "Weights":
+        """Weights whose softmax was over an axis that is not summed where they meet values."""
+        line = over_axis(WRONG_AXIS, self.softmax.scores.tensor, self.softmax.key_axis)
+        return replace(self, unread=self.unread or line)
 
     @property
     def tokens(self) -> set[int]:
@@ -263,6 +278,19 @@ class Blank:
 
 Followed = Projected | Scores | Weights | LogShares | Blank
 NO_QUERIES = "weights by hand of which it is not known which axis is that of queries"
+NO_SOFTMAX = "scores that went through {} met values without a softmax, which is not heard"
+UNFOLLOWED = (
+    "scores come from code that calls none of torch's functions (scripted code, an autograd function, an "
+    "extension): shown are the weights of their softmax"
+)
+WRONG_AXIS = "a softmax over axis {} of {}, which is not the axis of keys, reached a product: not heard"
+OF_FEATURES = (
+    "a softmax over axis {} of {}, in which each feature has weights of its own, reached a product (heads "
+    "that pool, or linear attention): not heard"
+)
+PICKED = (
+    "scores or weights that {} picked reached values that were picked, too: not heard, their keys are lost"
+)
 ROUNDING = 1e-2
 """How far above 1 a row of weights may sum in half precision."""
 BY_ROWS = "weights are multiplied by a factor for each row or head after the softmax; shown without it"
@@ -278,6 +306,11 @@ IN_PLACE = "weights were changed after the softmax and then dropped in place; th
 AFTER_DROPOUT = "weights are changed after dropout; those before it are shown"
 
 
+def over_axis(line: str, scores: Tensor, axis: int) -> str:
+    """A line that names the axis of a softmax, and the shape of what it took."""
+    return line.format(axis % scores.ndim, " x ".join(map(str, scores.shape)))
+
+
 def version_of(tensor: Tensor) -> int | None:
     """How often a tensor was written to; None where torch does not count."""
     return None if tensor.is_inference() else tensor._version
@@ -291,6 +324,18 @@ def _features_after(
     added = [label for label in there if label not in labels and label not in features]
     gone = [label for label in labels_in(before) if label not in there]
     return features | {*added} if len(added) == 1 and gone and features.issuperset(gone) else features
+
+
+def merged_projections(parts: Sequence[Projected]) -> Projected:
+    """What is known of a tensor that was made of several."""
+    if all(part is parts[0] for part in parts):
+        return parts[0]
+    sources, parents = (
+        frozenset(source for part in parts for source in getattr(part, name))
+        for name in ("sources", "parents")
+    )
+    first = parts[0]
+    return Projected(sources, parents, first.features, first.made)
 
 
 def axes_after(axes: TensorAxes, tensor: Tensor, call: TorchCall, result: Tensor) -> TensorAxes | None:
@@ -318,6 +363,8 @@ def read_attention(
     softmax, of = known.softmax, known.softmax.of
     read = known.before if known.is_dropped else Labelled(reached, known.axes)
     is_whole, remark = _read_whole(known, read)
+    if softmax.is_unfollowed and remark is None:
+        remark = UNFOLLOWED
     weights = softmax.weights() if is_whole or read is None else read
     has_all = is_whole and known.is_cut  # all that a softmax gave, of which a part reached the product
     split = split_labels(softmax.scores.axes, weights.axes, *([] if has_all else [known.axes]))
@@ -360,7 +407,7 @@ def read_attention(
         of is not None and of.has_several_queries(),
         known.is_filled,
         remark,
-        None if of is None else of.one_head_of,
+        softmax.one_head_of if not heads else None,
     )
 
 
@@ -368,7 +415,7 @@ def _read_whole(known: Weights, read: Labelled | None) -> tuple[bool, str | None
     """Whether the softmax is what weights are read from, and what of them is not in that."""
     if known.is_whole and not (known.softmax.is_overwritten() and not known.is_dropped):
         return True, BY_ROWS if known.is_scaled else None
-    if read is not None and not known.is_difference and _are_shares(read, known.key):
+    if read is not None and not known.is_difference and are_shares(read, known.key):
         return False, AFTER_DROPOUT if known.is_late else None
     if read is None:
         return True, AFTER_DROPOUT if known.is_late else IN_PLACE
@@ -404,7 +451,7 @@ def _with_dims(
     return whole.reshape(*whole.shape[: len(labels)], -1).expand(*lead, -1, -1)
 
 
-def _are_shares(weights: Labelled, key: int | None) -> bool:
+def are_shares(weights: Labelled, key: int | None) -> bool:
     """Whether rows that were mixed are still parts of a whole: a mixture may be negative, or more than it."""
     entries, axes = weights
     summed = [axis for axis, parts in enumerate(axes) if any(part.label == key for part in parts)]

@@ -18,6 +18,8 @@ MOST_RECOGNISED = 2**22
 """Entries of a mask that are compared with causal ones and windows."""
 MOST_SPLIT = 2**24
 """Entries of a mask that is split at once; of larger ones a part at a time, as it is needed."""
+HIDES_AS_SCORE = -9e3
+"""What hides a key where a mask was added to a score that is not known by itself, as -10,000."""
 CLOSE = 1e-5
 """How far weights that are computed again may be from a program's own in float32."""
 
@@ -196,11 +198,14 @@ def layer_by_hand(
     given = found.query, found.key, found.value
     parts = [readable(part) for part in given if part is not None]
     is_given = len(parts) == len(given)
-    if is_given and found.scores is not None and found.scores.shape == found.weights.shape:
+    scores = None
+    if found.scores is not None and found.scores.shape == found.weights.shape:
         scores = placed(found.scores)
+        seen = _seen_by_scores(scores, weights).any(dim=1)
+    if is_given and scores is not None:
         query, key, value = (by_heads(part, num_heads) for part in parts)
         added = scores.float() - found.scale * (query @ key.mT).float()
-        is_hidden = (scores <= HIDES) | (scores == torch.finfo(scores.dtype).min)
+        is_hidden = (added <= HIDES) | (scores <= torch.finfo(scores.dtype).min)
         seen = (~is_hidden).any(dim=1)
         largest = scores.masked_fill(is_hidden, 0).abs().max()
         rounding = max(CLOSE, torch.finfo(scores.dtype).eps) * (1 + float(largest))
@@ -216,10 +221,18 @@ def layer_by_hand(
     return GivenWeights(weights, seen), weights
 
 
-NUMBERS_HIDE = (
-    "a mask of large negative numbers (1e4 and more) stands over whole rows: these count as rows without "
-    "keys, though the program attends in them"
-)
+def _seen_by_scores(scores: Tensor, weights: Tensor) -> Tensor:
+    """Which keys are seen where the scores are those of the softmax, which a mask may have changed.
+
+    By the scores where these give the weights; else the weights were changed since, and 0 is hidden. A row of
+    scores that are all hidden has no key.
+    """
+    is_hidden = scores <= HIDES_AS_SCORE
+    again = scores.float().softmax(dim=-1)
+    apart = (again - weights.float()).nan_to_num(0.0).abs().max()
+    if apart <= max(CLOSE, 4 * torch.finfo(weights.dtype).eps):
+        return ~is_hidden
+    return (weights > 0) & ~is_hidden.all(dim=-1, keepdim=True)
 
 
 def hides_rows_by_numbers(

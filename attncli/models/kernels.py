@@ -47,6 +47,27 @@ def readable(tensor: Tensor) -> Tensor:
     return tensor.detach()
 
 
+def readable_mask(mask: Tensor, device: torch.device) -> Tensor:
+    """A mask as a plain tensor: what torch's causal biases mean, which have no numbers of their own.
+
+    NotHeard for a class of tensors that says itself what functions of it give.
+    """
+    from torch.nn.attention.bias import CausalBias
+
+    if isinstance(mask, CausalBias):
+        meaning: Tensor = mask._materialize(device)
+        return meaning
+    own = [getattr(type(mask), name) for name in ("__torch_function__", "__torch_dispatch__")]
+    if [getattr(function, "__func__", function) for function in own] == SAYS_NOTHING:
+        with torch._C.DisableTorchFunctionSubclass():
+            mask = mask.as_subclass(Tensor)
+    return readable(mask)
+
+
+SAYS_NOTHING = [Tensor.__torch_function__.__func__, Tensor.__torch_dispatch__]  # type: ignore[attr-defined]
+"""What a class of tensors has that is torch's in all but its name."""
+
+
 KernelReader = Callable[..., FusedCall]
 
 
@@ -188,7 +209,7 @@ def _xformers(
         for part in (query, key, value)
     )
     shape = (*query.shape[:3], key.shape[2])
-    if attn_bias is not None and not isinstance(attn_bias, Tensor):
+    if attn_bias is not None and hasattr(attn_bias, "materialize"):  # some are classes of tensors
         attn_bias = attn_bias.materialize(shape, device=query.device)
     if attn_bias is not None and attn_bias.ndim == 3:
         attn_bias = attn_bias.reshape(-1, 1, *attn_bias.shape[1:])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, get_args
 from attncli.errors import UserError
 from attncli.files import LINE_BYTES, MEBIBYTE
 from attncli.models.text_files import LineFile, TextLine, TokenIds
+from attncli.plain_text import parsed_json
 
 if TYPE_CHECKING:
     from conllu import Token
@@ -202,7 +203,7 @@ def paired(line: TextLine, pairs: object, unit: Unit, where: str, file: KnownPai
 
 def _of_json(text: str, where: str) -> object:
     try:
-        return json.loads(text)
+        return parsed_json(text)
     except ValueError:
         raise UserError(f"{where}: pairs: is not valid JSON (got {text:.60})") from None
 
@@ -223,8 +224,8 @@ def _names(record: dict[str, Any], where: str) -> tuple[str, ...]:
 
 def _record(data: bytes) -> dict[str, Any] | None:
     try:
-        record = json.loads(data)
-    except (ValueError, RecursionError):
+        record = parsed_json(data)
+    except ValueError:
         return None
     return record if isinstance(record, dict) else None
 
@@ -277,75 +278,96 @@ class SentenceFile(LineFile):
         return count
 
     def numbered(self) -> Iterator[tuple[int, PairedText]]:
-        """Every sentence with the number of its first line; UserError there for an invalid one."""
-        for line, block in self._blocks():
-            where = f"{self._key}: {self.label}:{line}"
+        """Every sentence with the number of its first line; UserError at the line that is wrong."""
+        for rows in self._blocks():
+            line, _ = rows[0]
             try:
-                yield line, _parsed(block.decode(), line)
-            except UnicodeDecodeError:
-                raise UserError(f"{where}: is not UTF-8 text") from None
-            except ValueError as error:
-                raise UserError(f"{where}: {error}") from None
+                yield line, _parsed(rows)
+            except BadRow as error:
+                raise UserError(f"{self._key}: {self.label}:{error.line}: {error}") from None
 
-    def _blocks(self) -> Iterator[tuple[int, bytes]]:
-        """The lines of each sentence, without comments, and the number of the first one."""
-        lines: list[bytes] = []
-        start = size = 0
+    def _blocks(self) -> Iterator[list[tuple[int, bytes]]]:
+        """The lines of each sentence with their numbers, without comments."""
+        lines: list[tuple[int, bytes]] = []
+        size = 0
         with self._opened() as file:
             for number, line in self._numbered_lines(file):
-                if b"\t" in line:  # conllu would split at two blanks, too
-                    line = re.sub(rb" {2,}", b" ", line)
                 if line.startswith(b"#"):
                     continue
                 if line.strip():
-                    start = number if not lines else start
-                    lines.append(line)
+                    lines.append((number, line))
                     size += len(line)
                     if size > LINE_BYTES:
                         most = f"{LINE_BYTES // MEBIBYTE} MiB"
                         raise UserError(
-                            f"{self._key}: {self.label}:{start}: a sentence holds more than {most}"
+                            f"{self._key}: {self.label}:{lines[0][0]}: a sentence holds more than {most}"
                         )
                 elif lines:
-                    yield start, b"".join(lines)
+                    yield lines
                     lines, size = [], 0
         if lines:
-            yield start, b"".join(lines)
+            yield lines
 
 
-def _parsed(block: str, line: int) -> PairedText:
-    """ValueError for a block that is not a sentence in CoNLL-U."""
-    from conllu import parse
+class BadRow(ValueError):
+    """A row that is not one of CoNLL-U, with the number of its line."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def _parsed(lines: Sequence[tuple[int, bytes]]) -> PairedText:
+    """A sentence; BadRow for a line that is not CoNLL-U."""
+    rows = [(number, _row(number, line)) for number, line in lines]
+    number_of, written = _written_words(rows)
+    text, of_character = _joined(written)
+    pairs = tuple(_relations(rows, number_of))
+    return PairedText(TextLine(lines[0][0], text), pairs, "word", of_character, len(written))
+
+
+def _row(number: int, line: bytes) -> "Token":
     from conllu.exceptions import ParseException
+    from conllu.parser import DEFAULT_FIELDS, parse_line
 
     try:
-        (rows,) = parse(block)
+        text = line.decode().strip("\r\n ")
+    except UnicodeDecodeError:
+        raise BadRow(number, "is not UTF-8 text") from None
+    if "\t" in text:  # conllu would split at two blanks, too
+        text = re.sub(" {2,}", " ", text)
+    try:
+        row = parse_line(text, DEFAULT_FIELDS)
     except ParseException as error:
-        raise ValueError(f"is not CoNLL-U: {error}") from None
-    number_of, written = _written_words(list(rows))
-    text, of_character = _joined(written)
-    pairs = tuple(_relations(list(rows), number_of))
-    return PairedText(TextLine(line, text), pairs, "word", of_character, len(written))
+        raise BadRow(number, f"is not CoNLL-U: {error}") from None
+    if row["id"] is None:
+        raise BadRow(number, "has no word number (column 1)")
+    return row
 
 
-def _written_words(rows: "list[Token]") -> "tuple[dict[int, int], list[Token]]":
+def _written_words(rows: "Sequence[tuple[int, Token]]") -> "tuple[dict[int, int], list[Token]]":
     """The number of the written word of each syntactic word, by its id, and the written words."""
     number_of: dict[int, int] = {}
     written: list[Token] = []
-    last = 0
-    for row in rows:
-        if not row["form"].strip():
-            raise ValueError(f"word {row['id']} has no form (column 2)")
+    last, line_of_last = 0, 0
+    for line, row in rows:
+        number = "".join(map(str, row["id"])) if isinstance(row["id"], tuple) else row["id"]
+        if not row.get("form", "").strip():
+            raise BadRow(line, f"word {number} has no form (column 2)")
         match row["id"]:
             case int(word):
                 if word != len(number_of) + 1:
-                    raise ValueError(f"word {len(number_of) + 1} is missing (found {word})")
+                    raise BadRow(line, f"word {len(number_of) + 1} is missing (found {word})")
                 if word > last:
                     written.append(row)
                 number_of[word] = len(written) - 1
-            case (_, "-", int(end)):
+            case (first, "-", int(end)):
+                if first != len(number_of) + 1 or first <= last:
+                    raise BadRow(line, f"word {number} must stand before word {first}, and overlap no other")
                 written.append(row)
-                last = end
+                last, line_of_last = end, line
+    if last > len(number_of):
+        raise BadRow(line_of_last, f"word {len(number_of) + 1} is missing: a word ends with word {last}")
     return number_of, written
 
 
@@ -360,17 +382,17 @@ def _joined(written: "list[Token]") -> tuple[str, list[int]]:
     return text, of_character
 
 
-def _relations(rows: "list[Token]", number_of: dict[int, int]) -> Iterator[KnownPair]:
-    """Those between written words: neither of the root nor inside one word."""
-    for row in rows:
+def _relations(rows: "Sequence[tuple[int, Token]]", number_of: dict[int, int]) -> Iterator[KnownPair]:
+    """The relations, except that of the root, between written words; inside one, of a word with itself."""
+    for line, row in rows:
         word, head, name = row["id"], row.get("head"), row.get("deprel")
         if not isinstance(word, int):
             continue
         if not isinstance(head, int) or not name or name == "_":
-            raise ValueError(f"word {word} has no syntactic head, or no relation to it (columns 7 and 8)")
+            raise BadRow(line, f"word {word} has no syntactic head, or no relation to it (columns 7 and 8)")
         if not name.isprintable() or any(map(str.isspace, name)):
-            raise ValueError(f"word {word}: a relation is a word without blanks (got {name!r})")
+            raise BadRow(line, f"word {word}: a relation is a word without blanks (got {name!r})")
         if head and head not in number_of:
-            raise ValueError(f"word {word}: the head must be at most {len(number_of)} (got {head})")
-        if head and number_of[word] != number_of[head]:
+            raise BadRow(line, f"word {word}: the head must be at most {len(number_of)} (got {head})")
+        if head:
             yield KnownPair(number_of[word], number_of[head], name=name)

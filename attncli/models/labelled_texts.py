@@ -19,6 +19,7 @@ from attncli.models.pretrained import ModelText, Pretrained, Reading, read_text
 from attncli.models.source_texts import Passage, SourcedText, encoded_sources
 from attncli.models.text_files import IDS, LABELS, LineFile, TextLine, TokenIds
 from attncli.models.writing import in_chat_template
+from attncli.plain_text import parsed_json
 
 PARTS = ("instruction", "document", "text", "answer")
 """The columns of texts, in the order in which a model reads them."""
@@ -30,12 +31,14 @@ MARKED_SPAN = re.compile(r"<<([^<>]+)>>")
 class LabelNames(NamedTuple):
     """The column of labels, and which of its two values is the positive one, where that is given.
 
-    `fitted` are the negative and the positive value of the same column for a detector that is applied.
+    For a detector that is applied texts may have one value, and `fitted` are the negative and the positive
+    value of the same column.
     """
 
     column: str
     positive: str | None = None
     fitted: tuple[str, str] | None = None
+    is_applied: bool = False
 
     @classmethod
     def of(cls, text: str) -> "LabelNames":
@@ -47,7 +50,7 @@ class LabelNames(NamedTuple):
         """With the values of a detector, which are written as `kind=plain`; of another column as it is."""
         values = [name.removeprefix(f"{self.column}=") for name in (negative, positive)]
         is_same = all(name.startswith(f"{self.column}=") for name in (negative, positive))
-        return self._replace(fitted=(values[0], values[1])) if is_same else self
+        return self._replace(is_applied=True, fitted=(values[0], values[1]) if is_same else None)
 
     @property
     def positive_name(self) -> str:
@@ -187,6 +190,8 @@ class LabelledFile(LineFile):
 
     def _two_values(self, label: LabelNames, values: Counter[str]) -> tuple[str, str]:
         got = ", ".join(f"{value} ({number:,})" for value, number in values.most_common(4))
+        if label.is_applied and len(values) == 1:
+            return _one_value(label, next(iter(values)), got)
         if len(values) != 2:
             more = ", ..." if len(values) > 4 else ""
             raise UserError(f"label: {label.column} must have exactly two values (got {got}{more})")
@@ -265,6 +270,22 @@ def _as_fitted(label: LabelNames, fitted: tuple[str, str], values: tuple[str, st
     return negative, positive
 
 
+def _one_value(label: LabelNames, value: str, got: str) -> tuple[str, str]:
+    """The negative and the positive value for a detector, where texts have only one of them."""
+    if label.fitted is not None and value in label.fitted:
+        (other,) = {*label.fitted} - {value}
+        return _as_fitted(label, label.fitted, (value, other))
+    if label.positive is not None:
+        return (f"not {value}", value) if label.positive == value else (value, label.positive)
+    known = (
+        f" or have those that the detector was fitted to, {' and '.join(label.fitted)}"
+        if label.fitted
+        else ""
+    )
+    give = f"name the positive one, as {label.column}={value},{known}"
+    raise UserError(f"label: {label.column} has one value in these texts: {give} (got {got})")
+
+
 def _is_cell(value: object) -> bool:
     return isinstance(value, str | int | float) and value != ""
 
@@ -292,8 +313,8 @@ def _known_columns(data: bytes, columns: set[str]) -> bytes | None:
     A document without a text is the text.
     """
     try:
-        record = json.loads(data)
-    except (ValueError, RecursionError):
+        record = parsed_json(data)
+    except ValueError:
         return None
     if not isinstance(record, dict):
         return None

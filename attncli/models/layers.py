@@ -33,7 +33,7 @@ class StopCapture(Exception):
     """Raised by a consumer that needs no further layer."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CapturedLayer:
     """One call of an attention module: its attention, or its weights where the model gives nothing else.
 
@@ -46,6 +46,10 @@ class CapturedLayer:
     kind: str
     layer: int
     attention: AttentionLayer | GivenWeights
+
+    def __repr__(self) -> str:
+        sizes = " x ".join(map(str, self.attention.shape))
+        return f"<CapturedLayer {self.module}: {self.kind}, {sizes}>"
 
     @property
     def stack_name(self) -> str:

@@ -14,13 +14,14 @@ from functools import partial
 from itertools import zip_longest
 from math import prod
 from threading import Thread, current_thread, local
-from types import FunctionType, TracebackType
-from typing import Any, Literal, NamedTuple
+from types import FrameType, FunctionType, TracebackType
+from typing import Any, Literal, NamedTuple, no_type_check
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 
 from attncli.core.layer import AttentionLayer, Visibility
@@ -30,14 +31,13 @@ from attncli.models.by_hand import STEPS, Follower
 from attncli.models.followed import NO_QUERIES, HandmadeAttention
 from attncli.models.heard_layers import (
     MOST_SPLIT,
-    NUMBERS_HIDE,
     hides_rows_by_numbers,
     layer_by_hand,
     layer_of_call,
     make_heads,
     with_heads_last,
 )
-from attncli.models.kernels import FusedCall, Kernels, NotHeard, readable
+from attncli.models.kernels import FusedCall, Kernels, NotHeard, readable, readable_mask
 from attncli.models.modules import CALLING_HOOKS, RunningModules
 from attncli.models.torch_calls import SOFTMAXES, unseen
 from attncli.models.torch_paths import (
@@ -46,6 +46,8 @@ from attncli.models.torch_paths import (
     MULTI_HEAD_ATTENTION,
     FastPath,
     attention_forward,
+    call_from,
+    is_calling,
     is_compiled,
     not_read,
     original,
@@ -59,6 +61,10 @@ OF_LAYER = "self_attn"
 """The attention of torch's own layers."""
 MOST_NAMED = 3
 """Modules that a line names."""
+ONE_AXIS = (
+    "texts and heads are one axis, and nothing says how many heads there are: its matrices are numbered "
+    "0, 1, ... (--heads PATH=8 says it, in Python heads={'PATH': 8})"
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,10 @@ class HeardCall:
     `module` is the path of the module that runs, with `#2` for a second attention in one call of it; `call`
     counts its calls from 0. `function` says how it was heard. `weights` are the program's own, before
     dropout, where it computes them itself. Without `has_heads` texts and heads are one axis, here the heads.
-    `outermost` is the number of the call of an outermost module that it belongs to.
+    `outermost` is the number of the call of an outermost module that it belongs to, `first_query` the key at
+    which the first query stands, where the call says so. `hides_by_numbers`: the program attends in rows that
+    count as rows without keys, since a finite mask stands over all of them. `step` is how many training steps
+    the program had made.
     """
 
     module: str
@@ -79,17 +88,22 @@ class HeardCall:
     weights: Float[Tensor, "text head query key"] | None = None
     has_heads: bool = True
     outermost: int = 0
+    first_query: int | None = None
+    hides_by_numbers: bool = False
+    step: int = 0
 
 
 class CallHint(NamedTuple):
     """What a function of torch that contains the attention, or the projections before it, tell about it.
 
     `one_head_of`: no head lies on an axis of its own; the projection has so many times its features.
+    `first_query` is the key at which the first query stands, where it is known: keys may be added behind.
     """
 
     num_heads: int | None = None
     is_self: bool | None = None
     one_head_of: int | None = None
+    first_query: int | None = None
 
 
 def _listed(paths: Iterable[str]) -> str:
@@ -134,6 +148,19 @@ class Listener(TorchFunctionMode):
         self.remarks: dict[str, dict[str, None]] = {}
         self._threads = local()
         self._follower = local()
+        self.forget_steps()
+
+    def forget_steps(self) -> None:
+        """Count training steps from 0."""
+        self._num_updates = self._num_backward = 0
+
+    @property
+    def training_steps(self) -> int:
+        """The optimizer steps that the program made; without any, how often it called backward."""
+        return self._num_updates or self._num_backward
+
+    def _count_update(self, *_: object) -> None:
+        self._num_updates += 1
 
     def notes(self) -> list[str]:
         """What was changed or missed meanwhile, a line each."""
@@ -172,6 +199,8 @@ class Listener(TorchFunctionMode):
             stack.callback(before.remove)
             after = register_module_forward_hook(self._leave, always_call=True)
             stack.callback(after.remove)
+            after_step = register_optimizer_step_post_hook(self._count_update)
+            stack.callback(after_step.remove)
             self._kernels = Kernels(self._hear_kernel)
             stack.callback(self._kernels.restore)
             self._kernels.replace()
@@ -224,6 +253,8 @@ class Listener(TorchFunctionMode):
         if not stack:
             self._run_uncompiled()
             self._kernels.replace()
+            if not_read() is None:
+                self._follow().begin(inputs)
         running.enter(module, inputs)
         if self._is_pushed():
             return
@@ -280,6 +311,7 @@ class Listener(TorchFunctionMode):
             self._note_error(error)
         return result
 
+    @no_type_check  # its caller is the program
     def __torch_function__(
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
     ) -> Any:
@@ -293,8 +325,8 @@ class Listener(TorchFunctionMode):
         if function is MULTI_HEAD_ATTENTION and (reason := not_read()) is not None:
             self._said[reason] = None
         elif function is MULTI_HEAD_ATTENTION:
-            return self._through(types, arguments, named)
-        result = function(*arguments, **named)
+            return self._through(sys._getframe(1), types, arguments, named)
+        result = call_from(sys._getframe(1), function, arguments, named)
         try:
             self._read_call(asked, function, arguments, named, result)
         except Exception as error:  # whatever it is, the program goes on
@@ -307,6 +339,9 @@ class Listener(TorchFunctionMode):
         """Read what a function was given and gave; `asked` is what the program has in its place."""
         if self._stance is not None:
             self._run_uncompiled()
+        if function in BACKWARD:
+            self._num_backward += 1
+            return
         step = asked if asked in STEPS else function
         is_followed = step in STEPS
         is_flex = not is_followed and getattr(function, "_name", "") == "flex_attention"
@@ -324,23 +359,27 @@ class Listener(TorchFunctionMode):
         else:
             self._hear_fast_path(FAST_PATHS[function], arguments, named)
 
-    def _through(self, types: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _through(
+        self, frame: FrameType, types: Any, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
         """torch's own function with this mode inside, which it would leave out.
 
         Classes of tensors that take torch's functions are asked first, as torch asks them.
         """
-        given = {"query": 0, "key": 1, "num_heads": 4}
-        query, key, num_heads = (
+        given = {"query": 0, "key": 1, "num_heads": 4, "bias_k": 7, "add_zero_attn": 9}
+        query, key, num_heads, bias_key, adds_zero = (
             arguments[place] if place < len(arguments) else named.get(name) for name, place in given.items()
         )
-        before, self._threads.hint = self._hint, CallHint(num_heads, query is key)
+        first_query = None if bias_key is None and not adds_zero else 0
+        hint = CallHint(num_heads, query is key, first_query=first_query)
+        before, self._threads.hint = self._hint, hint
         try:
             with self:
                 for kind in types if {*types} - {Tensor, nn.Parameter} else ():
                     result = kind.__torch_function__(MULTI_HEAD_ATTENTION, types, arguments, named)
                     if result is not NotImplemented:
                         return result
-                return attention_forward()(*arguments, **named)
+                return call_from(frame, attention_forward(), arguments, named)
         finally:
             self._threads.hint = before
 
@@ -470,13 +509,13 @@ class Listener(TorchFunctionMode):
             if num_heads is None or num_heads == num_queries or num_heads not in lead:
                 raise NotHeard(NO_QUERIES)
         has_heads = num_heads is not None or len(lead) > 1 or prod(lead) == 1
+        if not has_heads:
+            self.remarks.setdefault(ONE_AXIS, {})[path] = None
         weights = None
         if isinstance(read, HandmadeAttention):
             attention, weights = layer_by_hand(read, num_heads)
         else:
             attention = layer_of_call(read, num_heads)
-        if hides_rows_by_numbers(read, attention, weights):
-            self.remarks.setdefault(NUMBERS_HIDE, {})[path] = None
         num_queries, num_keys = attention.shape[2:]
         if not num_keys:
             raise NotHeard("an attention without keys")
@@ -487,7 +526,20 @@ class Listener(TorchFunctionMode):
             is_self = not _names_cross(path, self.running.class_names()) and num_queries <= num_keys
         kind = "self" if is_self else "cross"
         outermost = self.running.outermost()
-        return HeardCall(path, number, kind, function, attention, weights, has_heads, outermost)
+        by_numbers = hides_rows_by_numbers(read, attention, weights)
+        return HeardCall(
+            path,
+            number,
+            kind,
+            function,
+            attention,
+            weights,
+            has_heads,
+            outermost,
+            hint.first_query,
+            by_numbers,
+            self.training_steps,
+        )
 
     def _num_heads(self, path: str, lead: torch.Size, hint: CallHint) -> int | None:
         """How many heads there are: as was asked for, as torch is told, or as a module says."""
@@ -508,6 +560,7 @@ class Listener(TorchFunctionMode):
 
 
 FUSED_ATTENTION = torch._C._nn.scaled_dot_product_attention
+BACKWARD = {Tensor.backward, torch.autograd.backward}
 
 
 MOST_WRAPPED = 3
@@ -525,7 +578,7 @@ def hide_frames(error: BaseException) -> None:
             last = [entry.tb_frame.f_code is HANDLE for entry in entries[-MOST_WRAPPED:]]
             if any(last):
                 del entries[len(entries) - len(last) + last.index(True) - 1 :]
-        elif code not in CALLING_HOOKS:
+        elif code not in CALLING_HOOKS and not is_calling(code):
             entries.append(entry)
         entry = entry.tb_next
     for entry, following in zip_longest(entries, entries[1:]):
@@ -566,7 +619,7 @@ def _of_sdpa(
     offset = 0 if is_causal and num_queries != num_keys else None
     visibility = Visibility(num_queries, num_keys, causal=is_causal, offset=offset)
     factor = query.shape[-1] ** -0.5 if scale is None else float(scale)
-    mask = None if attn_mask is None else attn_mask.detach()
+    mask = None if attn_mask is None else readable_mask(attn_mask, query.device)
     return FusedCall(query, key, value, visibility, factor, mask)
 
 

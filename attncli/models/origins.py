@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from attncli.models.axis_labels import parts_of_axes
-from attncli.models.followed import Followed, Origin, Projected
-from attncli.models.torch_calls import spans_of
+from attncli.models.followed import Followed, GivenFeatures, Origin, Projected
+from attncli.models.torch_calls import TorchCall, folded_spans, spans_of
 
 OF_PARAMETERS = Projected(frozenset())
 """A view of parameters."""
@@ -87,6 +87,8 @@ class Origins:
             return True
         if first.parents & second.parents:
             return True if are_as_many else None
+        if are_as_many and isinstance(first, GivenFeatures) and isinstance(second, GivenFeatures):
+            return None
         # Other parts of one tensor may be two texts, or a token and its text.
         memory = {number for number, _ in first.sources} & {number for number, _ in second.sources}
         return None if memory else False
@@ -139,5 +141,30 @@ class Origins:
             return
         known = self.of(tensor)
         parents = known.sources if isinstance(known, Projected) else frozenset()
-        made = result.shape, tuple(axes)
-        self.note(result, Projected(self.source(tensor), parents, spans_of(result, axes), made))
+        made, spans = (result.shape, tuple(axes)), spans_of(result, axes)
+        if isinstance(known, Projected) and known.features and tensor.ndim == result.ndim:
+            spans += folded_spans(known.features, tensor, result.shape, result.stride())
+        self.note(result, Projected(self.source(tensor), parents, spans, made))
+
+    def look_up(self, call: TorchCall) -> None:
+        """Rows of an embedding: features of tokens."""
+        if isinstance(ids := call.get(0, "input"), Tensor):
+            self.project(ids, call.result, (-1,))
+
+    def recur(self, call: TorchCall) -> None:
+        """Hidden states are features of the steps of a recurrent layer."""
+        states = call.result if isinstance(call.result, tuple) else (call.result,)
+        if isinstance(tensor := call.get(0, "input"), Tensor):
+            for state in states:
+                self.project(tensor, state, (-1,))
+
+    def begin(self, inputs: object) -> None:
+        """Rows of features that a program gives to its outermost module: heads lie on no axis of theirs."""
+        for tensor in inputs if isinstance(inputs, tuple) else ():
+            if not isinstance(tensor, Tensor) or tensor.is_nested or not torch._C._has_storage(tensor):
+                continue
+            if tensor.ndim == 3 and tensor.is_floating_point() and self.of(tensor) is None:
+                made = tensor.shape, (-1,)
+                self.note(
+                    tensor, GivenFeatures(self.source(tensor), features=spans_of(tensor, (-1,)), made=made)
+                )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -18,8 +19,8 @@ import torch
 from torch import Tensor
 
 from attncli.core.process import quiet_warnings
-from attncli.errors import UserError, reason_of
-from attncli.files import PICTURE_BYTES, open_file
+from attncli.errors import UserError, readable_bytes, reason_of
+from attncli.files import PICTURE_BYTES, most_unpacked, open_file
 from attncli.models.architectures import PIXELS
 from attncli.models.folder import PROCESSOR_FILES, opened_part
 from attncli.models.pretrained import (
@@ -34,6 +35,7 @@ FORMATS = ("PNG", "JPEG", "WebP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 """What is read of pictures: some others Pillow reads by programs that it starts (PostScript)."""
 
 
+BYTES_OF_A_PIXEL = 4
 COUNTED_BYTES = 2**24
 """Of a file with several pictures, up to which they are counted."""
 
@@ -63,6 +65,10 @@ def open_picture(file: str, key: str = "image") -> OpenedPicture:
             open_file(path, PICTURE_BYTES) as content,
             Image.open(content, formats=FORMATS) as opened,
         ):
+            size = os.fstat(content.fileno()).st_size
+            if BYTES_OF_A_PIXEL * prod(opened.size) > most_unpacked(size):
+                pixels = f"{prod(opened.size) / 1e6:,.0f} million pixels in {readable_bytes(size)}"
+                raise UserError(f"{key}: {file}: holds {pixels}, mostly of one colour: make it smaller")
             if getattr(opened, "is_animated", False):
                 notes.append(f"{path.name}: the first of its {_num_frames(opened, content)}pictures.")
                 opened.seek(0)

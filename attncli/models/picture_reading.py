@@ -1,6 +1,5 @@
 """A picture as a model reads it: alone, beside a text, or before the words of a caption."""
 
-import json
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
@@ -49,6 +48,7 @@ from attncli.models.pretrained import (
     part_that_sees,
 )
 from attncli.models.writing import PICTURE, in_chat_template, writer_of
+from attncli.plain_text import parsed_json
 
 IMAGE_AXES = 4
 """Of pixels: batch, channel, height, width."""
@@ -261,10 +261,10 @@ def _stored_template(pretrained: Pretrained) -> str | None:
     """The template of a processor in a folder, as earlier versions of transformers kept it."""
     path = Path(str(pretrained.source)) / "chat_template.json"
     try:
-        stored = json.loads(read_whole(path, MODEL_SETTINGS_BYTES)) if path.exists() else {}
+        stored = parsed_json(read_whole(path, MODEL_SETTINGS_BYTES)) if path.exists() else {}
     except OSError as error:
         raise UserError(f"chat: {path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"chat: {path}: is not JSON: {reason_of(error)}") from None
     template = stored.get("chat_template") if isinstance(stored, dict) else None
     return template if isinstance(template, str) else None
@@ -290,7 +290,7 @@ def _opened_reader(pretrained: Pretrained) -> Any:
         parts = ["image_processor", "tokenizer"]
         reader = type(str(name), (known_class,), {"get_attributes": classmethod(lambda _: parts)})
         path = Path(source) / PROCESSOR_FILES[1]
-        settings = json.loads(read_whole(path, MODEL_SETTINGS_BYTES)) if path.exists() else {}
+        settings = parsed_json(read_whole(path, MODEL_SETTINGS_BYTES)) if path.exists() else {}
         taken = signature(known_class.__init__).parameters.keys() - {*parts, "self"}
         given = {key: None for key in ("video_processor",) if key in taken}
         given |= {key: value for key, value in settings.items() if key in taken - given.keys()}

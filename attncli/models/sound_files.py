@@ -27,8 +27,8 @@ RATES = 1_000, 768_000
 """Samples in a second, from telegraph to laboratory: what other headers say is damage."""
 MOST_SECONDS = 1800.0
 """Of a sound, for models that set no limit: half an hour is 90,000 tokens of 20 ms."""
-PIECE_SECONDS = 30
-"""Of a file that is read a piece at a time."""
+PIECE_SECONDS, PIECE_NUMBERS, MOST_CHANNELS = 30, 2**24, 64
+"""Of a file that is read a piece at a time; the numbers of all its channels in a piece."""
 SIZES = re.compile(r"^ *(?:data|SSND) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
 """In the log of libsndfile: the bytes of sound in the header of a WAV or AIFF, and in the file."""
 OF_STREAMS = 0x7FFF0000
@@ -90,6 +90,9 @@ class SoundStream:
             self._files.close()
             allowed = f"{RATES[0]:,} to {RATES[1]:,}"
             raise UserError(f"{key}: {file}: must have {allowed} samples a second (got {of_file:,})")
+        if channels > MOST_CHANNELS:
+            self._files.close()
+            raise UserError(f"{key}: {file}: must have at most {MOST_CHANNELS} channels (got {channels:,})")
         self.seconds: float = self._opened.frames / of_file
         notes = [f"{self.name}: the mean of its {channels} channels."] if channels > 1 else []
         if of_file != rate:
@@ -120,7 +123,8 @@ class SoundStream:
         common = gcd(self.rate, of_file)
         up, down = self.rate // common, of_file // common
         # Whole periods of both rates; the filter of resample_poly reaches over 10 samples of the slower one.
-        size = down * max(1, round(PIECE_SECONDS * of_file / down))
+        most = PIECE_NUMBERS // self._opened.channels
+        size = down * max(1, round(min(PIECE_SECONDS * of_file, most) / down))
         margin = down * (1 + (10 * max(up, down) // up + 1) // down)
         before = np.zeros(0, dtype=np.float32)
         piece = self._read(size)

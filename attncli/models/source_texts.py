@@ -14,6 +14,7 @@ from attncli.errors import UserError
 from attncli.models.chat_places import Span, placed_chat
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.text_files import LineFile
+from attncli.plain_text import parsed_json
 
 Split = Literal["word", "sentence", "line", "paragraph", "turn"]
 
@@ -292,8 +293,8 @@ def _as_json(tool: Mapping[str, Any], span: Span, whole: str) -> Span:
 def chat_messages(text: str, key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The messages and the tools of a chat as JSON. Raises UserError, naming `key`, for anything else."""
     try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
+        parsed = parsed_json(text)
+    except ValueError:
         parsed = None
     chat = parsed if isinstance(parsed, dict) else {"messages": parsed}
     messages: Any = chat.get("messages")

@@ -16,8 +16,8 @@ from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVa
 
 from attncli.arguments import is_list, listed, shown
 from attncli.errors import MOST_LINES, NO_TEXT, UserError, hints_for_first_lines, nearest
-from attncli.files import MEBIBYTE, PIPE_BYTES, line_of, open_file, too_large
-from attncli.plain_text import binary_kind, counted
+from attncli.files import MEBIBYTE, PIPE_BYTES, line_of, open_file, stdin_bytes, too_large
+from attncli.plain_text import binary_kind, counted, parsed_json
 
 if TYPE_CHECKING:  # a plan counts texts without torch
     from attncli.models.pretrained import Reading
@@ -110,8 +110,8 @@ def ids_in_file(name: str, text: str) -> TokenIds | None:
     first_line = text.strip().partition("\n")[0]
     for part in (text, first_line):
         try:
-            given = json.loads(part)
-        except (ValueError, RecursionError):
+            given = parsed_json(part)
+        except ValueError:
             continue
         if not isinstance(given, dict) or IDS not in given:
             return None
@@ -253,8 +253,8 @@ class LineFile:
         if not self.is_json:
             return {texts[0]: text}
         try:
-            record = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            record = parsed_json(text)
+        except ValueError as error:
             message = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep or too long"
             raise UserError(f"{where}: is not valid JSON: {message}") from None
         if isinstance(record, dict):
@@ -299,7 +299,7 @@ def _decoded(file: IO[bytes]) -> Iterator[TextIOWrapper]:
 def _spooled(path: Path, place: str, *, is_stdin: bool) -> IO[bytes]:
     if is_stdin and sys.stdin is None:
         raise UserError(f"{place}: standard input is closed")
-    with nullcontext(sys.stdin.buffer) if is_stdin else open_file(path, may_be_pipe=True) as pipe:
+    with nullcontext(stdin_bytes()) if is_stdin else open_file(path, may_be_pipe=True) as pipe:
         spool = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the file of lines
         copied = 0
         while block := pipe.read(MEBIBYTE):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from attncli.core.names import position_among, the_one_position, token_positions
 from attncli.errors import UserError, nearest
 from attncli.models.pretrained import CLS, ModelText, Pretrained
-from attncli.plain_text import readable_token
+from attncli.plain_text import readable_tokens
 
 POINT = re.compile(r"([01]?\.?[0-9]*),([01]?\.?[0-9]*)")
 """A point of a picture: how far across and down it lies, as shares of its width and height."""
@@ -87,9 +87,8 @@ def _occurrences(text: ModelText, pretrained: Pretrained) -> Callable[[str], lis
 
 
 def _readable_tokens(text: ModelText, pretrained: Pretrained) -> list[str]:
-    """The tokens of a text as screens show them: `<0xC2>` for a byte that is no whole character."""
-    spelling = pretrained.spelling_of(text)
-    return [readable_token(token, spelling) for token in text.tokens]
+    """The tokens of a text as screens show them."""
+    return readable_tokens(text.tokens, pretrained.spelling_of(text))
 
 
 def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> tuple[int, ...]:
@@ -126,7 +125,7 @@ def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> Iterator[rang
 def _missing(name: str, texts: Sequence[ModelText], pretrained: Pretrained) -> str:
     tokens = dict.fromkeys(
         # A token that is not written otherwise than in the vocabulary may be a part of a character.
-        readable if written == token else written
+        readable if written == token or "\N{REPLACEMENT CHARACTER}" in written else written
         for text in texts
         for token, written, readable in zip(
             text.tokens, pretrained.written_tokens(text), _readable_tokens(text, pretrained), strict=True

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from attncli.models.axis_labels import parts_of_axes
+
 
 class TorchCall(NamedTuple):
     """A call of one of torch's functions, and what it gave."""
@@ -100,6 +102,11 @@ CASTS = {
     Tensor.data.__get__,  # type: ignore[attr-defined]
 }
 COPIES = {Tensor.copy_}
+PICKS = functions_named("topk", "sort", "gather", "take_along_dim")
+LOOKUPS = {functional.embedding}
+RECURRENCES = functions_named(
+    *("gru", "lstm", "rnn_tanh", "rnn_relu", "gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")
+)
 CONVOLUTIONS = functions_named("conv1d", "conv2d", "conv3d")
 NORMS = functions_named("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize")
 OVERWRITING = {
@@ -172,6 +179,22 @@ def spans_of(result: Tensor, axes: Sequence[int]) -> Spans:
     return tuple((result.stride(axis), result.stride(axis) * result.shape[axis]) for axis in axes)
 
 
+def folded_spans(spans: Spans, tensor: Tensor, sizes: Sequence[int], strides: Sequence[int]) -> Spans:
+    """The spans of features that lie on an axis beside tokens or texts, in a tensor with the same axis.
+
+    So lie heads that were folded into the texts.
+    """
+    folded: list[tuple[int, int]] = []
+    parts_of = parts_of_axes(tensor.shape, tensor.stride(), spans)
+    for axis in range(-min(tensor.ndim, len(sizes)), 0):
+        step, parts = strides[axis], parts_of[axis]
+        for size, is_feature in reversed(parts if tensor.shape[axis] == sizes[axis] else []):
+            if is_feature and len(parts) > 1:
+                folded.append((step, step * size))
+            step *= size
+    return tuple(folded)
+
+
 def feature_axes(tensor: Tensor, spans: Spans | None) -> tuple[int, ...] | None:
     """The axes of features, which count from the end; None where they are not known."""
     if spans is None or not torch._C._has_storage(tensor):
@@ -204,10 +227,11 @@ def carried_features(spans: Spans | None, tensor: Tensor, call: TorchCall, resul
         for size in reversed(tensor.shape[1:]):
             rows.append(rows[-1] * size)
         strides = rows[::-1]
-        return tuple((strides[axis], strides[axis] * tensor.shape[axis]) for axis in axes)
+        folded = folded_spans(spans, tensor, tensor.shape, strides)
+        return *((strides[axis], strides[axis] * tensor.shape[axis]) for axis in axes), *folded
     if result.ndim < tensor.ndim or call.function in STACKS:
         return None
-    return spans_of(result, axes)
+    return *spans_of(result, axes), *folded_spans(spans, tensor, result.shape, result.stride())
 
 
 def _spans_of_cat(spans: Spans, call: TorchCall, result: Tensor) -> Spans | None:
@@ -244,6 +268,15 @@ def _without_last(spans: Spans, tensor: Tensor, result: Tensor) -> Spans | None:
     """The spans of features of what was summed over the last axis."""
     axes = [axis for axis in _axes_within(tensor.shape, tensor.stride(), spans) if axis != -1]
     return spans_of(result, [axis + tensor.ndim - result.ndim for axis in axes])
+
+
+def factors_of_outer(call: TorchCall) -> tuple[Tensor, Tensor] | None:
+    """Two tensors that were multiplied, each of which has axes that the other has not."""
+    factors = [*call.tensors()]
+    if len(factors) != 2 or not isinstance(call.result, Tensor):
+        return None
+    left, right = factors
+    return None if left.shape == right.shape or left.ndim < 2 > right.ndim else (left, right)
 
 
 # Equations

@@ -5,7 +5,7 @@ tensors. It does not where a function mode is on; a listener's does not count.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import wraps
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules import module as torch_modules
 
 from attncli.core.layer import Visibility
 from attncli.models.kernels import FusedCall, NotHeard, readable
@@ -76,6 +77,35 @@ def original(function: Any) -> Any:
     return _ORIGINALS[code]
 
 
+MOST_LINES = 4096
+_lines: dict[tuple[CodeType, int], CodeType] = {}
+"""`LINE` as if it stood at lines of the program."""
+LINE: CodeType = (lambda attn_function, arguments, named: attn_function(*arguments, **named)).__code__
+
+
+def call_from(frame: FrameType, function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """Call a function as the program does: a warning names the line that the program is at, not one of ours.
+
+    `frame` is what called the mode: the program, or a function of torch's, which the program called.
+    """
+    if frame.f_code is HANDLE and frame.f_back is not None and frame.f_back.f_back is not None:
+        frame = frame.f_back.f_back
+    place = frame.f_code, frame.f_lineno
+    if (code := _lines.get(place)) is None:
+        if len(_lines) >= MOST_LINES:
+            _lines.clear()
+        code = _lines[place] = LINE.replace(
+            co_filename=place[0].co_filename, co_name=place[0].co_name, co_firstlineno=place[1] or 1
+        )
+    return FunctionType(code, frame.f_globals)(function, arguments, named)
+
+
+def is_calling(code: CodeType) -> bool:
+    """Whether it is the code of `call_from`, or of a line by which that called a function."""
+    is_call_from = code.co_filename == __file__ and code.co_name == call_from.__name__
+    return is_call_from or code.co_varnames == LINE.co_varnames
+
+
 TRACED = "What torch.jit.trace or torch.fx traces is not heard."
 TRANSFORMED = "What runs inside torch.func's transforms (vmap, grad, jvp) is not heard."
 
@@ -87,6 +117,13 @@ def not_read() -> str | None:
     return None if torch._C._functorch.peek_interpreter_stack() is None else TRANSFORMED
 
 
+def has_hooks_of_others() -> bool:
+    """Whether there are global hooks on modules that are not attn's: of these torch.compile warns."""
+    kinds = ("backward_pre_hooks", "backward_hooks", "forward_pre_hooks", "forward_hooks")
+    hooks = (hook for kind in kinds for hook in getattr(torch_modules, f"_global_{kind}", {}).values())
+    return any(not str(getattr(hook, "__module__", "")).startswith("attncli.") for hook in hooks)
+
+
 class Uncompiled:
     """What is compiled runs as it was written while a listener is open, in whatever order they are closed."""
 
@@ -96,6 +133,7 @@ class Uncompiled:
         self._stance: Any = None
         self._watching: list[Callable[[bool], None]] = []
         self._compile: Any = None
+        self._has_hooks: Any = None
 
     def watch(self, tell: Callable[[bool], None]) -> None:
         """Call a function whenever something is compiled, with whether the program asks for it itself."""
@@ -103,6 +141,8 @@ class Uncompiled:
             if not self._watching:
                 self._compile = torch.compile
                 torch.compile = self._telling(torch.compile)
+                self._has_hooks = torch_modules._has_any_global_hook
+                torch_modules._has_any_global_hook = has_hooks_of_others
             self._watching.append(tell)
 
     def unwatch(self, tell: Callable[[bool], None]) -> None:
@@ -111,11 +151,12 @@ class Uncompiled:
             self._watching.remove(tell)
             if not self._watching:
                 torch.compile = self._compile
+                torch_modules._has_any_global_hook = self._has_hooks
 
     def _telling(self, compile_: Any) -> Any:
         @wraps(compile_)
         def telling(*given: Any, **named: Any) -> Any:
-            compiled = compile_(*given, **named)
+            compiled = call_from(sys._getframe(1), compile_, given, named)
             # flex_attention compiles a part of itself.
             by_program = not sys._getframe(1).f_code.co_filename.startswith(TORCH)
             for tell in [*self._watching]:

@@ -1,7 +1,6 @@
 """The headers of safetensors and GGUF files, checked before a reader trusts them. Needs no torch."""
 
 import io
-import json
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 
 from attncli.errors import UserError
 from attncli.files import open_file
+from attncli.plain_text import parsed_json
 
 LFS = b"version https://git-lfs"
 LARGEST_HEADER, LARGEST_FILE = 100_000_000, 2**63
@@ -28,7 +28,7 @@ def safetensors_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
     """What a safetensors file of that size says of its tensors, by name, and where their bytes begin.
 
     Its length (8 bytes, little-endian), then JSON with offsets. Raises EOFError where the file is too
-    short, else ValueError or RecursionError for a damaged one.
+    short, else ValueError for a damaged one.
     """
     length = int.from_bytes(file.read(8), "little")
     if not 2 <= length <= min(size - 8, LARGEST_HEADER):
@@ -36,7 +36,7 @@ def safetensors_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
     written = file.read(length)
     if not written.startswith(b"{") or written.count(b",") > MOST_COMMAS:
         raise ValueError("no object, or one of too many parts")
-    return json.loads(written), 8 + length
+    return parsed_json(written), 8 + length
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def safetensors_tensors(path: Path) -> dict[str, TensorInFile]:
         raise UserError(f"model: {path}: is not a safetensors file, or is cut off") from None
     except OSError as error:
         raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise UserError(f"model: {path}: is not a safetensors file: its header is damaged") from None
     if end != size:
         raise UserError(f"model: {path}: is cut off: its header promises {end} bytes")

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from attncli.records.columns import Record, Records, Result, column, group, number
+from attncli.records.logits import LOGIT
 
 
 class PartShare(Record):
@@ -11,7 +12,9 @@ class PartShare(Record):
 
     `side` is key, query, value or logit; `kind` that of the part: embedding, head, linear (a
     head without a softmax), mlp or bias. The ends of the 95 % interval are there for several texts. Shares
-    are None where a head looks at nothing beyond the first key.
+    are None where a head looks at nothing beyond the first key, and where the parts of a side cancel: their
+    sum is less than a tenth of the largest. `logit` is what reaches the next token's logit this way, None for
+    models whose logits are no sum of the parts.
     """
 
     layer: int | None
@@ -24,6 +27,7 @@ class PartShare(Record):
     share_low: float | None = column(is_needed=False)
     share_high: float | None = column(is_needed=False)
     strength: float | None
+    logit: float | None = column(unit=LOGIT, is_needed=False)
 
 
 class PartEdge(Record):
@@ -32,10 +36,11 @@ class PartEdge(Record):
     start: str = column("from")
     end: str = column("to")
     side: str
-    share: float
+    share: float | None
     share_low: float | None = column(is_needed=False)
     share_high: float | None = column(is_needed=False)
-    strength: float
+    strength: float | None
+    logit: float | None = column(unit=LOGIT, is_needed=False)
     from_layer: int | None = column(is_needed=False)
     from_head: int | None = column(is_needed=False)
     to_layer: int | None = column(is_needed=False)
@@ -64,13 +69,19 @@ class HeadEdges(Result):
 
     `rows` have every part of every side, in the order of the model; over the parts of a side the shares add
     up to 1. Of several texts a share is the mean of those where it is a number. `edges` are those of at least
-    1 %, the strongest first.
+    1 %, or of 1 % of what reaches the logit through the first one; first those that most reaches the logit
+    through or, of a model without logits, the strongest.
     key, query: of how far the score of the key that a query looks at most, beyond the first, is above the
     mean of those that it sees, the queries weighted by the weight that they give it. value: of the head's
     output, through its weights, along that output. logit, without layer and head: of how far the logit of
     each token that is predicted is above the mean of all tokens.
     `strength` is the share times the head's mean weight on those keys, since the score of a head that looks
     at the first key alone decides little; of the logits the share.
+    `logit` is what reaches the logit of the likeliest token after the text through the edge and its head
+    (or is what the part adds to it, as in `why`). value: of all that the head adds. key, query: of what its
+    scores decide, which is what the head adds less what even weights would (integrated gradients,
+    Sundararajan et al. 2017). Of several texts it is a mean. Later heads and MLPs that read the head do not
+    count.
     """
 
     edges: Records[PartEdge] = group(is_kept=False)

@@ -219,7 +219,10 @@ ATTENTION, BASELINE = "attention", "baseline"
 
 
 class MeasuredDetector(Record):
-    """How a detector does on texts with labels: DeLong's 95 % interval, hits and false alarms as rates."""
+    """How a detector does on texts with labels: DeLong's 95 % interval, hits and false alarms as rates.
+
+    Texts of one label have only one of these rates.
+    """
 
     auroc: float | None = column(is_needed=False)
     lower: float | None = column(is_needed=False)

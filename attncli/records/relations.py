@@ -65,8 +65,9 @@ class HeadRelations(Result):
     """How often each head looks along each syntactic relation.
 
     `best` has one row per relation with the head that finds the most words, `heads` one row per head,
-    `intervals` one row per relation, direction and head. Relations of words that have no tokens of their own
-    are left out (`num_unaligned`).
+    `intervals` one row per relation, direction and head. Relations inside one written word, and of words that
+    have no tokens of their own, are left out (`num_unaligned`); two relations between the same two written
+    words count as one of all relations.
     """
 
     best: Records[BestOfRelation] = group("relations", is_kept=False)

@@ -109,7 +109,7 @@ SortKey = float | str | tuple[float | str, ...]
 """What rows are sorted by."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NamedTensor:
     """Numbers with a name for each axis.
 
@@ -125,6 +125,10 @@ class NamedTensor:
 
     def __post_init__(self) -> None:
         assert len(self.axes) == self.values.ndim, f"{self.axes} for {self.values.shape}"
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{axis}: {size}" for axis, size in zip(self.axes, self.values.shape, strict=True))
+        return f"<NamedTensor ({sizes}) of {self.values.dtype}>"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NamedTensor):

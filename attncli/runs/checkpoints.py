@@ -1,6 +1,5 @@
 """The checkpoints of a training run: which there are, and the survey of each, kept in a store as a step."""
 
-import json
 import os
 import re
 import time
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from attncli.errors import UserError
 from attncli.files import LOG_BYTES, read_whole
 from attncli.models.folder import id_and_revision
+from attncli.plain_text import parsed_json
 from attncli.runs.reading import reading
 from attncli.runs.store import Store
 from attncli.runs.stored_columns import StoredColumns
@@ -20,7 +20,7 @@ from attncli.runs.stored_columns import StoredColumns
 if TYPE_CHECKING:
     from attncli.settings.heads import HeadsSpec
 
-STEP, NUMBER = re.compile(r"step\D?(\d+)"), re.compile(r"\d+")
+STEP, NUMBER = re.compile(r"step\D?(\d{1,15})(?!\d)"), re.compile(r"(?<!\d)\d{1,15}(?!\d)")
 REVISIONS = re.compile(r"[\w.-]+(/[\w.-]+)?@[^@]+")
 """A hub id and a pattern of its revisions."""
 SETTLED_SECONDS = 2.0
@@ -113,7 +113,7 @@ def is_settled(folder: Path | None) -> bool:
     return time.time() - changed > SETTLED_SECONDS
 
 
-UNREADABLE_LOG = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
+UNREADABLE_LOG = (OSError, ValueError, KeyError, TypeError, OverflowError)
 """What a log raises that is too large, no file of text, or says something else than losses of steps."""
 
 
@@ -123,7 +123,7 @@ def logged_loss(folder: Path | None, step: int) -> float | None:
     if path is None or not path.is_file():
         return None
     try:
-        history = json.loads(read_whole(path, LOG_BYTES))["log_history"]
+        history = parsed_json(read_whole(path, LOG_BYTES))["log_history"]
         losses = [row["loss"] for row in history if "loss" in row and row["step"] == step]
         return float(losses[-1]) if losses else None
     except UNREADABLE_LOG:  # of another program, or cut off: the loss is all that is lost

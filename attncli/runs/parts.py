@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.errors import RunError, UserError, WriteError, reason_of
+from attncli.plain_text import parsed_json
 from attncli.runs.chunks import Chunk, ChunkResult, ChunkRunner, PartFile, Run
 from attncli.runs.packing import DOUBLE, ENCODINGS, SINGLE, Packed, RunNumbers, unpacked
 from attncli.runs.plan import settings_as_json
@@ -203,7 +204,7 @@ def _columns_as_json(columns: StoredColumns) -> str:
 
 def _columns_from_json(text: str) -> StoredColumns:
     """Raise ValueError or LookupError, TypeError for what `_columns_as_json` did not write."""
-    fields = json.loads(text)
+    fields = parsed_json(text)
     names, numbers = fields["names"], fields["statistic"]
     places = [fields.get(place, [None] * len(numbers)) for place in StoredColumn._fields[1:]]
     return tuple(StoredColumn(names[number], *about) for number, *about in zip(numbers, *places, strict=True))

@@ -1,6 +1,6 @@
 """Reading a store, even while a batch is still writing it: its runs, their settings and their numbers."""
 
-import json
+import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.errors import RunError, UserError
-from attncli.plain_text import counted
+from attncli.plain_text import counted, parsed_json
 from attncli.runs.chunks import DONE
 from attncli.runs.connection import Damaged, opened_to_read
 from attncli.runs.figures import Figures
@@ -21,6 +21,7 @@ from attncli.runs.store_files import check_header
 from attncli.runs.stored_columns import StoredColumns
 from attncli.settings.record import RecordSpec
 
+STEP = re.compile("[0-9]{1,15}")
 RUNS_AT_ONCE, BYTES_AT_ONCE = 1000, 64 * 2**20
 RUNS_A_QUERY = 10_000
 """Where its writer waits for a query's end."""
@@ -77,8 +78,8 @@ class FailedRun(NamedTuple):
 def _stored_object(text: Any) -> dict[str, Any] | None:
     """A JSON object as the store has it; None for anything else."""
     try:
-        stored = json.loads(text)
-    except (TypeError, ValueError, RecursionError):
+        stored = parsed_json(text)
+    except (TypeError, ValueError):
         return None
     return stored if isinstance(stored, dict) and all(map(_is_setting, stored.values())) else None
 
@@ -225,13 +226,13 @@ class Reader:
             run = self._run(about, status, texts=(sentence,), has_values=packed is not None)
             if run is None or packed is None:
                 continue
-            if run.id is None or not (run.id.isascii() and run.id.isdecimal() and is_number(int(run.id))):
+            if STEP.fullmatch(run.id or "") is None:
                 self.damaged[run.run] = "the number of its step is damaged"
             elif not isinstance(model_of(self.settings[run.settings]), str):
                 self.damaged[run.run] = "its settings are damaged"
             else:
                 columns, _, values = self._neighbours(shape, [run], [packed])
-                yield StepOnText(int(run.id), run.settings, sentence, columns, values[0])
+                yield StepOnText(int(run.id or 0), run.settings, sentence, columns, values[0])
 
     def has_recorded_calls(self) -> bool:
         """Whether a run is a call that `attn record` heard, of a model of whatever program."""

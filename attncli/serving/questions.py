@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from threading import Condition, Event, Thread
 from typing import Any, Literal, get_args
 
-from attncli.plain_text import counted
+from attncli.core.names import PLACE
+from attncli.plain_text import counted, parsed_json
 
 AskedFor = Literal["heads", "next", "ablate", "why", "generate"]
 ASKS: tuple[AskedFor, ...] = get_args(AskedFor)
 STOPPED: tuple[AskedFor, ...] = ("ablate", "generate")
 """What takes so long that a person may end it."""
 TAB = re.compile(r"[0-9A-Za-z-]{1,64}")
-HEAD = re.compile(r"(?:[a-z]{1,16}:)?[0-9]{1,6}:[0-9]{1,6}")
 MOST_HEADS, MOST_STEPS, MOST_NAMES = 4096, 1024, 64
 MOST_TOKEN = 2**31
 """Above the ids of all tokens."""
@@ -48,8 +48,8 @@ class Question:
     def read(cls, body: bytes) -> "Question":
         """The question in the JSON of a request; NoQuestion for anything else."""
         try:
-            data = json.loads(body.decode("utf-8"))
-        except (ValueError, RecursionError):
+            data = parsed_json(body.decode("utf-8"))
+        except ValueError:
             raise NoQuestion from None
         if (
             not isinstance(data, dict)
@@ -60,7 +60,7 @@ class Question:
             data["ask"] in ASKS
             and _is_text(data["tab"], TAB)
             and _is_text(data["text"])
-            and _are_texts(heads := data.get("heads", []), MOST_HEADS, HEAD)
+            and _are_texts(heads := data.get("heads", []), MOST_HEADS, PLACE)
             and _are_texts(queries := data.get("queries", []), MOST_NAMES)
             and _are_texts(keys := data.get("keys", []), MOST_NAMES)
             and (data.get("token") is None or _is_number(data["token"], 0, MOST_TOKEN - 1))

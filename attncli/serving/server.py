@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import json
 import logging
 import signal
 import socket
@@ -21,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import HANDLED_SIGNALS
 
 from attncli.errors import UserError
+from attncli.plain_text import parsed_json
 from attncli.serving.guard import Guard, Method, Secrets
 from attncli.serving.questions import TAB, NoQuestion, OneModel, Question
 from attncli.systems import files_limit
@@ -66,8 +66,8 @@ def app(page: ServedPage, model: OneModel, keys: Secrets) -> Guard:
 
     async def stop(request: Request) -> Response:
         try:
-            tab = json.loads(await request.body())
-        except (ValueError, RecursionError):
+            tab = parsed_json(await request.body())
+        except ValueError:
             return Response(status_code=400)
         if not isinstance(tab, str) or TAB.fullmatch(tab) is None:
             return Response(status_code=400)
@@ -116,8 +116,8 @@ def most_connections() -> int:
 class TimedConnection(H11Protocol):
     """A connection that is closed where no request comes for some seconds, or comes too slowly.
 
-    Where there are too many, the one that has waited longest without a request makes room, without a word;
-    where each has asked something, a new one is closed.
+    Where there are too many, one that waits for an answer to nothing makes room, without a word: first one
+    that never asked, then the oldest; where all are being answered, a new one is closed.
     """
 
     number = 0
@@ -134,13 +134,15 @@ class TimedConnection(H11Protocol):
         self._close_later(None)
 
     def _makes_room(self) -> bool:
-        """Whether one that has asked nothing yet was closed."""
-        silent = [
-            each for each in self.connections if isinstance(each, TimedConnection) and each.cycle is None
+        """Whether one that is not being answered was closed."""
+        idle = [
+            each
+            for each in self.connections
+            if isinstance(each, TimedConnection) and (each.cycle is None or each.cycle.response_complete)
         ]
-        if not silent:
+        if not idle:
             return False
-        oldest = min(silent, key=lambda each: each.number)
+        oldest = min(idle, key=lambda each: (each.cycle is not None, each.number))
         oldest.transport.abort()
         self.connections.discard(oldest)
         return True

@@ -110,7 +110,7 @@ class VariantSpec(Spec):
 
     def variants_on(self) -> list[str]:
         """The variants that are asked for, in the order in which they come in."""
-        return self.given(*VARIANTS)
+        return self.changed(*VARIANTS)
 
     def unused_keys(self) -> frozenset[str]:
         on = self.variants_on()
@@ -121,8 +121,9 @@ class VariantSpec(Spec):
         if self.differential and self.sink is not None:
             message = "cannot be combined with `differential`: it has two softmaxes, and a sink is for one"
             yield contradiction("sink", message, "differential")
+        on = self.variants_on()
         for detail, variant in DETAILS.items():
-            if not self.given(variant) and self.given(detail):
+            if variant not in on and self.given(detail):
                 yield contradiction(detail, f"needs `{variant}`", variant)
 
 
@@ -350,10 +351,8 @@ class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
         if self.engine == "streaming":
             for key, message in self.needs_dense().items():
                 yield contradiction(key, message, "engine")
-        if not self.softmax:
-            for key in ("temperature", "sink", "differential"):
-                if key in on:
-                    yield contradiction(key, "needs `softmax`: it changes what the softmax does", "softmax")
+        for key in self.given("temperature", "sink", "differential") if not self.softmax else ():
+            yield contradiction(key, "needs `softmax`: it changes what the softmax does", "softmax")
         halvings = [key for key in ("rope", "differential") if key in on]
         if self.head_dim % 2 ** len(halvings):
             with_keys = " and ".join(f"`{key}`" for key in halvings)
@@ -645,7 +644,11 @@ class EitherSpec(SentenceSpec, ModelNameSpec):
 
     def contradictions(self) -> Contradictions:
         """Settings of the other kind are reported as such, without their further mistakes."""
-        others = self.given(*(key for key in type(self).model_fields if key not in self.kind.model_fields))
+        of_other = [key for key in type(self).model_fields if key not in self.kind.model_fields]
+        # A switch that is off says something of sampled weights: a model is causal, say, as it is.
+        others = (
+            [key for key in of_other if key in self.model_fields_set] if self.model else self.given(*of_other)
+        )
         yield from (problem for problem in super().contradictions() if problem.key not in others)
         if (self.tokenizer == "model") != (self.model is not None):
             wanted = f"must be model with `model` (got {self.tokenizer})" if self.model else "needs `model`"

@@ -8,6 +8,8 @@ import json
 import re
 from collections.abc import Iterator
 from collections.abc import Mapping as Settings
+from contextlib import suppress
+from decimal import Decimal
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -84,12 +86,24 @@ def read_yaml(path: Path) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise UserError(f"{where}: is not valid YAML: {error.problem}") from None
+        advice = _in_quotes(text.split("\n")[mark.line]) if mark else ""
+        raise UserError(f"{where}: is not valid YAML: {error.problem}{advice}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise UserError(f"{path}:{line}: character U+{error.character:04X} is not allowed in YAML") from None
 
 
+def _in_quotes(line: str) -> str:
+    """The end of an error about a line whose value YAML takes for more than a text: how to write it."""
+    key, colon, value = line.partition(":")
+    value = value.strip()
+    if not colon or not KEY.fullmatch(key.strip(" -")) or not value or value[0] in "\"'":
+        return ""
+    quoted = f'"{value}"' if not {'"', "\\"} & {*value} else "'" + value.replace("'", "''") + "'"
+    return f": a text with such characters goes in quotes: {key.strip(' -')}: {quoted}"
+
+
+KEY = re.compile(r"[A-Za-z_-]+")
 LONG = 2**16
 """Characters of a file that takes a second to parse in Python."""
 
@@ -149,6 +163,8 @@ def _node(path: Path, event: yaml.Event, events: Iterator[yaml.Event], depth: in
 
 KeyNodes = dict[str, tuple[Scalar, Node]]
 
+OTHER_WORDS = ("command", "cmd", "subcommand", "name", "run")
+"""What a key that names the command is called elsewhere."""
 STRUCTURE = ("experiment", "steps", "defaults", "sweep")
 
 
@@ -179,6 +195,17 @@ def _relative(path: Path, key: str, value: Any) -> Any:
     return f"{path.parent}/{value}" if is_path and not Path(value).is_absolute() else value
 
 
+MOST_DIGITS = 15
+"""Of a number of a range, before and behind its point."""
+
+
+def _is_plain(number: Decimal) -> bool:
+    if not number.is_finite():
+        return False
+    exponent = number.normalize().as_tuple().exponent
+    return isinstance(exponent, int) and number.adjusted() < MOST_DIGITS and exponent >= -MOST_DIGITS
+
+
 class ConfigReader:
     """Reads the settings of one file, and collects every error before any is reported."""
 
@@ -205,6 +232,10 @@ class ConfigReader:
         """The settings among the keys; of the words of the file's structure only these may stand here."""
         given = {}
         for name, (key, node) in nodes.items():
+            if name in OTHER_WORDS and "experiment" not in nodes:
+                named = node.text if isinstance(node, Scalar) and node.text in SPECS else "NAME"
+                self.error(key, name, f"unknown key: the command is named by experiment: {named}")
+                continue
             if name in STRUCTURE:
                 if name == "experiment" and name not in allowed:
                     self.error(key, name, "must be named in each step")
@@ -229,6 +260,26 @@ class ConfigReader:
             else:
                 given.append(Given(_relative(self.path, name, value), place(self.path, node)))
         return given
+
+    def range_of(self, name: str, where: Scalar, mapping: Mapping) -> list[Given]:
+        """The values of `{from: 4, to: 16, step: 4}`, both ends included, each at the place of the key."""
+        ends: dict[str, Decimal] = {"step": Decimal(1)}
+        for key, (_, node) in self.keys(mapping).items():
+            if key not in ("from", "to", "step"):
+                self.error(where, name, f"a range is {{from: 4, to: 16, step: 4}} (got {key})")
+                return []
+            with suppress(ArithmeticError, TypeError):
+                ends[key] = Decimal(node.text or "" if isinstance(node, Scalar) else "")
+        if not {"from", "to"} <= ends.keys() or not all(map(_is_plain, ends.values())):
+            self.error(where, name, "a range is {from: 4, to: 16, step: 4}, of numbers")
+            return []
+        steps = (ends["to"] - ends["from"]) / ends["step"] if ends["step"] else Decimal(-1)
+        if not 0 <= steps < MAX_POINTS:
+            message = f"a range must have from 1 to {MAX_POINTS:,} values: its step leads from `from` to `to`"
+            self.error(where, name, message)
+            return []
+        values = (ends["from"] + number * ends["step"] for number in range(int(steps) + 1))
+        return [Given(format(value, "f"), place(self.path, where)) for value in values]
 
     def spec(self, spec_class: type[Spec], given: Settings[str, Given]) -> Spec | None:
         """The validated settings of an experiment; None where something is wrong with them."""
@@ -380,10 +431,14 @@ class ConfigFile:
         for name, (where, values) in self.reader.keys(node).items():
             if name in fixed:
                 self.reader.error(where, name, f"is given at {fixed[name].where}, too: sweep it, or give it")
+            elif isinstance(values, Mapping):
+                axes[name] = self.reader.range_of(name, where, values)
             elif not isinstance(values, Sequence) or not values.items:
-                self.reader.error(where, name, "must be a list of values to sweep over")
+                message = "must be a list of values to sweep over, or a range: {from: 4, to: 16, step: 4}"
+                self.reader.error(where, name, message)
             else:
                 axes[name] = self.reader.swept_values(name, values.items)
+            if name in axes:
                 for given in axes[name] if written else ():
                     self.reader.errors += setting_errors(name, given, [entry.spec_class for entry in written])
         axes = {name: given for name, given in axes.items() if name not in replaced_by(self.overrides)}
@@ -406,6 +461,8 @@ class ConfigFile:
     def _written(self, keys: KeyNodes) -> WrittenEntry | None:
         """An experiment with its settings; None, after an error, where it names no experiment."""
         settings = self.reader.settings(keys, ("experiment",) if self.has_steps else ("experiment", "sweep"))
+        if "experiment" not in keys and keys.keys() & {*OTHER_WORDS}:
+            return None
         if "experiment" not in keys:
             where = next((key for key, _ in keys.values()), Scalar(None, 1, 1))
             self.reader.error(where, "experiment", f"must be given: one of {', '.join(SPECS)}")
@@ -457,13 +514,22 @@ def _experiment_schema(name: str, definitions: dict[str, Any]) -> dict[str, Any]
     }
 
 
+RANGE_SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["from", "to"],
+    "properties": {name: {"type": "number"} for name in ("from", "to", "step")},
+}
+
+
 def _sweep_schema(properties: dict[str, Any]) -> dict[str, Any]:
     return {
         "description": "lists of values, one experiment for each combination",
         **OBJECT,
         "minProperties": 1,
         "properties": {
-            key: {"type": "array", "minItems": 1, "items": value} for key, value in properties.items()
+            key: {"anyOf": [{"type": "array", "minItems": 1, "items": value}, RANGE_SCHEMA]}
+            for key, value in properties.items()
         },
     }
 
@@ -534,12 +600,23 @@ def _portable(key: str, value: Any) -> Any:
     return str(Path(value).absolute()) if is_path or is_here else value
 
 
+def _unreadable_defaults(spec: Spec, given: Settings[str, Given]) -> set[str]:
+    """The settings at their defaults that would be refused if a file gave them beside the given ones."""
+    spec_class = SPECS[spec.experiment]
+    values = {
+        key: value for key in spec_class.model_fields if (value := getattr(spec, key, None)) is not None
+    }
+    everything = spec_class.model_construct({*values} - spec.unused_keys(), **values)
+    return {problem.key for problem in everything.contradictions()} - given.keys()
+
+
 def resolved_yaml(spec: Spec, given: Settings[str, Given]) -> str:
-    """One line per setting: `head_dim: 16  # --head-dim`; a setting without a value is a comment."""
+    """One line per setting: `head_dim: 16  # --head-dim`; a comment if it has no value or is unused."""
     lines = [f"experiment: {spec.experiment}"]
+    unread = spec.unused_keys() | _unreadable_defaults(spec, given)
     for key in SPECS[spec.experiment].model_fields:
         value = _portable(key, getattr(spec, key, None))
         origin = given[key].where if key in given and given[key].value is not None else "default"
-        unused = value is None or key in spec.unused_keys()
+        unused = value is None or key in unread
         lines.append(f"# {key}: none" if unused else f"{key}: {_yaml_value(value)}  # {_visible(origin)}")
     return "\n".join(lines) + "\n"

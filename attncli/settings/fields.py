@@ -41,6 +41,8 @@ from attncli.errors import UserError, hints_for_first_lines, nearest
 from attncli.plain_text import note
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
     from attncli.settings.pages import Page
 
 BYTES_PER_WEIGHT = 80
@@ -237,6 +239,25 @@ class TextSource(NamedTuple):
     num_tokens: int | None = None
 
 
+def _of_list(field: "FieldInfo", value: Any) -> Any:
+    """The items of a list that stand in a text, between commas, as in a flag."""
+    is_text = isinstance(value, str) and get_origin(field.annotation) is list
+    return [part.strip() for part in value.split(",")] if is_text else value
+
+
+def _device(value: Any) -> Any:
+    """ValueError for a device of PyTorch's that nothing is computed on, with what works in its place."""
+    if not isinstance(value, str) or value in ("auto", "cpu", "cuda"):
+        return value
+    if value.startswith("cuda:") and value[5:].isdecimal():
+        raise ValueError(
+            f"must be cuda, the first card: CUDA_VISIBLE_DEVICES={value[5:]} makes that one the first"
+        )
+    if value in ("gpu", "nvidia"):
+        raise ValueError(f"must be auto, cpu or cuda: cuda is a graphics card of NVIDIA's (got {value})")
+    raise ValueError(f"must be auto, cpu or cuda (got {value:.60}): what has no cuda computes on cpu")
+
+
 class Spec(BaseModel):
     """What the user asked of one experiment: validated, frozen, every default filled in; knows no torch."""
 
@@ -274,7 +295,9 @@ class Spec(BaseModel):
     drawn_maps: ClassVar[str | None] = None
 
     seed: Annotated[Seed, Everyday()] = Field(0, description="the generator's seed")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where it is computed")
+    device: Annotated[Literal["auto", "cpu", "cuda"], BeforeValidator(_device)] = Field(
+        "auto", description="where it is computed"
+    )
 
     @field_validator("*", mode="before")
     @classmethod
@@ -334,7 +357,7 @@ class Spec(BaseModel):
 
     def unreported_keys(self) -> frozenset[str]:
         """The settings that a report leaves out: the unused ones, and those of off_keys that are off."""
-        return self.unused_keys() | {key for key in self.all_off_keys() if not self.given(key)}
+        return self.unused_keys() | {key for key in self.all_off_keys() if not self.changed(key)}
 
     @classmethod
     def all_off_keys(cls) -> frozenset[str]:
@@ -422,6 +445,17 @@ class Spec(BaseModel):
             yield contradiction(first, f"cannot be combined with `{second}`: give one of them", second)
 
     def given(self, *keys: str) -> list[str]:
+        """Those of the keys that the user gave, in this order, even if with their defaults.
+
+        Neither a switch that was turned off and is off by default nor an empty list: they ask for nothing.
+        """
+        return [key for key in keys if key in self.model_fields_set and not self._is_left_off(key)]
+
+    def _is_left_off(self, key: str) -> bool:
+        value = getattr(self, key)
+        return value == [] or (value is False and type(self).model_fields[key].default is not True)
+
+    def changed(self, *keys: str) -> list[str]:
         """Those of the keys that the user set to something else than their defaults, in this order."""
         return [
             key for key in keys if key in self.model_fields_set and getattr(self, key) != self._default(key)
@@ -494,6 +528,8 @@ class Given(NamedTuple):
     value: Any
     where: str
     is_flag: bool = False
+    written: str = ""
+    """The key that was written, if it is another name of the setting."""
 
     def line(self, key: str, message: str) -> str:
         """The error line for this value: `where: key: message`, or `where: key (10) must be ...`.
@@ -501,6 +537,7 @@ class Given(NamedTuple):
         A flag's name says its key already. Keys are flags for who typed this one.
         """
         flags = self.where.startswith("--") and not self.where.startswith("--set")
+        key = self.written or key
         joint = " " if message.startswith("(") else ": "
         named = self.where if self.is_flag else f"{self.where}: {flag_name(key) if flags else key}"
         return f"{named}{joint}{in_words_of(message, flags=flags)}"
@@ -571,6 +608,7 @@ def current(spec_class: type[Spec], given: Mapping[str, Given]) -> dict[str, Giv
             name = others[key]
             if name in given:
                 raise UserError(value.line(key, f"is the same as {name}: give one of them"))
+            value = value._replace(written=key)
             is_single = isinstance(value.value, list) and len(value.value) == 1
             if is_single and get_origin(spec_class.model_fields[name].annotation) is not list:
                 value = value._replace(value=value.value[0])
@@ -610,7 +648,7 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
             message = unknown_key(key, value.value, known)
             more = f" for {spec_class.experiment}; known: {', '.join(known)}"
             lines.append(value.line(key, message + (more if message == "unknown key" else "")))
-    values = {k: v.value for k, v in given.items() if k in known and v.value is not None}
+    values = {k: _of_list(known[k], v.value) for k, v in given.items() if k in known and v.value is not None}
 
     spec, errors = _field_errors(spec_class, values)
     if spec is None:

@@ -412,7 +412,7 @@ class HeadsSpec(
                 yield contradiction("maps", f"cannot be combined with `{which}`", which)
         if self.hears_many() and self.words:
             yield contradiction("words", "needs one sound: its words have their times in it", "sound")
-        if self.by != "model" and self.sound is None:
+        if self.given("by") and self.sound is None:
             yield contradiction("by", "needs `sound`: it chooses the heads that time its words", "sound")
         if self.hears_many() and self.maps not in ("none", "auto"):
             yield contradiction("maps", "needs one sound: a map is of one", "sound")

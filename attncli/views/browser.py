@@ -224,8 +224,9 @@ class Browser(App[None], inherit_bindings=False):
     def on_mount(self) -> None:
         """The first choice."""
         if sys.platform != "win32":  # whose loops take no signals
-            end = partial(self.exit, return_code=128 + signal.SIGTERM)
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                end = partial(self.exit, return_code=128 + number)
+                asyncio.get_running_loop().add_signal_handler(number, end)
         self.set_interval(POLL_SECONDS, self._take_outcome)
         self.show()
 

@@ -425,14 +425,21 @@ class HeadPicker(Panel):
         return margin + "".join(f"{i:<{2 * CELL}}" for i in range(first, last, 2))
 
     @property
+    def _axes(self) -> str:
+        """`layer ↓ head →`: what the numbers at the grid are."""
+        *down, right = self.choice.grid.axes or ("",)
+        named = ((".".join(down), "↓"), (right, "→"))
+        return " ".join(f"{name} {arrow}" for name, arrow in named if name)
+
+    @property
     def wanted_width(self) -> int:
         """Cells in which all heads of a layer fit."""
-        return self._margin + 3 + CELL * self.choice.grid.num_columns
+        return max(self._margin + 3 + CELL * self.choice.grid.num_columns, len(self._axes))
 
     def num_lines(self) -> int:
-        """Layers, or heads in the ranking."""
+        """Layers and what the numbers at the grid are, or heads in the ranking."""
         grid = self.choice.grid
-        return grid.num_places if self.choice.is_ranked else grid.num_rows
+        return grid.num_places if self.choice.is_ranked else grid.num_rows + 1
 
     @property
     def _margin(self) -> int:
@@ -452,6 +459,8 @@ class HeadPicker(Panel):
         if choice.is_ranked:
             return self._ranked(choice.ranking[number], width)
         grid = choice.grid
+        if number == grid.num_rows:
+            return [Segment(fitted(self._axes, width), DIM)]
         first, last = self._columns_seen()
         start = number * grid.num_columns + first
         values = grid.statistics.get(choice.statistic or "", np.full(grid.num_places, np.nan))
@@ -498,6 +507,8 @@ class HeadPicker(Panel):
         if choice.is_ranked:
             choice.choose_head(choice.ranking[line])
             return True
+        if line == grid.num_rows:
+            return False
         first, last = self._columns_seen()
         column = first + (x - self._margin - 1) // CELL
         if not first <= column < last:
@@ -615,7 +626,7 @@ class TokenBars(Panel):
         super().show()
 
     def line(self, number: int, width: int) -> list[Segment]:
-        """Label, number, bar."""
+        """Label, number, bar; no bar beside a number that is shown as zero."""
         choice, token = self.choice, self._order[number]
         label_width = min(max(SHORTEST_LABEL, width // 3), LONGEST_TOKEN)
         number_text = fixed(float(choice.numbers[token]), PRECISION)
@@ -627,7 +638,8 @@ class TokenBars(Panel):
         # The bar has the colour of text, readable on any background; the colour of the map precedes it.
         pieces += self.tones(choice.shading).cells(choice.places[token : token + 1], SWATCH)
         room = max(width - label_width - NUMBER_WIDTH - SWATCH - 2, 0)
-        return [*pieces, Segment(" " + bar(float(self._shares[token]), room))]
+        share = 0.0 if number_text.strip("-0.") == "" else float(self._shares[token])
+        return [*pieces, Segment(" " + bar(share, room))]
 
     def line_to_show(self) -> int:
         """That of the largest number."""

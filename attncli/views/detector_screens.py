@@ -18,7 +18,7 @@ from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Notes, Ranked, Sentences, SpecialCells
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
-from attncli.views.texts import NO_NUMBER, fixed, shortened
+from attncli.views.texts import NO_NUMBER, fixed, shortened, shortened_heading
 
 DECIMALS = 2
 MOST_HEADS, MOST_NOTE_LINES = 4, 4
@@ -34,7 +34,8 @@ def _title(report: Report, display: Display) -> Iterator[str]:
     texts = f"{counted(result.num_texts, 'text')} of {name}: {result.num_positive:,} {positive}"
     by = report.spec.get("hold_out")
     groups = f"{result.num_groups} groups by {by}" if by else f"{result.num_groups} parts"
-    yield shortened(plain_text(f"{model_name(report)}, {texts}; {groups}"), display.width)
+    names = plain_text(name), plain_text(model_name(report))
+    yield shortened_heading(plain_text(f"{model_name(report)}, {texts}; {groups}"), display.width, *names)
 
 
 def _verdict(report: Report, display: Display) -> Iterator[str]:
@@ -166,7 +167,8 @@ def _applied_title(report: Report, display: Display) -> Iterator[str]:
     result, file = report.result_of(AppliedDetector), str(report.spec.get("texts"))
     name = "standard input" if file == "-" else Path(file).name
     positive = f"{result.num_positive:,} of {counted(result.num_texts, 'text')} of {name} are positive"
-    yield shortened(plain_text(f"separate: {model_name(report)}, {positive}"), display.width)
+    names = plain_text(name), plain_text(model_name(report))
+    yield shortened_heading(plain_text(f"separate: {model_name(report)}, {positive}"), display.width, *names)
 
 
 def _measured(report: Report, display: Display) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TextIO
 
-from attncli.plain_text import plain_text
+from attncli.plain_text import plain_text, whole_number
 from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.columns import Result
 from attncli.report import Report
@@ -21,8 +21,6 @@ MOST_DRAWN = 40
 """Edges of a picture: more cannot be told apart."""
 FAINT = 0.1
 """An edge of less than this share of the strongest one's strength is not drawn."""
-WRITES_LOGITS = 0.01
-"""The share from which a head's arrow to the logits is drawn."""
 
 
 class Edge(NamedTuple):
@@ -31,10 +29,12 @@ class Edge(NamedTuple):
     start: str
     end: str
     side: str
-    share: float
+    share: float | None
     strength: float
+    """The number that edges are sorted by, and `measure` its name."""
     high: float | None
     """The upper end of the share's interval over several texts."""
+    measure: str = "strength"
 
     @property
     def letter(self) -> str:
@@ -47,9 +47,12 @@ def head_edges(result: Result | None) -> list[Edge]:
     match result:
         case HeadEdges():
             edges = [
-                Edge(edge.start, edge.end, edge.side, edge.share, edge.strength, edge.share_high)
+                Edge(edge.start, edge.end, edge.side, edge.share, number, edge.share_high, measure)
                 for edge in result.edges
-                if edge.from_head is not None
+                for measure, number in [
+                    ("strength", edge.strength) if edge.logit is None else ("logit", edge.logit)
+                ]
+                if edge.from_head is not None and number is not None
             ]
         case Compositions():
             edges = [
@@ -65,7 +68,8 @@ def head_edges(result: Result | None) -> list[Edge]:
 def layer_and_head(name: str) -> tuple[int, int]:
     """Of `18:6`, or of `linear:18:6`, a head without a softmax; what is no head is behind all."""
     layer, _, head = name.removeprefix(LINEAR).partition(":")
-    return (int(layer), int(head)) if layer.isdecimal() and head.isdecimal() else (10**9, 0)
+    numbers = whole_number(layer), whole_number(head)
+    return (10**9, 0) if None in numbers else numbers
 
 
 def letter_lines(edges: Sequence[Edge], most_lines: int, width: int) -> list[str]:
@@ -73,7 +77,7 @@ def letter_lines(edges: Sequence[Edge], most_lines: int, width: int) -> list[str
 
     A negative one is `16:0 -K-| 17:3`.
     """
-    to_logits = {edge.start for edge in edges if edge.end == LOGITS and edge.share >= WRITES_LOGITS}
+    to_logits = {edge.start for edge in into_logits(edges)}
     between = strong_edges(edges)
     lines: list[str] = []
     for count in range(1, len(between) + 1):
@@ -90,11 +94,17 @@ def strong_edges(edges: Sequence[Edge]) -> list[Edge]:
     return [edge for edge in between if abs(edge.strength) >= FAINT * abs(between[0].strength)]
 
 
+def into_logits(edges: Sequence[Edge]) -> list[Edge]:
+    """Those from heads to the logits that are not faint beside the strongest of them."""
+    into = [edge for edge in edges if edge.end == LOGITS]
+    return [edge for edge in into if abs(edge.strength) >= FAINT * abs(into[0].strength)]
+
+
 def _lines(edges: Iterable[Edge], to_logits: set[str], width: int) -> list[str]:
     """A line for each head, side, sign, and whether what it feeds writes logits; lower layers first."""
     groups: dict[tuple[tuple[int, int], str, str, bool], list[str]] = {}
     for edge in edges:
-        arrow = f"-{edge.letter}-{'>' if edge.share > 0 else '|'}"
+        arrow = f"-{edge.letter}-{'>' if edge.strength > 0 else '|'}"
         group = layer_and_head(edge.start), edge.start, arrow, edge.end in to_logits
         groups.setdefault(group, []).append(edge.end)
     lines: list[str] = []
@@ -135,11 +145,11 @@ def _edge_table(edges: Sequence[Edge], columns: ColumnsOfEdges, display: Display
 
 
 def _share_columns(edges: Sequence[Edge], precision: int) -> list[Column]:
-    """The shares, how sure they are over several texts, and the strengths."""
+    """The shares, how sure they are over several texts, and what the edges are sorted by."""
     columns = [Column(("", "share"), [fixed(edge.share, precision) for edge in edges])]
     if any(edge.high is not None for edge in edges):
         columns.append(Column(("", ""), [half_width(edge.share, edge.high) for edge in edges]))
-    return [*columns, Column(("", "strength"), [fixed(edge.strength, precision) for edge in edges])]
+    return [*columns, Column(("", edges[0].measure), [fixed(edge.strength, precision) for edge in edges])]
 
 
 def _composition_columns(edges: Sequence[Edge], precision: int) -> list[Column]:
@@ -178,8 +188,8 @@ def _into_logits(report: Report, display: Display) -> Iterator[str]:
     """The heads that add most to the logits."""
     edges = [edge for edge in head_edges(report.result) if edge.end == LOGITS][:FEW]
     if edges:
-        names = (f"{edge.start} {fixed(edge.share, display.precision)}" for edge in edges)
-        yield f"into the next tokens' logits, share: {', '.join(names)}"
+        names = (f"{edge.start} {fixed(edge.strength, display.precision)}" for edge in edges)
+        yield f"into the next token's logit: {', '.join(names)}"
 
 
 def _copying(report: Report, display: Display) -> Iterator[str]:
@@ -231,14 +241,8 @@ def graph_of(report: Report) -> Graph | None:
     every = head_edges(report.result)
     between = strong_edges(every)[:MOST_DRAWN]
     heads = {name for edge in between for name in (edge.start, edge.end)}
-    edges = [
-        *between,
-        *(
-            edge
-            for edge in every
-            if edge.end == LOGITS and edge.start in heads and edge.share >= WRITES_LOGITS
-        ),
-    ]
+    into = into_logits(every)
+    edges = [*between, *into[:FEW], *(edge for edge in into[FEW:] if edge.start in heads)]
     if not edges:
         return None
     by_row: dict[int, list[str]] = {}
@@ -286,8 +290,8 @@ def _dot_lines(report: Report, display: Display) -> Iterator[str]:
         names = " ".join(_quoted(name) for name, (_, of_row) in graph.nodes.items() if of_row == row)
         yield f"  {{ rank=same; {names} }}"
     for edge in graph.edges:
-        label = f"{edge.letter} {fixed(edge.share, display.screen_precision)}".strip()
-        style = "dashed" if edge.share < 0 else "solid"
+        label = f"{edge.letter} {fixed(edge.strength, display.screen_precision)}".strip()
+        style = "dashed" if edge.strength < 0 else "solid"
         yield f"  {_quoted(edge.start)} -> {_quoted(edge.end)} [label={_quoted(label)}, style={style}];"
     yield "}"
 

@@ -29,7 +29,7 @@ from attncli.views.first_screen import (
 from attncli.views.model_screens import LEAST_ROWS, half_width
 from attncli.views.report_sections import TableLabels, model_name
 from attncli.views.sections import Column, Elastic, Grid, ScreenParts, Section
-from attncli.views.texts import fixed, shortened, weight_text
+from attncli.views.texts import fixed, shortened_heading, weight_text
 
 MOST_EFFECTS, MOST_KEYS, FEWEST_KEYS = 6, 4, 2
 
@@ -152,7 +152,8 @@ BOUNDS = (1e-6, 1e-5, 1e-4)  # the digits below differ from machine to machine
 
 
 def _score_title(report: Report, display: Display) -> Iterator[str]:
-    yield shortened(plain_text(f"why: {model_name(report)}, head {report.spec.get('head')}"), display.width)
+    title = plain_text(f"why: {model_name(report)}, head {report.spec.get('head')}")
+    yield shortened_heading(title, display.width, plain_text(model_name(report)))
 
 
 def _sides(report: Report, display: Display) -> ScreenParts:

@@ -26,7 +26,7 @@ from attncli.views.first_screen import (
 from attncli.views.matrices import head_name
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
-from attncli.views.texts import NO_NUMBER, fixed, shortened
+from attncli.views.texts import NO_NUMBER, fixed, shortened, shortened_heading
 
 DECIMALS = 2
 MEASURES = {
@@ -45,14 +45,15 @@ def _read(report: Report, display: Display) -> Iterator[str]:
     result = report.result_of(HeadsOnPairs)
     heads = counted(len(result.heads), "head")
     title = f"heads: {model_name(report)}, {heads} on {counted(result.num_pairs, 'known pair')}"
-    yield shortened(plain_text(title), display.width)
+    yield shortened_heading(plain_text(title), display.width, plain_text(model_name(report)))
 
 
 def _texts(report: Report, display: Display) -> Iterator[str]:
     result, file = report.result_of(HeadsOnPairs), str(report.spec.get("pairs"))
     name = "standard input" if file == "-" else Path(file).name
     groups = f" in {counted(result.num_groups, 'group')}" if result.num_groups < result.num_texts else ""
-    yield shortened(plain_text(f"{counted(result.num_texts, 'text')}{groups}: {name}"), display.width)
+    text = plain_text(f"{counted(result.num_texts, 'text')}{groups}: {name}")
+    yield shortened_heading(text, display.width, plain_text(name))
 
 
 def _measures(report: Report, rows: Records[PairScore], display: Display) -> list[Column]:

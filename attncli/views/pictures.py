@@ -1,8 +1,9 @@
 """A report as a PNG, SVG or PDF picture, drawn by matplotlib, as large as its numbers need."""
 
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from typing import IO, Any, NamedTuple
 
 import matplotlib
@@ -17,6 +18,7 @@ from rich.cells import cell_len
 from attncli.core.process import quiet_warnings
 from attncli.plain_text import plain_text
 from attncli.records.demonstrations import NormEffects, ScaleEffects
+from attncli.records.logits import LogitAttribution
 from attncli.report import PLACES, NamedTensor, PictureMaps, Report, Table
 from attncli.views import Display, NothingToDraw, Write
 from attncli.views.arrangement import NARROWEST, DrawnBlock, Rigid, arranged
@@ -399,7 +401,7 @@ class GraphBlock(Rigid):
                     "arrowstyle": "-|>,head_width=0.15,head_length=0.3",
                     "connectionstyle": f"arc3,rad={bend}",
                     "color": EDGE_COLOURS[edge.side],
-                    "linestyle": "--" if edge.share < 0 else "-",
+                    "linestyle": "--" if edge.strength < 0 else "-",
                     "linewidth": THINNEST + (THICKEST - THINNEST) * abs(edge.strength) / strongest,
                     "shrinkA": 8,
                     "shrinkB": 8,
@@ -540,7 +542,11 @@ def title_and_settings(report: Report, display: Display, width: float) -> tuple[
     if not own_title:
         return [], []
     title_lines = fitted_lines(own_title, width, TITLE_SIZE, TITLE_LINES)
-    return title_lines, fitted_lines(subtitle(report), width, SETTINGS_SIZE, SETTINGS_LINES)
+    settings = [subtitle(report)]
+    if isinstance(report.result, LogitAttribution):  # whose logit it is
+        settings.append(plain_text(report.how_to_read))
+    lines = (fitted_lines(text, width, SETTINGS_SIZE, SETTINGS_LINES) for text in settings)
+    return title_lines, [*chain.from_iterable(lines)]
 
 
 def draw(report: Report, display: Display) -> Figure:
@@ -577,7 +583,10 @@ def writer(kind: str, metadata: Mapping[str, str | None]) -> Write:
             with quiet_warnings(), matplotlib.rc_context():
                 matplotlib.rcParams.update(settings())
                 figure = draw(report, display)
-                figure.savefig(stream, format=kind, metadata=dict(metadata), dpi=DOTS_PER_INCH)
+                # In memory first: matplotlib's writers do not end well where a disk is full.
+                picture: IO[Any] = io.StringIO() if kind == "svg" else io.BytesIO()
+                figure.savefig(picture, format=kind, metadata=dict(metadata), dpi=DOTS_PER_INCH)
+            stream.write(picture.getvalue())
 
     return write
 

@@ -11,9 +11,9 @@ from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special
 from attncli.views.head_screens import HEADS_OR_PATTERNS, MAPS, sizes_of
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts, Section
-from attncli.views.texts import shortened
+from attncli.views.texts import shortened_heading
 
-NUMBER = re.compile(r"\d+")
+NUMBER = re.compile(r"\d{1,18}")
 FEW = 3
 """Lines of modules where a terminal is short."""
 LEAST_NOTES = 1
@@ -25,10 +25,24 @@ def _title(report: Report, display: Display) -> Iterator[str]:
     survey = report.result_of(RecordedHeads)
     read = counted(survey.num_texts, "text")
     if survey.texts is None:
-        read = counted(max(row.num_queries for row in survey.modules), "token")
-    program = report.spec.get("program")
+        read = counted(max(row.tokens_of_text for row in survey.modules), "token")
+    program = plain_text(str(report.spec.get("program") or ""))
     parts = ", ".join([*sizes_of(survey), read, *([f"of {program}"] if program else [])])
-    yield shortened(plain_text(f"record: {parts}"), display.width)
+    yield shortened_heading(f"record: {parts}", display.width, program)
+
+
+def _training(report: Report, _display: Display) -> Iterator[str]:
+    """`Before training: ...`; nothing for a program that does not train."""
+    training = report.result_of(RecordedHeads).training
+    if training is None:
+        return
+    first, last, steps = training.before_first, training.before_last, counted(training.steps, "training step")
+    if first < last:
+        yield f"Means over calls from step {first + 1:,} to {last + 1:,}: the program made {steps}."
+    elif last:
+        yield f"During training: heads after {last:,} of {steps}."
+    else:
+        yield f"Before training: heads before the first of {steps} (--calls last)."
 
 
 def alike_modules(modules: Records[RecordedModule]) -> list[list[RecordedModule]]:
@@ -122,6 +136,7 @@ RECORDED_SCREEN = FirstScreen(
     RecordedHeads,
     (
         Sentences(_title, "title"),
+        Sentences(_training),
         Special(_modules, "layers that differ by a number stand on one line"),
         *HEADS_OR_PATTERNS,
         *MAPS,

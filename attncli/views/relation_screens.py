@@ -18,7 +18,7 @@ from attncli.views.first_screen import (
 )
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
-from attncli.views.texts import NO_NUMBER, fixed, shortened
+from attncli.views.texts import NO_NUMBER, fixed, shortened, shortened_heading
 
 MOST_RELATIONS, MOST_NAME, DECIMALS = 12, 14, 2
 DIRECTIONS = {"to_head": "to head", "from_head": "from head"}
@@ -27,14 +27,14 @@ DIRECTIONS = {"to_head": "to head", "from_head": "from head"}
 def _heads(report: Report, display: Display) -> Iterator[str]:
     heads = counted(len(report.result_of(HeadRelations).heads), "head")
     title = f"heads: {model_name(report)}, {heads} along syntactic relations"
-    yield shortened(plain_text(title), display.width)
+    yield shortened_heading(plain_text(title), display.width, plain_text(model_name(report)))
 
 
 def _read(report: Report, display: Display) -> Iterator[str]:
     result, file = report.result_of(HeadRelations), str(report.spec.get("relations"))
     name = "standard input" if file == "-" else Path(file).name
     read = f"{result.num_sentences:,} sentences of {result.num_words:,} words: {name}"
-    yield shortened(plain_text(read), display.width)
+    yield shortened_heading(plain_text(read), display.width, plain_text(name))
 
 
 def _directions(report: Report, rows: Records[BestOfRelation], display: Display) -> list[Column]:

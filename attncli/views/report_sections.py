@@ -50,6 +50,7 @@ from attncli.views.texts import (
     model_setting,
     scalar,
     shortened,
+    shortened_heading,
     text_name,
     token_in_line,
     token_texts,
@@ -153,7 +154,8 @@ def one_line(text: str, display: Display, style: str = "") -> Paragraph:
 
 def title_line(report: Report, display: Display) -> Paragraph:
     """`why: smollm2, 270 heads, on 15 tokens`: what the report is about."""
-    return one_line(titled(report), display, "title")
+    names = plain_text(str(report.spec.get("model") or report.spec.get("program") or ""))
+    return Paragraph(shortened_heading(titled(report), display.width, names), "title")
 
 
 def titled(report: Report) -> str:

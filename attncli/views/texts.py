@@ -1,6 +1,6 @@
 """What people read of a report: numbers, lines and blocks of text, labels of axes, its title and settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
 from pathlib import Path
@@ -11,9 +11,10 @@ import numpy as np
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from attncli.core.names import LAST, POSITION
-from attncli.plain_text import counted, plain_text, readable_token
+from attncli.plain_text import counted, plain_text, readable_token, readable_tokens
 from attncli.records.kinds import result_of
 from attncli.records.known_pairs import HeadsOnPairs
+from attncli.records.logits import LogitAttribution
 from attncli.records.surveys import HeadSurvey
 from attncli.report import PLACES, PictureMaps, Report, Row, Table, Terms
 from attncli.settings import SPECS
@@ -157,6 +158,25 @@ def shortened(text: str, most: int | None) -> str:
     return set_cell_size(text, most - 1).rstrip() + "…"
 
 
+LEAST_NAME = 8
+
+
+def shortened_heading(text: str, most: int | None, *names: str) -> str:
+    """A heading in at most that many cells, if shortening the names in it gets there; numbers stay whole.
+
+    First the commands and paths among the names lose their folders, then names lose their ends.
+    """
+    if most is None:
+        return text
+    for name in filter(None, names):
+        shorter = " ".join(last_part(word) or word for word in name.split(" "))
+        if cell_len(text) > most:
+            text, name = text.replace(name, shorter, 1), shorter
+        if (over := cell_len(text) - most) > 0:
+            text = text.replace(name, shortened(name, max(LEAST_NAME, cell_len(name) - over)), 1)
+    return text
+
+
 def token_texts(tokens: tuple[str, ...], count: int, most: int | None = None) -> list[str]:
     """The tokens as plain text of at most that many cells; empty where there are none."""
     return [shortened(plain_text(token), most) for token in tokens] if tokens else [""] * count
@@ -284,7 +304,8 @@ def title(report: Report, *, name: str = "", without: Sequence[str] = ()) -> str
     )
     parts = [OTHER_TITLES.get(name, name)]
     parts += [setting(report.spec[key]) for key in ("model", "pitfall") if report.spec.get(key)]
-    parts.append(place_text(report.spec))
+    if not isinstance(report.result, LogitAttribution):  # which is of all heads; one of them has a table more
+        parts.append(place_text(report.spec))
     if isinstance(report.result, HeadsOnPairs):
         parts.append(report.result.about_example())
     if without:
@@ -320,6 +341,10 @@ def nothing_to_draw(report: Report) -> str:
     return f"this report of {report.experiment} has no matrix and no curve to draw{hint}"
 
 
+MOST_OF_TOKENS = 60
+"""Cells of a heading for tokens that stand for a text nobody gave."""
+
+
 def text_of(report: Report, key: str) -> str:
     """The `sentence` or `context` as it was given, else its tokens."""
     spec = report.spec
@@ -343,7 +368,9 @@ def text_of(report: Report, key: str) -> str:
     if spec.get("num_tokens"):
         return "random vectors" if key == "sentence" else ""
     text = spec.get(key)
-    return plain_text(" ".join((text if text and isinstance(text, str) else " ".join(tokens)).split()))
+    if text and isinstance(text, str):
+        return plain_text(" ".join(text.split()))
+    return shortened(plain_text(" ".join(" ".join(tokens).split())), MOST_OF_TOKENS)
 
 
 def _settings(report: Report, without: str = "") -> list[str]:
@@ -461,8 +488,11 @@ def is_sampled(spec: Mapping[str, Any]) -> bool:
 
 
 def _in_heading(spec: Mapping[str, Any], key: str) -> str:
-    """The value of a setting; a command is whole, it is no path."""
-    return plain_text(spec[key]) if key == "program" else setting(spec[key])
+    """The value of a setting; commands and tokens are whole, a token with a blank at its ends in quotes."""
+    value = spec[key]
+    if key in ("answer", "against") and isinstance(value, str):
+        return repr(plain_text(value)) if value != value.strip() else plain_text(value)
+    return plain_text(value) if key == "program" else setting(value)
 
 
 def setting(value: Any) -> str:
@@ -479,19 +509,29 @@ def readable(report: Report) -> Report:
     spelling = report.token_spelling
     if spelling is None:
         return report
+    tokens, context = (readable_tokens(each, spelling) for each in (report.tokens, report.context_tokens))
+    labels: dict[str, set[str]] = {}
+    for token, label in zip((*report.tokens, *report.context_tokens), (*tokens, *context), strict=True):
+        labels.setdefault(token, set()).add(label)
+
+    def readable_name(token: str) -> str:
+        """A token of a table, as in the text if it is only one there."""
+        known = labels.get(token, ())
+        return next(iter(known)) if len(known) == 1 else readable_token(token, spelling)
+
     tables = {
-        name: Table(_readable_row(row, spelling) for row in rows)
+        name: Table(_readable_row(row, readable_name) for row in rows)
         for name, rows in report.statistics.items()
         if isinstance(rows, Table) and rows and any(map(_is_token, rows[0]))
     }
     return replace(
         report,
         result=result_of(report.kind, {**report.statistics, **tables}, report.tensors),
-        tokens=tuple(readable_token(token, spelling) for token in report.tokens),
-        context_tokens=tuple(readable_token(token, spelling) for token in report.context_tokens),
+        tokens=tuple(tokens),
+        context_tokens=tuple(context),
         picture_maps=None if report.picture_maps is None else _readable_maps(report.picture_maps, spelling),
         steps=tuple(
-            replace(step, tables=tuple(_readable_terms(table, spelling) for table in step.tables))
+            replace(step, tables=tuple(_readable_terms(table, readable_name) for table in step.tables))
             for step in report.steps
         ),
         token_spelling=None,
@@ -500,7 +540,7 @@ def readable(report: Report) -> Report:
 
 def _readable_maps(maps: PictureMaps, spelling: str) -> PictureMaps:
     def texts(tokens: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(readable_token(token, spelling) for token in tokens)
+        return tuple(readable_tokens(tokens, spelling))
 
     rows = (replace(row, tokens=texts(row.tokens), queries=texts(row.queries)) for row in maps.rows)
     return replace(maps, rows=tuple(rows))
@@ -510,17 +550,15 @@ def _is_token(column: str) -> bool:
     return column == "token" or column.endswith("_token")
 
 
-def _readable_row(row: Row, spelling: str) -> Row:
+def _readable_row(row: Row, readable_name: Callable[[str], str]) -> Row:
     tokens = {name: cell for name, cell in row.items() if _is_token(name) and isinstance(cell, str)}
-    return {**row, **{name: readable_token(token, spelling) for name, token in tokens.items()}}
+    return {**row, **{name: readable_name(token) for name, token in tokens.items()}}
 
 
-def _readable_terms(table: Terms, spelling: str) -> Terms:
+def _readable_terms(table: Terms, readable_name: Callable[[str], str]) -> Terms:
     """Tokens are in the column `text`."""
     if "text" not in table.columns:
         return table
     place = table.columns.index("text")
-    rows = tuple(
-        (*row[:place], readable_token(str(row[place]), spelling), *row[place + 1 :]) for row in table.rows
-    )
+    rows = tuple((*row[:place], readable_name(str(row[place])), *row[place + 1 :]) for row in table.rows)
     return replace(table, rows=rows)

@@ -20,7 +20,7 @@ from attncli.views.first_screen import (
 )
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
-from attncli.views.texts import NO_NUMBER, fixed, shortened
+from attncli.views.texts import NO_NUMBER, fixed, shortened, shortened_heading
 
 MOST_WORDS, MOST_HEADS, MOST_WORD, DECIMALS = 14, 10, 24, 2
 BAR = 30
@@ -35,7 +35,7 @@ def _words_read(report: Report, display: Display) -> Iterator[str]:
     name = plain_text(last_part(str(report.spec.get("sound"))))
     words = counted(len(result.words), "word")
     title = f"heads: {model_name(report)}, {words} in the {result.seconds:.2f} s of {name}"
-    yield shortened(title, display.width)
+    yield shortened_heading(plain_text(title), display.width, name, plain_text(model_name(report)))
 
 
 def _times(report: Report, rows: Records[SpokenWord], display: Display) -> list[Column]:
@@ -79,7 +79,8 @@ WORDS_SCREEN = FirstScreen(
 def _heads_read(report: Report, display: Display) -> Iterator[str]:
     result = report.result_of(AligningHeads)
     title = f"heads: {model_name(report)}, {len(result.heads)} heads of cross-attention"
-    yield shortened(plain_text(f"{title} on {result.num_words} spoken words"), display.width)
+    words = plain_text(f"{title} on {result.num_words} spoken words")
+    yield shortened_heading(words, display.width, plain_text(model_name(report)))
 
 
 def _together(report: Report, display: Display) -> Iterator[str]:

@@ -184,6 +184,68 @@ def test_a_cache_may_be_one_of_transformer_lens_a_list_or_one_layer(llama: Llama
     assert attncli.read_cache(whole).tensors["weights"].values.shape == (3, 5, 11, 11)
 
 
+@pytest.mark.parametrize("settings", [{}, {"use_cache": False}, {"cache_implementation": "static"}], ids=str)
+def test_the_steps_of_writing_are_rows_and_no_layers(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """A forward pass over the whole text gives the rows that `generate` gave step by step."""
+    torch.manual_seed(0)
+    config = LlamaConfig(**SIZES, intermediate_size=48, num_key_value_heads=1, attn_implementation="eager")
+    model = LlamaForCausalLM(config).eval()
+    written = model.generate(
+        torch.tensor([IDS["ids"]]), do_sample=False, min_new_tokens=4, max_new_tokens=4, pad_token_id=0,
+        output_attentions=True, return_dict_in_generate=True, **settings,
+    )  # fmt: skip
+    whole = torch.cat(model(written.sequences[:, :-1], output_attentions=True).attentions).numpy(force=True)
+    torch.save(written.attentions, tmp_path / "steps.pt")
+    for given in (written, written.attentions, {"attentions": written.attentions}, tmp_path / "steps.pt"):
+        report = attncli.read_cache(given)
+        np.testing.assert_allclose(report.tensors["weights"].values, whole, atol=1e-6)
+    one_step = attncli.read_cache(written.attentions, array="0.*")
+    np.testing.assert_allclose(one_step.tensors["weights"].values[..., :11], whole[:, :, :11, :11], atol=1e-6)
+
+
+@pytest.mark.parametrize("num_keys", [4, 7])
+def test_the_rows_of_cross_attention_are_of_another_text(tmp_path: Path, num_keys: int) -> None:
+    """As many keys as steps, or others: no row looks at itself."""
+    torch.manual_seed(0)
+    config = T5Config(
+        num_layers=2, num_heads=5, d_model=40, d_kv=8, d_ff=48, vocab_size=97, decoder_start_token_id=0,
+        eos_token_id=None, attn_implementation="eager",
+    )  # fmt: skip
+    model = T5ForConditionalGeneration(config).eval()
+    ids = torch.randint(3, 90, (1, num_keys))
+    written = model.generate(
+        ids, do_sample=False, max_new_tokens=4, output_attentions=True, return_dict_in_generate=True
+    )
+    whole = model(ids, decoder_input_ids=written.sequences[:, :-1], output_attentions=True)
+    torch.save({"cross_attentions": written.cross_attentions}, tmp_path / "cross.pt")
+    for given in (
+        written.cross_attentions,
+        tmp_path / "cross.pt",
+        {"cross_attentions": whole.cross_attentions},
+    ):
+        report = attncli.read_cache(given)
+        expected = torch.cat(whole.cross_attentions).numpy(force=True)
+        np.testing.assert_allclose(report.tensors["weights"].values, expected, atol=1e-6)
+        assert report.context_tokens == tuple(f"k{number}" for number in range(num_keys))
+        assert not {"distance", "local_mass"} & report.tensors_of("rows").keys()
+    own = attncli.read_cache(written, array="decoder_attentions.*.*").tensors["weights"].values
+    np.testing.assert_allclose(own, torch.cat(whole.decoder_attentions).numpy(force=True), atol=1e-6)
+    with pytest.raises(
+        attncli.UserError, match=r"as one of encoder_attentions.\*, decoder_attentions.\*.\*, cross"
+    ):
+        attncli.read_cache(written)
+
+
+def test_lists_of_layers_that_are_no_steps_are_refused() -> None:
+    rows = [torch.rand(1, 5, size, size).softmax(dim=-1) for size in (3, 4, 5)]
+    with pytest.raises(
+        attncli.UserError, match="3 × 3, 4 × 4, 5 × 5 queries and keys, which are not the steps of"
+    ):
+        attncli.read_cache([[each] * 2 for each in rows])
+    with pytest.raises(attncli.UserError, match="holds 3 texts, or beams: save one"):
+        attncli.read_cache([[torch.cat([rows[0]] * 3)] * 2])
+
+
 def test_what_is_no_cache_has_one_line(llama: LlamaForCausalLM) -> None:
     cache = attncli.activation_cache(attncli.open_model(llama), IDS)
     weights = cache["blocks.0.attn.hook_pattern"]

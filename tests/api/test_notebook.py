@@ -57,7 +57,7 @@ def test_cells_show_a_page_and_as_text_the_first_screen(executed: Any) -> None:
     *tables, first, second, third = shown
     assert "previous token" in tables[0]["text/plain"] and "induction" in tables[1]["text/plain"]
     shown = [first, second, third]
-    assert all(data["text/html"].startswith("<iframe ") for data in shown)
+    assert all("<iframe " in data["text/html"] for data in shown)
     assert shown[0]["text/plain"].startswith("self: the cat walks on the street\n6 tokens")
     assert outputs(executed, "display_data") == []  # rich would show its tables by itself here
     told = "".join(o.text for o in outputs(executed, "stream") if o.name == "stdout").splitlines()
@@ -79,7 +79,7 @@ def test_cells_are_drawn_in_frames_of_their_own(
     scheme: str,
 ) -> None:
     shown = [output.data["text/html"] for output in outputs(executed, "execute_result")]
-    cells = [html for html in shown if html.startswith("<iframe ")]
+    cells = [html for html in shown if "<iframe " in html]
     hostile = attncli.run("self", sentence=f"{ESCAPES} {' '.join(HOSTILE)}", tokenizer="whitespace")
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = context.new_page()
@@ -89,8 +89,9 @@ def test_cells_are_drawn_in_frames_of_their_own(
     page.on("pageerror", lambda error: told.append(str(error)))
     page.on("dialog", lambda dialog: (told.append(dialog.message), dialog.dismiss()))
     page.on("request", lambda request: asked.append(request.url))
-    page.set_content(cells_page(*cells, hostile._repr_html_()))
-    frames = page.query_selector_all("body > iframe")
+    cells_html = [f"<div>{cell}</div>" for cell in (*cells, hostile._repr_html_())]
+    page.set_content(cells_page(*cells_html))
+    frames = page.query_selector_all("body iframe")
     assert len(frames) == len(cells) + 1
     for frame in frames:
         inside = frame.content_frame()
@@ -102,7 +103,12 @@ def test_cells_are_drawn_in_frames_of_their_own(
         dark = inside.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 23, 28)"
         assert dark == (scheme == "dark")
     assert page.title() == "notebook"
-    assert page.evaluate("document.querySelectorAll('body > *').length") == len(frames)
+    assert page.evaluate("document.querySelectorAll('body *').length") == 5 * len(frames)
+    texts = page.query_selector_all(".attn-text")
+    assert not any(text.is_visible() for text in texts)  # the page takes its place
+    frames[0].evaluate("(frame) => frame.remove()")  # as where the notebook is not trusted
+    frames = frames[1:]
+    assert texts[0].is_visible()
     assert ESCAPES in frames[-1].content_frame().inner_text("body")
     assert told == [] and [url for url in asked if url != "about:srcdoc"] == []
     context.close()

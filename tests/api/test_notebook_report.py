@@ -1,6 +1,7 @@
 """A report that shows itself: its first screen as text, its page in a frame as HTML."""
 
 from html import unescape
+from html.parser import HTMLParser
 
 import pytest
 
@@ -20,9 +21,37 @@ def test_text_is_the_first_screen(experiment: str, attn: Attn, monkeypatch: pyte
     assert f"{attncli.run(experiment)}\n" == screen  # and not the numbers of a dataclass
 
 
+class Sanitised(HTMLParser):
+    """The text that is left where frames and styles are removed, as JupyterLab does of notebooks by mail."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.text, self.is_style = "", False
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.is_style = tag == "style"
+
+    def handle_endtag(self, tag: str) -> None:
+        self.is_style = False
+
+    def handle_data(self, data: str) -> None:
+        self.text += "" if self.is_style else data
+
+
+def test_html_without_its_frame_is_the_first_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    report = attncli.run("self", sentence='it\'s "quoted" &amp; <b>bold</b>', tokenizer="whitespace")
+    html = report._repr_html_()
+    assert html.startswith("<pre") and "<b>" not in html
+    screen, _, advice = Sanitised(html).text.rpartition("\n\n")
+    assert screen == repr(report) and advice.endswith("run this cell or trust the notebook.")
+
+
 def test_html_is_the_page_in_a_frame() -> None:
     report = attncli.run("self", sentence='it\'s "quoted" &amp; <b>bold</b>', tokenizer="whitespace")
-    tag, _, content = report._repr_html_().partition(' srcdoc="')
+    before, _, content = report._repr_html_().partition(' srcdoc="')
+    tag = before[before.index("<iframe") :]
     assert tag.startswith('<iframe title="attn self" sandbox="allow-scripts" style="')
     page = content.removesuffix('"></iframe>')
     assert not set(page) & {'"', "'", "<", ">"}  # nothing ends the attribute

@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from errno import ENOSPC
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -113,7 +115,7 @@ def test_bare_commands_show_something(attn: Attn) -> None:
         (["cross", "--file", "-", "--context-file", "-"], "--context-file: cannot read stdin, too: --file does already"),
         (["self", "--embedding", "previous"], "--embedding: previous needs a step before it that has a table of words: it keeps that step's vectors"),
         (["self", "-o", ""], "-o: must be the name of a file (got an empty text)"),
-        (["multihead", "--projection", "none", "--num-heads", "3", "--head-dim", "21"], "--num-heads: --embed-dim (64) must be divisible by --num-heads (3)"),
+        (["multihead", "--projection", "none", "--num-heads", "3", "--embed-dim", "63", "--head-dim", "21"], "--head-dim: needs --projection linear or uniform: without one the embeddings are used as they are"),
         (["slef"], "slef: is not a command: did you mean attn self?"),
     ],
 )  # fmt: skip
@@ -256,6 +258,25 @@ def test_devices_are_written_not_replaced(attn: Attn) -> None:
     assert Path("/dev/null").is_char_device()
     ended = attn(["norm", "-o", "/dev/full", "--format", "json"])
     assert ended.code == 4 and ended.err == "-o /dev/full: cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "view", [name for name, view in VIEWS.items() if view.whole or name in ("png", "svg", "pdf")]
+)
+def test_a_disk_that_fills_while_a_view_is_written_is_that_error(view: str) -> None:
+    """A library may raise something else on its way out, as matplotlib's PDF does."""
+
+    class Disk(BytesIO):
+        def write(self, data: Any) -> int:
+            if self.tell() + len(data) > 1000:
+                raise OSError(ENOSPC, os.strerror(ENOSPC))
+            return super().write(data)
+
+    report = attncli.run("self", sentence="the cat sat because it was tired")
+    disk = Disk()
+    stream = disk if VIEWS[view].writes_bytes else TextIOWrapper(disk, encoding="utf-8", write_through=True)
+    with pytest.raises(OSError, match="No space left on device"):
+        load_view(view)([report], stream, Display())
 
 
 def test_open_pipes_are_written_and_standard_output_has_two_names(attn: Attn, tmp_path: Path) -> None:
@@ -545,13 +566,14 @@ def test_data_is_utf_8_whatever_a_console_writes(monkeypatch: pytest.MonkeyPatch
     assert "日本".encode() in written.getvalue() and "query × key".encode("cp1252") in written.getvalue()
 
 
-def test_termination_leaves_no_unfinished_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("asked", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_what_ends_it_leaves_no_unfinished_file(tmp_path: Path, asked: signal.Signals, code: int) -> None:
     path = tmp_path / "x.csv"
     process = subprocess.Popen([*ATTN, "self", "--num-tokens", "2000", "-o", str(path)])
     while not list(tmp_path.glob(".x.csv.*")):
         time.sleep(0.05)
-    process.terminate()
-    assert process.wait(timeout=30) == 143
+    process.send_signal(asked)
+    assert process.wait(timeout=30) == code
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,8 +2,12 @@
 
 import io
 import json
+import os
+import shlex
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -58,16 +62,65 @@ def test_a_pipe_and_a_redirected_file_are_read(tmp_path: Path) -> None:
     assert tokens(run_attn([*command, "my own"], given="not this").out) == ["my", "own"]
 
 
-def test_an_empty_pipe_and_a_silent_one_are_left_alone() -> None:
+def test_an_empty_pipe_and_a_device_are_no_text() -> None:
     command = ["self", "--format", "json"]
     empty = run_attn(command)
     assert tokens(empty.out) == SENTENCE.split() and empty.err == ""
+    for stdin in ("< /dev/null", "<&-"):
+        shell = f"{shlex.join([*ATTN, *command])} {stdin}"
+        ended = subprocess.run(shell, shell=True, capture_output=True, text=True)
+        assert tokens(ended.stdout) == SENTENCE.split() and ended.stderr == ""
+
+
+@pytest.mark.parametrize("kind", ["pipe", "pipe that does not wait", "socket"])
+def test_a_text_that_comes_late_is_read_to_its_end(kind: str) -> None:
+    read, write = os.pipe() if kind != "socket" else (each.detach() for each in socket.socketpair())
+    os.set_blocking(read, kind != "pipe that does not wait")
     with subprocess.Popen(
-        [*ATTN, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*ATTN, "self", "--format", "json"],
+        stdin=read,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
+        os.close(read)
         assert process.stdout is not None and process.stderr is not None
-        assert tokens(process.stdout.read()) == SENTENCE.split()
-        assert "--file - waits" in process.stderr.read()
+        assert process.stderr.readline().startswith("stdin: waiting for its text (a text on the command line")
+        os.write(write, b"the dog ")
+        time.sleep(0.3)
+        os.write(write, b"sleeps")
+        os.close(write)
+        assert tokens(process.stdout.read()) == ["the", "dog", "sleeps"]
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["self", "--head-dim", "0"], 2),
+        (["circuit", "--weights"], 0),
+        (["self", "the cat"], 0),
+    ],
+)
+def test_an_open_pipe_is_not_waited_for_without_need(command: list[str], code: int) -> None:
+    """Wrong settings are reported at once, and what needs no text leaves the lines of a loop alone."""
+    read, write = os.pipe()
+    ended = subprocess.run([*ATTN, *command], stdin=read, capture_output=True, text=True)
+    os.close(read)
+    os.close(write)
+    assert ended.returncode == code and "waiting" not in ended.stderr
+
+
+def test_a_pipe_is_read_beside_a_file_for_the_context_and_as_many_texts(tmp_path: Path) -> None:
+    (tmp_path / "context.txt").write_text("der hund")
+    command = ["cross", "--context-file", "context.txt", "--format", "json"]
+    assert tokens(run_attn(command, given="the dog", folder=tmp_path).out) == ["the", "dog"]
+    lines = "text,kind\na b,x\n"
+    without_label = run_attn(["separate"], given=lines)
+    assert without_label.code == 2 and without_label.err.startswith("stdin: texts: needs label")
+    assert run_attn(["separate", "--label", "color"], given=lines).err.startswith(
+        "<stdin>:1: must have a column"
+    )
 
 
 @pytest.mark.parametrize("name", ["self", "heads", "ablate", "generate"])

@@ -153,6 +153,41 @@ def test_the_program_keeps_its_words_its_output_and_its_exit_code(
     assert ended.stderr == alone.stderr + f"run.json: {HEARD}\n".encode()
 
 
+TRAINING = """
+import gc
+import torch
+from torch import nn
+from attncli.child.program import ListeningProcess
+model = nn.MultiheadAttention(12, 3, batch_first=True)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+(process,) = [each for each in gc.get_objects() if isinstance(each, ListeningProcess)]
+process._wait = 0.0  # a report is due after the first call
+for _ in range(7):
+    x = torch.randn(2, 5, 12)
+    model(x, x, x)[0].square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "line", "steps"),
+    [
+        ("1", "Before training: heads before the first of 7 training steps (--calls last).", (0, 0, 7)),
+        ("last", "During training: heads after 6 of 7 training steps.", (6, 6, 7)),
+        ("all", "Means over calls from step 1 to 7", (0, 6, 7)),
+    ],
+)
+def test_a_program_that_trains_is_counted_whole_and_its_step_is_named(
+    tmp_path: Path, attn: Attn, calls: str, line: str, steps: tuple[int, ...]
+) -> None:
+    assert record(tmp_path, TRAINING, "--calls", calls, "-o", "run.json").returncode == 0
+    assert [row["calls"] for row in modules(tmp_path / "run.json")] == [7]
+    training = json.loads((tmp_path / "run.json").read_text())["statistics"]["training"]
+    assert (training["before_first"], training["before_last"], training["steps"]) == steps
+    shown = attn(["show", str(tmp_path / "run.json")]).out.splitlines()
+    assert shown[1].startswith(line)
+
+
 def test_the_two_dashes_may_be_left_out(tmp_path: Path) -> None:
     program = "import sys; print(sys.argv[1:], sys.stdin.read()); sys.exit(7)"
     command = [sys.executable, "-c", program, "--head_dim", "-o", "--", "--debug", "*"]
@@ -364,6 +399,22 @@ if __name__ == "__main__":
     ended = record(tmp_path, program, "-o", "run.json")
     assert (ended.returncode, ended.stdout) == (0, b"")
     assert [modules(tmp_path / f"run.{number}.json")[0]["queries"] for number in (1, 2)] == [5, 7]
+
+
+def test_a_worker_that_its_pool_ends_leaves_its_calls(tmp_path: Path) -> None:
+    """`with Pool()` ends its workers by a signal."""
+    program = f"""{MODEL}
+import multiprocessing
+def work(tokens):
+    return call(tokens).shape[1]
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        print(pool.map(work, [5, 7]))
+"""
+    ended = record(tmp_path, program, "-o", "run.json")
+    assert (ended.returncode, ended.stdout) == (0, b"[5, 7]\n") and HEARD in ended.stderr.decode()
+    assert [row["queries"] for row in modules(tmp_path / "run.json")] == [5, 5]
 
 
 def test_a_fork_counts_for_itself(tmp_path: Path) -> None:
@@ -590,6 +641,35 @@ def test_expectations_are_an_exit_code(tmp_path: Path, recorded: Path) -> None:
     assert [row["nan_texts"] for row in modules(tmp_path / "run.json")] == [1, 1]
     nothing = record(tmp_path, "import torch", "--expect", "entropy < 9", "-o", "x.db")
     assert nothing.returncode == 1 and "no run has entropy" in nothing.stderr.decode()
+
+
+ROWS_OF_NAN = """import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def forward(self, x, seen):
+        scores = (x @ x.mT).masked_fill(~seen, -torch.inf)
+        return scores.softmax(-1) @ x
+
+attention, x = Attention(), torch.randn(2, 3, 5, 4)
+seen = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
+seen[1, :, :, :2] = False  # the second text is padded on the left: by hand its rows of padding are NaN
+"""
+
+
+def test_rows_that_are_no_numbers_meet_no_expectation(tmp_path: Path) -> None:
+    padding = record(tmp_path, f"{ROWS_OF_NAN}attention(x, seen)", "--expect", "entropy < 9")
+    said = padding.stderr.decode()
+    assert padding.returncode == 1 and "8 rows; 2 of padding left out, 2 of them NaN" in said
+    assert "expected numbers: got NaN in 2 rows of padding of Attention" in said
+    hidden = f"{ROWS_OF_NAN}seen[:, :, 3] = False\nattention(x, seen)"
+    for flags, line in (
+        ([], "expected numbers: got NaN in 2 of 2 texts of Attention"),
+        (["-o", "runs.db"], "got no number"),
+    ):
+        rows = record(tmp_path, hidden, "--expect", "entropy < 9", *flags)
+        said = rows.stderr.decode()
+        assert rows.returncode == 1 and line in said and "NaN in weights of Attention" in said
 
 
 @pytest.mark.nightly

@@ -98,7 +98,9 @@ def test_the_link_opens_a_page_that_asks_and_ctrl_c_ends_it_while_the_model_comp
         told = it.stderr.read_text()
         assert f"  ssh -L {it.port}:127.0.0.1:{it.port} HOST" in told.splitlines()
         assert f"With --port {it.port} " in told and "Traceback" not in told
-        assert told.startswith("It opens tiny-induction, which ships with attn (--model takes another). ")
+        first, second, *_ = told.splitlines()
+        assert first == "reading tiny-induction, 469 kB: the link follows"
+        assert second.startswith("It opens tiny-induction, which ships with attn (--model takes another). ")
         assert max(map(len, told.splitlines())) <= 80
         token = it.link.partition("token=")[2]
         assert len(token) > 40 and token not in told

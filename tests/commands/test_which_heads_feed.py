@@ -18,9 +18,9 @@ def test_the_screen_draws_the_induction_circuit_and_its_numbers(attn: Attn) -> N
     assert lines[0] == "circuit: tiny-induction, which heads feed which, on 49 tokens"
     assert "  0:1 -K-> 1:0, 1:1, 1:2, 1:3 -> logits" in lines
     table = next(place for place, line in enumerate(lines) if line.startswith("the strongest 5 "))
-    assert lines[table + 3].split()[:3] == ["0:1", "1:1", "key"]
-    assert any(line.startswith("into the next tokens' logits, share: 1:") for line in lines)
-    assert lines[-1] == "Next, with attn circuit: --model FOLDER | --head 1:1 | -o circuit.svg"
+    assert lines[table + 3].split()[:3] == ["0:1", "1:3", "key"]
+    assert any(line.startswith("into the next token's logit: 1:") for line in lines)
+    assert lines[-1] == "Next, with attn circuit: --model FOLDER | --head 1:3 | -o circuit.svg"
     last = attn(["circuit", "--head", "1:1"]).out.splitlines()[-1]
     assert last == "Next, with attn circuit: --model FOLDER | --weights | -o circuit.svg"
 
@@ -70,8 +70,8 @@ def test_only_heads_of_a_pattern_are_fed(attn: Attn, tmp_path: Path) -> None:
     assert attn(["circuit", "--pattern", "induction", "-o", str(path)]).code == 0
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert {row["to"] for row in rows} == {"1:0", "1:1", "1:2", "1:3", "logits"}
-    strengths = [abs(float(row["strength"])) for row in rows]
-    assert strengths == sorted(strengths, reverse=True)
+    logits = [abs(float(row["logit"])) for row in rows]
+    assert logits == sorted(logits, reverse=True)
 
 
 def test_many_texts_have_intervals(attn: Attn, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_many_texts_have_intervals(attn: Attn, tmp_path: Path) -> None:
     for row in report["statistics"]["edges"]:
         assert row["share_low"] <= row["share"] <= row["share_high"]
     screen = attn(["circuit", "--texts", str(path)]).out
-    assert re.search(r"0:1 +1:\d +key +0\.\d\d +±0\.\d\d", screen)
+    assert re.search(r"0:1 +1:\d +key +0\.\d\d +±0\.\d\d +\d", screen)
 
 
 def test_weights_alone_need_no_text(attn: Attn) -> None:
@@ -103,7 +103,7 @@ def test_pictures_and_dot_hold_the_same_edges(attn: Attn, tmp_path: Path) -> Non
     nodes = {name for line in lines if "rank=same" in line for name in re.findall(r'"([^"]+)"', line)}
     assert nodes == {"0:0", "0:1", "0:2", "1:0", "1:1", "1:2", "1:3", "logits"}
     assert nodes <= {*texts} and {"layer 0", "layer 1"} <= {*texts}
-    assert any(re.fullmatch(r'  "0:1" -> "1:1" \[label="K 0\.\d\d", style=solid\];', line) for line in lines)
+    assert any(re.fullmatch(r'  "0:1" -> "1:1" \[label="K \d\.\d\d", style=solid\];', line) for line in lines)
     assert lines[0].startswith('digraph "') and lines[-1] == "}"
 
 
@@ -134,9 +134,7 @@ def test_a_model_without_edges_between_heads_is_said_to_have_none(attn: Attn, tm
     saved["statistics"]["edges"] = [row for row in edges if row["to"] == "logits"]
     (tmp_path / "one-layer.json").write_text(json.dumps(saved))
     shown = attn(["show", str(tmp_path / "one-layer.json")]).out
-    assert (
-        "No edges between heads: a head feeds those of later layers.\ninto the next tokens' logits" in shown
-    )
+    assert "No edges between heads: a head feeds those of later layers.\ninto the next token's logit" in shown
     assert "strongest" not in shown
 
 

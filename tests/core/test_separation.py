@@ -4,6 +4,8 @@ from math import isnan
 
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 import torch
 from scipy.stats import binomtest, rankdata
 from sklearn.metrics import roc_auc_score
@@ -11,9 +13,11 @@ from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from attncli.core.separation import (
     QUANTILE,
+    auroc_interval,
     aurocs_of,
     best_threshold,
     corrected_p,
+    difference_interval,
     error_without_variance,
     hedges_g,
     largest_by_chance,
@@ -63,18 +67,33 @@ def test_the_published_example() -> None:
     table = torch.tensor([float(number) for number in PATIENTS.split()], dtype=torch.float64).view(-1, 4)
     scores, is_event = table[:, :3] * torch.tensor([-1.0, -1.0, 1.0]), table[:, 3] == 0
     result = separation(scores, is_event)
-    lower, upper = result.interval()
-    # As SAS/STAT prints them, which names the method: area, standard error, 95 % limits.
-    published = [
-        (0.7366, 0.0927, 0.5549, 0.9182),
-        (0.6478, 0.1, 0.4518, 0.8439),
-        (0.7258, 0.1028, 0.5243, 0.9273),
-    ]
-    ours = zip(result.auroc.tolist(), result.error.tolist(), lower.tolist(), upper.tolist(), strict=True)
+    # As SAS/STAT prints them, which names the method: area, standard error.
+    published = [(0.7366, 0.0927), (0.6478, 0.1), (0.7258, 0.1028)]
+    ours = zip(result.auroc.tolist(), result.error.tolist(), strict=True)
     assert [tuple(round(number, 4) for number in row) for row in ours] == published
     contrasts = [paired_difference(scores[:, test], scores[:, 2], is_event) for test in (0, 1)]
     rounded = [(round(row.difference, 4), round(row.error, 4)) for row in contrasts]
     assert rounded == [(0.0108, 0.0953), (-0.078, 0.1046)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_intervals_are_those_of_logits_by_scipy(seed: int) -> None:
+    """Student's t with the degrees of freedom of Welch's test of the placements, as scipy has them."""
+    numbers, labels = ties(seed)
+    result = separation(numbers, labels)
+    placed = placements(numbers, labels)
+    lower, upper = result.interval()
+    for feature, auroc in enumerate(result.auroc.tolist()):
+        test = scipy.stats.ttest_ind(*(part[:, feature].numpy() for part in placed), equal_var=False)
+        assert float(result.degrees[feature]) == pytest.approx(test.df)
+        half = scipy.stats.t.ppf(0.975, int(test.df)) * float(result.error[feature]) / (auroc * (1 - auroc))
+        ends = scipy.special.expit(scipy.special.logit(auroc) + np.array([-half, half]))
+        assert [float(lower[feature]), float(upper[feature])] == pytest.approx(list(ends), abs=1e-9)
+    assert auroc_interval(1.0, 0.1, 5.0) == pytest.approx((1 - 1.959964 * 0.1, 1.0))
+    assert all(
+        map(isnan, (*auroc_interval(0.7, float("nan"), 3.0), *difference_interval(0.1, float("nan"), 3.0)))
+    )
+    assert auroc_interval(0.999, 0.4, 2.0) == pytest.approx((0.0, 1.0))
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -9,10 +9,13 @@ import transformers
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
 from attncli.errors import UserError
 from attncli.measure import circuit
 from attncli.measure.circuit import compositions, head_edges, heads_with_pattern
-from attncli.measure.scores import score_parts
+from attncli.measure.logit_paths import decided_by_scores
+from attncli.measure.scores import ScoreRow, score_parts
+from attncli.measure.why import attribution
 from attncli.models.capture import with_eager_attention
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained, Reading, read_probe, read_text
@@ -80,6 +83,113 @@ def test_named_heads_have_the_shares_that_they_have_among_all() -> None:
     assert some.weight == pytest.approx({place: every.weight[place] for place in ((0, 3), (2, 1))})
     with pytest.raises(UserError, match="head: must be from 0:0 to 2:3 in Llama"):
         head_edges(pretrained, [reading()], heads=["3:0"])
+
+
+def logits_of(edges: HeadEdges, side: str) -> dict[Any, float]:
+    """What reaches the logit through a side of each head, of all parts together."""
+    sums: dict[Any, float] = {}
+    for row in edges.rows:
+        if row["side"] == side and row["layer"] is not None:
+            sums[row["layer"], row["head"]] = sums.get((row["layer"], row["head"]), 0.0) + row["logit"]
+    return sums
+
+
+def gpt2(text: str) -> tuple[HeadEdges, "HookedGpt2"]:
+    with in_use(open_model(SHIPPED)) as pretrained:
+        read = read_text(pretrained, text)
+        return head_edges(pretrained, [read]), HookedGpt2(pretrained.whole, read.text.ids)
+
+
+def test_what_scores_decide_is_what_even_weights_would_not_add() -> None:
+    """By the modules of transformers: the mean of the values, through W_O, the last norm and W_U."""
+    edges, hooked = gpt2("to be or not to be")
+    model = hooked.model
+    direction = model.lm_head.weight[hooked.logits[-1].argmax()].detach()
+    decided, every = logits_of(edges, "key"), logits_of(edges, "value")
+    assert logits_of(edges, "query") == pytest.approx(decided, abs=1e-5)
+    for layer in range(2):
+        block = model.transformer.h[layer]
+        values = block.attn.c_attn(hooked.seen[block.ln_1][1])[:, 128:].detach()
+        for head in range(4):
+            own = slice(16 * head, 16 * head + 16)
+            even = values[:, own].mean(dim=0) @ block.attn.c_proj.weight[own].detach()
+            wrote = hooked.wrote(layer, head)
+            ends = torch.stack([wrote[-1], even])
+            adds, would = (
+                float(
+                    hooked.normed(model.transformer.ln_f, torch.cat([wrote[:-1], end[None]]))[-1] @ direction
+                )
+                for end in ends
+            )
+            assert every[layer, head] == pytest.approx(adds, abs=1e-4)
+            assert decided[layer, head] == pytest.approx(adds - would, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("LlamaForCausalLM", GROUPED),
+        ("Olmo2ForCausalLM", GROUPED),
+        ("Qwen3NextForCausalLM", {**GROUPED, "layer_types": ["full_attention"] * 2, "num_experts": 0}),
+        ("BartForCausalLM", SEQ2SEQ),
+    ],
+)
+def test_what_reaches_the_logit_through_values_is_what_a_head_adds(
+    name: str, settings: dict[str, Any]
+) -> None:
+    """As `why` says, which takes the logit apart; norms behind heads, gates before W_O, no last norm."""
+    pretrained = with_head(name, settings)
+    edges = head_edges(pretrained, [reading()])
+    added = {
+        (row["from_layer"], row["from_head"]): row["logit"]
+        for row in edges.rows
+        if row["layer"] is None and row["kind"] == "head"
+    }
+    assert logits_of(edges, "value") == pytest.approx(added, abs=1e-4)
+    assert logits_of(edges, "query") == pytest.approx(logits_of(edges, "key"), abs=1e-4)
+    if name == "LlamaForCausalLM":
+        heads = attribution(pretrained, reading()).heads
+        assert {(row.layer, row.head): row.contribution for row in heads} == pytest.approx(added, abs=1e-4)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.5])
+@pytest.mark.parametrize("sink", [None, 1.3])
+def test_scores_count_with_the_mean_of_their_gradients_on_the_way_from_nothing(
+    softcap: float | None, sink: float | None
+) -> None:
+    """By autograd, at 4,000 places; together they make what the weights change from even ones."""
+    generator = torch.Generator().manual_seed(3)
+    query, key, value = torch.randn(3, 1, 1, 7, 5, generator=generator, dtype=torch.float64)
+    bias = torch.randn(1, 1, 7, 7, generator=generator, dtype=torch.float64)
+    rules = ScoreRules(softcap=softcap, bias=bias, temperature=0.7, sink=sink and torch.tensor([[sink]]))
+    row = ScoreRow(AttentionLayer(query, key, value, Visibility(7, 7, causal=True), 1.0, rules), 0, 5)
+    scores = 8 * torch.randn(7, generator=generator, dtype=torch.float64)
+    worth = torch.randn(7, generator=generator, dtype=torch.float64)
+    means = torch.zeros_like(scores)
+    for step in range(4000):
+        grown = ((step + 0.5) / 4000 * scores).requires_grad_()
+        means += torch.autograd.grad(row.weights(grown) @ worth, grown)[0] / 4000
+    decided = decided_by_scores(row, scores, worth)
+    torch.testing.assert_close(decided, means, atol=2e-5, rtol=0)
+    even = row.weights(torch.zeros_like(scores))
+    assert float(decided @ scores) == pytest.approx(float((row.weights(scores) - even) @ worth), abs=1e-6)
+
+
+def test_parts_that_cancel_have_no_share_and_are_ranked_by_the_logit() -> None:
+    """A share of a sum near 0 is no number; no share is 10 or more."""
+    torch.testing.assert_close(
+        circuit._shares(torch.tensor([3.0, -2.9, 1.0])), torch.tensor([3.0, -2.9, 1.0]) / 1.1
+    )
+    assert circuit._shares(torch.tensor([3.0, -2.9, 0.1], dtype=torch.float64)).isnan().all()
+    assert circuit._shares(torch.zeros(3)).isnan().all()
+    edges, _ = gpt2("the cat sat on the mat")
+    numbers = [abs(edge["logit"]) for edge in edges.edges]
+    assert numbers == sorted(numbers, reverse=True)
+    kept = {(edge["from"], edge["to"], edge["side"]) for edge in edges.edges}
+    rows = [row for row in edges.rows if row["kind"] == "head" and row["layer"] is not None]
+    for row in rows:
+        name = f"{row['from_layer']}:{row['from_head']}", f"{row['layer']}:{row['head']}", row["side"]
+        assert (name in kept) == (abs(row["share"] or 0) >= 0.01 or abs(row["logit"]) >= 0.01 * numbers[0])
 
 
 def test_of_several_texts_they_are_means_with_intervals() -> None:

@@ -530,7 +530,7 @@ TEMPLATES = {
 def test_a_chat_template_that_fails_is_one_line(
     template: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "MOST_SECONDS", 2)
+    monkeypatch.setattr(child, "MOST_SECONDS", 2.0)
     folder = save_writer(tmp_path, "GPT-2")
     (folder / "chat_template.jinja").write_text(template)
     ended = attn(["generate", "--model", str(folder), "--sentence", "the cat", "--chat"])

@@ -16,7 +16,7 @@ from attncli.core.layer import AttentionLayer, Marks, Patterns, ScoreRules, Visi
 from attncli.core.mask_tensors import parts_of_mask, recognised
 from attncli.core.names import HEAD_STATISTICS
 from attncli.core.row_tiles import GivenWeights
-from attncli.measure import growing_texts, recorded
+from attncli.measure import growing_texts, measured_calls, recorded
 from attncli.measure.recorded import RecordedRuns, Recorder
 from attncli.models.listening import HeardCall
 from attncli.records.recordings import RecordedHeads
@@ -175,10 +175,15 @@ def test_half_precision_weights_and_rows_without_a_key() -> None:
     layer = random_layer(5, visibility=recognised(seen))
     weights = attend(layer, Wanted(weights=True)).weights
     assert weights is not None
-    weights[:, :, 0] = torch.nan  # as torch's softmax of -inf alone
     heads = recorded_heads([call_of(layer, weights=weights.half())]).heads
     whole = recorded_heads([call_of(layer)]).heads
     np.testing.assert_allclose(heads.column("max_weight"), whole.column("max_weight"), atol=1e-3)
+    weights[:, 1:, 0] = torch.nan  # as torch's softmax of -inf alone
+    undefined = recorded_heads([call_of(layer, weights=weights)])
+    for name in {*HEAD_STATISTICS} & undefined.heads.cells.keys():
+        assert np.isnan(undefined.heads.column(name)[1:]).all(), name
+    assert np.isfinite(undefined.heads.column("entropy")[0]) and undefined.modules[0].nan_texts == 1
+    assert any(note.startswith("NaN in weights of layers.0.attn, in 1 text") for note in undefined.notes)
 
 
 def test_a_batch_is_texts() -> None:
@@ -324,7 +329,7 @@ def test_a_grid_of_patches() -> None:
     layer = random_layer(14, visibility=Visibility(14, 14))
     heads = recorded_heads([call_of(layer)], grid=(3, 4)).heads
     assert np.isfinite(heads.column("neighbour")).all() and "previous_token" not in heads.cells
-    assert recorded.places_of_grid((3, 4), 14)[[1, 2, 13]].nan_to_num(-1).tolist() == [
+    assert measured_calls.places_of_grid((3, 4), 14)[[1, 2, 13]].nan_to_num(-1).tolist() == [
         [-1, -1],
         [0, 0],
         [2, 3],
@@ -350,11 +355,9 @@ def test_in_inference_mode_and_looked_at_outside() -> None:
     assert recorder.result({}).num_texts == 3
 
 
-def test_heads_that_nothing_tells_are_numbered() -> None:
-    heads = recorded_heads([call_of(random_layer(5, heads=6), has_heads=False)], tokens=["a"])
-    assert any("one axis" in note for note in heads.notes) and any(
-        note.startswith("tokens:") for note in heads.notes
-    )
+def test_names_that_fit_no_attention_are_a_line() -> None:
+    heads = recorded_heads([call_of(random_layer(5, heads=6))], tokens=["a"])
+    assert any(note.startswith("tokens:") for note in heads.notes)
 
 
 def test_another_number_of_heads_is_left_out() -> None:
@@ -379,12 +382,12 @@ def test_masks_have_names() -> None:
 def test_patterns_of_neighbours_have_the_rows_of_the_general_ones(first_key: int) -> None:
     none = torch.zeros(2, 7, dtype=torch.bool)
     settings = (
-        tuple(recorded.OF_NEIGHBOURS),
+        tuple(measured_calls.OF_NEIGHBOURS),
         torch.arange(7).expand(2, -1),
         Marks(none, none, none),
         first_key,
     )
-    assert torch.equal(recorded.NeighbourPatterns(*settings).rows, Patterns(*settings).rows)
+    assert torch.equal(measured_calls.NeighbourPatterns(*settings).rows, Patterns(*settings).rows)
 
 
 def test_calls_are_counted_of_each_kind_that_a_module_attends_in() -> None:

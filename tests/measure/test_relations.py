@@ -127,24 +127,34 @@ def test_the_best_head_stands_beside_the_best_offset_on_the_same_words(tmp_path:
 
 
 def test_words_of_several_parts(tmp_path: Path) -> None:
-    """`al` is a + el, and stands in the text once; an empty node is no word."""
+    """`al` is a + el, and stands in the text, and looks at `mar`, once; an empty node is no word."""
     folder = save_letters(tmp_path / "model", "BERT")
     file = tmp_path / "parsed.conllu"
     file.write_text(
+        "1-2\tvanos\t_\t_\t_\t_\t_\t_\t_\t_\n"
         "1\tva\t_\t_\t_\t_\t0\troot\t_\t_\n"
-        "2-3\tal\t_\t_\t_\t_\t_\t_\t_\t_\n"
-        "2\ta\t_\t_\t_\t_\t4\tcase\t_\t_\n"
-        "3\tel\t_\t_\t_\t_\t4\tdet\t_\t_\n"
-        "4\tmar\t_\t_\t_\t_\t1\tobl\t_\tSpaceAfter=No\n"
-        "4.1\tnada\t_\t_\t_\t_\t_\t_\t1:dep\t_\n"
-        "5\tx\t_\t_\t_\t_\t4\tdep\t_\t_\n"
+        "2\tnos\t_\t_\t_\t_\t1\tobj\t_\t_\n"
+        "3-5\tdal\t_\t_\t_\t_\t_\t_\t_\t_\n"
+        "3\tda\t_\t_\t_\t_\t6\tcase\t_\t_\n"
+        "4\ta\t_\t_\t_\t_\t6\tcase\t_\t_\n"
+        "5\tel\t_\t_\t_\t_\t6\tdet\t_\t_\n"
+        "6\tmar\t_\t_\t_\t_\t1\tobl\t_\tSpaceAfter=No\n"
+        "6.1\tnada\t_\t_\t_\t_\t_\t_\t1:dep\t_\n"
+        "7\tx\t_\t_\t_\t_\t6\tdep\t_\t_\n"
     )
     report = run("heads", model=str(folder), relations=str(file))
     assert report.numbers("sentences") == {
-        "num_sentences": 1, "num_words": 4, "num_relations": 4, "num_unaligned": 0
+        "num_sentences": 1, "num_words": 4, "num_relations": 5, "num_unaligned": 1
     }  # fmt: skip
-    offsets = {row["relation"]: row["offset"] for row in report.table("relations")}
-    assert offsets == {"all relations": 1, "case": 1, "det": 1, "obl": -2, "dep": -1}
+    rows = {row["relation"]: (row["words"], row["offset"]) for row in report.table("relations")}
+    assert rows == {"all relations": (3, -1), "case": (1, 1), "det": (1, 1), "obl": (1, -2), "dep": (1, -1)}
+    hits = {(row["head"], row["statistic"]): row["hits"] for row in report.table("intervals")}
+    of_all = {place: count for place, count in hits.items() if place[1].startswith("all relations")}
+    for (head, statistic), count in of_all.items():
+        direction = statistic.rpartition(".")[2]
+        assert count == sum(hits[head, f"{name}.{direction}"] for name in ("det", "obl", "dep"))
+    assert "1 relation is left out: inside one written word" in " ".join(report.notes)
+    assert any(note.startswith("2 relations are between two written words that") for note in report.notes)
 
 
 def test_ties_go_to_the_first_word_and_nobody_is_looked_at_without_weight() -> None:
@@ -163,7 +173,13 @@ ROW = "1\ta\t_\t_\t_\t_\t0\troot\t_\t_\n"
         ("plain text\n", "--relations: {}:1: is not CoNLL-U: Invalid line format, line must contain"),
         (f"{ROW}\n\n1\ta\t_\t_\t_\t_\t7\tdep\t_\t_\n", "{}:4: word 1: the head must be at most 1 (got 7)"),
         ("1\ta\n", "{}:1: word 1 has no syntactic head, or no relation to it (columns 7 and 8)"),
-        (f"{ROW}3\tb\t_\t_\t_\t_\t1\tdep\t_\t_\n", "{}:1: word 2 is missing (found 3)"),
+        (f"{ROW}3\tb\t_\t_\t_\t_\t1\tdep\t_\t_\n", "{}:2: word 2 is missing (found 3)"),
+        (f"# x\n{ROW}2\tb\t_\t_\t_\t_\t1\ta b\t_\t_\n", "{}:3: word 2: a relation is a word without blanks"),
+        (f"{ROW}1-1x\tb\t_\n", "{}:2: is not CoNLL-U: Failed parsing field 'id': '1-1x' is not a valid ID."),
+        (f"{ROW}2\t\n\n\tSPACE\t_\n", "{}:2: word 2 has no form (column 2)"),
+        (f"{ROW}\tx\t_\n", "{}:2: has no word number (column 1)"),
+        (f"3-4\tb\t_\n{ROW}", "{}:1: word 3-4 must stand before word 3, and overlap no other"),
+        (f"1-2\tb\t_\n{ROW}", "{}:1: word 2 is missing: a word ends with word 2"),
         ("# x\n1\t \t_\t_\t_\t_\t0\troot\t_\t_\n", "{}:2: word 1 has no form (column 2)"),
         (ROW, "{}: has no relation between two words that tiny-induction can tell apart"),
     ],

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from datetime import date
 from pathlib import Path
 from threading import Thread
@@ -312,6 +313,20 @@ def test_a_detector_s_direction_is_kept(tiny: Pretrained, attn: Attn, tmp_path: 
     known["text"] = next(text.line.text for _, text in LabelledFile(EXAMPLE).numbered())
     noted = attncli.apply_detector(tiny, [known, *rows], file).notes[0]
     assert noted.startswith("1 of these 5 texts is among those")
+    hit, plain = ([row | {"answered": value} for row in rows] for value in ("no", "yes"))
+    for texts, name, label in ((hit, "hits", "answered"), (plain, "false_alarms", "answered=no")):
+        only = attncli.apply_detector(tiny, texts, file, label=label)
+        assert {**only.measured} == {name: only.num_positive / 4}
+    by_other = attncli.apply_detector(tiny, [row | {"other": 7} for row in rows], file, label="other=7")
+    assert {*by_other.measured} == {"hits"}
+    with pytest.raises(
+        UserError, match=r"other has one value in these texts: name the positive one, as other=7"
+    ):
+        attncli.apply_detector(tiny, [row | {"other": 7} for row in rows], file, label="other")
+    path = tmp_path / "plain.csv"
+    path.write_text("text,answered\nhat=1,yes\nhat=2,yes\n")
+    shown = attn(["separate", str(path), "--apply", str(file), "--label", "answered"]).out
+    assert re.search(r"On these texts, all of them negative: \d+% false alarms\.", shown)
     ended = attn(["separate", str(EXAMPLE), "--apply", str(file), "--expect", "measured.auroc > 0.9"])
     assert ended.code == 2 and "needs --label" in ended.err and ended.err.count("\n") == 1
 

@@ -288,7 +288,7 @@ BOMB = '{"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}'
 DEEP = nested('{"type": "Whitespace"}', "pretokenizers", 10_000)
 TOKENIZERS = {
     "normalizer": (BOMB, "retry-limit-in-match over"),
-    "pre_tokenizer": (DEEP, "tokenizer.json: is nested too deeply"),
+    "pre_tokenizer": (DEEP, "tokenizer.json: is not valid JSON: it is nested too deeply"),
 }
 
 
@@ -342,7 +342,7 @@ GROWING: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_tokenizer_that_makes_a_long_text_of_a_short_one_is_one_line(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "MOST_SECONDS", 1)
+    monkeypatch.setattr(child, "MOST_SECONDS", 1.0)
     parts, said = GROWING[name]
     changed_json(save_model(tmp_path, "BERT") / "tokenizer.json", **parts)
     assert run(["heads", "--model", str(tmp_path), "--sentence", "the cat"]) == 2

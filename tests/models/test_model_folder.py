@@ -150,7 +150,7 @@ BROKEN: dict[Callable[[Path], None], str] = {
     not_safetensors: "is not a safetensors file",
     empty_weights: "is not a safetensors file, or is cut off",
     many_digits: "config.json: is not valid JSON: Exceeds the limit (4300 digits)",
-    deep_config: "config.json: is nested too deeply",
+    deep_config: "config.json: is not valid JSON: it is nested too deeply",
     text_offsets: "is not a safetensors file: its header is damaged",
     one_text_offset: "is not a safetensors file: its header is damaged",
     endless_offset: "is not a safetensors file: its header is damaged",

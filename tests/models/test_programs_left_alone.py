@@ -375,3 +375,46 @@ def test_a_traceback_ends_where_the_program_s_does(wrong: str, x: Tensor) -> Non
     plain = frames()
     recorded, _, _ = heard(frames)
     assert recorded == plain
+
+
+class Warns(nn.Module):
+    """Warns at three lines."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        functional.mse_loss(x, x[:1])
+        functional.log_softmax(x)
+        weights = functional.softmax(x @ x.mT)
+        return weights @ x
+
+
+def test_a_warning_names_the_line_of_the_program() -> None:
+    """By which it is shown once, too, and which filters of modules look at."""
+    model, x = Warns(), torch.randn(2, 5, 8)
+
+    def places(program: Callable[[], object]) -> list[tuple[str, int, str]]:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("default")
+            for _ in range(2):
+                program()
+                functional.softmax(x)
+        return [(each.filename, each.lineno, str(each.message)) for each in seen]
+
+    alone = places(lambda: model(x))
+    assert len(alone) == 4 and {name for name, *_ in alone} == {__file__}
+    globals().pop("__warningregistry__", None)
+    with Listener(lambda _: None).listening():
+        assert places(lambda: model(x)) == alone
+
+
+def test_compiling_a_module_warns_of_hooks_of_others_alone() -> None:
+    """Under warnings as errors, one of attn's hooks would end the program."""
+    module, x = torch.compile(nn.Linear(8, 8), backend="eager"), torch.randn(2, 5, 8)
+    with warnings.catch_warnings(), Listener(lambda _: None).listening():
+        warnings.simplefilter("error")
+        module(x)
+        hook = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+        try:
+            with pytest.raises(UserWarning, match="global hooks"):
+                module(x)
+        finally:
+            hook.remove()

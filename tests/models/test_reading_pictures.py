@@ -176,6 +176,14 @@ def test_a_picture_that_is_cut_off_or_huge_is_one_line(
             open_picture(str(tmp_path / "a.png"))
 
 
+def test_many_pixels_in_a_small_file_are_refused_before_they_are_unpacked(tmp_path: Path) -> None:
+    Image.new("L", (6000, 6000)).save(tmp_path / "a.png")
+    Image.new("L", (4000, 4000)).save(tmp_path / "b.png")
+    with pytest.raises(UserError, match=r"a\.png: holds 36 million pixels in .*, mostly of one colour: make"):
+        open_picture(str(tmp_path / "a.png"))
+    assert open_picture(str(tmp_path / "b.png")).image.size == (4000, 4000)
+
+
 def test_a_picture_of_few_pixels_is_one_line(folders: dict[str, Path], tmp_path: Path) -> None:
     Image.new("RGB", (200, 3), "red").save(tmp_path / "a.png")
     with pytest.raises(UserError, match=r"a\.png: must be at least 16 pixels high and wide \(got 200 × 3\)"):

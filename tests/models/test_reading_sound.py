@@ -214,8 +214,10 @@ def test_what_is_no_sound_is_refused_in_a_line(tmp_path: Path, noise: Path) -> N
         "none.wav": "holds no sound",
         "nan.wav": "NaN",
         "cut.flac": "damaged",
+        "channels.wav": r"must have at most 64 channels \(got 65\)",
     }
     _written(tmp_path / "nan.wav", with_nan, subtype="FLOAT")
+    _written(tmp_path / "channels.wav", np.zeros((30, 65), dtype=np.float32))
     for name, reason in refused.items():
         with pytest.raises(UserError, match=reason) as refusal:
             open_sound(str(tmp_path / name), 16_000)

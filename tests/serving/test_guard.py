@@ -218,6 +218,23 @@ def test_connections_that_asked_something_stay(monkeypatch: pytest.MonkeyPatch) 
         assert it.get("alive").status == 204
 
 
+def test_a_connection_that_was_answered_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept alive after an answer, it asks nothing now; one that never asked goes before it."""
+    monkeypatch.setattr(server, "most_connections", lambda: 2)
+    with running() as it:
+        kept, silent = (socket.create_connection(("127.0.0.1", it.port), timeout=5) for _ in range(2))
+        with kept, silent:
+            asking = request("GET", f"{it.secrets.folder}alive", it.headers())
+            kept.sendall(asking.replace(b"Connection: close\r\n", b""))
+            assert kept.recv(2**16).startswith(b"HTTP/1.1 204")
+            assert it.get("alive").status == 204
+            assert silent.recv(1) == b""
+            with socket.create_connection(("127.0.0.1", it.port), timeout=5) as another:
+                another.sendall(b"GET")
+                assert it.get("alive").status == 204  # in the place of one of them
+            assert kept.recv(1) == b""
+
+
 def test_there_are_fewer_connections_where_fewer_files_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {1024: 256, 256: 128, 130: 2, 10: 1, None: 256}
     for files, most in expected.items():
@@ -267,6 +284,7 @@ def test_what_comes_too_slowly_is_closed(monkeypatch: pytest.MonkeyPatch) -> Non
         {"ask": "heads", "tab": "t", "text": "\ud800"},
         {"ask": "next", "tab": "t", "text": "a", "heads": ["0:1; rm"]},
         {"ask": "next", "tab": "t", "text": "a", "heads": ["0:1"] * 5000},
+        {"ask": "why", "tab": "t", "text": "a", "heads": ["z:0:0"]},
         {"ask": "generate", "tab": "t", "text": "a", "steps": 10**9},
         {"ask": "generate", "tab": "t", "text": "a", "steps": True},
         {"ask": "why", "tab": "t", "text": "a", "token": "x"},

@@ -51,8 +51,8 @@ ONE_ERROR = {
     "os.system: tags are not allowed, write the plain value",
     "sweep: [1, 2]": "x.yaml:2:1: sweep: must be a mapping from settings to lists of values",
     "sweep: {}": "x.yaml:2:1: sweep: must be a mapping from settings to lists of values",
-    "sweep: {seed: 1}": "x.yaml:2:9: seed: must be a list of values to sweep over",
-    "sweep: {seed: []}": "x.yaml:2:9: seed: must be a list of values to sweep over",
+    "sweep: {seed: 1}": "x.yaml:2:9: seed: must be a list of values to sweep over, or a range: {from: 4, to: 16, step: 4}",
+    "sweep: {seed: []}": "x.yaml:2:9: seed: must be a list of values to sweep over, or a range: {from: 4, to: 16, step: 4}",
     "sweep: {seed: [1, [2, {a: 1}]]}": "x.yaml:2:19: seed: must be a list of plain values",
     "sweep: {seed: [1, null]}": "x.yaml:2:19: seed: must be a value (got nothing)",
     "sweep: {sed: [1]}": "x.yaml:2:15: sed: unknown key (did you mean 'seed'?)",
@@ -74,7 +74,7 @@ ONE_ERROR = {
     "output: runs.db": "x.yaml:2:1: output: is a flag of the command, not a setting: give it as --output runs.db",
     "dry-run: true": "x.yaml:2:1: dry-run: is a flag of the command, not a setting: give it as --dry-run",
     "sweep: {workers: [1]}": "x.yaml:2:19: workers: is a flag of the command, not a setting: give it as --workers 1",
-    "a: b: c": "x.yaml:2:5: is not valid YAML: mapping values are not allowed here",
+    "a: b: c": 'x.yaml:2:5: is not valid YAML: mapping values are not allowed here: a text with such characters goes in quotes: a: "b: c"',
     "? [a]\n: 1": "x.yaml:2:3: a key must be a word",
 }
 
@@ -148,6 +148,7 @@ steps:
         "x.yaml:14:5: steps: each step must be a mapping with `experiment: NAME`",
         "x.yaml:16:5: embed_dim (10) must be divisible by num_heads (3), or head_dim given",
         "x.yaml:20:5: embed_dim (64) must be divisible by num_heads (3)",
+        "x.yaml:21:5: head_dim: needs projection linear or uniform: without one the embeddings are used as they are",
         "x.yaml:22:5: defaults: must stand at the top of the file, beside `steps:`",
     ]
 

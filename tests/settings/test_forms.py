@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_core import PydanticUndefined
 
 from attncli.errors import UserError
 from attncli.settings import SPECS
@@ -121,6 +122,9 @@ def test_a_form_refuses_each_setting_that_it_does_not_read(key: str, form: Form,
     line = f"x.yaml:{[*settings].index(key) + 1}:1: {key}: {message.replace('`', '')}"
     assert line in lines_of(HeadsSpec, settings)
     assert lines_of(HeadsSpec, ASKED[form]) == []
+    default = HeadsSpec.model_fields[key].default
+    if default and default is not PydanticUndefined:
+        assert line in lines_of(HeadsSpec, {**settings, key: default})
 
 
 @pytest.mark.usefixtures("files")

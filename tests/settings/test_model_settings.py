@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import attncli
 from attncli.errors import UserError
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
@@ -22,7 +23,7 @@ OTHERS = {
     "temperature": 2.0,
     "qk_norm": True,
 }
-"""Settings of drawn weights, none at its default: at its default a setting contradicts nothing."""
+"""Settings of sampled weights, none at its default."""
 
 
 def built(experiment: str, **settings: object) -> object:
@@ -56,8 +57,28 @@ def test_every_setting_of_drawn_weights_is_refused(tmp_path: Path, experiment: s
 
 
 @pytest.mark.parametrize("experiment", ["self", "multihead", "cross"])
-def test_a_setting_of_the_other_source_at_its_default_says_nothing(tmp_path: Path, experiment: str) -> None:
-    assert built(experiment, model=str(tmp_path), embed_dim=64) == built(experiment, model=str(tmp_path))
+def test_a_setting_is_refused_for_being_given_whatever_its_value(tmp_path: Path, experiment: str) -> None:
+    """Its default too, as a flag, as a key, and from Python; a model is causal or not as it is."""
+    for key in (*OTHERS, "rope"):
+        default = getattr(built(experiment), key, None) if key != "num_tokens" else 3
+        if default is not None:
+            with pytest.raises(UserError, match=f"{key}: .*cannot be combined with model"):
+                built(experiment, model=str(tmp_path), **{key: default})
+    with pytest.raises(UserError, match=r"embed_dim: .*cannot be combined with model"):
+        attncli.run(experiment, model=str(tmp_path), embed_dim=64)
+    config = tmp_path / "x.yaml"
+    for lines in (
+        f"{{experiment: {experiment}, model: ., embed_dim: 64}}",
+        f"steps: [{{experiment: {experiment}, model: .}}]\ndefaults: {{embed_dim: 64}}",
+        f"{{experiment: {experiment}, model: ., sweep: {{embed_dim: [64, 32]}}}}",
+    ):
+        config.write_text(lines)
+        with pytest.raises(UserError, match=r"embed_dim: .*cannot be combined with model"):
+            ConfigFile(config).entries()
+
+
+@pytest.mark.parametrize("experiment", ["self", "multihead", "cross"])
+def test_a_switch_that_is_left_off_needs_nothing(experiment: str) -> None:
     assert built(experiment, words=False, truncate=False) == built(experiment)
 
 

@@ -57,6 +57,37 @@ def test_a_list_is_swept_as_a_list_of_lists(tmp_path: Path) -> None:
     ]
 
 
+def test_a_range_has_both_its_ends(tmp_path: Path) -> None:
+    ranges = "{head_dim: {from: 8, to: 3, step: -2}, scale: {from: 0.1, to: 0.35, step: 0.1}}"
+    text = f"experiment: self\nsweep: {ranges}"
+    points = [(s.spec.head_dim, s.spec.scale) for s in entries_of(tmp_path, text)]
+    assert points == [(size, scale) for size in (8, 6, 4) for scale in (0.1, 0.2, 0.3)]
+    (seed,) = entries_of(tmp_path, "experiment: self\nsweep: {seed: {from: 3, to: 3}}")
+    assert seed.spec.seed == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ("4..16", "must be a list of values to sweep over, or a range: {from: 4, to: 16, step: 4}"),
+        ("{from: 4, until: 8}", "a range is {from: 4, to: 16, step: 4} (got until)"),
+        ("{from: 4}", "a range is {from: 4, to: 16, step: 4}, of numbers"),
+        ("{from: a, to: nan}", "a range is {from: 4, to: 16, step: 4}, of numbers"),
+        ("{from: 1, to: 1e99}", "a range is {from: 4, to: 16, step: 4}, of numbers"),
+        (
+            "{from: 4, to: 8, step: 0}",
+            "a range must have from 1 to 100,000 values: its step leads from `from` to `to`",
+        ),
+        ("{from: 4, to: 8, step: 1e-9}", "a range must have from 1 to 100,000 values"),
+        ("{from: 0, to: 2, step: 0.5}", "must be a whole number (got 0.5)"),
+    ],
+)
+def test_what_is_no_range_is_one_line(tmp_path: Path, values: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        entries_of(tmp_path, f"experiment: self\nsweep: {{head_dim: {values}}}")
+    assert any(line.startswith(f"{tmp_path}/x.yaml:2:9: head_dim: {message}") for line in caught.value.lines)
+
+
 def test_an_impossible_point_is_told_with_its_own_place_once(tmp_path: Path) -> None:
     text = "experiment: multihead\nembed_dim: 12\nsweep:\n  seed: [1, 2]\n  num_heads: [4,\n    5]"
     with pytest.raises(UserError) as caught:
@@ -110,7 +141,9 @@ def test_errors_of_overrides(tmp_path: Path, override: str, line: str) -> None:
 def test_the_schema_knows_sweeps() -> None:
     (multihead,) = [part for part in config_schema()["oneOf"] if part["title"] == "multihead"]
     sweep = multihead["properties"]["sweep"]["properties"]
-    assert sweep["num_heads"]["items"]["exclusiveMinimum"] == 0 and "experiment" not in sweep
+    of_list, of_range = sweep["num_heads"]["anyOf"]
+    assert of_list["items"]["exclusiveMinimum"] == 0 and "experiment" not in sweep
+    assert of_range["required"] == ["from", "to"]
 
 
 def test_a_single_command_takes_no_sweep(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Numbers, Report
 from attncli.views import VIEWS, Display, load_view
+from attncli.views.texts import shortened_heading
 from tests.running import run
 from tests.same_text import assert_same_text
 
@@ -170,3 +171,13 @@ OF_ANY_REPORT = [name for name, view in VIEWS.items() if not view.writes_bytes a
 def test_the_same_report_gives_the_same_bytes(view: str) -> None:
     name = "circuit" if view == "dot" else "multihead"
     assert shown(view, [run(name)], width=80) == shown(view, [run(name)], width=80)
+
+
+@pytest.mark.parametrize("folder", ["/v/bin/", f"/{'deep/' * 25}bin/"])
+def test_a_heading_shortens_names_and_no_numbers(folder: str) -> None:
+    command = f"{folder}python train.py"
+    heading = f"watch: {command}, 6 heads, calls 1 to 1,234"
+    fitting = shortened_heading(heading, 60, command)
+    assert fitting.endswith("python train.py, 6 heads, calls 1 to 1,234") and len(fitting) <= 60
+    assert shortened_heading(heading, None, command) == heading
+    assert shortened_heading(heading, 42, command) == "watch: python…, 6 heads, calls 1 to 1,234"

@@ -153,6 +153,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "experiment": report.experiment,
         "settings": {name: plain_text(_setting(value)) for name, value in report.spec.items()},
         "environment": {name: plain_text(value) for name, value in report.environment.items()},
+        "named": {key: _names(report.spec.get(key)) for key in ("from", "to")},
         "sought": {key: [plain_text(name) for name in named_tokens(report, key)] for key in ("from", "to")},
         "tokens": [plain_text(token) for token in report.tokens],
         "context_tokens": [plain_text(token) for token in report.context_tokens],
@@ -176,6 +177,12 @@ def report_data(report: Report) -> dict[str, Any]:
         "finding": " ".join(_finding(report)),
         "notes": [plain_text(note) for note in report.sentences],
     }
+
+
+def _names(value: Any) -> list[str]:
+    """The names of tokens in a setting: of several, one, or none."""
+    names = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    return [plain_text(str(name)) for name in names]
 
 
 def _first_screen(report: Report) -> FirstScreen | None:

@@ -1,5 +1,7 @@
 """The browser for heads: keys and clicks choose, and what is shown are the report's own numbers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from textual.pilot import Pilot
@@ -92,6 +94,21 @@ def test_the_longest_bar_is_the_largest_weight_and_others_are_in_proportion() ->
     expected = row / row.max() * max(lengths)
     np.testing.assert_allclose(lengths, expected, atol=0.5)
     assert max(lengths) > 100
+
+
+def test_a_number_shown_as_zero_has_no_bar() -> None:
+    """However small all numbers of a row are."""
+    report = survey()
+    weights = report.tensors["weights"].values.copy()
+    weights[0, 0, 0] = 1e-6 * weights[0, 0, 0] / weights[0, 0, 0].max()
+    tensors = {**report.tensors, "weights": replace(report.tensors["weights"], values=weights)}
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        lines = shown(app.query_one(TokenBars))[1:]
+        assert lines and all(line.split()[2] == "0.0000" for line in lines)
+        assert not set("".join(lines)) & set("▏▎▍▌▋▊▉█")
+
+    driven(replace(report, tensors=tensors), steps, size=(160, 50))
 
 
 @pytest.mark.parametrize(

@@ -273,11 +273,12 @@ def test_heads_are_the_letters_of_their_patterns(depth: str) -> None:
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
         await pilot.press("right")
         picker = app.query_one(HeadPicker)
-        assert [picker.render_line(y).text.rstrip() for y in range(4)] == [
+        assert [picker.render_line(y).text.rstrip() for y in range(5)] == [
             "   0   2   4",
             "0  f[f]u f f",
             "1  f f u f f",
             "2  f f u f P",
+            "layer ↓ head →",
         ]
         screen = screen_now(app)
         assert "0:1 first token (sink_mass 1.00)" in screen

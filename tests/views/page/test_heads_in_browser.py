@@ -81,6 +81,32 @@ def test_the_weight_between_tokens_is_that_of_the_survey(
     assert page.locator("#sort option:checked").text_content() == said
 
 
+def test_the_boxes_name_the_tokens_that_the_survey_was_asked_for(opened: Opened) -> None:
+    """And one that is changed is sought with what the other one says."""
+    page = opened(
+        page_of(run("heads", sentence=TEXT, maps="self", **{"from": ["tired"], "to": ["cat#1", "sat"]}))
+    )
+    assert [page.input_value(box) for box in ("#from", "#to")] == ["tired", "cat#1 sat"]
+    page.fill("#to", "was")
+    page.press("#to", "Enter")
+    assert "weight from 32-36" not in page.locator("#sort option:checked").inner_text()
+    assert page.locator("#sort option:checked").inner_text().startswith("weight from ")
+
+
+@pytest.mark.parametrize("width", [390, 1040])
+def test_a_click_on_a_small_map_brings_the_large_one_into_sight(opened: Opened, width: int) -> None:
+    """Arrow keys pass the small maps, which stay in sight."""
+    page = opened(page_of(heads_report(SENTENCE, random_weights(9, 4, 6, 6))), width=width)
+    page.locator(".thumbnail").nth(2).focus()
+    page.keyboard.press("ArrowRight")
+    wait_for_title(page, "weights (query × key), head 0:3")
+    assert page.evaluate("scrollY") == 0
+    page.locator(".thumbnail").nth(1).click()
+    wait_for_title(page, "weights (query × key), head 0:1")
+    page.wait_for_function("document.getElementById('map').getBoundingClientRect().top < innerHeight / 2")
+    assert page.locator("#matrix-title").bounding_box()["y"] >= 0
+
+
 def test_a_token_that_is_not_there_ranks_nothing(opened: Opened) -> None:
     page = opened(page_of(heads_report(SENTENCE, random_weights(3, 4, 6, 6))))
     page.fill("#to", "dog")

@@ -438,6 +438,76 @@ def test_the_steps_of_a_computation_are_shown(opened: Opened) -> None:
     assert page.locator(".step").last.locator(".statistics dd").all_text_contents() == ["0.3100", "3"]
 
 
+def test_numbers_and_names_beside_them_neither_break_nor_overlap(opened: Opened) -> None:
+    """A long name, a vector and a long word, as wide as a telephone and a desk."""
+    values = {"query": ", ".join(["-0.1363"] * 40), "largest of all scaled scores of the row": 12.25}
+    rows = [
+        {
+            "layer": 0,
+            "head": 0,
+            "pattern": "previous token",
+            "rest_pattern": "duplicate token",
+            "entropy": 1.5,
+        }
+    ]
+    step = {"title": "Softmax", "formula": "w", "prose": "", "shapes": [], "values": values, "tables": []}
+
+    class WithStep(Report):
+        def fields(self) -> dict[str, Any]:
+            return {**super().fields(), "steps": [step]}
+
+    weights = NamedTensor(("layer", "head", "query", "key"), random_weights(1, 2, 6, 6))
+    result = result_of("heads", {"heads": [*rows, {**rows[0], "head": 1}], "model": {"sink_rate": 0.25}})
+    report = WithStep("heads", {"seed": 0, "model": "x" * 90}, {}, SENTENCE, (), {"weights": weights}, result)
+    for width in (320, 800, 1280):
+        page = opened(page_of(report), width=width)
+        page.locator("#notes summary").click()
+        assert page.evaluate(BROKEN_NUMBERS) == []
+        assert page.evaluate(OVERLAPS) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+BROKEN_NUMBERS = """[...document.querySelectorAll(".statistics dd")].flatMap((element) => {
+  const range = document.createRange();
+  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  const broken = [];
+  while (walker.nextNode())
+    for (const { 0: text, index } of walker.currentNode.textContent.matchAll(/-?[0-9]+([.][0-9]+)?/g)) {
+      range.setStart(walker.currentNode, index);
+      range.setEnd(walker.currentNode, index + text.length);
+      if (range.getClientRects().length > 1) broken.push(text);
+    }
+  return broken;
+})"""
+OVERLAPS = """[...document.querySelectorAll(".statistics div")].flatMap((line) => {
+  const [box, value] = [line, line.querySelector("dd")].map((element) => element.getBoundingClientRect());
+  const [name] = line.querySelector("dt").getClientRects();
+  const isOver = value.left < name.right - 1 && value.top < name.bottom - 1;
+  return isOver || value.right > box.right + 1 ? [line.textContent] : [];
+})"""
+
+
+def test_on_paper_is_every_row_and_every_step(opened: Opened) -> None:
+    """Nothing scrolls there, what was closed is open, and a dark page is light."""
+    rows = [{f"a long name {i}": place + i / 7 for i in range(20)} for place in range(300)]
+    tokens = [f"t{i}" for i in range(90)]
+    weights = NamedTensor(("query", "key"), random_weights(90, 90))
+    result = result_of("unknown", {"many": rows})
+    page = opened(page_of(Report("self", {"seed": 0}, {}, tokens, (), {"weights": weights}, result)))
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    hidden = """[...document.querySelectorAll("main *")].filter((element) =>
+      element.scrollHeight > element.clientHeight + 1 && getComputedStyle(element).overflowY !== "visible"
+      && element.clientHeight).map((element) => element.className)"""
+    assert page.evaluate(hidden) == []
+    assert page.locator(".scroll tr").last.is_visible() and page.locator("#notes dd").first.is_visible()
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(28, 29, 33)"
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    assert page.locator("#notes dd").first.is_hidden()
+
+
 def test_reports_are_chosen_from_a_list(opened: Opened) -> None:
     page = opened(page_of(run("self"), run("scale-demo"), run("cross", sentence="a b", context="c d e")))
     page.select_option("#report", "1")

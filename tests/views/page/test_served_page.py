@@ -1,13 +1,16 @@
 """The page that answers back, in Chromium: what is typed and clicked, two tabs, a server that ends."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
+from threading import Event
 from typing import Any
 
 import pytest
 
 import attncli
 from attncli.commands.served_model import ServedModel
+from attncli.serving.questions import Question
 from attncli.serving.server import ServedPage
 from attncli.views import Display
 from attncli.views.page import served_page
@@ -121,6 +124,60 @@ def test_the_page_answers_what_is_typed_clicked_and_written(served: Running, tab
     assert [name.split(":")[0].split(" ")[0] for name in names] == asked
     page.select_option("#report", label=f"heads: {TEXT}")
     page.wait_for_function("() => document.title.endsWith('abcabcab')")
+
+
+def test_back_leads_to_the_text_before(served: Running, tab: Tab) -> None:
+    """With its maps, which are kept; Forward leads to the later one again."""
+    page = tab(served)
+    for count, text in enumerate(("ab ab", "cd cd cd"), 2):
+        page.fill("#asked-text", text)
+        page.keyboard.press("Enter")
+        answered(page, "heads", count)
+    for move, text in (("back", "ab ab"), ("back", TEXT), ("forward", "ab ab")):
+        page.evaluate(f"history.{move}()")
+        page.wait_for_function("(text) => document.title.endsWith(`: ${text}`)", arg=text)
+        assert page.input_value("#asked-text") == text
+        assert tokens_of(page) == "<bos>" + text.replace(" ", "·")
+    page.reload()
+    answered(page, "heads", 1)
+    assert page.input_value("#asked-text") == "ab ab"
+
+
+def test_what_is_stopped_is_kept_and_said(browser: Any, tab: Tab) -> None:
+    """Some of ten tokens; of what is lost nothing is there before the end."""
+    model = ServedModel({}, attncli.open_model())
+
+    def answer(question: Question, stopped: Event, put: Callable[[str], None]) -> None:
+        def put_slowly(line: str) -> None:
+            put(line)
+            stopped.wait(5 if '"written"' in line and "ab" in question.text else 0)
+
+        if question.ask == "ablate":
+            stopped.wait(5)
+        model.answer(question, stopped, put_slowly)
+
+    page_of_model = ServedPage(*served_page({**model.about(), "text": TEXT}, Display()))
+    with running(answer, page_of_model) as it:
+        page = tab(it)
+        answered(page, "next", 1)
+        page.click("#write-ten")
+        page.wait_for_function("() => document.getElementById('written-text').textContent.length > 0")
+        page.click("#stop")
+        answered(page, "generate", 1)
+        page.wait_for_function("() => document.getElementById('asked-state').textContent.includes('stopped')")
+        said = page.locator("#asked-state").inner_text()
+        assert re.fullmatch(r"writing: stopped, [1-9] of 10 tokens are written", said)
+        written = page.locator("#written-text").inner_text()
+        page.click("#ask-ablate")
+        page.click("#stop")
+        answered(page, "ablate", 1)
+        page.wait_for_function(
+            "() => document.getElementById('asked-state').textContent.includes('lost: stopped')"
+        )
+        page.click("#written-take")
+        answered(page, "heads", 2)
+        assert page.input_value("#asked-text") == TEXT + written
+        assert page.locator("#asked-state").inner_text() == ""
 
 
 def test_a_reload_keeps_the_text_and_a_mistake_is_a_line(served: Running, tab: Tab) -> None:

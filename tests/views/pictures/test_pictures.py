@@ -341,10 +341,28 @@ MODEL = str(ROOT / "attncli" / "data" / "tiny-induction")
         ),
         ("pitfalls", {"pitfall": "late-mask", "sentence": "a b"}, "A classic mistake, late-mask: a b"),
         ("heads", {}, "What each head looks at: random tokens, repeated"),
+        ("why", {"sentence": "abcabc"}, "What each head adds to a logit: abcabc"),
     ],
 )
 def test_titles_say_what_is_seen(experiment: str, given: dict[str, Any], title: str) -> None:
     assert texts(figure_of(run(experiment, **given)))[0] == title
+
+
+def test_a_figure_names_the_token_whose_logit_or_probability_it_is() -> None:
+    asked = {"sentence": "abcabca", "answer": "b"}
+    said = texts(figure_of(run("why", **asked, against="c")))[1].replace("\n", " ")
+    assert "answer b, against c What each part adds to the logit of 'b' minus that of 'c' at the" in said
+    assert "head" not in said
+    assert ", answer b" in texts(figure_of(run("ablate", **asked)))[1].replace("\n", " ")
+
+
+def test_tokens_that_stand_for_a_text_are_a_short_title() -> None:
+    weights = NamedTensor(("query", "key"), np.full((90, 90), 1 / 90))
+    tokens = tuple(f"token{place}" for place in range(90))
+    report = Report("show", {"seed": 0}, {}, tokens, (), {"weights": weights})
+    title, *_ = texts(figure_of(report))
+    assert title.startswith("Attention weights: token0 token1") and title.endswith("…")
+    assert len(title) < 90
 
 
 def test_another_title_is_a_text_too() -> None:

@@ -18,10 +18,10 @@ function sortBy(name) {
   return choose(name ? overview.shown[0].number : chosen.number);
 }
 
-// Rank by the weight between the tokens of that text, once they are there.
-function seek(side, text) {
-  chosen.sought[side] = text.split(/\s+/).filter(Boolean);
+// Rank by the weight between the named tokens, once they are there.
+function seek() {
   const axes = { from: "query", to: "key" };
+  for (const each of Object.keys(axes)) chosen.sought[each] = byId(each).value.split(/\s+/).filter(Boolean);
   if (chosen.canAskWeight?.() && chosen.tensor.axes.at(-1) === "key_block")
     return chosen.sought.to.length && chosen.askWeight(chosen.sought);
   for (const [each, axis] of Object.entries(axes)) {
@@ -53,8 +53,8 @@ export function listen() {
   });
   onChange("sort", sortBy);
   onChange("layer", choseLayer);
-  onChange("from", (value) => seek("from", value));
-  onChange("to", (value) => seek("to", value));
+  onChange("from", seek);
+  onChange("to", seek);
   onChange("picture-choice", (value) => ((chosen.picture = Number(value)), showTensor(chosen.report.matrices.indexOf(chosen.tensor))));
   onChange("size", (value) => {
     overview.setSize(value);
@@ -79,6 +79,14 @@ export function listen() {
   byId("help-button").addEventListener("click", ({ target }) => {
     byId("help").hidden = !byId("help").hidden;
     target.setAttribute("aria-expanded", !byId("help").hidden);
+  });
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = [...document.querySelectorAll("details:not([open])")];
+    for (const details of closed) details.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const details of closed) details.open = false;
   });
   document.addEventListener("keydown", (event) => {
     if (event.target.closest("input, select") || event.ctrlKey || event.altKey || event.metaKey) return;

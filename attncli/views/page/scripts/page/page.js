@@ -4,12 +4,12 @@ import { beside, chosen, comparedMap, map, overview, pictureView, sides, sources
 import { listen } from "./controls.js";
 import { hoverHead, lookFrom, mostLookedAt, pickQuery } from "./looks.js";
 import { look, lookAtCell, pin, readThumbnail, switchHeads, toggleAllHeads } from "./selection.js";
-import { choose, compareWith, pickCell, run, showReport } from "./show.js";
+import { choose, compareWith, pickCell, run, showChosen, showReport } from "./show.js";
 import { byId, fillSelect } from "../parts/elements.js";
 import { playToken } from "../parts/sound.js";
 
 Object.assign(overview, {
-  onChoose: (number) => run(choose(number)),
+  onChoose: (number, isOpened) => run(choose(number).then(() => isOpened && showChosen())),
   onCompare: (number) => run(compareWith(number)),
   onRead: (cell) => (chosen.tensor.is_pictured ? hoverHead(cell) : readThumbnail(cell)),
 });

@@ -141,10 +141,10 @@ export async function showTensor(index) {
 }
 
 // How the maps of a report are shown at first: in the order that the survey was asked for.
-function startOf({ settings, statistics }) {
+function startOf({ settings, statistics, named }) {
   const [first] = Array.isArray(statistics.heads) ? statistics.heads : [];
   const sort = first && Object.hasOwn(first, settings.sort) ? settings.sort : "";
-  for (const id of ["from", "to"]) byId(id).value = "";
+  for (const [id, names] of Object.entries(named)) byId(id).value = names.join(" ");
   const sought = { from: [], to: [] };
   return { sort, isAscending: settings.ascending === "true", sought, layer: "", compared: null };
 }
@@ -213,6 +213,12 @@ export async function choose(number) {
   chosen.number = number;
   overview.mark(number);
   await showMatrix();
+}
+
+// Of the map that a person chose: in sight, where it stands below many small ones.
+export function showChosen() {
+  const { top, height } = byId("parts").getBoundingClientRect();
+  if (top + Math.min(height, innerHeight / 2) > innerHeight) byId("matrix").scrollIntoView({ block: "start" });
 }
 
 // A row of weights, or the head that a cell is about.

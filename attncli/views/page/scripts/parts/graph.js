@@ -35,7 +35,7 @@ function partsOf({ nodes, edges, rows }) {
   const drawn = edges.map((edge) => {
     const line = makeSvg("path", {
       d: arrow(at.get(edge.start), at.get(edge.end)),
-      class: `edge of-${edge.side}${edge.share < 0 ? " less" : ""}`,
+      class: `edge of-${edge.side}${edge.strength < 0 ? " less" : ""}`,
       "stroke-width": THINNEST + ((THICKEST - THINNEST) * Math.abs(edge.strength)) / strongest,
     });
     line.append(makeSvg("title", {}, textOf(edge)));
@@ -79,8 +79,8 @@ function partsOf({ nodes, edges, rows }) {
   return [make("p", { class: "graph-sides" }, ...keys), svg, said];
 }
 
-const textOf = ({ start, letter, end, share }) =>
-  `${start} ${letter ? `-${letter}->` : "->"} ${end} ${fixed(share, 2)}`;
+const textOf = ({ start, letter, end, strength }) =>
+  `${start} ${letter ? `-${letter}->` : "->"} ${end} ${fixed(strength, 2)}`;
 
 // From the top of a head to the bottom of another, bent where it passes other rows.
 function arrow([x, y], [toX, toY]) {

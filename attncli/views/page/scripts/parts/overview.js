@@ -116,12 +116,13 @@ export class Overview {
     const element = event.target.closest(".thumbnail");
     if (!element) return;
     if (event.shiftKey) this.onCompare(Number(element.dataset.number));
-    else this.chooseAt(element);
+    else this.chooseAt(element, true);
   }
 
-  chooseAt(element) {
+  // Opened with a click or Enter, not passed with an arrow key.
+  chooseAt(element, isOpened = false) {
     element.focus();
-    this.onChoose(Number(element.dataset.number));
+    this.onChoose(Number(element.dataset.number), isOpened);
   }
 
   onKey(event) {
@@ -131,7 +132,7 @@ export class Overview {
     if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
       if (event.shiftKey) this.onCompare(this.shown[index].number);
-      else this.chooseAt(elements[index]);
+      else this.chooseAt(elements[index], true);
       return;
     }
     const isAcross = event.key === "ArrowUp" || event.key === "ArrowDown";

@@ -25,6 +25,8 @@ const begun = new Map(); // what is being asked, and since when
 const waiting = new Set(); // what waits until another page has its answer
 const shares = new Map(); // how far an answer is
 const STOPPED = ["writing", "what is lost"];
+const stopped = new Set(); // what a person has stopped, until its answer ends
+let ended = ""; // what is there of what was stopped last
 
 const can = (ask) => asked.asks.includes(ask);
 
@@ -45,7 +47,7 @@ function showState() {
   const seconds = name ? Math.floor((performance.now() - since) / 1000) : 0;
   const waits = name && waiting.has(name) ? ", waiting for another page" : "";
   const share = shares.has(name) ? ` ${Math.floor(100 * shares.get(name))} %,` : "";
-  byId("asked-state").textContent = name ? `${name}${waits} …${share}${seconds ? ` ${seconds} s` : ""}` : "";
+  byId("asked-state").textContent = name ? `${name}${waits} …${share}${seconds ? ` ${seconds} s` : ""}` : ended;
   byId("stop").hidden = !STOPPED.some((each) => begun.has(each));
 }
 
@@ -96,16 +98,46 @@ async function ask(name, question, take) {
   return wasAnswered;
 }
 
-// The text of the box, which is what everything is about from now on.
+function stop() {
+  for (const name of STOPPED) if (begun.has(name)) stopped.add(name);
+  return stopAnswer();
+}
+
+// After the answer: what is there of it, where a person has stopped it.
+function sayStopped(name, line) {
+  if (!stopped.delete(name)) return;
+  ended = line;
+  showState();
+}
+
+// The text that an entry of the browser's history is about; null for an address without one.
+const textOfEntry = () => history.state?.text ?? new URLSearchParams(location.hash.slice(1)).get("text");
+
+// The text of the box, which is what everything is about from now on. Another text is another entry of the
+// history, to which Back leads.
 function takeText() {
+  const isOther = textOfEntry() !== null && textOfEntry() !== boxText();
   text = boxText();
   const address = new URLSearchParams({ text }).toString();
   const isShort = text && address.length < MOST_IN_ADDRESS;
-  history.replaceState(null, "", isShort ? `#${address}` : location.pathname);
+  history[isOther ? "pushState" : "replaceState"]({ text }, "", isShort ? `#${address}` : location.pathname);
   showTrouble(null);
+  ended = "";
   if (written.of !== about(text)) byId("written").hidden = true;
   markOld();
   byId("next-box").hidden ||= byId("next-box").inert;
+}
+
+// Back and Forward: the text of that entry, with its report where it is kept.
+function showEntry() {
+  const of = textOfEntry() ?? asked.text;
+  if (of === text) return;
+  byId("asked-text").value = of;
+  fitBox();
+  const index = placeOf({ ask: "heads", text: of, heads: [...out] });
+  if (index < 0) return askHeads();
+  takeText();
+  run(showAgain(index).then(askNext));
 }
 
 function askHeads() {
@@ -183,7 +215,12 @@ async function openReportOfHeads() {
 
 function askAblate() {
   takeText();
-  run(ask("what is lost", { ask: "ablate", text, heads: [...out] }).then(askNext));
+  run(
+    ask("what is lost", { ask: "ablate", text, heads: [...out] }).then((wasAnswered) => {
+      sayStopped("what is lost", wasAnswered ? "" : "what is lost: stopped, without a result");
+      askNext();
+    }),
+  );
 }
 
 // So many tokens more after the text; what was written before is written again, the same.
@@ -203,7 +240,11 @@ function write(more) {
     showWritten(said.shown, of);
   });
   run(
-    writing.then(askNext).finally(() => {
+    writing.then(() => {
+      const count = written.of === of ? written.count - before.count : 0;
+      sayStopped("writing", count < more ? `writing: stopped, ${count} of ${more} tokens are written` : "");
+      askNext();
+    }).finally(() => {
       for (const id of ["write-one", "write-ten"]) byId(id).disabled = false;
     }),
   );
@@ -256,8 +297,8 @@ async function openAsking() {
   byId("asked-remark").textContent = asked.remark;
   byId("ask-why").hidden = !can("why");
   for (const id of ["write-one", "write-ten"]) byId(id).hidden = !can("generate");
-  const given = new URLSearchParams(location.hash.slice(1)).get("text");
-  byId("asked-text").value = given ?? asked.text;
+  byId("asked-text").value = textOfEntry() ?? asked.text;
+  addEventListener("popstate", showEntry);
   byId("asked-text").addEventListener("input", () => (fitBox(), markOld()));
   fitBox();
   byId("question").addEventListener("submit", (event) => (event.preventDefault(), askHeads()));
@@ -270,7 +311,7 @@ async function openAsking() {
   byId("ask-ablate").addEventListener("click", askAblate);
   byId("write-one").addEventListener("click", () => write(1));
   byId("write-ten").addEventListener("click", () => write(MORE_TOKENS));
-  byId("stop").addEventListener("click", () => run(stopAnswer()));
+  byId("stop").addEventListener("click", () => run(stop()));
   const canAskWeight = () => questionShown()?.ask === "heads";
   Object.assign(chosen, { canAskWeight, askWeight, openReportOfHeads });
   byId("written-take").addEventListener("click", useWritten);

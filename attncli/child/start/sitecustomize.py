@@ -1,7 +1,8 @@
 """What Python runs first in a program that `attn record` started: it waits for torch, and imports nothing.
 
-A copy of this file lies alone in a folder that stands first on PYTHONPATH, and stays there: so the programs
-which that program starts, the ranks of torchrun among them, are recorded too.
+This file lies alone in a folder that stands first on PYTHONPATH, and stays there: so the programs which that
+program starts, the ranks of torchrun among them, are recorded too. It outlives attn, as tools need that name
+the files which a program ran (coverage).
 """
 
 import importlib.machinery

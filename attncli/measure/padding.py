@@ -1,0 +1,312 @@
+"""The positions of a padded batch: what a mask hides from every query of a text is no part of the text."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Int, Shaped
+from torch import Tensor
+
+from attncli.core.layer import AttentionLayer, Keys, Queries, Visibility
+from attncli.core.mask_tensors import recognised
+from attncli.core.row_tiles import GivenWeights, LayerOrWeights
+
+MOST_LOOKED_AT = 2**22
+"""Entries of a mask that are looked at together."""
+MOST_RECOGNISED = 2**22
+"""Entries of a mask up to which it is compared with causal ones and windows."""
+FAR = 80.0
+"""How far below the largest bias of its row a bias hides a key as a mask does: a factor of 1e-35."""
+
+
+class Positions(NamedTuple):
+    """The queries and keys of each text that are there. With `is_unclear` keys are left out, and their own
+    queries cannot be told.
+    """
+
+    queries: Bool[Tensor, "text query"]
+    keys: Bool[Tensor, "text key"]
+    is_unclear: bool = False
+
+
+class TextsTogether(NamedTuple):
+    """Texts of a batch that have equally many positions, without the others.
+
+    `queries` and `keys` are the positions that are left of each of the `texts`. `is_empty`: nothing is left,
+    and the source has what was there.
+    """
+
+    texts: list[int]
+    source: LayerOrWeights
+    queries: Int[Tensor, "text query"]
+    keys: Int[Tensor, "text key"]
+    is_empty: bool = False
+
+
+def place_of_first_query(source: LayerOrWeights) -> int | None:
+    """Where the first query of self-attention stands among the keys; None where nothing tells."""
+    _, _, num_queries, num_keys = source.shape
+    if num_queries == num_keys:
+        return 0
+    if not isinstance(source, AttentionLayer):
+        return None
+    seen = source.visibility
+    return seen.shift if seen.causal or seen.offset is not None else None
+
+
+def positions_of(
+    source: LayerOrWeights, *, first_query: int | None, queries: Bool[Tensor, "text query"] | None = None
+) -> Positions:
+    """The positions that are there: keys that a query sees, and the queries that stand at one of them.
+
+    `first_query` is the key at which the first query stands, None where keys are another text's; `queries`
+    are then those that are known to be there. Padding that a program lets see itself, lest its rows be empty,
+    is not there: tokens that all others are hidden from at either end of a text, and those hidden from
+    all others where nothing else is hidden.
+    """
+    num_texts, _, num_queries, num_keys = source.shape
+    device = source.like.device
+    keys = _seen_keys(source, first_query).expand(num_texts, -1)
+    there = torch.ones(num_texts, num_queries, dtype=torch.bool, device=device)
+    if queries is not None:
+        return Positions(queries, keys)
+    if first_query is None:
+        return Positions(there, keys)
+    places = torch.arange(num_queries, device=device) + first_query
+    is_key = (places >= 0) & (places < num_keys)
+    there[:, is_key] = keys[:, places[is_key]]
+    return Positions(there, keys)
+
+
+def _seen_keys(source: LayerOrWeights, first_query: int | None) -> Bool[Tensor, "#text key"]:
+    """The keys that a query sees."""
+    _, _, num_queries, num_keys = source.shape
+    places = torch.arange(num_keys, device=source.like.device)
+    if isinstance(source, AttentionLayer) and source.visibility.rule is None and source.rules.bias is None:
+        mask = source.visibility
+        last = num_queries - 1 + mask.shift
+        seen = torch.ones_like(places, dtype=torch.bool)
+        if mask.causal:
+            seen &= places <= last
+        if mask.window is not None:
+            seen &= (places > mask.shift - mask.window) & (places < last + mask.window)
+        return seen.unsqueeze(0) if mask.key_mask is None else mask.key_mask & seen
+    like = torch.zeros(1, num_keys, dtype=torch.int64, device=places.device)
+    received, seen_by, own = like, like, like
+    is_square = first_query == 0 and num_queries == num_keys
+    for queries, visible in _blocks_seen(source):
+        received = received + visible.sum(dim=1)
+        if is_square:
+            seen_by = seen_by + _at(queries, visible.sum(dim=-1), num_keys)
+            own = own + _at(queries, visible[:, :, queries].diagonal(dim1=1, dim2=2), num_keys)
+    if not is_square:
+        return received > 0
+    is_hidden = (received == 0) | ((received == 1) & (own == 1))
+    num_left = (~is_hidden).sum(dim=1, keepdim=True)
+    hides_nothing_else = (is_hidden | (received == num_keys)).all(dim=1, keepdim=True)
+    # Of a causal text of two tokens the last is hidden from the other.
+    are_many = (num_left > 1) | ((num_left == 1) & (num_keys > 2))
+    lonely = is_hidden & (seen_by == 1)
+    there = _without_lonely(received > 0, lonely, own > 0)
+    return there & ~(is_hidden & hides_nothing_else & are_many)
+
+
+def _at(places: Queries, numbers: Shaped[Tensor, "#text query"], count: int) -> Int[Tensor, "#text key"]:
+    """The numbers at their places, 0 elsewhere."""
+    whole = torch.zeros(len(numbers), count, dtype=torch.int64, device=places.device)
+    whole[:, places] = numbers.to(torch.int64)
+    return whole
+
+
+def _blocks_seen(source: LayerOrWeights) -> Iterator[tuple[Queries, Bool[Tensor, "#text query key"]]]:
+    """Some queries after the others, and which keys they see; far below in a bias is not seen."""
+    num_texts, num_heads, num_queries, num_keys = source.shape
+    bias = source.rules.bias if isinstance(source, AttentionLayer) else None
+    lead = num_texts if bias is None else num_texts * num_heads
+    step = max(1, MOST_LOOKED_AT // max(1, lead * num_keys))
+    keys = torch.arange(num_keys, device=source.like.device)
+    for queries in torch.split(torch.arange(num_queries, device=keys.device), step):
+        if isinstance(source, GivenWeights):
+            yield queries, source.seen[:, queries]
+            continue
+        seen = source.visibility.block(queries, keys)
+        if bias is not None:
+            rows = (bias if bias.shape[2] == 1 else bias[:, :, queries]).float()
+            largest = rows.masked_fill(~seen.unsqueeze(1), -torch.inf).amax(dim=-1, keepdim=True)
+            seen = seen & (rows >= largest - FAR).any(dim=1)
+        yield queries, seen
+
+
+def _without_lonely(
+    there: Bool[Tensor, "#text key"], lonely: Bool[Tensor, "#text key"], own: Bool[Tensor, "#text key"]
+) -> Bool[Tensor, "#text key"]:
+    """The positions without tokens at the ends that see themselves alone.
+
+    Where no token sees itself, the last of a causal text is hidden from every query, and is there.
+    """
+    is_end = lonely | ~there
+    at_ends = is_end.cummin(dim=1).values | is_end.flip(1).cummin(dim=1).values.flip(1)
+    has_others = (~is_end).any(dim=1, keepdim=True)
+    kept = there & ~(lonely & at_ends & has_others)
+    count = there.shape[1]
+    if count > 2:
+        sees_no_self = ~own.any(dim=1) & there.any(dim=1)
+        kept[:, 0] |= sees_no_self & there[:, 1]
+        kept[:, -1] |= sees_no_self & there[:, -2]
+    return kept
+
+
+def num_without_numbers(source: LayerOrWeights, rows: Bool[Tensor, "text query"]) -> int:
+    """In how many of these rows a weight, or the query, is no number."""
+    if not rows.any():
+        return 0
+    numbers = source.weights if isinstance(source, GivenWeights) else source.query
+    return int(((~numbers.isfinite()).any(dim=-1).any(dim=1) & rows).sum())
+
+
+def hides_no_numbers(source: LayerOrWeights, positions: Positions) -> Bool[Tensor, "text 1"]:
+    """In which texts a key that is left out is no number: added to a mask it is none still, in every row."""
+    if isinstance(source, GivenWeights) or bool(positions.keys.all()):
+        return torch.zeros(source.shape[0], 1, dtype=torch.bool)
+    is_none = (~source.key.isfinite()).any(dim=-1).any(dim=1) & ~positions.keys
+    return is_none.any(dim=1, keepdim=True).cpu()
+
+
+def mask_of_rest(source: LayerOrWeights, positions: Positions) -> Visibility | None:
+    """Who sees whom in the longest text without its padding; None without padding, or a name for it."""
+    if bool(positions.keys.all()) or source.shape[2] * source.shape[3] > MOST_RECOGNISED:
+        return None
+    text = int(positions.keys.sum(dim=1).argmax())
+    queries, keys = (_places(each, [text]) for each in (positions.queries, positions.keys))
+    if not queries.numel():
+        return None
+    rest = taken(source, [text], queries, keys)
+    seen = rest.visibility if isinstance(rest, AttentionLayer) else recognised(rest.seen)
+    return None if seen.rule is not None else seen
+
+
+def texts_together(
+    source: LayerOrWeights, positions: Positions, *, by_place: bool = False
+) -> list[TextsTogether]:
+    """The texts of a batch without what is not there, those of as many positions together.
+
+    With `by_place` only those that have the same positions. The source itself where all is there.
+    """
+    num_texts, _, num_queries, num_keys = source.shape
+    if positions.queries.all() and positions.keys.all():
+        queries, keys = (
+            torch.arange(count, device=source.like.device).expand(num_texts, -1)
+            for count in (num_queries, num_keys)
+        )
+        return [TextsTogether([*range(num_texts)], source, queries, keys)]
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for text, rows in enumerate(zip(positions.queries.cpu(), positions.keys.cpu(), strict=True)):
+        counts: tuple[object, ...] = tuple(int(each.sum()) for each in rows)
+        if 0 in counts:
+            counts = (0, 0)
+        elif by_place:
+            counts = tuple(each.numpy().tobytes() for each in rows)
+        groups.setdefault(counts, []).append(text)
+    return [_together(source, positions, texts, is_empty=0 in counts) for counts, texts in groups.items()]
+
+
+def _together(
+    source: LayerOrWeights, positions: Positions, texts: list[int], *, is_empty: bool
+) -> TextsTogether:
+    if is_empty:
+        queries, keys = (
+            _places(torch.ones_like(each), texts) for each in (positions.queries, positions.keys)
+        )
+        none = queries[:, :0]
+        return TextsTogether(texts, taken(source, texts, queries, keys), none, none, is_empty=True)
+    queries, keys = (_places(each, texts) for each in (positions.queries, positions.keys))
+    return TextsTogether(texts, taken(source, texts, queries, keys), queries, keys)
+
+
+def _places(there: Bool[Tensor, "text token"], texts: Sequence[int]) -> Int[Tensor, "some place"]:
+    """Where these texts have a token; all have equally many."""
+    return there[texts].nonzero()[:, 1].view(len(texts), -1)
+
+
+def taken(
+    source: LayerOrWeights,
+    texts: Sequence[int],
+    queries: Int[Tensor, "text query"],
+    keys: Int[Tensor, "text key"],
+) -> LayerOrWeights:
+    """Some queries and keys of some texts, others of each; of a layer without its values."""
+    if isinstance(source, GivenWeights):
+        weights = _entries(source.weights, texts, queries, keys)
+        return GivenWeights(weights, _entries(source.seen.unsqueeze(1), texts, queries, keys)[:, 0])
+    rules = source.rules
+    key = _rows(source.key, texts, keys)
+    return replace(
+        source,
+        query=_rows(source.query, texts, queries),
+        key=key,
+        value=key[..., :0],
+        visibility=_visibility(source.visibility, texts, queries, keys),
+        rules=replace(
+            rules,
+            bias=None if rules.bias is None else _entries(rules.bias, texts, queries, keys),
+            sink=rules.sink if rules.sink is None or len(rules.sink) == 1 else rules.sink[[*texts]],
+        ),
+    )
+
+
+def _rows(vectors: Tensor, texts: Sequence[int], places: Int[Tensor, "text token"]) -> Tensor:
+    """(text, head, token, dim) of some texts and, of each, some tokens."""
+    of_text = torch.tensor([*texts], device=vectors.device)[:, None, None]
+    heads = torch.arange(vectors.shape[1], device=vectors.device)[:, None]
+    return vectors[of_text, heads, places[:, None]]
+
+
+def _entries(
+    matrix: Tensor, texts: Sequence[int], queries: Int[Tensor, "text query"], keys: Int[Tensor, "text key"]
+) -> Tensor:
+    """(text, head, query, key) of a matrix whose axes may be of one."""
+    device = matrix.device
+    of_text = torch.tensor([*texts], device=device)[:, None, None, None]
+    heads = torch.arange(matrix.shape[1], device=device)[:, None, None]
+    rows, columns = queries[:, None, :, None], keys[:, None, None]
+    first = torch.zeros(1, 1, 1, 1, dtype=torch.int64, device=device)
+    places = zip((of_text, heads, rows, columns), matrix.shape, strict=True)
+    return matrix[tuple(place if size > 1 else first for place, size in places)]
+
+
+@dataclass(frozen=True)
+class _RuleOfPlaces:
+    """Who sees whom among some queries and keys of some texts, others of each."""
+
+    visibility: Visibility
+    texts: tuple[int, ...]
+    queries: Int[Tensor, "text query"]
+    keys: Int[Tensor, "text key"]
+
+    def __call__(self, queries: Queries, keys: Keys) -> Bool[Tensor, "text query key"]:
+        blocks = [
+            self.visibility.of_texts(slice(text, text + 1)).block(rows[queries], columns[keys])
+            for text, rows, columns in zip(self.texts, self.queries, self.keys, strict=True)
+        ]
+        return torch.cat(blocks)
+
+
+def _visibility(
+    visibility: Visibility,
+    texts: Sequence[int],
+    queries: Int[Tensor, "text query"],
+    keys: Int[Tensor, "text key"],
+) -> Visibility:
+    num_queries, num_keys = queries.shape[1], keys.shape[1]
+    rule = _RuleOfPlaces(visibility, tuple(texts), queries, keys)
+    if queries.numel() * num_keys <= MOST_RECOGNISED:
+        rows, columns = (torch.arange(count, device=keys.device) for count in (num_queries, num_keys))
+        return recognised(rule(rows, columns))
+    apart = visibility.shift + queries[:, :1] - keys[:, :1]
+    are_runs = all(bool((each.diff(dim=1) == 1).all()) for each in (queries, keys))
+    if visibility.rule is None and are_runs and bool((apart == apart[0]).all()):
+        shift = int(apart[0])
+        whole = Visibility(num_queries, num_keys, visibility.causal, visibility.window)
+        return whole if whole.shift == shift else replace(whole, offset=shift)
+    return Visibility(num_queries, num_keys, rule=rule)

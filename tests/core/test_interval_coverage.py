@@ -1,0 +1,33 @@
+"""How often intervals hold, by simulation, against the table of docs/survey.md."""
+
+import pytest
+
+from tools.interval_coverage import REPEATS, Coverage, printed, table
+
+
+def test_intervals_hold_as_often_as_the_page_says() -> None:
+    """400 samples, of some rows 100: four standard errors are 0.044 and 0.09 at 0.95."""
+    rows, page = table(400), printed()
+    assert [row[:2] for row in rows] == [row[:2] for row in page] and len(page) >= 15
+    for row, of_page in zip(rows, page, strict=True):
+        is_loop = row.interval.startswith(("mean AUROC", "difference"))
+        assert row.shares == pytest.approx(of_page.shares, abs=0.11 if is_loop else 0.07), row
+
+
+def test_intervals_of_enough_texts_hold() -> None:
+    """Those beside which no line says that texts are few; AUROCs of any number of texts."""
+    for row in printed():
+        sizes = dict(row.shares)
+        if row.interval.startswith(("mean over texts", "difference")):
+            sizes = {size: share for size, share in sizes.items() if size in ("50", "200", "50+50")}
+        elif row.interval.startswith("share of words"):  # of 10 words, 0.05 is half a word
+            del sizes["10"]
+        assert min(sizes.values()) >= 0.92, row
+
+
+@pytest.mark.nightly
+def test_the_table_of_the_page_is_what_the_script_prints() -> None:
+    def rounded(rows: list[Coverage]) -> list[str]:
+        return [row.line for row in rows]
+
+    assert rounded(table(REPEATS)) == rounded(printed())

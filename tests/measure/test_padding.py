@@ -1,0 +1,327 @@
+"""What is recorded of padded batches: the same as of each text by itself, in float64 by a naive loop."""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import attncli
+from tests.naive_heads import naive_figures
+
+SMALLEST = torch.finfo(torch.float32).min
+NUMBERS = (-torch.inf, -1e9, -1e4, -1e3, SMALLEST)
+"""What masks add, or put in the place of scores."""
+HEADS, DIM = 4, 8
+FIGURES = (
+    *("entropy", "normalized_entropy", "max_weight", "participation", "sink_mass", "sink_mass_4"),
+    *("previous_token", "next_token", "current_token", "one_key_mass", "distance"),
+)
+
+
+class Attention(nn.Module):
+    """Attention of some heads over x: `attend` is handed query, key, value and who sees whom."""
+
+    def __init__(self, attend: Callable[..., Tensor], *, kv_heads: int = HEADS) -> None:
+        super().__init__()
+        self.attend, self.kv_heads = attend, kv_heads
+        self.query = nn.Linear(DIM, HEADS * DIM)
+        self.key, self.value = (nn.Linear(DIM, kv_heads * DIM) for _ in range(2))
+
+    def parts(self, x: Tensor, context: Tensor) -> list[Tensor]:
+        made = self.query(x), self.key(context), self.value(context)
+        return [part.unflatten(-1, (-1, DIM)).transpose(1, 2) for part in made]
+
+    def forward(self, x: Tensor, seen: Tensor, context: Tensor | None = None) -> Tensor:
+        return self.attend(*self.parts(x, x if context is None else context), seen)
+
+
+def repeated(part: Tensor) -> Tensor:
+    return part.repeat_interleave(HEADS // part.shape[1], dim=1)
+
+
+def fused(made: Callable[[Tensor], Tensor | None]) -> Callable[..., Tensor]:
+    """scaled_dot_product_attention with a mask made of who sees whom."""
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor) -> Tensor:
+        mask = made(seen)
+        return functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, enable_gqa=key.shape[1] < HEADS
+        )
+
+    return attend
+
+
+def by_hand(mask: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """A softmax of scores that `mask` has changed."""
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor) -> Tensor:
+        scores = query @ repeated(key).mT / DIM**0.5
+        return mask(scores, seen).softmax(dim=-1) @ repeated(value)
+
+    return attend
+
+
+def forms(number: float) -> dict[str, Callable[..., Tensor]]:
+    """Ways in which programs hide a key."""
+    hidden = torch.tensor(number)
+
+    def added(seen: Tensor) -> Tensor:
+        return torch.zeros(seen.shape).masked_fill(~seen, number)
+
+    return {
+        "fused, bool": fused(lambda seen: seen),
+        "fused, added": fused(added),
+        "masked_fill": by_hand(lambda scores, seen: scores.masked_fill(~seen, number)),
+        "where": by_hand(lambda scores, seen: torch.where(seen, scores, hidden)),
+        "where, no scores": by_hand(lambda scores, seen: scores + torch.where(seen, 0.0, hidden)),
+        "added": by_hand(lambda scores, seen: scores + added(seen)),
+        "times": by_hand(lambda scores, seen: scores + (1 - seen.float()) * max(number, -1e30)),
+        "fused, bias": fused(lambda seen: added(seen) + by_distance(seen.shape[-1])),
+        "bias": by_hand(lambda scores, seen: scores + (by_distance(seen.shape[-1]) + added(seen))),
+        "bias, masked_fill": by_hand(
+            lambda scores, seen: (scores + by_distance(seen.shape[-1])).masked_fill(~seen, number)
+        ),
+    }
+
+
+def by_distance(count: int) -> Tensor:
+    """A bias (head, query, key) of how far a key is from its query."""
+    apart = torch.arange(count) - torch.arange(count)[:, None]
+    return torch.stack([torch.sin(apart * (head + 1.0)) - 0.3 * apart.abs() for head in range(HEADS)])
+
+
+def who_sees_whom(there: Tensor, *, causal: bool, rows: str) -> Tensor:
+    """(text, 1, query, key) of texts with these tokens; `rows` says what queries of padding see."""
+    num_texts, count = there.shape
+    seen = there[:, None, None, :].expand(num_texts, 1, count, count)
+    if causal:
+        seen = seen & torch.ones(count, count, dtype=torch.bool).tril()
+    if rows == "nothing" or (rows == "themselves" and causal):
+        seen = seen & there[:, None, :, None]
+    return seen | torch.eye(count, dtype=torch.bool) if rows == "themselves" else seen
+
+
+def naive(weights: Tensor) -> dict[str, list[float]]:
+    """The statistics of one text."""
+    return naive_figures(weights, [*range(weights.shape[-1])])
+
+
+def weights_alone(query: Tensor, key: Tensor, *, causal: bool, bias: Tensor | None = None) -> Tensor:
+    """softmax(q k / sqrt(dim)) of one text without padding, in float64."""
+    scores = (query.double() @ repeated(key).double().mT)[0] / DIM**0.5
+    scores = scores if bias is None else scores + bias.double()
+    if causal:
+        scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -torch.inf)
+    return scores.softmax(dim=-1)
+
+
+def padded(texts: Sequence[Tensor], side: str, extra: int) -> tuple[Tensor, Tensor]:
+    """The texts as a batch, and where a token is."""
+    count = max(len(text) for text in texts) + extra
+    batch, there = torch.randn(len(texts), count, DIM), torch.zeros(len(texts), count, dtype=torch.bool)
+    for number, text in enumerate(texts):
+        own = side if side != "both" else ("left", "right", "middle")[number % 3]
+        start = {"left": count - len(text), "right": 0, "middle": (count - len(text)) // 2}[own]
+        batch[number, start : start + len(text)] = text
+        there[number, start : start + len(text)] = True
+    return batch, there
+
+
+def assert_is_mean(seen: attncli.Recording, alone: Sequence[dict[str, list[float]]], within: float) -> None:
+    heads = seen.heads
+    for name in {*FIGURES} & alone[0].keys():
+        for head, row in enumerate(heads):
+            numbers = [text[name][head] for text in alone if not math.isnan(text[name][head])]
+            mean = sum(numbers) / len(numbers) if numbers else None
+            got = row[name]
+            assert (got is None) == (mean is None), (name, head, got, mean)
+            assert mean is None or abs(got - mean) <= within * (1 + abs(mean)), (name, head, got, mean)
+
+
+def drawn(seed: int) -> str:
+    """One recorded layer, by a seed; what it was."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    number = random.choice(NUMBERS)
+    form, attend = random.choice([*forms(number).items()])
+    causal, kv_heads = random.random() < 0.5, random.choice((HEADS, 2, 1))
+    side, rows = random.choice(("left", "right", "both")), random.choice(("all", "nothing", "themselves"))
+    lengths = [random.randint(2, 13) for _ in range(random.randint(1, 5))]
+    layer = Attention(attend, kv_heads=kv_heads).eval()
+    texts = [torch.randn(length, DIM) * 2 for length in lengths]
+    batch, there = padded(texts, side, random.choice((0, 0, 3)))
+    seen_by = who_sees_whom(there, causal=causal, rows=rows)
+    with attncli.record() as seen, torch.no_grad():
+        layer(batch, seen_by)
+    alone = []
+    for text in texts:
+        query, key, _ = layer.parts(text[None], text[None])
+        bias = by_distance(len(text)) if "bias" in form else None
+        alone.append(naive(weights_alone(query, key, causal=causal, bias=bias)))
+    assert_is_mean(seen, alone, 2e-5)
+    (module,) = seen.modules
+    assert (module.num_rows, module.padding) == (there.numel(), int((~there).sum()))
+    said = f"{int(there.sum())} rows; {module.padding} of padding left out"
+    assert any(note.startswith(said) for note in seen.notes) == (module.padding > 0)
+    return f"{form}, {number}, {side}, {rows}, causal {causal}"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_padded_batch_is_its_texts(seed: int) -> None:
+    drawn(seed)
+
+
+def numbers_of(seen: attncli.Recording) -> list[dict[str, object]]:
+    return [{name: row[name] for name in row if name != "max_score"} for row in seen.heads]
+
+
+def assert_alike(one: attncli.Recording, both: attncli.Recording) -> None:
+    """The same numbers, patterns and rows of two recordings of the same texts."""
+    for a, b in zip(numbers_of(one), numbers_of(both), strict=True):
+        for name in a.keys() | b.keys():
+            x, y = a[name], b[name]
+            assert y == (pytest.approx(x, abs=1e-6, rel=1e-5) if isinstance(x, float) else x), name
+    assert [dict(row) for row in one.survey().pattern_rows] == [
+        dict(row) for row in both.survey().pattern_rows
+    ]
+
+
+def recorded(run: Callable[[], object]) -> attncli.Recording:
+    with attncli.record(calls="all") as seen, torch.no_grad():
+        run()
+    return seen
+
+
+@pytest.mark.parametrize("side", ["left", "right", "both"])
+@pytest.mark.parametrize("case", ["keys alone", "causal", "numbers", "added keys", "fast path"])
+def test_texts_of_torchs_own_attention(case: str, side: str) -> None:
+    texts = [torch.randn(length, DIM) for length in (7, 3, 5)]
+    batch, there = padded(texts, side, 2)
+    settings = {"need_weights": case == "numbers"}
+    attention: nn.Module = nn.MultiheadAttention(
+        DIM, 2, batch_first=True, add_bias_kv=case == "added keys"
+    ).eval()
+    if case == "fast path":
+        attention = nn.TransformerEncoderLayer(DIM, 2, 16, batch_first=True).eval()
+
+    def call(x: Tensor, hides: Tensor | None) -> object:
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1) if case == "causal" else None
+        if case == "fast path":
+            return attention(x, src_key_padding_mask=hides)
+        if hides is not None and case == "numbers":
+            hides = torch.zeros(hides.shape).masked_fill(hides, -1e9)
+        return attention(x, x, x, key_padding_mask=hides, attn_mask=later, **settings)
+
+    one = recorded(lambda: [call(text[None], None) for text in texts])
+    assert_alike(one, recorded(lambda: call(batch, ~there)))
+
+
+@pytest.mark.parametrize("same_length", [False, True])
+def test_queries_of_cross_attention_are_another_axis_than_its_keys(same_length: bool) -> None:
+    class Translator(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.TransformerEncoderLayer(DIM, 2, 16, batch_first=True)
+            self.decoder = nn.TransformerDecoderLayer(DIM, 2, 16, batch_first=True)
+
+        def forward(
+            self, source: Tensor, x: Tensor, hides: Tensor | None = None, later: Tensor | None = None
+        ) -> Tensor:
+            memory = self.encoder(source, src_key_padding_mask=hides)
+            mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+            return self.decoder(
+                x, memory, tgt_mask=mask, tgt_key_padding_mask=later, memory_key_padding_mask=hides
+            )
+
+    model = Translator().eval()
+    sources, texts = ([torch.randn(length, DIM) for length in lengths] for lengths in ((8, 4, 6), (3, 5, 2)))
+    (batch, of_batch), (x, of_x) = padded(sources, "left", 0), padded(texts, "right", 3 if same_length else 1)
+    assert (batch.shape == x.shape) == same_length
+    one = recorded(lambda: [model(a[None], b[None]) for a, b in zip(sources, texts, strict=True)])
+    both = recorded(lambda: model(batch, x, ~of_batch, ~of_x))
+    assert_alike(one, both)
+    assert {row.stack: (row.num_rows, row.padding) for row in both.modules if row.layer} == {
+        "self": (x.shape[1] * 3, int((~of_x).sum()))
+    }
+    crossed = next(row for row in both.modules if row.stack == "cross")
+    assert (crossed.num_rows, crossed.padding) == (x.shape[1] * 3, int((~of_x).sum()))
+
+
+def test_maps_and_names_are_those_of_the_tokens_that_are_there() -> None:
+    layer = Attention(fused(lambda seen: seen)).eval()
+    text = torch.randn(4, DIM)
+    batch, there = padded([text], "left", 2)
+    with attncli.record(tokens=["<pad>", "<pad>", "a", "b", "a", "c"]) as seen, torch.no_grad():
+        layer(batch, who_sees_whom(there, causal=True, rows="all"))
+    with attncli.record(tokens=["a", "b", "a", "c"]) as alone, torch.no_grad():
+        layer(text[None], torch.ones(4, 4, dtype=torch.bool).tril())
+    report, expected = seen.report(), alone.report()
+    assert report.tokens == expected.tokens == ("a", "b", "a", "c")
+    maps, of_text = (torch.as_tensor(each.tensors["weights"].values) for each in (report, expected))
+    torch.testing.assert_close(maps, of_text)
+    assert_alike(alone, seen)
+    assert seen.survey().num_tokens == 4 and seen.heads[0].induction is not None
+
+
+def test_texts_that_have_no_token_are_left_out() -> None:
+    layer = Attention(fused(lambda seen: seen)).eval()
+    texts = [torch.randn(5, DIM), torch.randn(0, DIM)]
+    batch, there = padded(texts, "right", 0)
+    seen = recorded(lambda: layer(batch, who_sees_whom(there, causal=False, rows="nothing")))
+    alone = naive(weights_alone(*layer.parts(texts[0][None], texts[0][None])[:2], causal=False))
+    assert_is_mean(seen, [alone], 2e-5)
+    assert seen.modules[0].nan_texts == 0
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_last_token_of_a_text_whose_tokens_do_not_see_themselves_is_there(strict: bool) -> None:
+    layer = Attention(fused(lambda seen: seen)).eval()
+    seen = recorded(
+        lambda: layer(torch.randn(1, 6, DIM), torch.ones(6, 6, dtype=torch.bool).tril(-int(strict)))
+    )
+    assert seen.modules[0].padding == 0
+
+
+def test_padding_that_cannot_be_told_is_said() -> None:
+    """More keys than queries: which of the queries stand at the hidden keys nothing tells."""
+    query, key = torch.randn(2, 2, 4, DIM), torch.randn(2, 2, 6, DIM)
+    seen_keys = torch.ones(2, 1, 4, 6, dtype=torch.bool)
+    seen_keys[1, ..., 4:] = False
+
+    class Mixed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.scaled_dot_product_attention(x, key, key, attn_mask=seen_keys)
+
+    notes = recorded(lambda: Mixed()(query)).notes
+    assert any("rows of padding may be among the others" in note for note in notes)
+
+
+def test_what_is_no_number_is_said_wherever_it_is() -> None:
+    """A row without a key is NaN by hand: in padding it is said, elsewhere its heads have no statistics."""
+    layer = Attention(by_hand(lambda scores, seen: scores.masked_fill(~seen, -torch.inf))).eval()
+    x = torch.randn(2, 5, DIM)
+    there = torch.ones(2, 5, dtype=torch.bool)
+    there[1, :2] = False
+    padding = recorded(lambda: layer(x, who_sees_whom(there, causal=True, rows="all")))
+    assert any("2 of padding left out, 2 of them NaN" in note for note in padding.notes)
+    assert all(row.entropy is not None for row in padding.heads)
+    hidden = torch.ones(1, 1, 5, 5, dtype=torch.bool)
+    hidden[..., 3, :] = False
+    rows = recorded(lambda: layer(x, hidden))
+    assert all(row.entropy is None and row.sink_mass is None for row in rows.heads)
+    assert any(note.startswith("NaN in weights of Attention, in 2 texts") for note in rows.notes)
+    one_query = x.clone()
+    one_query[0, 2] = torch.nan
+    fused_layer = Attention(fused(lambda seen: seen)).eval()
+    of_query = recorded(lambda: fused_layer(one_query, torch.ones(5, 5, dtype=torch.bool).tril()))
+    assert any(note.startswith("NaN in weights of Attention, in 1 text") for note in of_query.notes)
+
+
+@pytest.mark.nightly
+def test_many_padded_batches_are_their_texts() -> None:
+    for seed in range(1000, 1400):
+        drawn(seed)
