@@ -3,6 +3,7 @@
 The doors of `measure` and `models`, as in `library`.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields
@@ -45,15 +46,19 @@ def activation_cache(
 
     transformer_lens: what `ActivationCache` takes, `blocks.3.attn.hook_pattern` (text, head, query, key) and
     `hook_z` (text, token, head, dim). nnsight: the path of the module in the whole model,
-    `model.layers.3.self_attn.pattern`, vectors as (text, head, token, dim). In float32 on the CPU. UserError
-    for a model that cannot be shown, and for too little memory; MemoryError.
+    `model.layers.3.self_attn.pattern`, vectors as (text, head, token, dim). In float32 on the CPU. A model
+    that computes its attention itself (BLOOM, Falcon) has only patterns, with a RuntimeWarning. UserError for
+    a model that cannot be shown, and for too little memory; MemoryError.
     """
-    from attncli.measure.activations import activations
+    from attncli.measure.activations import activations, missing_parts
 
     with in_use(model) as pretrained:
         if not isinstance(text, Reading):
             text = read_text(pretrained, text)
-        return activations(pretrained, check_made_for(pretrained, text, "text"), names)
+        found = activations(pretrained, check_made_for(pretrained, text, "text"), names)
+        if missing := missing_parts(pretrained.name, found):
+            warnings.warn(f"attn: {missing}", RuntimeWarning, stacklevel=3)
+        return found
 
 
 PatchedPart = Annotated[HeadPart, by(one_of(PARTS))]

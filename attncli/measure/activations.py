@@ -2,7 +2,7 @@
 tools."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
@@ -59,8 +59,9 @@ def activations(pretrained: Pretrained, reading: Reading, names: ActivationNames
     nnsight: `model.layers.3.self_attn.pattern`, the path of the module in the whole model, and query, key,
     value, scores, pattern, output, as transformers' attention interface has them: (text, head, token, dim).
 
-    A model that computes its attention itself has its pattern alone; heads that a caller changes have what
-    the model ran with. UserError for a model that cannot be shown, and for too little memory; MemoryError.
+    A model that computes its attention itself has its pattern alone (`missing_parts` says so); heads that
+    a caller changes have what the model ran with. UserError for a model that cannot be shown, and for too
+    little memory; MemoryError.
     """
     kept: dict[str, Tensor] = {}
     pretrained = reader_of(pretrained, reading)
@@ -86,6 +87,14 @@ def activations(pretrained: Pretrained, reading: Reading, names: ActivationNames
 
         capture(pretrained.model, pretrained.inputs([reading]), keep)
     return kept
+
+
+def missing_parts(name: str, activations: Mapping[str, Tensor]) -> str:
+    """A line about a model of which there are only patterns; empty if there is more."""
+    if any(not key.endswith(("pattern", "output", "hook_z")) for key in activations):
+        return ""
+    only = "the cache has only its patterns, without queries, keys, values and scores"
+    return f"{name} computes its attention itself: {only}."
 
 
 def _outputs_kept(pretrained: Pretrained, kept: dict[str, Tensor], names: ActivationNames) -> Patches:

@@ -196,7 +196,8 @@ def config_of_gguf(
     if f"{keys.architecture}.vocab_size" not in header.settings:
         changes["vocab_size"] = header.num_tokens
     if described is None:
-        of_others: Mapping[str, Any] = GGUF_CONFIG_MAPPING.get(config.model_type.removesuffix("_text"), {})
+        mapping: Any = GGUF_CONFIG_MAPPING  # of `object`, where it has no types
+        of_others = mapping.get(config.model_type.removesuffix("_text"), {})
         for key in SIZES | {key for key, name in of_others.items() if name is not None}:
             keys.get(key)
         # The functions of these read every key that they have.

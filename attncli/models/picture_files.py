@@ -135,6 +135,15 @@ def image_processor(pretrained: Pretrained) -> Any:
     return _opened_processor(source, pretrained.name)
 
 
+@dataclass(frozen=True)
+class AxisSources:
+    """How far along an axis of a picture numbers come from, as shares of it; NaN for padding."""
+
+    shares: Tensor
+    step: float
+    """The shares are multiples of it, but for what resampling makes between two."""
+
+
 class Processing:
     """What a processor makes of a picture, and where in the picture each of the numbers comes from.
 
@@ -144,7 +153,7 @@ class Processing:
     def __init__(self, processor: Any, name: str, beside: Mapping[str, Any] | None = None) -> None:
         self.processor, self.name = processor, name
         self.beside = {} if beside is None else beside
-        self._sources: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._sources: dict[tuple[int, int], tuple[AxisSources, AxisSources]] = {}
 
     def inputs(self, image: "Image") -> dict[str, Tensor]:
         """The tensors that the processor makes of a picture."""
@@ -158,41 +167,56 @@ class Processing:
             raise UserError(f"image: the image processor of {self.name} gives no pixels")
         return tensors
 
-    def sources(self, size: tuple[int, int], like: Tensor) -> tuple[Tensor, Tensor]:
-        """How far across and down a picture of that size each number comes from, as shares; NaN for padding.
+    def sources(self, size: tuple[int, int], like: Tensor) -> tuple[AxisSources, AxisSources]:
+        """How far across and down a picture of that size each number comes from.
 
-        Raises UserError where that is not known.
+        Raises UserError if that is not known.
         """
         from PIL import Image
 
         if size in self._sources:
             return self._sources[size]
-        width, height = size
-        across, down = ((np.arange(count) + 0.5) / count for count in size)
-        ramps = np.broadcast_to(across, (height, width)), np.broadcast_to(down[:, None], (height, width))
-        made = [Image.new("RGB", size, "black"), Image.new("RGB", size, "white")]
-        for ramp in ramps:
-            grey = (255 * ramp).round().astype(np.uint8)
-            made.append(Image.fromarray(np.stack([grey] * 3, axis=-1)))
-        black, white, *brightening = (self._pixels(image).double() for image in made)
-        if any(pixels.shape != like.shape for pixels in (black, white, *brightening)):
-            raise UserError(
-                f"image: {self.name} cuts each picture as it is: attn cannot tell where tokens lie"
-            )
+        black, white = (self._pixels(Image.new("RGB", size, colour), like) for colour in ("black", "white"))
         span = white - black
         is_padding = span.abs() <= 1e-3 * span.abs().max()
-        shares_of_ramps = [((ramp - black) / span).masked_fill(is_padding, torch.nan) for ramp in brightening]
-        for shares in shares_of_ramps:
-            kept = shares[~is_padding]
-            if not len(kept) or kept.min() < -TOLERANCE or kept.max() > 1 + TOLERANCE:
+
+        def shares(axis: int, low: float, high: float) -> Tensor:
+            """The shares of a picture that brightens from one share of an axis to another."""
+            at = (np.arange(size[axis]) + 0.5) / size[axis]
+            grey = (255 * ((at - low) / (high - low)).clip(0, 1)).round().astype(np.uint8)
+            ramp = np.broadcast_to(grey if axis == 0 else grey[:, None], (size[1], size[0]))
+            made = self._pixels(Image.fromarray(np.stack([ramp] * 3, axis=-1)), like)
+            brightness = ((made - black) / span).masked_fill(is_padding, torch.nan)
+            seen = brightness[~is_padding]
+            if not len(seen) or seen.min() < -TOLERANCE or seen.max() > 1 + TOLERANCE:
                 raise UserError(
                     f"image: {self.name} changes colours by the picture: attn cannot tell where tokens lie"
                 )
-        self._sources = {size: (shares_of_ramps[0], shares_of_ramps[1])}
-        return shares_of_ramps[0], shares_of_ramps[1]
+            return low + (high - low) * brightness
 
-    def _pixels(self, image: "Image") -> Tensor:
-        return pixels_of(self.inputs(image))[1]
+        sources = []
+        for axis in (0, 1):
+            of_axis, low, high = shares(axis, 0.0, 1.0), 0.0, 1.0
+            # Of a crop of a long picture a patch may be one step of 255 wide: the crop alone, with a margin.
+            while (high - low) > 4 / size[axis]:
+                seen = of_axis[~is_padding]
+                step = 2 * (high - low) / 255
+                lower, upper = max(low, float(seen.min()) - step), min(high, float(seen.max()) + step)
+                if upper - lower > (high - low) / 2:
+                    break
+                low, high = lower, upper
+                of_axis = shares(axis, low, high)
+            sources.append(AxisSources(of_axis, (high - low) / 255))
+        self._sources = {size: (sources[0], sources[1])}
+        return sources[0], sources[1]
+
+    def _pixels(self, image: "Image", like: Tensor) -> Tensor:
+        pixels = pixels_of(self.inputs(image))[1].double()
+        if pixels.shape != like.shape:
+            raise UserError(
+                f"image: {self.name} cuts each picture as it is: attn cannot tell where tokens lie"
+            )
+        return pixels
 
 
 TOLERANCE = 0.1

@@ -7,7 +7,7 @@ import io
 from collections import Counter
 from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -29,7 +29,7 @@ from attncli.models.layers import (
     StopCapture,
     handing_over,
 )
-from attncli.models.picture_files import OpenedPicture, Processing
+from attncli.models.picture_files import AxisSources, OpenedPicture, Processing
 from attncli.models.token_places import Corners, PictureTokens, SeenPicture
 
 if TYPE_CHECKING:  # an extra
@@ -308,14 +308,14 @@ def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:
     return grid if is_full else None
 
 
-def _spreads(shares: Tensor, tokens: Tensor, used: Tensor, count: int) -> Float[Tensor, "token 3"]:
+def _spreads(axis: AxisSources, tokens: Tensor, used: Tensor, count: int) -> Float[Tensor, "token 3"]:
     """Centre, width and count of the numbers of each token; NaN for a token without any."""
-    index, values = tokens[used], shares[used]
+    index, values = tokens[used], axis.shares[used]
     number = torch.zeros(count, dtype=torch.double).index_add_(0, index, torch.ones_like(values))
     mean = torch.zeros(count, dtype=torch.double).index_add_(0, index, values) / number
     squares = torch.zeros(count, dtype=torch.double).index_add_(0, index, (values - mean[index]).square())
-    # Evenly spread between two ends, w apart, numbers have a variance of w^2 / 12; so has rounding to 1/255.
-    width = (12 * squares / number - 255.0**-2).clamp(min=0).sqrt()
+    # Evenly spread between two ends, w apart, numbers have a variance of w^2 / 12; so has rounding to steps.
+    width = (12 * squares / number - axis.step**2).clamp(min=0).sqrt()
     return torch.stack([mean, width, number], dim=-1)
 
 
@@ -345,9 +345,9 @@ def placed_tokens(
     with model_errors(model.config.model_type):
         made = _tokens_made(model, inputs, name, part)
         of_pixels, count = made.of_pixels, made.count
-        shares = [_one_colour(colours) for colours in whole_shares]
-        used = (of_pixels >= 0) & shares[0].isfinite()
-        across, down = (_spreads(share, of_pixels, used, count) for share in shares)
+        sources = [replace(axis, shares=_one_colour(axis.shares)) for axis in whole_shares]
+        used = (of_pixels >= 0) & sources[0].shares.isfinite()
+        across, down = (_spreads(axis, of_pixels, used, count) for axis in sources)
         tiles = _tiles(of_pixels, used, count, pixels.shape)
         placed = [(tile, (tiles == tile).nonzero()[:, 0]) for tile in sorted({*tiles.tolist()}) if tile >= 0]
         if not placed:
@@ -366,7 +366,9 @@ def placed_tokens(
     is_one = len(grids) == 1
     for number, (of_tile, grid) in enumerate(grids, start=1):
         if grid is None:
-            raise UserError(f"image: the tokens of {processing.name} do not lie in rows and columns")
+            found = f"attn finds no rows and columns in the {len(of_tile)} tokens of {processing.name}"
+            sides = " × ".join(map(str, opened.image.size))
+            raise UserError(f"image: {found}: give a picture that is smaller, or less long (got {sides})")
         for token, row, column in zip(*map(Tensor.tolist, (of_tile, grid.rows, grid.columns)), strict=True):
             labels[token] = f"r{row + 1}c{column + 1}" if is_one else f"{number}/r{row + 1}c{column + 1}"
             boxes[token] = grid.box(row, column)

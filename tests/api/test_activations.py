@@ -28,7 +28,8 @@ from transformers.models.llama.modeling_llama import repeat_kv
 
 import attncli
 from attncli.models.patched_heads import PartChange, PatchedHead
-from tests.model_folders import save_tokenizer
+from tests.conftest import Attn
+from tests.model_folders import save_model, save_tokenizer
 
 IDS = {"ids": [5, 6, 7, 5, 8, 9, 6, 3, 7, 11, 2]}
 SIZES = {"hidden_size": 40, "num_attention_heads": 5, "num_hidden_layers": 3, "vocab_size": 97}
@@ -526,3 +527,12 @@ def test_a_changed_weight_is_refused_by_what_needs_more(llama: LlamaForCausalLM)
         for split in (attncli.why, attncli.head_edges):
             with pytest.raises(attncli.UserError, match="1:3 has a replaced output"):
                 split(patched, IDS)
+
+
+def test_a_cache_with_patterns_alone_says_so(tmp_path: Path, attn: Attn) -> None:
+    folder = save_model(tmp_path, "BLOOM")
+    with pytest.warns(RuntimeWarning, match="computes its attention itself: the cache has only its patterns"):
+        cache = attncli.activation_cache(attncli.open_model(folder), IDS)
+    assert {*cache} == {f"blocks.{layer}.attn.hook_pattern" for layer in range(2)}
+    said = attn(["heads", "the cat sat", "--model", str(folder), "--names", "transformer_lens"])
+    assert "the cache has only its patterns" in " ".join(said.out.split())

@@ -219,6 +219,30 @@ def test_tokens_lie_where_crop_and_resize_put_them(folders: dict[str, Path]) -> 
     assert "4 rows of 4 patches" in reading.left_out_notes()[0]
 
 
+@pytest.mark.parametrize("size", [(16, 900), (2000, 40), (17, 4000)])
+@pytest.mark.parametrize("kind", ["crop", "square", "neither"])
+def test_tokens_of_long_pictures_lie_where_they_are_cut(
+    kind: str, size: tuple[int, int], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """A patch of a crop is then a small part of a picture, which 256 shades of all of it do not resolve."""
+    processor = AutoImageProcessor.from_pretrained(folders[REGISTERS], backend="pil")
+    shutil.copytree(folders[REGISTERS], tmp_path / "model")
+    if kind == "square":
+        processor.size, processor.do_center_crop = {"height": 32, "width": 32}, False
+    processor.do_resize = kind != "neither"
+    processor.save_pretrained(tmp_path / "model")
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (*size[::-1], 3), dtype=np.uint8)).save(
+        tmp_path / "long.png"
+    )
+    seen = read_picture(open_model(tmp_path / "model"), tmp_path / "long.png").seen
+    assert seen is not None
+    width, height = size
+    side = 32 if kind == "neither" else min(size) * 32 / 40
+    wide, high = (width, height) if kind == "square" else (min(side, width), min(side, height))
+    expected = ((width - wide) / 2, (height - high) / 2, (width + wide) / 2, (height + high) / 2)
+    np.testing.assert_allclose(seen.pictures[0].crop, expected, atol=0.8)
+
+
 @pytest.mark.parametrize(
     "model_type", ["vit", "deit", "beit", "dinov3_vit", "clip", "siglip", "blip", "vit_mae", "qwen2_vl"]
 )
