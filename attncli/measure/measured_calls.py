@@ -22,7 +22,7 @@ from attncli.measure.head_numbers import (
     without_numbers,
 )
 from attncli.measure.padding import (
-    Positions,
+    PositionsThere,
     TextsTogether,
     hides_no_numbers,
     num_without_numbers,
@@ -187,7 +187,7 @@ class CallMeasurer:
         self._plans: dict[tuple[object, ...], Wanted] = {}
 
     def measured(
-        self, source: LayerOrWeights, positions: Positions, place: LayerPlace
+        self, source: LayerOrWeights, positions: PositionsThere, place: LayerPlace
     ) -> tuple[MeasuredCall, dict[str, Float[npt.NDArray[np.float32], "head query key"]], list[int] | None]:
         """The statistics of the heads, and the maps of the first text with its positions."""
         together = texts_together(source, positions, by_place=self.grid is not None)

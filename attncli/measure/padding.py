@@ -20,7 +20,7 @@ FAR = 80.0
 """How far below the largest bias of its row a bias hides a key as a mask does: a factor of 1e-35."""
 
 
-class Positions(NamedTuple):
+class PositionsThere(NamedTuple):
     """The queries and keys of each text that are there. With `is_unclear` keys are left out, and their own
     queries cannot be told.
     """
@@ -57,7 +57,7 @@ def place_of_first_query(source: LayerOrWeights) -> int | None:
 
 def positions_of(
     source: LayerOrWeights, *, first_query: int | None, queries: Bool[Tensor, "text query"] | None = None
-) -> Positions:
+) -> PositionsThere:
     """The positions that are there: keys that a query sees, and the queries that stand at one of them.
 
     `first_query` is the key at which the first query stands, None where keys are another text's; `queries`
@@ -70,13 +70,13 @@ def positions_of(
     keys = _seen_keys(source, first_query).expand(num_texts, -1)
     there = torch.ones(num_texts, num_queries, dtype=torch.bool, device=device)
     if queries is not None:
-        return Positions(queries, keys)
+        return PositionsThere(queries, keys)
     if first_query is None:
-        return Positions(there, keys)
+        return PositionsThere(there, keys)
     places = torch.arange(num_queries, device=device) + first_query
     is_key = (places >= 0) & (places < num_keys)
     there[:, is_key] = keys[:, places[is_key]]
-    return Positions(there, keys)
+    return PositionsThere(there, keys)
 
 
 def _seen_keys(source: LayerOrWeights, first_query: int | None) -> Bool[Tensor, "#text key"]:
@@ -165,7 +165,7 @@ def num_without_numbers(source: LayerOrWeights, rows: Bool[Tensor, "text query"]
     return int(((~numbers.isfinite()).any(dim=-1).any(dim=1) & rows).sum())
 
 
-def hides_no_numbers(source: LayerOrWeights, positions: Positions) -> Bool[Tensor, "text 1"]:
+def hides_no_numbers(source: LayerOrWeights, positions: PositionsThere) -> Bool[Tensor, "text 1"]:
     """In which texts a key that is left out is no number: added to a mask it is none still, in every row."""
     if isinstance(source, GivenWeights) or bool(positions.keys.all()):
         return torch.zeros(source.shape[0], 1, dtype=torch.bool)
@@ -173,7 +173,7 @@ def hides_no_numbers(source: LayerOrWeights, positions: Positions) -> Bool[Tenso
     return is_none.any(dim=1, keepdim=True).cpu()
 
 
-def mask_of_rest(source: LayerOrWeights, positions: Positions) -> Visibility | None:
+def mask_of_rest(source: LayerOrWeights, positions: PositionsThere) -> Visibility | None:
     """Who sees whom in the longest text without its padding; None without padding, or a name for it."""
     if bool(positions.keys.all()) or source.shape[2] * source.shape[3] > MOST_RECOGNISED:
         return None
@@ -187,7 +187,7 @@ def mask_of_rest(source: LayerOrWeights, positions: Positions) -> Visibility | N
 
 
 def texts_together(
-    source: LayerOrWeights, positions: Positions, *, by_place: bool = False
+    source: LayerOrWeights, positions: PositionsThere, *, by_place: bool = False
 ) -> list[TextsTogether]:
     """The texts of a batch without what is not there, those of as many positions together.
 
@@ -212,7 +212,7 @@ def texts_together(
 
 
 def _together(
-    source: LayerOrWeights, positions: Positions, texts: list[int], *, is_empty: bool
+    source: LayerOrWeights, positions: PositionsThere, texts: list[int], *, is_empty: bool
 ) -> TextsTogether:
     if is_empty:
         queries, keys = (

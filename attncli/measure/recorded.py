@@ -29,7 +29,7 @@ from attncli.measure.measured_calls import (
 )
 from attncli.measure.padding import (
     MOST_RECOGNISED,
-    Positions,
+    PositionsThere,
     mask_of_rest,
     place_of_first_query,
     positions_of,
@@ -238,7 +238,7 @@ class Recorder:
             if not module.earlier.num_texts:
                 module.maps, module.places = maps, places
 
-    def _positions(self, call: HeardCall, layer: LayerOrWeights) -> Positions:
+    def _positions(self, call: HeardCall, layer: LayerOrWeights) -> PositionsThere:
         """The positions of each text that are there: in cross-attention the queries that the same part of the
         program had in its self-attention.
         """
@@ -456,7 +456,7 @@ def _are_near(module: str, other: str) -> bool:
     return names[:shared] == others[:shared]
 
 
-def _described(module: HeardModule, layer: LayerOrWeights, positions: Positions) -> RecordedModule:
+def _described(module: HeardModule, layer: LayerOrWeights, positions: PositionsThere) -> RecordedModule:
     """The sizes of a call, and which keys its queries see."""
     num_texts, num_heads, num_queries, num_keys = layer.shape
     head_dim, scale, visibility = None, None, None
