@@ -37,8 +37,8 @@ NUMBERS_HIDE = (
     "keys, though the program attends in them."
 )
 UNCLEAR = (
-    "some keys are hidden from every query, and nothing tells at which keys the queries stand: rows of "
-    "padding may be among the others."
+    "texts are padded, and nothing tells which of the queries are padding: rows of padding may be among the "
+    "others."
 )
 MOST_NAMED = 3
 MOST_PLANS = 64

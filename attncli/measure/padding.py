@@ -21,8 +21,8 @@ FAR = 80.0
 
 
 class PositionsThere(NamedTuple):
-    """The queries and keys of each text that are there. With `is_unclear` keys are left out, and their own
-    queries cannot be told.
+    """The queries and keys of each text that are there. With `is_unclear` texts are padded, and which of the
+    queries are padding cannot be told.
     """
 
     queries: Bool[Tensor, "text query"]
@@ -55,22 +55,18 @@ def place_of_first_query(source: LayerOrWeights) -> int | None:
     return seen.shift if seen.causal or seen.offset is not None else None
 
 
-def positions_of(
-    source: LayerOrWeights, *, first_query: int | None, queries: Bool[Tensor, "text query"] | None = None
-) -> PositionsThere:
+def positions_of(source: LayerOrWeights, *, first_query: int | None) -> PositionsThere:
     """The positions that are there: keys that a query sees, and the queries that stand at one of them.
 
-    `first_query` is the key at which the first query stands, None where keys are another text's; `queries`
-    are then those that are known to be there. Padding that a program lets see itself, lest its rows be empty,
-    is not there: tokens that all others are hidden from at either end of a text, and those hidden from
-    all others where nothing else is hidden.
+    `first_query` is the key at which the first query stands, None where keys are another text's: then all
+    queries are there. Padding that a program lets see itself, lest its rows be empty, is not there: tokens
+    that all others are hidden from at either end of a text, and those hidden from all others where nothing
+    else is hidden.
     """
     num_texts, _, num_queries, num_keys = source.shape
     device = source.like.device
     keys = _seen_keys(source, first_query).expand(num_texts, -1)
     there = torch.ones(num_texts, num_queries, dtype=torch.bool, device=device)
-    if queries is not None:
-        return PositionsThere(queries, keys)
     if first_query is None:
         return PositionsThere(there, keys)
     places = torch.arange(num_queries, device=device) + first_query

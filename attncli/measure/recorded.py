@@ -257,7 +257,14 @@ class Recorder:
             and queries.shape == (num_texts, num_queries)
             and _are_near(module, call.module)
         ]
-        return positions_of(layer, first_query=None, queries=alike[-1] if alike else None)
+        positions = positions_of(layer, first_query=None)
+        # A text that is attended to is another than the one that attends, where there are several.
+        alike = [queries for queries in alike if not torch.equal(queries, positions.keys)] or alike
+        if not alike:
+            return positions
+        if any(not torch.equal(queries, alike[0]) for queries in alike):
+            return positions._replace(is_unclear=True)
+        return positions._replace(queries=alike[0])
 
     # What came of it
 

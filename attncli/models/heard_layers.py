@@ -256,7 +256,10 @@ def hides_rows_by_numbers(
 
 
 def _gives(layer: AttentionLayer, weights: Tensor, *, every_row: bool) -> bool:
-    """Whether query, key and what is added to their products give the weights again, in some rows or all."""
+    """Whether query, key and what is added to their products give the weights again, in some rows or all.
+
+    A row without keys has weights where numbers hide it; they are the program's, whatever gives the others.
+    """
     num_queries = weights.shape[2]
     step = 1 if every_row else max(1, num_queries // CHECKED_ROWS)
     rows = torch.arange(0, num_queries, step, device=weights.device)
@@ -265,5 +268,6 @@ def _gives(layer: AttentionLayer, weights: Tensor, *, every_row: bool) -> bool:
         scores = scores + layer.rules.bias.expand(-1, -1, num_queries, -1)[:, :, rows]
     seen = layer.visibility.block(rows, torch.arange(weights.shape[3], device=weights.device)).unsqueeze(1)
     again = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1).nan_to_num(0.0)
-    apart = (again - weights[:, :, rows].float().nan_to_num(0.0)).abs().max()
+    apart = (again - weights[:, :, rows].float().nan_to_num(0.0)).abs()
+    apart = apart.masked_fill(~seen.any(dim=-1, keepdim=True), 0.0).max()
     return bool(apart <= max(CLOSE, 4 * torch.finfo(weights.dtype).eps))

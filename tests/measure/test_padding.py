@@ -251,6 +251,102 @@ def test_queries_of_cross_attention_are_another_axis_than_its_keys(same_length: 
     assert (crossed.num_rows, crossed.padding) == (x.shape[1] * 3, int((~of_x).sum()))
 
 
+class TwoTexts(nn.Module):
+    """Two texts that attend to themselves, and to each other."""
+
+    def __init__(self, of_itself: Sequence[str]) -> None:
+        super().__init__()
+        self.of_itself = of_itself
+        for name in ("first", "second", "first_to_second", "second_to_first"):
+            self.add_module(name, nn.MultiheadAttention(DIM, 2, batch_first=True))
+
+    def forward(self, texts: dict[str, Tensor], hides: dict[str, Tensor | None]) -> None:
+        for name in self.of_itself:
+            self.attend(name, texts[name], texts[name], hides[name])
+        self.attend("first_to_second", texts["first"], texts["second"], hides["second"])
+        self.attend("second_to_first", texts["second"], texts["first"], hides["first"])
+
+    def attend(self, name: str, query: Tensor, key: Tensor, hides: Tensor | None) -> None:
+        getattr(self, name)(query, key, key, key_padding_mask=hides)
+
+
+@pytest.mark.parametrize("of_itself", [("first", "second"), ("second", "first")])
+@pytest.mark.parametrize("lengths", [(6, 8, 2), (8, 8, 8)])
+def test_texts_that_attend_to_each_other_have_their_own_padding(
+    of_itself: Sequence[str], lengths: Sequence[int]
+) -> None:
+    model = TwoTexts(of_itself).eval()
+    firsts, seconds = ([torch.randn(length, DIM) for length in each] for each in ((8, 3, 5), lengths))
+    pairs = zip(firsts, seconds, strict=True)
+    one = recorded(
+        lambda: [
+            model({"first": a[None], "second": b[None]}, {"first": None, "second": None}) for a, b in pairs
+        ]
+    )
+    batches = {name: padded(each, "right", 0) for name, each in (("first", firsts), ("second", seconds))}
+    both = recorded(
+        lambda: model(
+            {name: batch for name, (batch, _) in batches.items()},
+            {name: ~there for name, (_, there) in batches.items()},
+        )
+    )
+    assert_alike(one, both)
+
+
+def test_queries_that_may_be_of_two_texts_are_said() -> None:
+    """A third text is attended to, and the queries may be those of either of two others."""
+    first, second, third = (nn.MultiheadAttention(DIM, 2, batch_first=True).eval() for _ in range(3))
+    model = nn.ModuleDict({"first": first, "second": second, "third": third})
+    x, hides = torch.randn(1, 6, DIM), torch.zeros(2, 1, 6, dtype=torch.bool)
+    hides[0, :, 4:], hides[1, :, 2:] = True, True
+
+    def run() -> None:
+        first(x, x, x, key_padding_mask=hides[0])
+        second(x, x, x, key_padding_mask=hides[1])
+        third(x, x[:, :3] + 1, x[:, :3] + 1)
+
+    model.forward = run
+    notes = recorded(model).notes
+    assert any(note.startswith("third: texts are padded, and nothing tells") for note in notes)
+
+
+@pytest.mark.parametrize("number", [-torch.inf, SMALLEST, -1e4])
+def test_a_generation_of_padded_texts_is_that_of_each(number: float) -> None:
+    """The steps of a cache go on with the padded texts that the first call has read."""
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor) -> Tensor:
+        scores = (query @ key.mT / DIM**0.5).masked_fill(~seen, number)
+        return scores.softmax(dim=-1) @ value
+
+    class Cached(nn.Module):
+        def forward(self, *parts: Tensor) -> Tensor:
+            return attend(*parts)
+
+    layer = Cached().eval()
+    texts = [torch.randn(length + 3, DIM) for length in (6, 2)]
+    batch, there = padded(texts, "left", 0)
+    seen_by = who_sees_whom(there, causal=True, rows="all")
+
+    def run(x: Tensor, seen: Tensor) -> None:
+        whole = torch.stack([x, x.roll(1, -1)], dim=1)
+        begin = x.shape[1] - 3
+        for start, stop in ((0, begin), *((end - 1, end) for end in range(begin + 1, x.shape[1] + 1))):
+            keys = whole[:, :, :stop].clone()
+            layer(whole[:, :, start:stop].clone(), keys, keys, seen[:, :, start:stop, :stop])
+
+    def causal(count: int) -> Tensor:
+        return torch.ones(1, 1, count, count, dtype=torch.bool).tril()
+
+    one = recorded(lambda: run(texts[0][None], causal(len(texts[0]))))
+    other = recorded(lambda: run(texts[1][None], causal(len(texts[1]))))
+    both = recorded(lambda: run(batch, seen_by))
+    for head, row in enumerate(both.heads):
+        for name in FIGURES:
+            numbers = [seen.heads[head][name] for seen in (one, other)]
+            assert row[name] == pytest.approx(sum(numbers) / 2, rel=1e-5, abs=1e-6), name
+    assert both.modules[0].texts == 2
+
+
 def test_maps_and_names_are_those_of_the_tokens_that_are_there() -> None:
     layer = Attention(fused(lambda seen: seen)).eval()
     text = torch.randn(4, DIM)
