@@ -8,6 +8,8 @@ from attncli.core.layer import Visibility
 
 HIDES = -500.0
 """What hides a key where a mask adds it, or less: the smallest of a dtype, -1e9, -1,000 beside a bias."""
+GAP = 100.0
+"""How far below the others the rows are that a mask hides, at least; those of a bias follow one another."""
 HIDDEN_BY_A_HEAD = -1e30
 """What hides an entry from some heads alone, as a number to add to its score."""
 
@@ -17,10 +19,10 @@ def parts_of_mask(
 ) -> tuple[Visibility, Float[Tensor, "#text #head #query #key"] | None]:
     """Who sees whom by a mask (text, head, query, key), each axis of its size or 1; the numbers to add.
 
-    Of booleans True may attend; numbers are added to scores, those up to HIDES hide. What is hidden from some
+    Of booleans True may attend; numbers are added to scores, small ones hide. What is hidden from some
     heads alone is among the numbers.
     """
-    hidden = ~mask if mask.dtype == torch.bool else mask <= HIDES
+    hidden = ~mask if mask.dtype == torch.bool else mask <= hiding_numbers(mask)
     bias = None if mask.dtype == torch.bool else mask.masked_fill(hidden, 0.0)
     bias = bias if bias is not None and bias.any() else None
     from_all = hidden.all(dim=1)
@@ -29,6 +31,23 @@ def parts_of_mask(
         floor = torch.zeros(hidden.shape, device=mask.device).masked_fill(by_a_head, HIDDEN_BY_A_HEAD)
         bias = floor if bias is None else bias + floor
     return seen_by_rule(~from_all.expand(-1, num_queries, num_keys)), bias
+
+
+def hiding_numbers(mask: Float[Tensor, "text head query key"]) -> Float[Tensor, "text head query #key"]:
+    """Up to which number a mask hides: HIDES, or that much below the largest of a row.
+
+    The latter in rows of a bias that is far below 0 everywhere, as of positions counted from the last.
+    """
+    numbers = mask.new_full((*mask.shape[:3], 1), HIDES)
+    largest = mask.amax(dim=-1, keepdim=True)
+    if not ((largest <= HIDES + GAP) & largest.isfinite()).any():
+        return numbers
+    rows = largest[largest.isfinite()].double().sort(descending=True).values
+    gaps = (rows[:-1] - rows[1:] > GAP).nonzero()
+    last = rows[int(gaps[0])] if len(gaps) else rows[-1]
+    if rows[0] <= HIDES:  # no row says what is not hidden
+        return numbers
+    return torch.where(largest >= last, (largest + HIDES).clamp(max=HIDES), numbers)
 
 
 def seen_by_rule(seen: Bool[Tensor, "#text query key"]) -> Visibility:

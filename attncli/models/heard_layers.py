@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
-from attncli.core.mask_tensors import HIDES, parts_of_mask, recognised
+from attncli.core.mask_tensors import HIDES, hiding_numbers, parts_of_mask, recognised
 from attncli.core.row_tiles import GivenWeights
 from attncli.models.followed import HandmadeAttention
 from attncli.models.kernels import FusedCall, NotHeard, readable
@@ -66,7 +66,7 @@ def _hides_rows_of_some_heads(mask: Tensor) -> bool:
     """Whether a row (text, head, query) has keys in some heads alone: a layer says that of all at once."""
     if mask.shape[1] == 1:
         return False
-    has_key = mask.any(dim=-1) if mask.dtype == torch.bool else mask.amax(dim=-1) > HIDES
+    has_key = (mask if mask.dtype == torch.bool else mask > hiding_numbers(mask)).any(dim=-1)
     return bool((has_key != has_key[:, :1]).any())
 
 
@@ -120,19 +120,23 @@ def _of_large_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visib
             f"a mask of {mask.numel():,} entries that differs between heads is too large to be read"
         )
 
-    rule = RuleOfMask(mask)
+    rule = RuleOfMask(mask, None if is_bool else hiding_numbers(mask))
     return Visibility(num_queries, num_keys, rule=rule), None if is_bool else mask
 
 
 @dataclass(frozen=True)
 class RuleOfMask:
-    """Who sees whom by a program's own mask (text, head, query, key), which is not copied."""
+    """Who sees whom by a program's own mask (text, head, query, key), which is not copied.
+
+    `hiding` are the numbers up to which it hides, None of booleans.
+    """
 
     mask: Tensor
+    hiding: Tensor | None
 
     def __call__(self, queries: Tensor, keys: Tensor) -> Tensor:
         part = self.mask[:, :, queries][..., keys]
-        return (part if part.dtype == torch.bool else part > HIDES).any(dim=1)
+        return (part if self.hiding is None else part > self.hiding[:, :, queries]).any(dim=1)
 
 
 def program_mask(layer: AttentionLayer | GivenWeights) -> Tensor | None:
@@ -143,12 +147,12 @@ def program_mask(layer: AttentionLayer | GivenWeights) -> Tensor | None:
 
 def with_copied_mask(layer: AttentionLayer) -> AttentionLayer:
     """A layer that is the same when the program changes its mask."""
-    mask = program_mask(layer)
-    if mask is None:
+    rule = layer.visibility.rule
+    if not isinstance(rule, RuleOfMask):
         return layer
-    mask = mask.clone()
+    mask = rule.mask.clone()
     rules = layer.rules if layer.rules.bias is None else replace(layer.rules, bias=mask)
-    return replace(layer, visibility=replace(layer.visibility, rule=RuleOfMask(mask)), rules=rules)
+    return replace(layer, visibility=replace(layer.visibility, rule=replace(rule, mask=mask)), rules=rules)
 
 
 CHECKED_ROWS = 8
@@ -251,8 +255,9 @@ def hides_rows_by_numbers(
     mask = read.mask if isinstance(read, FusedCall) else None
     if mask is None or not mask.is_floating_point() or mask.numel() > MOST_SPLIT:
         return False
-    largest = mask.amax(dim=-1)
-    return bool(((largest <= HIDES) & (largest > -torch.inf)).any())
+    largest = mask.amax(dim=-1, keepdim=True)
+    hiding = hiding_numbers(mask.reshape(-1, 1, *mask.shape[-2:])).view(largest.shape)
+    return bool(((largest <= hiding) & (largest > -torch.inf)).any())
 
 
 def _gives(layer: AttentionLayer, weights: Tensor, *, every_row: bool) -> bool:

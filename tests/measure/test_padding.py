@@ -347,6 +347,22 @@ def test_a_generation_of_padded_texts_is_that_of_each(number: float) -> None:
     assert both.modules[0].texts == 2
 
 
+@pytest.mark.parametrize("num_heads", [1, 2])
+def test_a_bias_by_the_place_from_the_last_hides_no_row(num_heads: int) -> None:
+    """In a long text all of the first rows are far below 0, as in MPT."""
+    query, key = torch.randn(1, num_heads, 620, DIM), torch.randn(1, num_heads, 620, DIM)
+    slopes = torch.tensor([1.0, 0.25])[:num_heads, None, None]
+    places, earlier = torch.arange(620.0) - 619, torch.ones(620, 620, dtype=torch.bool).tril()
+    bias = (slopes * places).masked_fill(~earlier, -torch.inf)
+    program = nn.Module()
+    program.forward = lambda x: functional.scaled_dot_product_attention(x, key, key, attn_mask=bias[None])
+    seen = recorded(lambda: program(query))
+    weights = (query.double() @ key.double().mT / DIM**0.5 + bias).softmax(dim=-1)[0]
+    entropy = -(weights * weights.clamp(min=1e-300).log()).sum(dim=-1).mean(dim=-1)
+    assert [row.entropy for row in seen.heads] == pytest.approx(entropy.tolist(), rel=1e-5)
+    assert seen.modules[0].padding == 0
+
+
 def test_maps_and_names_are_those_of_the_tokens_that_are_there() -> None:
     layer = Attention(fused(lambda seen: seen)).eval()
     text = torch.randn(4, DIM)
