@@ -583,8 +583,8 @@ def writer(kind: str, metadata: Mapping[str, str | None]) -> Write:
             with quiet_warnings(), matplotlib.rc_context():
                 matplotlib.rcParams.update(settings())
                 figure = draw(report, display)
-                # In memory first: matplotlib's writers do not end well where a disk is full.
-                picture: IO[Any] = io.StringIO() if kind == "svg" else io.BytesIO()
+                # In memory first: matplotlib's writers do not handle a full disk.
+                picture: io.StringIO | io.BytesIO = io.StringIO() if kind == "svg" else io.BytesIO()
                 figure.savefig(picture, format=kind, metadata=dict(metadata), dpi=DOTS_PER_INCH)
             stream.write(picture.getvalue())
 
