@@ -69,7 +69,7 @@ def layer_and_head(name: str) -> tuple[int, int]:
     """Of `18:6`, or of `linear:18:6`, a head without a softmax; what is no head is behind all."""
     layer, _, head = name.removeprefix(LINEAR).partition(":")
     numbers = whole_number(layer), whole_number(head)
-    return (10**9, 0) if None in numbers else numbers
+    return (10**9, 0) if numbers[0] is None or numbers[1] is None else (numbers[0], numbers[1])
 
 
 def letter_lines(edges: Sequence[Edge], most_lines: int, width: int) -> list[str]:
