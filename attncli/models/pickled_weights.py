@@ -22,7 +22,7 @@ from attncli.models.child import MOST_MEMORY, made_in_child
 from attncli.models.number_sources import DTYPES
 from attncli.models.weight_headers import LFS, MOST_AXES, TensorInFile
 
-MOST_OBJECTS, MOST_DEPTH, MOST_SECONDS = 1_000_000, 64, 10.0
+MOST_OBJECTS, MOST_DEPTH, MOST_SECONDS = 1_000_000, 64, 5.0
 """In lists, tuples and dicts, of which a small file may hold one many times; of the child's work."""
 MOST_SHARED = 16
 """How many bytes of tensors a byte of a file may become: tied weights share theirs."""
