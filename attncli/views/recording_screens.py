@@ -39,10 +39,12 @@ def _training(report: Report, _display: Display) -> Iterator[str]:
     first, last, steps = training.before_first, training.before_last, counted(training.steps, "training step")
     if first < last:
         yield f"Means over calls from step {first + 1:,} to {last + 1:,}: the program made {steps}."
+    elif last == training.steps:
+        yield f"After training: heads after the last of {steps}."
     elif last:
         yield f"During training: heads after {last:,} of {steps}."
     else:
-        yield f"Before training: heads before the first of {steps} (--calls last)."
+        yield f"Before training: heads before the first of {steps}; --calls last has later ones."
 
 
 def alike_modules(modules: Records[RecordedModule]) -> list[list[RecordedModule]]:
