@@ -32,7 +32,7 @@ def _title(report: Report, display: Display) -> Iterator[str]:
 
 
 def _training(report: Report, _display: Display) -> Iterator[str]:
-    """`Before training: ...`; nothing for a program that does not train."""
+    """`Heads before the first of 200 training steps; ...`; nothing for a program that does not train."""
     training = report.result_of(RecordedHeads).training
     if training is None:
         return
@@ -44,7 +44,7 @@ def _training(report: Report, _display: Display) -> Iterator[str]:
     elif last:
         yield f"During training: heads after {last:,} of {steps}."
     else:
-        yield f"Before training: heads before the first of {steps}; --calls last has later ones."
+        yield f"Heads before the first of {steps}; --calls last has later ones."
 
 
 def alike_modules(modules: Records[RecordedModule]) -> list[list[RecordedModule]]:
