@@ -589,7 +589,9 @@ def to_report(data: Any, document: str) -> Report:
 
 def _refuse_other_forms(data: Any) -> None:
     if not isinstance(data, dict):
-        raise ValueError(f"is not a saved report: it must be an object {_got(data)}")
+        raise ValueError(
+            f"is not a saved report, which -o run.json writes: it must be an object {_got(data)}"
+        )
     if "schema_version" not in data:
         raise ValueError("is not a saved report: schema_version is missing")
     version = data["schema_version"]

@@ -149,7 +149,7 @@ DAMAGED = {
     '{"a": 1, "a": 2}': "x: holds 'a' twice in one object",
     '{"a": ' + "9" * 5000 + "}": "x:1:7: holds a number of more than 4300 digits",
     "[" * 100_000: "x: is nested too deeply for a report",
-    "3": "x: is not a saved report: it must be an object (got 3)",
+    "3": "x: is not a saved report, which -o run.json writes: it must be an object (got 3)",
     "{}": "x: is not a saved report: schema_version is missing",
     "[{}]": "x: report 0: is not a saved report: schema_version is missing",
     "[] []": "x: holds a list after another document: give one list, or a report a line",

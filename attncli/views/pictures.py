@@ -379,7 +379,10 @@ class GraphBlock(Rigid):
         """The title, which is the key to the colours, and the graph below it."""
         total_width, total_height = figure.get_size_inches()
         x = left
-        for text, side in (("K keys", "key"), ("Q queries", "query"), ("V values", "value")):
+        names = [("K keys", "key"), ("Q queries", "query"), ("V values", "value")]
+        if any(edge.strength < 0 for edge in self.graph.edges):
+            names.append(("dashed: negative", "logit"))
+        for text, side in names:
             place = x / total_width, 1 - top / total_height
             figure.text(*place, text, va="top", fontsize=8, color=EDGE_COLOURS[side])
             x += 0.8

@@ -32,17 +32,19 @@ def _title(report: Report, display: Display) -> Iterator[str]:
 
 
 def _training(report: Report, _display: Display) -> Iterator[str]:
-    """`Before training: ...`; nothing for a program that does not train."""
+    """`Heads before the first of 200 training steps; ...`; nothing for a program that does not train."""
     training = report.result_of(RecordedHeads).training
     if training is None:
         return
     first, last, steps = training.before_first, training.before_last, counted(training.steps, "training step")
     if first < last:
         yield f"Means over calls from step {first + 1:,} to {last + 1:,}: the program made {steps}."
+    elif last == training.steps:
+        yield f"After training: heads after the last of {steps}."
     elif last:
         yield f"During training: heads after {last:,} of {steps}."
     else:
-        yield f"Before training: heads before the first of {steps} (--calls last)."
+        yield f"Heads before the first of {steps}; --calls last has later ones."
 
 
 def alike_modules(modules: Records[RecordedModule]) -> list[list[RecordedModule]]:

@@ -80,7 +80,7 @@ def opening(report: Report, display: Display) -> Iterator[Paragraph]:
         return
     width = display.width or 0
     room = width - cell_len(f"{report.experiment}: ")
-    texts = [text_of(report, "sentence"), text_of(report, "context")]
+    texts = [text_of(report, "sentence", most=None), text_of(report, "context", most=None)]
     if texts[1]:
         room = (room - len(ARROW)) // 2
     texts = [shortened(text, max(room, 1)) for text in texts if text]

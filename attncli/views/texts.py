@@ -345,8 +345,8 @@ MOST_OF_TOKENS = 60
 """Cells of a heading for tokens that stand for a text nobody gave."""
 
 
-def text_of(report: Report, key: str) -> str:
-    """The `sentence` or `context` as it was given, else its tokens."""
+def text_of(report: Report, key: str, most: int | None = MOST_OF_TOKENS) -> str:
+    """The `sentence` or `context` as it was given, else its tokens in at most that many cells."""
     spec = report.spec
     names = [picture.name for picture in report.pictures] if key == "sentence" else []
     if key == "sentence" and report.picture_maps is not None:
@@ -370,7 +370,7 @@ def text_of(report: Report, key: str) -> str:
     text = spec.get(key)
     if text and isinstance(text, str):
         return plain_text(" ".join(text.split()))
-    return shortened(plain_text(" ".join(" ".join(tokens).split())), MOST_OF_TOKENS)
+    return shortened(plain_text(" ".join(" ".join(tokens).split())), most)
 
 
 def _settings(report: Report, without: str = "") -> list[str]:

@@ -172,7 +172,11 @@ for _ in range(7):
 @pytest.mark.parametrize(
     ("calls", "line", "steps"),
     [
-        ("1", "Before training: heads before the first of 7 training steps (--calls last).", (0, 0, 7)),
+        (
+            "1",
+            "Heads before the first of 7 training steps; --calls last has later ones.",
+            (0, 0, 7),
+        ),
         ("last", "During training: heads after 6 of 7 training steps.", (6, 6, 7)),
         ("all", "Means over calls from step 1 to 7", (0, 6, 7)),
     ],
@@ -186,6 +190,12 @@ def test_a_program_that_trains_is_counted_whole_and_its_step_is_named(
     assert (training["before_first"], training["before_last"], training["steps"]) == steps
     shown = attn(["show", str(tmp_path / "run.json")]).out.splitlines()
     assert shown[1].startswith(line)
+
+
+def test_a_call_after_the_last_step_is_of_the_trained_model(tmp_path: Path) -> None:
+    evaluated = f"{TRAINING}with torch.no_grad():\n    model(x, x, x)\n"
+    shown = record(tmp_path, evaluated, "--calls", "last").stderr.decode()
+    assert "\nAfter training: heads after the last of 7 training steps.\n" in shown
 
 
 def test_the_two_dashes_may_be_left_out(tmp_path: Path) -> None:
