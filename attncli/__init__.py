@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from attncli.measure.differences import changed_heads, head_differences
     from attncli.measure.own_tensors import attention_statistics
     from attncli.models.picture_reading import read_picture
-    from attncli.models.pretrained import read_probe, read_text
+    from attncli.models.pretrained import read_text
+    from attncli.models.probes import read_probe
     from attncli.models.sound_reading import read_sound
     from attncli.models.words import words_of_characters
     from attncli.opened import NotebookModel, open_model
@@ -123,7 +124,7 @@ _OF_MODELS = {
     **dict.fromkeys(("NotebookModel", "open_model"), "opened"),
     "read_picture": "models.picture_reading",
     "read_sound": "models.sound_reading",
-    "read_probe": "models.pretrained",
+    "read_probe": "models.probes",
     "read_text": "models.pretrained",
     "words_of_characters": "models.words",
 }

@@ -26,7 +26,8 @@ from transformers.utils import logging
 
 from attncli.commands.ablate import AblateSpec
 from attncli.models.loading import kept_pretrained
-from attncli.models.pretrained import Pretrained, repeated_probe
+from attncli.models.pretrained import Pretrained
+from attncli.models.probes import repeated_probe
 from attncli.records.effects import HeadEffects
 from attncli.report import Report
 from attncli.runs.runner import Session

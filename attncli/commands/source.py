@@ -283,7 +283,7 @@ def read(spec: SourceSpec, texts: Texts, pretrained: "Pretrained", generator: An
     from attncli.models.encoders import is_encoder, read_for_encoder
     from attncli.models.picture_reading import read_picture
     from attncli.models.picture_sources import picture_cells
-    from attncli.models.pretrained import read_probe
+    from attncli.models.probes import read_probe
     from attncli.models.source_texts import read_sourced
 
     if spec.find_heads:

@@ -57,9 +57,9 @@ from attncli.models.pretrained import (
     Pretrained,
     Reading,
     attention_between_words,
-    shorter_probe,
     texts_of_stack,
 )
+from attncli.models.probes import shorter_probe
 from attncli.models.side_by_side import of_this_run
 from attncli.models.text_files import ManyTexts, TextLine
 from attncli.models.token_names import check_tokens_named, positions_named

@@ -416,7 +416,12 @@ def answer_sources(
         answer=pretrained.text_of(answer.ids),
         ids=answer.ids,
         weights=of_tokens_on.float().numpy(force=True),
-        notes=(*answer.notes, *replay.way.notes(), *source_notes(reading.sourced)),
+        notes=(
+            *answer.notes,
+            *replay.way.notes(),
+            *source_notes(reading.sourced),
+            *reading.left_out_notes(),
+        ),
     )
 
 

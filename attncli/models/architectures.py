@@ -397,3 +397,12 @@ def named_layers(layers: Sequence[int]) -> str:
             runs.append([layer])
     names = (f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
     return f"layer{'s' if len({*layers}) > 1 else ''} {', '.join(names)}"
+
+
+def decoder_start(*configs: object) -> int | None:
+    """The token that a decoder reads first: the first setting that gives one.
+
+    Often only one of a model's config and its generation config (generation_config.json) does.
+    """
+    starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
+    return next((start for start in starts if start is not None), None)

@@ -193,7 +193,8 @@ TOLERATED_STEPS = 8
 """The same in steps of the model's dtype, where these are more: bfloat16 rounds to 2^-7."""
 
 EAGER_NOTE = (
-    "This architecture gives its weights as dense matrices only: memory grows with the square of the tokens."
+    "Weights are those of the model's eager attention, as dense matrices: memory grows with the square of "
+    "the tokens."
 )
 NOT_COMPARED = "Not compared with the model's own eager attention"
 NOT_CHANGED = "computes its attention itself: no head of it can be changed"

@@ -385,6 +385,7 @@ class LabelledReader:
         is_chat = "instruction" in prompt and bool(self.pretrained.tokenizer.chat_template)
         sourced = self._in_chat(prompt) if is_chat else _joined(prompt)
         ids, spans = encoded_sources(self.pretrained, sourced)
+        unknown = self.pretrained.unknown_words(sourced.text, ids, spans)
         start = next(source.start for source in sourced.sources if source.name == "text")
         passages = [
             *((source.name, source.start, source.end) for source in sourced.sources),
@@ -406,11 +407,14 @@ class LabelledReader:
             answer = self.pretrained.encoded(parts["answer"], add_special_tokens=False)["input_ids"]
             if not answer:
                 raise UserError(f"texts: answer: {NO_TEXT}")
+            unknown += self.pretrained.unknown_words(parts["answer"], answer, add_special_tokens=False)
         most = self.pretrained.most_tokens()
         if most is not None and len(ids) + len(answer) > most:
             got = len(ids) + len(answer)
             raise UserError(f"texts: must be at most {most} tokens for {self.pretrained.name} (got {got})")
-        read = ModelText(self.pretrained.labels([*ids, *answer]), torch.tensor([*ids, *answer]))
+        read = ModelText(
+            self.pretrained.labels([*ids, *answer]), torch.tensor([*ids, *answer]), unknown=unknown
+        )
         return PartedReading(read, places=places, context_end=last + 1, num_answer=len(answer))
 
     def _in_chat(self, parts: Mapping[str, str]) -> SourcedText:

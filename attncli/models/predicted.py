@@ -278,7 +278,9 @@ def read_judged(
     else:
         encoded = pretrained.encoded(text, truncation=False, return_offsets_mapping=needle is not None)
         ids = encoded["input_ids"]
-        read = ModelText(pretrained.labels(ids), torch.tensor(ids), spans=encoded.get("offset_mapping"))
+        spans = encoded.get("offset_mapping")
+        unknown = pretrained.unknown_words(text, ids, spans)
+        read = ModelText(pretrained.labels(ids), torch.tensor(ids), spans=spans, unknown=unknown)
     judged = judged_reading(Reading(read), pretrained, key=key)
     if needle is None:
         return judged

@@ -1,9 +1,8 @@
 """A pretrained model and its tokenizer: reading text, its tokens and words, the head that predicts."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,18 +11,20 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
-from attncli.arguments import Size, by, checked, shown
+from attncli.arguments import by, checked, shown
 from attncli.core.process import ALONE
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.rows import merged_into_words
-from attncli.errors import UserError, reason_of
+from attncli.errors import UserError
 from attncli.models.architectures import (
     BLANKS,
+    PIXELS,
     POSITIONS,
     SOUNDS,
     TOWERS,
     Predicts,
     arguments_of,
+    decoder_start,
     has_two_stacks,
     hears_alone,
     layers_without_softmax,
@@ -31,11 +32,12 @@ from attncli.models.architectures import (
     sees_alone,
     unshown_layers,
 )
-from attncli.models.folder import IDS_INSTEAD, panics_in_one_line, read_config
+from attncli.models.encoding import check_encoded, tokenizer_errors, unknown_tokens, unknown_words
+from attncli.models.folder import IDS_INSTEAD, read_config
 from attncli.models.layers import CapturedLayer, ProcessedInputs
 from attncli.models.text_files import TokenIds, text_or_ids
 from attncli.models.token_places import HeardSound, PictureTokens
-from attncli.models.words import Words, WordsOfCharacters, words_of
+from attncli.models.words import Spans, UnknownWord, Words, WordsOfCharacters, unknown_notes, words_of
 
 FIRST_WORD_ID = 2**32
 """Above all ids of a vocabulary."""
@@ -57,7 +59,7 @@ class ModelText:
     first where its tokenizer cuts there. `words` are the words of the tokens and `spans` the characters
     of each token, where requested; where `is_merged` the tokens are words already, where `is_labelled` labels
     that came with the ids. `seen` says where tokens lie on pictures, `heard` where in a sound; each of those
-    has its own id.
+    has its own id. `unknown` are the words that the vocabulary lacks.
     """
 
     tokens: tuple[str, ...]
@@ -67,9 +69,10 @@ class ModelText:
     is_merged: bool = False
     is_labelled: bool = False
     left_out_side: Literal["first", "last"] = "last"
-    spans: Sequence[tuple[int, int]] | None = None
+    spans: Spans | None = None
     seen: PictureTokens | None = None
     heard: HeardSound | None = None
+    unknown: tuple[UnknownWord, ...] = ()
 
     def in_words(self) -> "ModelText":
         """The text with words in the place of tokens, where they are wanted.
@@ -135,15 +138,23 @@ class Reading:
         context = None if self.context is None else self.context.in_words()
         return Reading(self.text.in_words(), context, repeat=self.repeat, inputs=self.inputs, part=self.part)
 
+    @property
+    def unknown(self) -> tuple[UnknownWord, ...]:
+        """The words of the text and of the context that the vocabulary lacks."""
+        return self.text.unknown + (() if self.context is None else self.context.unknown)
+
     def left_out_notes(self) -> list[str]:
-        """What was cut off, where anything was, and what became of pictures and sound."""
+        """What was cut off, words that the vocabulary lacks, and what became of pictures and sound."""
         texts = {"text": self.text, "context": None if self.context is self.text else self.context}
         return [
             f"Of the {name} the {text.left_out_side} {text.left_out} tokens are left out: "
             f"the model reads {len(text.ids)}."
             for name, text in texts.items()
             if text is not None and text.left_out
-        ] + [note for read in (self.seen, self.heard) if read is not None for note in read.notes]
+        ] + [
+            *unknown_notes(self.unknown),
+            *(note for read in (self.seen, self.heard) if read is not None for note in read.notes),
+        ]
 
 
 @dataclass(frozen=True)
@@ -244,7 +255,7 @@ class Pretrained:
         """How the vocabulary writes a blank: byte-level (`Ġ`), metaspace (`▁`) or not at all."""
         if self.own_tokenizer is None:
             return None
-        with self._tokenizer_errors():
+        with tokenizer_errors(self.name):
             written = "".join(self.tokenizer.tokenize("a b"))
         return next((name for mark, name in BLANKS.items() if mark in written), None)
 
@@ -259,8 +270,9 @@ class Pretrained:
             roles = (given.get(f"{role}_token_id") for role in ROLES)
             ids = (each for role in roles for each in (role if isinstance(role, list) else [role]))
             return frozenset(each for each in ids if type(each) is int and each >= 0)
-        added = self.tokenizer.added_tokens_decoder.items()
-        return frozenset((*self.tokenizer.all_special_ids, *(i for i, token in added if token.special)))
+        with tokenizer_errors(self.name):
+            added = self.tokenizer.added_tokens_decoder.items()
+            return frozenset((*self.tokenizer.all_special_ids, *(i for i, token in added if token.special)))
 
     def _given_settings(self) -> Mapping[str, Any]:
         """The settings of the model's config.json; of a loaded model those that are no defaults."""
@@ -305,12 +317,13 @@ class Pretrained:
         if words is not None and not self.tokenizer.is_fast:
             message = "does not say where its tokens stand in the text: leave `words` out"
             raise UserError(f"words: the tokenizer of {self.name} {message}")
-        options = {
+        options: dict[str, Any] = {
             "padding": False,
+            "truncation": False,
             "return_offsets_mapping": words is not None or with_spans,
             "add_special_tokens": not is_whole,
         }
-        encoded = self.encoded(text, truncation=False, **options)
+        encoded = self.encoded(text, **options)
         ids = encoded["input_ids"]
         if not ids:
             raise UserError(f"{key}: the tokenizer of {self.name} finds no tokens in it")
@@ -319,7 +332,8 @@ class Pretrained:
             count, key, truncate=None if is_whole and not truncate else truncate, num_new=num_new
         )
         if most is not None:
-            encoded = self.encoded(text, truncation=True, max_length=most, **options)
+            options |= {"truncation": True, "max_length": most}
+            encoded = self.encoded(text, **options)
             ids = encoded["input_ids"]
         tokens, special = self.labels(ids), self.special_ids - self.unknown_ids
         words_read = None
@@ -327,7 +341,13 @@ class Pretrained:
             words_read = words_of(text, words(text), tokens, ids, encoded["offset_mapping"], special)
         spans = encoded["offset_mapping"] if with_spans else None
         return ModelText(
-            tokens, torch.tensor(ids), count - len(ids), words_read, left_out_side=self._cut_side, spans=spans
+            tokens,
+            torch.tensor(ids),
+            count - len(ids),
+            words_read,
+            left_out_side=self._cut_side,
+            spans=spans,
+            unknown=self.unknown_words(text, ids, **options),
         )
 
     @property
@@ -381,8 +401,7 @@ class Pretrained:
 
     def _check_ids(self, given: TokenIds, key: str) -> None:
         """Raise UserError for an id that the model has no vector for, and for padding at either end."""
-        embedding = self.model.get_input_embeddings()
-        most = getattr(embedding, "num_embeddings", None) or self.model.config.get_text_config().vocab_size
+        most = self._num_ids or self.model.config.get_text_config().vocab_size
         place, largest = max(enumerate(given.ids), key=lambda numbered: numbered[1])
         if largest >= most:
             raise UserError(
@@ -416,17 +435,35 @@ class Pretrained:
         if isinstance(text, TokenIds):
             raise UserError("text: must be text here (got token ids)")
         tokenizer = self.tokenizer
-        with self._tokenizer_errors():
+        with tokenizer_errors(self.name):
             read: BatchEncoding = tokenizer(text, **options)
+        pair = options.get("text_pair")
+        # Marks of pictures and sound may have numbers above all tokens.
+        reads_more = not arguments_of(self.model).isdisjoint((*PIXELS, *SOUNDS))
+        num_ids = None if reads_more else self._num_ids
+        check_encoded(read, [text] if pair is None else [text, pair], self.name, num_ids=num_ids)
         return read
 
-    @contextmanager
-    def _tokenizer_errors(self) -> Iterator[None]:
-        try:
-            with panics_in_one_line():
-                yield
-        except Exception as error:  # a damaged tokenizer may fail in any way; the reason is given in one line
-            raise UserError(f"model: the tokenizer of {self.name} fails: {reason_of(error)}") from None
+    def unknown_words(
+        self, text: str, ids: Sequence[int], spans: Spans | None = None, **options: Any
+    ) -> tuple[UnknownWord, ...]:
+        """The words of a text that became an unknown token, by the characters of each token where known."""
+        if self._unknown_tokens.keys().isdisjoint(ids):
+            return ()
+        if spans is None and self.tokenizer.is_fast:
+            spans = self.encoded(text, **(options | {"return_offsets_mapping": True}))["offset_mapping"]
+        encode = partial(self.encoded, add_special_tokens=False)
+        return unknown_words(text, ids, self._unknown_tokens, spans, encode)
+
+    @cached_property
+    def _unknown_tokens(self) -> dict[int, str]:
+        with tokenizer_errors(self.name):
+            return unknown_tokens(self.tokenizer)
+
+    @property
+    def _num_ids(self) -> int | None:
+        """How many tokens the model has vectors for; None where it does not look them up by number."""
+        return getattr(self.model.get_input_embeddings(), "num_embeddings", None)
 
     def labels(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Each token as the vocabulary has it; its number in brackets where a model has more of them.
@@ -436,7 +473,8 @@ class Pretrained:
         if self.own_tokenizer is None:
             return tuple(map(str, ids))
         # transformers' types know of no token without a name.
-        names: Any = self.tokenizer.convert_ids_to_tokens([*ids])
+        with tokenizer_errors(self.name):
+            names: Any = self.tokenizer.convert_ids_to_tokens([*ids])
         return tuple(f"[{i}]" if name is None else name for i, name in zip(ids, names, strict=True))
 
     def text_of(self, ids: Sequence[int], *, with_special: bool = False) -> str:
@@ -565,37 +603,6 @@ def _part(pretrained: Pretrained, does: Callable[[PreTrainedModel], bool]) -> Pr
     return None
 
 
-def decoder_start(*configs: object) -> int | None:
-    """The token that a decoder reads first: the first setting that gives one.
-
-    Often only one of a model's config and its generation config (generation_config.json) does.
-    """
-    starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
-    return next((start for start in starts if start is not None), None)
-
-
-def repeated_probe(pretrained: Pretrained, length: int, generator: torch.Generator) -> ModelText:
-    """[BOS] + r + r, with r `length` distinct random tokens that are not special.
-
-    A head that looks at what came after the earlier copy of a token, an induction head, shows on the second r
-    (Elhage et al. 2021, A mathematical framework for transformer circuits; Olsson et al. 2022,
-    2209.11895). Without a BOS or CLS token it is r + r.
-    """
-    pretrained.check_reads_text()
-    tokenizer = pretrained.tokenizer
-    size = min(len(tokenizer), pretrained.model.config.get_text_config().vocab_size)
-    usable = torch.tensor([i for i in range(size) if i not in pretrained.special_ids])
-    if length > len(usable):
-        raise UserError(f"num_tokens: must be at most {len(usable)} for {pretrained.name} (got {length})")
-    random = usable[torch.randperm(len(usable), generator=generator)[:length]].tolist()
-    start = next((i for i in (tokenizer.bos_token_id, tokenizer.cls_token_id) if i is not None), None)
-    ids = [*([] if start is None else [start]), *random, *random]
-    most = pretrained.most_tokens()
-    if most is not None and len(ids) > most:
-        raise UserError(f"num_tokens: must be at most {(most - 1) // 2} for {pretrained.name} (got {length})")
-    return ModelText(pretrained.labels(ids), torch.tensor(ids))
-
-
 def _opened(value: Any) -> Any:
     if not isinstance(value, Pretrained):
         raise ValueError(f"must be what open_model gives (got {shown(value)})")
@@ -651,29 +658,6 @@ def check_made_for(pretrained: Pretrained, reading: Reading, key: str) -> Readin
         ):
             raise UserError(f"{key}: was read by another model: {pretrained.name} has {vocabulary} tokens")
     return reading
-
-
-@checked
-def read_probe(pretrained: OpenedModel, num_tokens: Size, generator: torch.Generator) -> Reading:
-    """[BOS] + r + r with `num_tokens` random tokens r, on which induction heads show."""
-    probe = repeated_probe(pretrained, num_tokens, generator)
-    return Reading(probe, probe if pretrained.has_decoder else None, repeat=num_tokens)
-
-
-def shorter_probe(reading: Reading) -> Reading:
-    """[BOS] + s + s, with s the first two thirds or so of the tokens r of a probe: copies less far apart.
-
-    `repeat` is None: it is no probe to be judged by another one.
-    """
-    assert reading.repeat is not None
-    texts: list[ModelText] = []
-    for text in (reading.text, reading.context):
-        if text is not None:
-            start = len(text.ids) - 2 * reading.repeat
-            end = start + reading.repeat - max(1, reading.repeat // 3)
-            places = [*range(start), *range(start, end), *range(start, end)]
-            texts.append(ModelText(tuple(text.tokens[place] for place in places), text.ids[places]))
-    return Reading(*texts, part=reading.part)
 
 
 def texts_of_stack(reading: Reading, stack: str) -> tuple[ModelText, ModelText]:

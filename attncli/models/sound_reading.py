@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from attncli.arguments import FilePath, checked
 from attncli.core.process import quiet_warnings
 from attncli.errors import NO_TEXT, UserError, reason_of
-from attncli.models.architectures import BLOCK, SOUNDS, arguments_of, decoder_name
+from attncli.models.architectures import BLOCK, SOUNDS, arguments_of, decoder_name, decoder_start
 from attncli.models.capture import model_errors, unchanged, with_eager_attention
 from attncli.models.in_turn import random_numbers_kept
 from attncli.models.layers import CannotShow, StopCapture
@@ -31,7 +31,6 @@ from attncli.models.pretrained import (
     OpenedModel,
     Pretrained,
     Reading,
-    decoder_start,
     part_that_hears,
 )
 from attncli.models.sound_files import (

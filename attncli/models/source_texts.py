@@ -365,10 +365,11 @@ def read_sourced(
         beside = f" beside {num_new + 1} new ones" if num_new else ""
         must = f"must be at most {most - num_new} tokens for {pretrained.name}{beside} (got {len(ids)}"
         raise UserError(f"{key}: the prompt {must}; the longest source is {longest}, {max(counts)})")
-    read = ModelText(pretrained.labels(ids), torch.tensor(ids), spans=spans)
+    unknown = pretrained.unknown_words(sourced.text, ids, spans)
+    read = ModelText(pretrained.labels(ids), torch.tensor(ids), spans=spans, unknown=unknown)
     if not pretrained.has_decoder:
         return SourcedReading(read, sourced=sourced, places=places)
-    nothing = replace(read, tokens=(), ids=read.ids[:0], spans=None)
+    nothing = replace(read, tokens=(), ids=read.ids[:0], spans=None, unknown=())
     return SourcedReading(nothing, read, sourced=sourced, places=places)
 
 

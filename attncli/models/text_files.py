@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import TextIOWrapper
 from itertools import count, islice
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVa
 from attncli.arguments import is_list, listed, shown
 from attncli.errors import MOST_LINES, NO_TEXT, UserError, hints_for_first_lines, nearest
 from attncli.files import MEBIBYTE, PIPE_BYTES, line_of, open_file, stdin_bytes, too_large
+from attncli.models.words import UnknownWords
 from attncli.plain_text import binary_kind, counted, parsed_json
 
 if TYPE_CHECKING:  # a plan counts texts without torch
@@ -98,27 +99,6 @@ def text_or_ids(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"must be text (got {shown(value)})")
     return value
-
-
-def ids_in_file(name: str, text: str) -> TokenIds | None:
-    """The token ids that a file of JSON holds in place of a text; None for one that holds a text.
-
-    Raises ValueError for what is no token id, and for several texts.
-    """
-    if Path(name).suffix.lower() not in JSON_SUFFIXES:
-        return None
-    first_line = text.strip().partition("\n")[0]
-    for part in (text, first_line):
-        try:
-            given = parsed_json(part)
-        except ValueError:
-            continue
-        if not isinstance(given, dict) or IDS not in given:
-            return None
-        if part is not text:
-            raise ValueError("holds several lines of token ids: give many texts by `texts`")
-        return TokenIds.of({key: value for key, value in given.items() if key not in ("id", "group")})
-    return None
 
 
 class LineFile:
@@ -664,6 +644,7 @@ class ManyTexts(Generic[TextRead]):
     num_cut: int = 0
     num_left_out: int = 0
     first_left_out: str = ""
+    unknown: UnknownWords = field(default_factory=UnknownWords)
 
     def batches(self) -> "Iterator[list[tuple[TextRead, Reading]]]":
         """Every text once with its reading. Raises UserError where one is invalid or none could be read."""
@@ -674,6 +655,7 @@ class ManyTexts(Generic[TextRead]):
             self.num_read += len(batch)
             self.num_tokens += sum(len(reading.text.ids) for _, reading in batch)
             self.num_cut += sum(reading.text.left_out > 0 for _, reading in batch)
+            self.unknown.add(reading.unknown for _, reading in batch)
             yield [(text, reading) for (_, text), reading in batch]
             if self.progress is not None:
                 self.progress((self.num_read + self.num_left_out) / count)
@@ -693,7 +675,7 @@ class ManyTexts(Generic[TextRead]):
             notes.append(f"{self._counted(self.num_cut)} cut to what the model reads.")
         if self.num_left_out:
             notes.append(f"{self._counted(self.num_left_out)} left out: {self.first_left_out}.")
-        return notes
+        return [*notes, *self.unknown.notes()]
 
     def _counted(self, count: int) -> str:
         kind = KINDS_OF_FILES[self.key].name if self.key in KINDS_OF_FILES else "text"

@@ -1,7 +1,7 @@
 """The words of a text, and which tokens of a model make each of them."""
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from unicodedata import category
 
 from attncli.arguments import checked
@@ -9,6 +9,13 @@ from attncli.arguments import checked
 JOINING = frozenset("'\N{RIGHT SINGLE QUOTATION MARK}-_")
 """Marks inside words, between two letters: don't, well-known."""
 JOINING_DIGITS = frozenset(".,")
+MOST_UNKNOWN, MOST_CHARACTERS = 5, 24
+"""Unknown words that a note names, and characters of each."""
+
+Spans = Sequence[tuple[int, int]]
+"""The characters of each token: where they begin and end."""
+UnknownWord = tuple[str, str]
+"""A word of a text that a vocabulary lacks, and the token that is read in its place."""
 
 
 @dataclass(frozen=True)
@@ -110,3 +117,34 @@ def _has_more(of_character: Sequence[int], start: int, stop: int) -> bool:
     """Whether the first or the last word of these characters has others."""
     first, last = of_character[start], of_character[stop - 1]
     return (start > 0 and of_character[start - 1] == first) or of_character[stop] == last
+
+
+def unknown_notes(words: Iterable[UnknownWord], subject: str = "The text has") -> list[str]:
+    """A sentence that names the words read as an unknown token; none without any."""
+    known = dict(words)
+    if not known:
+        return []
+    shown = [word if len(word) <= MOST_CHARACTERS else f"{word[:MOST_CHARACTERS]}…" for word in known]
+    more = f" and {len(shown) - MOST_UNKNOWN:,} more" if len(shown) > MOST_UNKNOWN else ""
+    listed, tokens = ", ".join(map(repr, shown[:MOST_UNKNOWN])), " or ".join(dict.fromkeys(known.values()))
+    what = "a word that is" if len(known) == 1 else "words that are"
+    return [f"{subject} {what} not in the model's vocabulary, read as {tokens}: {listed}{more}."]
+
+
+@dataclass
+class UnknownWords:
+    """The words of many texts that a vocabulary lacks, and how many texts have any."""
+
+    num_texts: int = 0
+    words: dict[str, str] = field(default_factory=dict)
+
+    def add(self, texts: Iterable[Collection[UnknownWord]]) -> None:
+        """Count the unknown words of these texts."""
+        for words in filter(None, texts):
+            self.num_texts += 1
+            self.words |= words
+
+    def notes(self) -> list[str]:
+        """How many texts have such words, and the first of these."""
+        have = "1 text has" if self.num_texts == 1 else f"{self.num_texts:,} texts have"
+        return unknown_notes(self.words.items(), have)

@@ -36,7 +36,7 @@ from attncli.core.engines import FusedAttention
 from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError, reason_of
-from attncli.models.architectures import ROTATIONS_BY_LENGTH, WEIGHTS
+from attncli.models.architectures import ROTATIONS_BY_LENGTH, WEIGHTS, decoder_start
 from attncli.models.capture import (
     Way,
     fault_of,
@@ -50,7 +50,7 @@ from attncli.models.capture import (
 from attncli.models.child import made_in_child
 from attncli.models.in_turn import random_numbers_kept
 from attncli.models.layers import CannotShow, CapturedLayer, Numbering, ProcessedInputs, handing_over
-from attncli.models.pretrained import Pretrained, decoder_start
+from attncli.models.pretrained import Pretrained
 
 LONG_CHUNK = 512
 """Tokens of a long prompt at a time: what its layers compute then takes a few MB."""

@@ -146,7 +146,8 @@ def read_survey_text(
     words: bool = False,
 ) -> "Reading":
     """The text of the settings, or the probe; with a decoder the text for the encoder, too."""
-    from attncli.models.pretrained import read_probe, read_text
+    from attncli.models.pretrained import read_text
+    from attncli.models.probes import read_probe
     from attncli.models.words import words_of_characters
 
     if spec.probe:

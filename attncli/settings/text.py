@@ -11,8 +11,8 @@ from attncli.arguments import NonBlankText
 from attncli.core.names import occurrences_among, the_one_position, token_positions
 from attncli.errors import NO_TEXT, UserError, nearest
 from attncli.files import MEBIBYTE, TEXT_BYTES, line_of, open_file, read_whole
-from attncli.models.text_files import TokenIds, ids_in_file
-from attncli.plain_text import binary_kind
+from attncli.models.text_files import IDS, JSON_SUFFIXES, TokenIds
+from attncli.plain_text import binary_kind, parsed_json
 from attncli.settings.fields import Contradictions, Everyday, Size, Spec, TextSource, contradiction
 
 if TYPE_CHECKING:  # help and usage errors do without it
@@ -458,3 +458,24 @@ def read_texts(spec: Spec) -> Texts:
     if not uses_vector_file(spec) or texts.text is not None:
         return texts
     return with_vectors(spec, texts, find_vectors(spec, (*texts.tokens, *texts.context_tokens)))
+
+
+def ids_in_file(name: str, text: str) -> TokenIds | None:
+    """The token ids that a file of JSON holds in place of a text; None for one that holds a text.
+
+    Raises ValueError for what is no token id, and for several texts.
+    """
+    if Path(name).suffix.lower() not in JSON_SUFFIXES:
+        return None
+    first_line = text.strip().partition("\n")[0]
+    for part in (text, first_line):
+        try:
+            given = parsed_json(part)
+        except ValueError:
+            continue
+        if not isinstance(given, dict) or IDS not in given:
+            return None
+        if part is not text:
+            raise ValueError("holds several lines of token ids: give many texts by `texts`")
+        return TokenIds.of({key: value for key, value in given.items() if key not in ("id", "group")})
+    return None

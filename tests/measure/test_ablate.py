@@ -26,7 +26,8 @@ import attncli
 from attncli.core.names import RemovalMethod
 from attncli.models.loading import kept_pretrained
 from attncli.models.predicted import predicted_reading
-from attncli.models.pretrained import read_text, repeated_probe
+from attncli.models.pretrained import read_text
+from attncli.models.probes import repeated_probe
 from attncli.report import Report
 from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn

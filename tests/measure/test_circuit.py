@@ -18,7 +18,8 @@ from attncli.measure.scores import ScoreRow, score_parts
 from attncli.measure.why import attribution
 from attncli.models.capture import with_eager_attention
 from attncli.models.loading import in_use, open_model
-from attncli.models.pretrained import Pretrained, Reading, read_probe, read_text
+from attncli.models.pretrained import Pretrained, Reading, read_text
+from attncli.models.probes import read_probe
 from attncli.records.circuit import Compositions, HeadEdges
 from tests.measure.test_scores import LENS, OTHERS, SHIPPED, TOKENS, eager_weights, reading, tiny
 from tools.tiny_architectures import GROUPED, HIDDEN, SEQ2SEQ, USUAL

@@ -26,7 +26,8 @@ from attncli.measure.sources import Removals, given_answer, lasso_effects, sourc
 from attncli.measure.token_flow import AnswerRun
 from attncli.models.loading import in_use, kept_pretrained, open_model
 from attncli.models.predicted import read_judged
-from attncli.models.pretrained import Pretrained, read_probe
+from attncli.models.pretrained import Pretrained
+from attncli.models.probes import read_probe
 from attncli.models.replay import Replay
 from attncli.models.source_texts import SourcedReading, read_sourced, split_text
 from benchmarks.source import contexts

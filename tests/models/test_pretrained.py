@@ -1,13 +1,19 @@
 """What a model reads: its tokens as they are, never padded or cut."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tokenizers.models
 import torch
+from tokenizers import Tokenizer, pre_tokenizers
+from transformers import AutoModel, BatchEncoding, GPT2Config, PreTrainedTokenizerFast
 
+import attncli
 from attncli.errors import UserError
 from attncli.models.loading import kept_pretrained, load_pretrained
-from attncli.models.pretrained import Pretrained, repeated_probe
+from attncli.models.pretrained import Pretrained, read_text
+from attncli.models.probes import repeated_probe
 from tests.model_folders import save_model
 
 
@@ -74,3 +80,104 @@ def test_the_model_of_the_last_run_is_kept_until_its_files_change(tmp_path: Path
     (one / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError, match="is not a safetensors file, or is cut off"):
         kept(one)
+
+
+WORD_LEVEL = {"<pad>": 0, "<unk>": 1, "the": 2, "cat": 3}
+PIECES = [("<pad>", 0.0), ("<unk>", 0.0), ("▁the", -1.0), ("▁cat", -1.0), ("▁", -2.0)]
+BYTES = [(f"<0x{byte:02X}>", -9.0) for byte in range(256)]
+TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
+    "word level": lambda: Tokenizer(tokenizers.models.WordLevel(WORD_LEVEL, unk_token="<unk>")),
+    "WordPiece": lambda: Tokenizer(tokenizers.models.WordPiece(WORD_LEVEL, unk_token="<unk>")),
+    "Unigram": lambda: Tokenizer(tokenizers.models.Unigram(PIECES, unk_id=1)),
+    "bytes": lambda: Tokenizer(tokenizers.models.Unigram([*PIECES, *BYTES], unk_id=1, byte_fallback=True)),
+}
+
+
+def with_tokenizer(folder: Path, kind: str, *, unk_token: str | None = None) -> Pretrained:
+    """A model whose tokenizer knows two words."""
+    made, is_unigram = TOKENIZERS[kind](), kind in ("Unigram", "bytes")
+    made.pre_tokenizer = pre_tokenizers.Metaspace() if is_unigram else pre_tokenizers.WhitespaceSplit()
+    given = {} if unk_token is None else {"unk_token": unk_token}
+    model = AutoModel.from_config(GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=300))
+    model.save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", **given).save_pretrained(folder)
+    return load(folder)
+
+
+@pytest.mark.parametrize("unk_token", ["<unk>", None])
+@pytest.mark.parametrize("kind", ["word level", "WordPiece", "Unigram"])
+def test_words_that_the_vocabulary_lacks_are_named(tmp_path: Path, kind: str, unk_token: str | None) -> None:
+    pretrained = with_tokenizer(tmp_path, kind, unk_token=unk_token)
+    (note,) = read_text(pretrained, "the zebra cat \u202eמ zebra").left_out_notes()
+    has = "The text has words that are not in the model's vocabulary, read as <unk>: "
+    assert note == f"{has}'zebra', '\\u202eמ'."
+    (note,) = read_text(pretrained, "the " + " ".join(f"w{i}" * 20 for i in range(7))).left_out_notes()
+    assert "'w0w0w0w0w0w0w0w0w0w0w0w0…', " in note and note.endswith(" and 2 more.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("bytes", "the zebra"), ("word level", "the <unk> cat"), ("Unigram", "the <unk> cat")]
+)
+def test_bytes_and_the_unknown_token_itself_are_not_unknown(tmp_path: Path, kind: str, text: str) -> None:
+    reading = read_text(with_tokenizer(tmp_path, kind, unk_token="<unk>"), text)
+    assert reading.left_out_notes() == []
+    assert ("<unk>" in reading.text.tokens) == (kind != "bytes")
+
+
+def test_unknown_words_of_a_tokenizer_without_places(tmp_path: Path) -> None:
+    pretrained = load(save_model(tmp_path, "BERT"))
+    without = type("Slow", (type(pretrained.tokenizer),), {"is_fast": False})
+    pretrained.tokenizer.__class__ = without
+    (note,) = read_text(pretrained, "the [UNK] zebra cat").left_out_notes()
+    assert note.endswith("has a word that is not in the model's vocabulary, read as [UNK]: 'zebra'.")
+
+
+def test_unknown_words_of_both_texts_and_of_many(tmp_path: Path) -> None:
+    pretrained = load(save_model(tmp_path, "BART"))
+    (note,) = read_text(pretrained, "the zebra", context="the lion").left_out_notes()
+    assert note.endswith("read as [UNK]: 'zebra', 'lion'.")
+    survey = attncli.survey_texts(pretrained, ["the cat", "the zebra", "the ox sat", "ox"])
+    (note,) = (note for note in survey.notes if "vocabulary" in note)
+    assert note.startswith("3 texts have words that are not in the model's vocabulary, read as [UNK]: ")
+    assert note.count("'ox'") == note.count("'zebra'") == 1
+
+
+ODD: dict[str, tuple[dict[str, object], str]] = {
+    "negative": ({"input_ids": [2, -1]}, "gives the token -1, but the model has the tokens 0 to 60"),
+    "too large": ({"input_ids": [2, 61]}, "gives the token 61, but the model has the tokens 0 to 60"),
+    "huge": ({"input_ids": [2, 2**70]}, "gives the token 1180591620717411303424"),
+    "numbers": ({"input_ids": [2, 1.5]}, r"must give a list of token ids \(got \[2, 1.5\]\)"),
+    "nothing": ({}, r"must give a list of token ids \(got None\)"),
+    "empty": ({"input_ids": [], "offset_mapping": []}, "finds no tokens in it"),
+    "no place": ({"offset_mapping": [(0, 3), None]}, r"must put token 1 at a place .*\(got None\)"),
+    "few places": ({"offset_mapping": [(0, 3)]}, "must say where each of 2 tokens stands"),
+    "beyond": ({"offset_mapping": [(0, 3), (4, 9)]}, r"from 0 on in a text of 7 characters \(got \(4, 9\)\)"),
+    "back": ({"offset_mapping": [(4, 7), (0, 3)]}, r"from 4 on in a text of 7 characters \(got \(0, 3\)\)"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_no_tokenizer_may_say_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    changed, message = ODD[name]
+    pretrained = load(save_model(tmp_path, "BERT"))
+    given = {"input_ids": [4, 5], "offset_mapping": [(0, 3), (4, 7)]} | changed
+    said = BatchEncoding({key: value for key, value in given.items() if changed or key != "input_ids"})
+    monkeypatch.setattr(type(pretrained.tokenizer), "__call__", lambda *_, **__: said)
+    with pytest.raises(UserError, match=message):
+        read_text(pretrained, "the cat", words=attncli.words_of_characters)
+
+
+@pytest.mark.parametrize("method", ["__call__", "convert_ids_to_tokens", "convert_tokens_to_ids"])
+def test_a_tokenizer_that_raises_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    pretrained = load(save_model(tmp_path, "BERT"))
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("<b>no\nway</b>")
+
+    monkeypatch.setattr(type(pretrained.tokenizer), method, fails)
+    with pytest.raises(UserError, match=f"model: the tokenizer of {tmp_path.name} fails: "):
+        read_text(pretrained, "the zebra")

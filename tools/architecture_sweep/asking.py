@@ -14,7 +14,7 @@ import numpy as np
 from attncli.cli import run
 
 INTERNAL = "internal error"
-DENSE_NOTE = "as dense matrices only"
+DENSE_NOTE = "as dense matrices"
 
 
 @dataclass(frozen=True)

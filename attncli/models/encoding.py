@@ -1,0 +1,93 @@
+"""A tokenizer's answer for a text, checked: ids, places, and the words that it has no token for."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tokenizers.models import Unigram
+from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+from attncli.errors import UserError, reason_of
+from attncli.models.folder import panics_in_one_line
+from attncli.models.words import Spans, UnknownWord
+
+IN_NO_VOCABULARY = "\U0010fffd"
+"""A private character, of which a Unigram model makes its unknown token: its file gives only the number."""
+
+
+@contextmanager
+def tokenizer_errors(name: str) -> Iterator[None]:
+    """A tokenizer's error as a UserError; a damaged one may fail in any way."""
+    try:
+        with panics_in_one_line():
+            yield
+    except Exception as error:
+        raise UserError(f"model: the tokenizer of {name} fails: {reason_of(error)}") from None
+
+
+def check_encoded(read: BatchEncoding, texts: Sequence[str], name: str, *, num_ids: int | None) -> None:
+    """Raise UserError unless ids are of the model and places are characters of the texts, in their order."""
+    ids: Any = read.get("input_ids")
+    if not isinstance(ids, list) or not all(type(each) is int for each in ids):
+        raise UserError(f"model: the tokenizer of {name} must give a list of token ids (got {ids!r:.60})")
+    most = num_ids if num_ids is not None else 2**63
+    if (wrong := next((each for each in ids if not 0 <= each < most), None)) is not None:
+        message = f"gives the token {wrong}, but the model has the tokens 0 to {most - 1}"
+        raise UserError(f"model: the tokenizer of {name} {message}")
+    if "offset_mapping" not in read:
+        return
+    spans: Any = read["offset_mapping"]
+    if not isinstance(spans, list) or len(spans) != len(ids):
+        message = f"must say where each of {len(ids)} tokens stands (got {spans!r:.60})"
+        raise UserError(f"model: the tokenizer of {name} {message}")
+    length, before = max(map(len, texts)), 0
+    for place, span in enumerate(spans):
+        if (
+            not isinstance(span, tuple | list)
+            or [type(each) for each in span] != [int, int]
+            or not 0 <= span[0] <= span[1] <= length
+            or (len(texts) == 1 and before > span[0] != span[1])
+        ):
+            must = f"from {before} on in a text of {length} characters"
+            message = f"must put token {place} at a place {must} (got {span!r:.60})"
+            raise UserError(f"model: the tokenizer of {name} {message}")
+        before = max(before, span[0])
+
+
+def unknown_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
+    """The tokens that stand for what a vocabulary lacks, by id: its settings' and its file's own."""
+    names = {tokenizer.unk_token}
+    if tokenizer.is_fast:
+        model: Any = tokenizer.backend_tokenizer.model
+        names.add(getattr(model, "unk_token", None))
+        if isinstance(model, Unigram):
+            with suppress(Exception):  # it has none
+                (found,) = model.tokenize(IN_NO_VOCABULARY)  # several are bytes
+                names.add(model.id_to_token(found.id))
+    ids: dict[Any, str] = {tokenizer.convert_tokens_to_ids(name): name for name in names if name}
+    return {number: name for number, name in ids.items() if number is not None}
+
+
+def unknown_words(
+    text: str,
+    ids: Sequence[int],
+    unknown: Mapping[int, str],
+    spans: Spans | None,
+    encode: Callable[[str], BatchEncoding],
+) -> tuple[UnknownWord, ...]:
+    """The words of a text that became an unknown token; not that token's name where the text has it.
+
+    Without the characters of its tokens `encode` is asked word by word.
+    """
+    names = [*unknown.values()]
+    if spans is not None:
+        read = [(text[start:end], each) for (start, end), each in zip(spans, ids, strict=True)]
+    else:
+        for name in names:
+            text = text.replace(name, " ")
+        read = [(word, each) for word in dict.fromkeys(text.split()) for each in encode(word)["input_ids"]]
+    return tuple(
+        (word.strip() or word, unknown[each])
+        for word, each in read
+        if each in unknown and word and word.strip() not in names
+    )
