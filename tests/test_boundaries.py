@@ -44,7 +44,7 @@ ARROWS = {
     "records": {"core", "errors", "plain_text"},
     "arguments": {"core", "errors"},
     "errors": {"systems"},
-    "files": {"systems"},
+    "files": {"plain_text", "systems"},
     "signals": set(),
     "systems": set(),
     "version": set(),
