@@ -8,6 +8,8 @@ if is_command_line():  # before all else, which takes a twentieth of a second
 from typing import TYPE_CHECKING, Any
 
 from attncli.core.runtime import limit_spinning, load_place
+from attncli.feature import switched_on
+from attncli.index import FEATURES, installed_features
 from attncli.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -17,12 +19,11 @@ if TYPE_CHECKING:
     from attncli.detectors import apply_detector, read_detector, separate
     from attncli.errors import UserError
     from attncli.explaining import compare_explanations, explanations, learned_head_weights
+    from attncli.index import *  # noqa: F403 - the functions of features
     from attncli.known_pairs import pair_table, pairs, relations
     from attncli.library import (
         ablate,
         answer_sources,
-        cache,
-        cache_policies,
         compositions,
         examples,
         generate,
@@ -62,8 +63,6 @@ __all__ = [
     "answer_sources",
     "apply_detector",
     "attention_statistics",
-    "cache",
-    "cache_policies",
     "changed_heads",
     "compare_explanations",
     "compositions",
@@ -101,11 +100,15 @@ __all__ = [
     "why",
     "words_of_characters",
 ]
+if not TYPE_CHECKING:
+    __all__ = sorted(
+        {*__all__, *(name for each in switched_on(FEATURES).values() for name in each.functions)}
+    )
 
 _OF_MODELS = {
     **dict.fromkeys(
         (
-            *("ablate", "answer_sources", "cache", "cache_policies", "compositions", "examples", "generate"),
+            *("ablate", "answer_sources", "compositions", "examples", "generate"),
             *("head_edges", "layers", "next_tokens", "retrieving_heads", "score_parts"),
             *("survey", "survey_texts", "text_differences", "why"),
         ),
@@ -149,14 +152,21 @@ limit_spinning()
 
 def __getattr__(name: str) -> Any:
     """A public name, imported when it is first asked for: `attn --help` needs none of them."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _OF_MODELS:
+    if name in _MODULES:
+        place, is_of_models = f"attncli.{_MODULES[name]}:{name}", name in _OF_MODELS
+    else:
+        having = () if name.startswith("_") else installed_features().values()
+        feature = next((each for each in having if name in each.functions), None)
+        if feature is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        place, is_of_models = feature.functions[name], "models" in feature.extras
+    if is_of_models:
         from attncli.models.folder import check_packages
 
         check_packages()
-    return load_place(f"attncli.{_MODULES[name]}:{name}")
+    return load_place(place)
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    of_features = (name for feature in installed_features().values() for name in feature.functions)
+    return [*dict.fromkeys([*__all__, *of_features]), "__version__"]

@@ -50,15 +50,23 @@ def activation_cache(
     that computes its attention itself (BLOOM, Falcon) has only patterns, with a RuntimeWarning. UserError for
     a model that cannot be shown, and for too little memory; MemoryError.
     """
+    found, missing = activations_and_missing(model, text, names)
+    if missing:
+        warnings.warn(f"attn: {missing}", RuntimeWarning, stacklevel=3)
+    return found
+
+
+def activations_and_missing(
+    model: Pretrained | str | PathLike[str], text: Any, names: ActivationNames
+) -> tuple[dict[str, Tensor], str]:
+    """As `activation_cache`, with a line about a model of which there are only patterns, else empty."""
     from attncli.measure.activations import activations, missing_parts
 
     with in_use(model) as pretrained:
         if not isinstance(text, Reading):
             text = read_text(pretrained, text)
         found = activations(pretrained, check_made_for(pretrained, text, "text"), names)
-        if missing := missing_parts(pretrained.name, found):
-            warnings.warn(f"attn: {missing}", RuntimeWarning, stacklevel=3)
-        return found
+        return found, missing_parts(pretrained.name, found)
 
 
 PatchedPart = Annotated[HeadPart, by(one_of(PARTS))]

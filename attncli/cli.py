@@ -35,7 +35,7 @@ from attncli.errors import (
     out_of_memory,
 )
 from attncli.plain_text import LEGIBLE, forget_notes, note, plain_text
-from attncli.settings import EXPERIMENTS, PLUGINS_GROUP, SPECS
+from attncli.settings import EXPERIMENTS, SPECS
 from attncli.signals import ENDING, end_as_by_default, end_quietly
 from attncli.systems import at_fork, interrupt_main_thread, let_consoles_follow_escapes
 from attncli.version import __version__
@@ -428,8 +428,8 @@ class LazyGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The names and summaries in their groups, with nothing imported."""
         width = max(map(len, COMMANDS))
-        has_plugins = any(row.group == PLUGINS_GROUP for row in COMMANDS.values())
-        for group in (*COMMAND_GROUPS, PLUGINS_GROUP) if has_plugins else COMMAND_GROUPS:
+        groups = dict.fromkeys((*COMMAND_GROUPS, *(row.group for row in COMMANDS.values())))
+        for group in (group for group in groups if group != UNLISTED):
             with formatter.section(group):
                 rows = [
                     (name.ljust(width), row.summary) for name, row in COMMANDS.items() if row.group == group

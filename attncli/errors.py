@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
+from attncli.index import installed_features
 from attncli.systems import machine_memory, memory_limit, memory_taken
 
 # How a command ends: its exit code.
@@ -138,7 +139,6 @@ SYNONYMS = {
     "batch": "run sweep grid experiments",
     "generate": "chat complete completion write sample",
     "diff": "compare",
-    "cache": "kvcache kv_cache kv kvpress compress press evict",
     "why": "attribute attribution explain dla direct_logit_attribution logit_lens lens",
     "lesson": "tutorial learn docs course examples list",
     "pitfalls": "mistakes bugs",
@@ -156,13 +156,18 @@ SYNONYMS = {
     "npz": "numpy npy",
     "safetensors": "torch pt pth bin",
 }
-"""What other tools call our flags, settings, commands and formats; the first row that is known counts."""
+"""What other tools call our flags, settings, commands and formats; the first row that is known counts.
+
+Cards of features have more.
+"""
 
 
 def synonym(word: str, known: Collection[str]) -> str | None:
     """The known word for what other tools call so."""
     plain = word.lower().replace("-", "_")
-    rows = (ours for ours, theirs in SYNONYMS.items() if ours in known and plain in theirs.split())
+    questions = (each for feature in installed_features().values() for each in feature.questions)
+    synonyms = SYNONYMS | {each.name: each.synonyms for each in questions if each.name not in SYNONYMS}
+    rows = (ours for ours, theirs in synonyms.items() if ours in known and plain in theirs.split())
     return next(rows, None)
 
 

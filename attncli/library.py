@@ -11,7 +11,7 @@ Each call is held to its annotations before a model is loaded (`attncli.argument
 each argument that does not fit.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from os import PathLike, fspath
@@ -21,18 +21,15 @@ import torch
 
 from attncli.arguments import (
     AnswerArgument,
-    Budgets,
     Count,
     HeadArgument,
     HeadsArgument,
     HeadsWithoutStack,
     HeadWithoutStack,
-    KeyValueBits,
     Layers,
     NonBlankText,
     Position,
     Seed,
-    Share,
     Size,
     Temperature,
     TokenNames,
@@ -43,20 +40,15 @@ from attncli.arguments import (
     head_name_without_stack,
     head_names,
     head_names_without_stack,
-    listed,
-    named,
     one_of,
-    shares,
     token_names,
     whole_numbers,
 )
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import (
-    CACHE_POLICIES,
     HEAD_PATTERNS,
     PATTERNS,
     ROW_STATISTICS,
-    USUAL_BUDGETS,
     RemovalMethod,
     SourceMethod,
     WholeRows,
@@ -76,14 +68,13 @@ from attncli.models.model_arguments import (
     TextsOrFile,
     several_texts,
 )
-from attncli.models.predicted import Judged, Predicted, check_swap, judged_reading, predicted_of, read_judged
+from attncli.models.predicted import Predicted, check_swap, predicted_of
 from attncli.models.pretrained import Pretrained, Reading, TextOrIds, check_made_for, read_text, reader_of
 from attncli.models.prompts import Prompt, prompt_of_sound, read_prompt
 from attncli.models.source_texts import SourcedReading, Split, read_sourced, sourced_text
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine, text_or_ids
 from attncli.models.words import words_of_characters
 from attncli.models.writing import Decoding
-from attncli.records.caches import LimitedHeads, PolicyCosts
 from attncli.records.changes import TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
 from attncli.records.effects import HeadEffects
@@ -96,7 +87,6 @@ from attncli.records.writings import NextTokens, WrittenText
 if TYPE_CHECKING:
     from attncli.measure.heads import HeadOptions
 
-Policies = Annotated[str | Iterable[str], by(named(tuple(CACHE_POLICIES)))]
 WRITTEN = 20
 """Tokens that a model writes after a text, where nobody says how many."""
 StatisticName = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
@@ -358,80 +348,6 @@ def ablate(
             into=later,
             progress=progress,
         )
-
-
-@checked
-def cache(
-    model: Model,
-    text: TextOrReading,
-    *,
-    sink: Count | None = None,
-    window: Size | None = None,
-    needle: NonBlankText | None = None,
-    budget: Share | None = None,
-    progress: Callable[[Stage], None] | None = None,
-) -> LimitedHeads:
-    """What the model loses on a text where a key/value head keeps the first `sink` and last `window` keys.
-
-    Each head alone, then shares of them together, the least needed first. A `needle` is a part of the text
-    that its end asks for: heads are ordered by what is lost on it. A `budget`, a share of the cache, names
-    the heads that keep everything. UserError for a model that keeps no cache, and a budget that is too small;
-    MemoryError.
-    """
-    from attncli.measure.cache import limited_heads
-
-    with in_use(model) as pretrained:
-        reading = _judged(pretrained, text, needle)
-        return limited_heads(pretrained, reading, sink=sink, window=window, budget=budget, progress=progress)
-
-
-@checked
-def cache_policies(
-    model: Model,
-    text: TextOrReading,
-    *,
-    policies: Policies = tuple(CACHE_POLICIES),
-    budgets: Budgets = USUAL_BUDGETS,
-    bits: KeyValueBits | None = None,
-    needle: NonBlankText | None = None,
-    every: Size | None = None,
-    progress: Callable[[Stage], None] | None = None,
-) -> PolicyCosts:
-    """What the model loses on the end of a text where a policy keeps a share of the keys before it.
-
-    The prompt is read once; the last tenth of the text, at most 200 tokens, is judged, or with `every` so
-    many tokens again and again. `bits` rounds keys and values. UserError for a policy that there is not, a
-    text too short, and a model that cannot read on from kept keys; MemoryError.
-    """
-    from attncli.measure.prompt_cache import policy_costs, windows
-
-    names = listed(policies)
-    if not names and bits is None:
-        raise UserError("policies: must name at least one, where `bits` is not given (got none)")
-    with in_use(model) as pretrained:
-        reading = _judged(pretrained, text, needle, every)
-        readings = windows(pretrained, reading, every)
-        return policy_costs(
-            pretrained,
-            readings,
-            policies=names,
-            budgets=shares(budgets),
-            bits=bits,
-            every=every,
-            progress=progress,
-        )
-
-
-def _judged(
-    model: Pretrained, text: TextOrIds | Reading, needle: str | None, every: int | None = None
-) -> Judged:
-    if not isinstance(text, Reading):
-        return read_judged(model, text_or_ids(text), needle=needle, every=every)
-    if needle is not None:
-        raise UserError("needle: needs the text itself, which says where it stands")
-    if isinstance(text, Judged):
-        return text
-    return judged_reading(check_made_for(model, text, "text"), model)
 
 
 @checked

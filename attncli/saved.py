@@ -25,7 +25,7 @@ from pydantic_core import ErrorDetails
 from attncli.arguments import expectation
 from attncli.arrays import LARGEST, NoSuchArray, read_stored, read_text, refuse_size, report_beside_arrays
 from attncli.errors import UserError, nearest
-from attncli.records.kinds import KINDS, kind_named, known_kind, may_lack_heads, result_of
+from attncli.records.kinds import KINDS, kind_named, may_lack_heads, result_of
 from attncli.records.values import is_table_of_heads
 from attncli.report import (
     PLACES,
@@ -256,6 +256,11 @@ def _plain_name(name: str) -> str:
     return name
 
 
+def _kind(name: str) -> str:
+    """A kind of result, which may be one of a feature that is not there; empty for none."""
+    return _plain_name(name) if name else name
+
+
 def _statistic(value: Any) -> Any:
     """A list is a table; an object with lists a group of tensors, whose axes are listed elsewhere."""
     if isinstance(value, list):
@@ -401,7 +406,7 @@ def _with_facts(kind: str, report: "SavedReport") -> dict[str, NamedTensor]:
     """The tensors; of a report without masks and scales (before 0.4.0) with those that its settings state."""
     tensors = {name: tensor.unchecked() for name, tensor in report.tensors.items()}
     has_facts = any(tensor.mask is not None or tensor.scale is not None for tensor in tensors.values())
-    if has_facts or not kind:
+    if has_facts or kind not in KINDS:
         return tensors
     has_context = bool(report.context_tokens)
     return KINDS[kind].with_stated_facts(tensors, report.spec, has_context=has_context)
@@ -432,7 +437,7 @@ class SavedReport:
     is_unfinished: StrictBool = False
     pictures: tuple[SavedPicture, ...] = ()
     picture_maps: SavedPictureMaps | None = None
-    kind: Annotated[str, AfterValidator(known_kind)] = ""
+    kind: Annotated[str, AfterValidator(_kind)] = ""
     schema_version: Annotated[int, WithJsonSchema({"const": SCHEMA_VERSION})]
     statistic_axes: Mapping[str, Mapping[str, Axes]]
 

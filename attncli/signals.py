@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 
-ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, *filter(None, [getattr(signal, "SIGHUP", None)]))
-"""Systems other than POSIX have no SIGHUP, which a terminal sends as it is closed."""
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+ENDING: tuple[int, ...] = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
+"""Windows has no SIGHUP, which a terminal sends as it is closed."""
 
 
 def end_quietly() -> None:

@@ -15,6 +15,8 @@ from time import monotonic, sleep
 from typing import Any
 
 CAN_FORK = hasattr(os, "fork")
+SIGXCPU: int = getattr(signal, "SIGXCPU", 0)
+"""The signal that ends a process after its processor time; 0 on systems without it."""
 NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 """How a file is opened, so that a link in its place is an error; without waiting, where it is a pipe."""
 NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
@@ -259,6 +261,16 @@ def limit_memory(more: int) -> None:
         most, hard = taken + more, resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def limit_processor_time(seconds: float) -> None:
+    """End this process, the child of a fork, by SIGXCPU once it has computed for so many seconds."""
+    import resource
+    from math import ceil
+
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    most = ceil(seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (most if hard < 0 else min(most, hard), hard))
 
 
 def is_mine(about: os.stat_result) -> bool:

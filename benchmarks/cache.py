@@ -26,9 +26,9 @@ import torch
 from ablate import VOCABULARY, random_model
 from torch import Tensor
 
-from attncli.core.names import CACHE_POLICIES
-from attncli.measure.cache import limited_heads
-from attncli.measure.prompt_cache import policy_costs
+from attncli.features.cache.limited_heads import limited_heads
+from attncli.features.cache.names import CACHE_POLICIES
+from attncli.features.cache.prompt_cache import policy_costs
 from attncli.models.loading import in_use, open_model
 from attncli.models.predicted import judged_reading
 from attncli.models.pretrained import ModelText, Pretrained, Reading

@@ -15,8 +15,8 @@ from transformers import BertTokenizer
 
 import attncli
 from attncli.arguments import head_name, head_names
-from attncli.commands.cache import CacheSpec
 from attncli.errors import MOST_LINES, UserError
+from attncli.features.cache.settings import CacheSpec
 from attncli.models.predicted import predicted_reading
 from attncli.models.pretrained import Pretrained
 from tests.conftest import Attn

@@ -5,10 +5,25 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+from attncli.index import FEATURES
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attncli"
 
-LEAVES = {"arguments", "errors", "files", "records", "report", "plain_text", "systems", "version"}
+LEAVES = {
+    *(
+        "arguments",
+        "errors",
+        "feature",
+        "files",
+        "index",
+        "records",
+        "report",
+        "plain_text",
+        "systems",
+        "version",
+    )
+}
 # Our rooms that each room may import.
 ARROWS = {
     "cli": {"commands", "settings", "core", "signals", *LEAVES},
@@ -29,6 +44,13 @@ ARROWS = {
         *("runs", "views", "settings"),
         *("toys", "measure", "models", "core", "saved", "arrays", "report_parts", *LEAVES),
     },
+    "features": {
+        *("commands", "runs", "views", "settings", "toys", "measure", "models", "core", "saved", "arrays"),
+        *("report_parts", *LEAVES),
+    }
+    - {"index"},
+    "feature": {"core"},
+    "index": {"feature", "features"},
     "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},
     "views": {"settings", "core", *LEAVES},
     "toys": {"core", "records", "errors", "report"},
@@ -41,9 +63,9 @@ ARROWS = {
     "saved_tensors": {"arrays", "records"},
     "arrays": {"core", "errors", "files", "models", "plain_text", "records"},
     "plain_text": set(),
-    "records": {"core", "errors", "plain_text"},
+    "records": {"core", "errors", "index", "plain_text"},
     "arguments": {"core", "errors"},
-    "errors": {"systems"},
+    "errors": {"index", "systems"},
     "files": {"plain_text", "systems"},
     "signals": set(),
     "systems": set(),
@@ -125,6 +147,9 @@ SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if DATA not in path.pare
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES
 }
+
+
+KERNEL = [path for path in SOURCES if path.relative_to(PACKAGE).parts[0] not in ("features", "index.py")]
 
 
 @cache
@@ -228,6 +253,43 @@ def test_of_the_toys_only_what_explains_a_report_knows_reports() -> None:
     assert knowing and all(name.startswith("explained_") for name in knowing)
 
 
+TORCH_FREE_PARTS = {"feature", "names", "settings", "results", "screens"}
+"""The files of a feature that help, usage errors and saved reports import."""
+
+
+def test_neither_the_kernel_nor_a_feature_imports_another_feature() -> None:
+    for path, modules in imports().items():
+        named = {
+            name.split(".")[2]
+            for name in modules | modules_named(path)
+            if name.startswith("attncli.features.")
+        }
+        is_feature = path.is_relative_to(PACKAGE / "features") and path.parent.name != "features"
+        assert path.name == "index.py" or named <= ({path.parent.name} if is_feature else set()), path
+        assert not is_feature or path.stem not in TORCH_FREE_PARTS or not {"torch"} & packages(path), path
+
+
+# Its own word for what it reads: `attncli.read_cache` takes the activations of a model.
+OTHER_MEANINGS = {("api.py", "cache")}
+
+
+def test_no_text_of_the_kernel_is_the_name_of_a_feature() -> None:
+    """Nor of its commands and kinds of results; nor is one a place in its folder."""
+    cards = FEATURES.values()
+    names = {*FEATURES, *(question.name for card in cards for question in card.questions)}
+    names |= {kind for card in cards for kind in card.results} | {
+        name for card in cards for name in card.functions
+    }
+    naming = {
+        (path.relative_to(PACKAGE).as_posix(), node.value)
+        for path in KERNEL
+        for node in nodes_of(path)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if node.value in names or ("features." in node.value and " " not in node.value)
+    }
+    assert naming == OTHER_MEANINGS
+
+
 def test_typer_stays_in_cli_and_torch_out_of_the_outer_rooms() -> None:
     for path in SOURCES:
         modules, room = packages(path), room_of(path)
@@ -253,6 +315,9 @@ def test_of_other_packages_only_what_is_public_is_imported() -> None:
 def test_a_room_has_two_files_and_a_name_that_says_what_it_holds() -> None:
     rooms = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name not in ("__pycache__", "data")]
     assert {room.name for room in rooms} <= set(ARROWS)
+    rooms = [room for room in rooms if room.name != "features"] + [
+        PACKAGE / "features" / name for name in FEATURES
+    ]
     for room in rooms:
         assert len([file for file in room.rglob("*.py") if file.name != "__init__.py"]) >= 2, room
     names = {path.stem for path in SOURCES}
@@ -302,7 +367,7 @@ SUBJECTS = {
 
 
 def test_a_base_name_is_one_subject_s() -> None:
-    counts = Counter(path.stem for path in SOURCES if path.stem != "__init__")
+    counts = Counter(path.stem for path in KERNEL if path.stem != "__init__")
     assert {name for name, count in counts.items() if count > 1} <= SUBJECTS, "two subjects, or a new one"
 
 
@@ -388,7 +453,7 @@ def experiments() -> set[str]:
     """The names of experiments, and of other commands whose reports have a name."""
     named = {
         node.value.value
-        for _, node in in_rooms("commands", "settings")
+        for _, node in in_rooms("commands", "settings", "features")
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
         if any(isinstance(target, ast.Name) and target.id == "experiment" for target in node.targets)
     }

@@ -76,16 +76,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def attn(commands: Sequence[Sequence[str]], folder: Path, *sites: Path) -> list[Ended]:
-    """What commands print in one process that has the packages of these folders."""
-    path = ":".join(map(str, (*sites, ROOT)))
+def attn(
+    commands: Sequence[Sequence[str]], folder: Path, *sites: Path, root: Path = ROOT, off: str = ""
+) -> list[Ended]:
+    """What commands print in one process that has the packages of these folders, and attn from `root`."""
+    path = ":".join(map(str, (*sites, root)))
     process = subprocess.run(
         [sys.executable, "-c", RUN],
         input=json.dumps(commands),
         capture_output=True,
         text=True,
         cwd=folder,
-        env={"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "HOME": str(folder), "OMP_NUM_THREADS": "1"},
+        env={
+            **{"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "HOME": str(folder)},
+            **{"OMP_NUM_THREADS": "1", "ATTN_OFF": off},
+        },
         timeout=120,
         check=True,
     )

@@ -1,4 +1,4 @@
-"""What kvpress keeps of a tiny Llama's cache, and its logits then: tests/measure/kvpress_kept_keys.json.
+"""The keys that kvpress keeps of a tiny Llama, and its logits: tests/features/cache/kvpress_kept_keys.json.
 
 Its packages pin an older transformers, so that it runs in an environment of its own:
 
@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 NUM_TOKENS, NUM_PROMPT, BUDGET = 409, 400, 0.6
 SHOWN = 40
 """Of the logits of each token."""
-OUTPUT = Path(__file__).parents[1] / "tests" / "measure" / "kvpress_kept_keys.json"
+OUTPUT = Path(__file__).parents[1] / "tests" / "features" / "cache" / "kvpress_kept_keys.json"
 """What they are called here, and there."""
 PRESSES: dict[str, tuple[str, dict[str, Any]]] = {
     "sinks": ("StreamingLLMPress", {}),

@@ -14,6 +14,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import attncli
+from attncli.index import FEATURES
 
 ROOT = Path(__file__).parent.parent
 LESSONS = "attncli/data/lessons"
@@ -95,7 +96,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _api_page() -> str:
-    return "\n\n".join([ABOUT_API, *(f"::: attncli.{name}" for name in attncli.__all__)])
+    places = {name: place for card in FEATURES.values() for name, place in card.functions.items()}
+    names = (places.get(name, f"attncli.{name}").replace(":", ".") for name in attncli.__all__)
+    return "\n\n".join([ABOUT_API, *map("::: {}".format, names)])
 
 
 def _place_of(source: str) -> str | None:

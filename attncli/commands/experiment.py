@@ -194,8 +194,8 @@ def run_experiment(
 
 def _refuse_unmade_weights(spec: Spec, to: Destination) -> None:
     """Raise UserError for --show weights of a survey that keeps no maps."""
-    if "weights" in to.display.show and getattr(spec, "maps", None) == "none":
-        raise UserError(f"--show: this report holds no weights: {spec.parts_elsewhere['weights']}")
+    if "weights" in to.display.show and spec.model_dump().get("maps") == "none":
+        raise UserError(f"--show: this report holds no weights: {spec.parts_elsewhere.get('weights')}")
 
 
 LONG_DASHES = ("\N{EN DASH}", "\N{EM DASH}")

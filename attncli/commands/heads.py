@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from attncli.activations import activations_and_missing
 from attncli.commands.examples import report_examples
 from attncli.commands.known_pairs import report_pairs
 from attncli.commands.relations import report_relations
@@ -24,7 +25,6 @@ from attncli.commands.surveys import (
     sinks_of,
 )
 from attncli.core.runtime import versions
-from attncli.measure.activations import activations, missing_parts
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
@@ -136,13 +136,20 @@ def report_each(
     if first.names is None:
         return reports
     return [
-        _with_activations(spec, report, activations(pretrained, reading, first.names), pretrained)
+        _with_activations(
+            spec, report, *activations_and_missing(pretrained, reading, first.names), pretrained=pretrained
+        )
         for spec, report, reading in zip(specs, reports, readings, strict=True)
     ]
 
 
 def _with_activations(
-    spec: HeadsSpec, report: Report, tensors: Mapping[str, torch.Tensor], pretrained: Pretrained
+    spec: HeadsSpec,
+    report: Report,
+    tensors: Mapping[str, torch.Tensor],
+    missing: str,
+    *,
+    pretrained: Pretrained,
 ) -> Report:
     """The report with what every layer computed in the place of its maps."""
     side = ("row", "column", "vector") if pretrained.has_decoder else ("query", "key", "token")
@@ -154,7 +161,6 @@ def _with_activations(
         axes = ("batch", "head", *side[:2]) if is_matrix else vectors
         named_tensors[name] = named(tensor, *axes)
     note = f"{counted(len(named_tensors), 'tensor')} of every layer: -o FILE.safetensors or FILE.npz."
-    missing = missing_parts(pretrained.name, tensors)
     notes = (*report.notes, note, *([missing] if missing else []))
     return replace(report, tensors=named_tensors, notes=notes)
 

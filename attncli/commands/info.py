@@ -7,6 +7,7 @@ from functools import partial
 from importlib import metadata
 from typing import Any
 
+import attncli
 from attncli.commands.command import DEBUG, Command, argument, refuse_unknown
 from attncli.core.names import PLUGGED
 from attncli.core.runtime import (
@@ -19,18 +20,23 @@ from attncli.core.runtime import (
     tile_pass_in_use,
 )
 from attncli.errors import DONE, FAILED
+from attncli.feature import GROUP, SWITCH, Feature, names_switched_off, read_card
+from attncli.index import FEATURES, installed_features
 from attncli.plain_text import plain_text
+from attncli.records.kinds import RESULT_CLASSES
 from attncli.saved import report_schema
 from attncli.settings import EXPERIMENTS
 from attncli.settings.config_file import config_schema
 from attncli.version import __version__
 from attncli.views import VIEWS
+from attncli.views.tables import SCREEN_PLACES
 
 NO_PLUGINS = (
     "No installed package adds to attn. One that does says so in its pyproject.toml: "
     f'[project.entry-points."attncli.{GROUPS[0]}"], or {", ".join(GROUPS[1:])}.'
 )
 TAKEN = "not used: there is one of this name"
+OFF = f"switched off by {SWITCH}"
 PACKAGES = (
     "torch", "numpy", "transformers", "tokenizers", "safetensors", "matplotlib", "textual", "starlette",
     "uvicorn", "distributed", "pyarrow", "duckdb", "gguf", "pillow", "pandas",
@@ -47,9 +53,41 @@ def _in_use() -> set[Plugin | None]:
     return {*PLUGGED.values(), *of_tables, *added("engines", {*ENGINES}).values()}
 
 
+def _parts_taken(card: Feature) -> list[str]:
+    """The parts of a card that are not used: the names of built-in parts, or of an earlier package's."""
+    specs = {name: row.spec for name, row in EXPERIMENTS.items()}
+    functions: dict[str, str] = dict.fromkeys(attncli.__all__, "")
+    for feature in installed_features().values():
+        functions = dict(feature.functions) | functions
+    claims: dict[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
+        "command": ({question.name: question.spec for question in card.questions}, specs),
+        "kind": (card.results, RESULT_CLASSES),
+        "screen": (card.screens, SCREEN_PLACES),
+        "function": (card.functions, functions),
+    }
+    return [
+        f"{part} {name}"
+        for part, (places, used) in claims.items()
+        for name, place in places.items()
+        if used.get(name) != place
+    ]
+
+
+def _state_of_card(plugin: Plugin) -> str:
+    """`ok`, or what of it is not used, and why."""
+    if plugin not in added(GROUP, {*FEATURES}).values():
+        return TAKEN
+    if plugin.name in names_switched_off():
+        return OFF
+    taken = _parts_taken(read_card(plugin))
+    return f"{TAKEN}: {', '.join(taken)}" if taken else "ok"
+
+
 def _state(plugin: Plugin, in_use: set[Plugin | None]) -> str:
     """`ok`, or why it is not used."""
     try:
+        if plugin.group == GROUP:
+            return _state_of_card(plugin)
         imported(plugin)
     except BrokenPlugin as error:
         return str(error).removeprefix(f"plugin {plugin} ")
@@ -72,7 +110,7 @@ def show_plugins() -> int:
     in_use = _in_use()
     rows = [(plugin.group, plugin.name, plugin.package, _state(plugin, in_use)) for plugin in plugins()]
     _print_rows(rows)
-    return DONE if all(state == "ok" for *_, state in rows) else FAILED
+    return DONE if all(state in ("ok", OFF) for *_, state in rows) else FAILED
 
 
 def _version(package: str) -> str:
@@ -91,6 +129,7 @@ def show_versions() -> int:
         ("tile pass", tile_pass_in_use()),
         *versions.items(),
         ("plugins", str(len(plugins()))),
+        *([("off", ", ".join(names))] if (names := names_switched_off()) else []),
     ])  # fmt: skip
     print(f"\n{NEXT}")
     return DONE

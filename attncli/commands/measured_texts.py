@@ -28,7 +28,7 @@ OF_OTHER_INPUT = ("texts", "relations", "pairs", "image", "sound", "probe")
 SHARED = ("model", "allow_download", "truncate", "dtype", "load", "device")
 """Settings with which texts were measured, and a detector reads others."""
 
-Feature = tuple[str, int, int, str]
+FeatureColumn = tuple[str, int, int, str]
 TextParts = tuple[tuple[str, str], ...]
 """What a model reads of a text."""
 
@@ -164,7 +164,7 @@ class KeptNumbers(NamedTuple):
     id of its text, or its line.
     """
 
-    features: list[Feature]
+    features: list[FeatureColumn]
     values: np.ndarray
     places: dict[int, int]
     labels: dict[int, str | None]
@@ -172,7 +172,7 @@ class KeptNumbers(NamedTuple):
 
 
 def _numbers(reader: Reader, number: int) -> KeptNumbers:
-    features: dict[Feature, int] = {}
+    features: dict[FeatureColumn, int] = {}
     parts: list[tuple[list[int], np.ndarray, np.ndarray]] = []
     places: dict[int, int] = {}
     labels: dict[int, str | None] = {}
@@ -196,7 +196,7 @@ def _numbers(reader: Reader, number: int) -> KeptNumbers:
     return KeptNumbers([*features], values, places, labels, not np.isnan(values[:, -1]).all())
 
 
-def _features_of(columns: StoredColumns) -> tuple[dict[Feature, int], int | None]:
+def _features_of(columns: StoredColumns) -> tuple[dict[FeatureColumn, int], int | None]:
     """The statistics of heads with their columns, and the column of the loss."""
     features = {
         (number.stack, layer, head, number.statistic): place

@@ -6,6 +6,8 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 
 from attncli.errors import TRUTHS, UserError, alike, synonym
+from attncli.feature import SWITCH, names_switched_off
+from attncli.index import FEATURES
 from attncli.systems import shell_line
 from attncli.views import VIEWS
 
@@ -77,6 +79,8 @@ def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
     """The error for an unknown command, which may be a file, a misspelled command or a text."""
     word, *others = args
     typed = word[:MOST_SHOWN]
+    if word in _commands_switched_off():
+        return f"{typed}: is switched off by {SWITCH}={','.join(names_switched_off())}"
     if meant := synonym(word, commands) or alike(word, commands):
         return f"{typed}: is not a command: did you mean attn {meant}?"
     suffix = Path(word).suffix.lower()
@@ -87,6 +91,13 @@ def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
     if any(map(str.isspace, text)):
         return f"{text[:MOST_SHOWN]}: is a text, not a command: attn self {_quoted(text)}"
     return f"{typed}: is not a command: attn --help lists them"
+
+
+def _commands_switched_off() -> set[str]:
+    """Names of features that ATTN_OFF names, and of their commands."""
+    names = {*names_switched_off()}
+    questions = (each.name for name in names & {*FEATURES} for each in FEATURES[name].questions)
+    return names | {*questions}
 
 
 def flag_before_command(message: str, args: Sequence[str], flags: Flags, commands: Collection[str]) -> str:

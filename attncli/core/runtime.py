@@ -252,7 +252,7 @@ idle_cores = IdleCores()
 """Counted from here on: the first imports take long enough for a count."""
 
 
-GROUPS = ("experiments", "statistics", "views", "engines")
+GROUPS = ("features", "experiments", "statistics", "views", "engines")
 SECTION = "attncli."
 PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 PLUGIN_PLACE = re.compile(r"[\w.]+:[\w.]+")

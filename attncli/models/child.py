@@ -12,11 +12,13 @@ from typing import NoReturn
 
 from attncli.core.process import quiet_warnings
 from attncli.errors import readable_bytes
-from attncli.systems import CAN_FORK, limit_memory
+from attncli.systems import CAN_FORK, SIGXCPU, limit_memory, limit_processor_time
 
 MADE = "\x02"
 """Stands before what was made, since a reason is one line of text."""
 MOST_SECONDS, MOST_MEMORY, PIPE_BYTES, MOST_ANSWER = 5.0, 512 * 2**20, 2**20, 128 * 2**20
+WAITING = 2
+"""Seconds by the clock for each second of the processor's time that a process may take."""
 
 
 def made_in_child(
@@ -28,6 +30,8 @@ def made_in_child(
 ) -> str:
     """What a function makes in a separate process, which ends when it takes too much time or memory.
 
+    `most_seconds` limits the processor's time, so that a busy machine refuses little; the clock ends it after
+    twice as long.
     Raises ValueError, with the reason in one line, in that case and where the function raises one. A quiet
     process writes nothing on standard error, as Rust would when it runs out of memory. Without forks, as on
     Windows, it is made in this process, and only its time is limited.
@@ -40,7 +44,7 @@ def made_in_child(
         process = os.fork()
     if not process:
         os.close(reading)
-        _make(make, writing, most_memory, is_quiet=is_quiet)
+        _make(make, writing, most_memory, most_seconds, is_quiet=is_quiet)
     os.close(writing)
     answer = _answer(reading, process, most_memory, most_seconds)
     if not answer.startswith(MADE):
@@ -48,7 +52,9 @@ def made_in_child(
     return answer.removeprefix(MADE)
 
 
-def _make(make: Callable[[], str], writing: int, most_memory: int, *, is_quiet: bool) -> NoReturn:
+def _make(
+    make: Callable[[], str], writing: int, most_memory: int, most_seconds: float, *, is_quiet: bool
+) -> NoReturn:
     """Write the result after a mark, or in one line why it failed, and end this process."""
     code = 1
     try:
@@ -56,6 +62,7 @@ def _make(make: Callable[[], str], writing: int, most_memory: int, *, is_quiet: 
             faulthandler.disable()
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         limit_memory(most_memory)
+        limit_processor_time(most_seconds)
         try:
             written = f"{MADE}{make()}".encode("utf-8", "surrogatepass")
         except MemoryError:
@@ -97,7 +104,7 @@ def _made_in_thread(make: Callable[[], str], most_seconds: float) -> str:
 def _answer(reading: int, process: int, most_memory: int, most_seconds: float) -> str:
     """The text that a process writes until it ends; one that takes too long or writes too much is killed."""
     parts: list[bytes] = []
-    end = monotonic() + most_seconds
+    end = monotonic() + WAITING * most_seconds
     is_done = False
     with os.fdopen(reading, "rb", buffering=0) as pipe:
         try:
@@ -113,6 +120,8 @@ def _answer(reading: int, process: int, most_memory: int, most_seconds: float) -
     if not is_done:
         is_late = monotonic() >= end
         return f"it takes more than {most_seconds:g} s" if is_late else _too_much(MOST_ANSWER)
+    if code == -SIGXCPU:
+        return f"it takes more than {most_seconds:g} s"
     if code == -signal.SIGABRT:
         return _too_much(most_memory)
     assert code != 1, "it failed: its traceback is above"

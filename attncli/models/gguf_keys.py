@@ -144,7 +144,7 @@ LARGEST_GEMMAS = {"gemma2": 46, "gemma3": 62}
 """Blocks of the sizes (27B) whose scores are scaled by embedding_length / head_count, which no key says."""
 
 
-class Keys:
+class GgufKeys:
     """The keys of one architecture in a header, which are all to be read."""
 
     def __init__(self, header: GgufHeader, path: Path) -> None:
@@ -190,7 +190,7 @@ def config_of_gguf(
 
     `numbers` reads a tensor of the file. Raises UserError for a key that is not read.
     """
-    keys = Keys(header, path)
+    keys = GgufKeys(header, path)
     described = ARCHITECTURES.get(keys.architecture)
     changes: dict[str, Any] = {}
     if f"{keys.architecture}.vocab_size" not in header.settings:
@@ -220,7 +220,7 @@ def config_of_gguf(
 
 def check_sizes(header: GgufHeader, path: Path) -> None:
     """Raise UserError for sizes that differ by layer, of which transformers has one for all."""
-    keys = Keys(header, path)
+    keys = GgufKeys(header, path)
     for key in ("attention.head_count", "attention.head_count_kv", "feed_forward_length"):
         if isinstance(keys.get(key), tuple) and keys.architecture not in ("lfm2", "gemma4"):
             raise keys.refused(key, "must be one number for all blocks")
@@ -237,7 +237,7 @@ def _changed(config: PreTrainedConfig, changes: Mapping[str, Any]) -> PreTrained
 
 
 def _settings(
-    keys: Keys, config: PreTrainedConfig, header: GgufHeader, described: Architecture
+    keys: GgufKeys, config: PreTrainedConfig, header: GgufHeader, described: Architecture
 ) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     for key, setting in described.settings.items():
@@ -267,7 +267,7 @@ def _settings(
     return changes | _window(keys, config, has_window=described.has_window)
 
 
-def _head_dim(keys: Keys, config: PreTrainedConfig) -> int:
+def _head_dim(keys: GgufKeys, config: PreTrainedConfig) -> int:
     whole = config.hidden_size // config.num_attention_heads
     head_dim: int = keys.get(KEY_LENGTH, whole)
     if keys.get(VALUE_LENGTH, head_dim) != head_dim:
@@ -275,7 +275,7 @@ def _head_dim(keys: Keys, config: PreTrainedConfig) -> int:
     return head_dim
 
 
-def _falcon(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+def _falcon(keys: GgufKeys, header: GgufHeader) -> dict[str, Any]:
     """One key head shared by all query heads (7B) is read; others have their rows in another order."""
     if keys.get("attention.head_count_kv", 1) != 1:
         raise keys.refused("attention.head_count_kv", "must be 1: other files of Falcon are not read")
@@ -294,7 +294,7 @@ def _feed_forward_of_t5(header: GgufHeader) -> dict[str, Any]:
     return {"feed_forward_proj": "gated-gelu" if is_gated else "relu"}
 
 
-def _window(keys: Keys, config: PreTrainedConfig, *, has_window: bool) -> dict[str, Any]:
+def _window(keys: GgufKeys, config: PreTrainedConfig, *, has_window: bool) -> dict[str, Any]:
     """The keys that a query may look back to; 0 stands for all."""
     window = keys.number(WINDOW, 0)
     pattern = keys.get(PATTERN)
@@ -326,7 +326,7 @@ def _window(keys: Keys, config: PreTrainedConfig, *, has_window: bool) -> dict[s
 
 
 def _positions(
-    keys: Keys,
+    keys: GgufKeys,
     config: PreTrainedConfig,
     header: GgufHeader,
     numbers: Callable[[str], list[float]],
@@ -360,7 +360,7 @@ def _positions(
 
 
 def _scaling(
-    keys: Keys, factors: Mapping[str, list[float]], original: int, num_frequencies: int
+    keys: GgufKeys, factors: Mapping[str, list[float]], original: int, num_frequencies: int
 ) -> dict[str, Any]:
     """How frequencies are divided, and the factor on cosines and sines.
 

@@ -22,7 +22,7 @@ from attncli.models.child import MOST_MEMORY, made_in_child
 from attncli.models.number_sources import DTYPES
 from attncli.models.weight_headers import LFS, MOST_AXES, TensorInFile
 
-MOST_OBJECTS, MOST_DEPTH, MOST_SECONDS = 1_000_000, 64, 10.0
+MOST_OBJECTS, MOST_DEPTH, MOST_SECONDS = 1_000_000, 64, 5.0
 """In lists, tuples and dicts, of which a small file may hold one many times; of the child's work."""
 MOST_SHARED = 16
 """How many bytes of tensors a byte of a file may become: tied weights share theirs."""
@@ -85,9 +85,11 @@ def _pickled(path: Path, state: tuple[int, int], *, of_state_dict: bool) -> Pick
     instead = SAVE_STATE_DICT if of_state_dict else SAVE_ATTENTIONS
     if not start.startswith(b"PK\x03\x04"):
         raise ValueError(f"{DAMAGED}: {instead}")
-    limits = {"most_memory": MOST_MEMORY + state[0], "most_seconds": MOST_SECONDS, "is_quiet": True}
+    describe, most = partial(_described, path, instead, of_state_dict), MOST_MEMORY + state[0]
     try:
-        described = json.loads(made_in_child(partial(_described, path, instead, of_state_dict), **limits))
+        described = json.loads(
+            made_in_child(describe, most_memory=most, most_seconds=MOST_SECONDS, is_quiet=True)
+        )
     except ValueError as error:
         if str(error).startswith("it "):
             raise ValueError(f"is not read by torch.load(weights_only=True): {error}") from None
@@ -150,7 +152,7 @@ def _mapped(path: Path) -> tuple[Any, int]:
     addresses: list[int] = []
     from_file = torch.UntypedStorage.from_file
 
-    def noted(*arguments: Any) -> torch.UntypedStorage:
+    def noted(*arguments: Any) -> Any:
         addresses.append((storage := from_file(*arguments)).data_ptr())
         return storage
 
@@ -208,6 +210,6 @@ def _in_file(name: str, tensor: torch.Tensor, first_byte: int, parts: list[zipfi
     part = parts[bisect_right(parts, begin, key=lambda part: part.header_offset) - 1]
     if tensor.numel() and storage.nbytes() > part.file_size:
         raise ValueError("numbers beyond their part of the file")
-    begin += tensor.storage_offset() * tensor.itemsize if tensor.numel() else 0
+    begin += int(tensor.storage_offset()) * tensor.itemsize if tensor.numel() else 0
     strides = None if tensor.is_contiguous() else tensor.stride()
     return [kind, tuple(tensor.shape), begin, strides]

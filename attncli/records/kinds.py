@@ -8,6 +8,7 @@ from functools import cache
 from types import MappingProxyType
 
 from attncli.core.runtime import LoadedOnUse
+from attncli.index import installed_features
 from attncli.records.columns import Result, UntypedResult
 from attncli.records.values import NamedTensor, Statistic, is_table_of_heads
 
@@ -27,8 +28,6 @@ RESULT_CLASSES = {
     "diff of texts": "attncli.records.changes:TextDifferences",
     "diff": "attncli.records.changes:ReportDifferences",
     "generate": "attncli.records.writings:WrittenText",
-    "cache": "attncli.records.caches:LimitedHeads",
-    "cache of policies": "attncli.records.caches:PolicyCosts",
     "heads of examples": "attncli.records.examples:HeadExamples",
     "heads of relations": "attncli.records.relations:HeadRelations",
     "heads of pairs": "attncli.records.known_pairs:HeadsOnPairs",
@@ -49,11 +48,12 @@ RESULT_CLASSES = {
     "separate": "attncli.records.detectors:SeparatedTexts",
     "separate of texts": "attncli.records.detectors:AppliedDetector",
 }
-
 """An experiment with one kind has its name; more begin with it.
 
 Of a report that does not name its kind, the first one is that its statistics fit.
 """
+for feature in installed_features().values():
+    RESULT_CLASSES |= {kind: place for kind, place in feature.results.items() if kind not in RESULT_CLASSES}
 
 
 KINDS: LoadedOnUse[type[Result]] = LoadedOnUse(RESULT_CLASSES)
@@ -76,18 +76,13 @@ def place_of(kind: type[Result]) -> str:
 def result_of(
     kind: str, statistics: Mapping[str, Statistic], tensors: Mapping[str, NamedTensor] = MappingProxyType({})
 ) -> Result:
-    """The result of a kind whose statistics these are; untyped without a kind, or where they do not fit."""
+    """The result of a kind with these statistics; untyped if the kind is unknown or if they do not fit it."""
     try:
-        return KINDS.get(kind, UntypedResult).read(statistics, tensors)
+        if kind in KINDS:
+            return KINDS[kind].read(statistics, tensors)
     except TypeError:  # of another tool, or edited
-        return UntypedResult(undeclared=statistics, kind=kind)
-
-
-def known_kind(name: str) -> str:
-    """The name of a kind; ValueError for another one."""
-    if name not in KINDS:
-        raise ValueError(f"unknown kind {name!r:.40}: must be of {', '.join(KINDS)}")
-    return name
+        pass
+    return UntypedResult(undeclared=statistics, kind=kind)
 
 
 def kind_named(experiment: str, names: Iterable[str]) -> str:
@@ -111,7 +106,9 @@ def names_of(experiment: str) -> list[str]:
 
 
 def may_lack_heads(kind: str) -> bool:
-    """Whether the table of heads of a kind may have no rows; false without a kind."""
+    """True for an unknown kind and for one whose table of heads may have no rows; false without a kind."""
+    if kind and kind not in KINDS:
+        return True
     groups = KINDS[kind].groups() if kind else ()
     return any(place.may_be_empty for place in groups if is_table_of_heads(place.name))
 

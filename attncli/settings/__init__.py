@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.core.runtime import Plugin, added, imported_or_told, load_place
+from attncli.feature import GROUP, Question, switched_on
+from attncli.index import FEATURES, installed_features
 
 if TYPE_CHECKING:
     from attncli.settings.fields import Spec
@@ -22,6 +24,15 @@ class Experiment(NamedTuple):
     plugin: Plugin | None = None
     page: str = ""
     model_page: str = ""
+
+
+def row_of(question: Question, card_entry: Plugin | None = None) -> Experiment:
+    """The row of a question: of another package with its entry point, else with places as those below."""
+    spec, page, model_page = question.spec, question.page, question.model_page
+    if card_entry is None:
+        spec, page, model_page = (place.removeprefix("attncli.") for place in (spec, page, model_page))
+    plugin = None if card_entry is None else card_entry._replace(name=question.name, place=spec)
+    return Experiment(question.summary, spec, question.group, plugin, page, model_page)
 
 
 EXPERIMENTS = {
@@ -60,9 +71,11 @@ EXPERIMENTS = {
     "ablate": Experiment(
         "What is lost without each head (swap: activation patching)", "commands.ablate:AblateSpec", "Models"
     ),
-    "cache": Experiment(
-        "What a smaller cache loses, by head and policy", "commands.cache:CacheSpec", "Models"
-    ),
+    **{
+        question.name: row_of(question)
+        for feature in switched_on(FEATURES).values()
+        for question in feature.questions
+    },
     "why": Experiment(
         "What each head adds to a logit: direct logit attribution", "commands.why:WhySpec", "Models"
     ),
@@ -85,6 +98,13 @@ OTHER_COMMANDS = frozenset({
 })  # fmt: skip
 """Names of the command line that no experiment of a plugin may have."""
 PLUGINS_GROUP = "Plugins"
+for feature_name, card_entry in added(GROUP, {*FEATURES}).items():
+    EXPERIMENTS |= {
+        question.name: row_of(question, card_entry)
+        for name, feature in installed_features().items()
+        for question in feature.questions
+        if name == feature_name and question.name not in {*EXPERIMENTS, *OTHER_COMMANDS}
+    }
 EXPERIMENTS |= {
     name: Experiment(f"From {plugin.package}", plugin.place, PLUGINS_GROUP, plugin)
     for name, plugin in added("experiments", {*EXPERIMENTS, *OTHER_COMMANDS}).items()

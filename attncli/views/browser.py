@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import signal
 import sys
 import time
 from collections import deque
@@ -26,6 +25,7 @@ from attncli.errors import INTERRUPTED, UserError
 from attncli.plain_text import plain_text
 from attncli.records.recordings import RecordedHeads
 from attncli.report import PLACES, Report
+from attncli.systems import signals_named
 from attncli.views.browser_choice import Addition, BrowsedModel, Choice, grids
 from attncli.views.browser_panels import (
     HeadMap,
@@ -224,7 +224,7 @@ class Browser(App[None], inherit_bindings=False):
     def on_mount(self) -> None:
         """The first choice."""
         if sys.platform != "win32":  # whose loops take no signals
-            for number in (signal.SIGTERM, signal.SIGHUP):
+            for number in signals_named("SIGTERM", "SIGHUP"):
                 end = partial(self.exit, return_code=128 + number)
                 asyncio.get_running_loop().add_signal_handler(number, end)
         self.set_interval(POLL_SECONDS, self._take_outcome)

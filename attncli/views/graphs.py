@@ -66,10 +66,10 @@ def head_edges(result: Result | None) -> list[Edge]:
 
 
 def layer_and_head(name: str) -> tuple[int, int]:
-    """Of `18:6`, or of `linear:18:6`, a head without a softmax; what is no head is behind all."""
-    layer, _, head = name.removeprefix(LINEAR).partition(":")
-    numbers = whole_number(layer), whole_number(head)
-    return (10**9, 0) if None in numbers else numbers
+    """Layer and head of `18:6` or `linear:18:6`, for sorting; other names sort behind all heads."""
+    first, _, second = name.removeprefix(LINEAR).partition(":")
+    layer, head = whole_number(first), whole_number(second)
+    return (10**9, 0) if layer is None or head is None else (layer, head)
 
 
 def letter_lines(edges: Sequence[Edge], most_lines: int, width: int) -> list[str]:

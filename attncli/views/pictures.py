@@ -584,7 +584,7 @@ def writer(kind: str, metadata: Mapping[str, str | None]) -> Write:
                 matplotlib.rcParams.update(settings())
                 figure = draw(report, display)
                 # In memory first: matplotlib's writers do not end well where a disk is full.
-                picture: IO[Any] = io.StringIO() if kind == "svg" else io.BytesIO()
+                picture: io.StringIO | io.BytesIO = io.StringIO() if kind == "svg" else io.BytesIO()
                 figure.savefig(picture, format=kind, metadata=dict(metadata), dpi=DOTS_PER_INCH)
             stream.write(picture.getvalue())
 

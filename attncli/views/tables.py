@@ -8,6 +8,7 @@ from typing import Any, TextIO
 from rich.cells import cell_len
 
 from attncli.core.runtime import LoadedOnUse
+from attncli.index import installed_features
 from attncli.plain_text import plain_text
 from attncli.records.columns import Result
 from attncli.records.kinds import KINDS, kinds_of, place_of
@@ -141,8 +142,6 @@ SCREEN_PLACES = {
     "attncli.records.effects:HeadEffects": "attncli.views.effect_screens:SCREEN",
     "attncli.records.logits:LogitAttribution": "attncli.views.logit_screens:LOGIT_SCREEN",
     "attncli.records.logits:ScoreParts": "attncli.views.logit_screens:SCORE_SCREEN",
-    "attncli.records.caches:LimitedHeads": "attncli.views.cache_screens:LIMITED_SCREEN",
-    "attncli.records.caches:PolicyCosts": "attncli.views.cache_screens:POLICIES_SCREEN",
     "attncli.records.sources:AnswerSources": "attncli.views.source_screens:SOURCE_SCREEN",
     "attncli.records.sources:RetrievingHeads": "attncli.views.source_screens:RETRIEVAL_SCREEN",
     "attncli.records.explanations:Explanations": "attncli.views.explanation_screens:EXPLANATIONS_SCREEN",
@@ -173,8 +172,9 @@ SCREEN_PLACES = {
     "attncli.records.steps:HeadsInTraining": "attncli.views.training_screens:WATCH_SCREEN",
     "attncli.records.steps:HeadInTraining": "attncli.views.training_screens:WATCH_HEAD_SCREEN",
 }
-
 """The place of the first screen of each class of results, by the place of the class."""
+for feature in installed_features().values():
+    SCREEN_PLACES |= {kind: place for kind, place in feature.screens.items() if kind not in SCREEN_PLACES}
 FIRST_SCREENS: LoadedOnUse[FirstScreen] = LoadedOnUse(SCREEN_PLACES)
 
 

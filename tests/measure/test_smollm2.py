@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from attncli.core.names import named_head
-from attncli.measure.cache import Limit, Limiting, num_bytes
+from attncli.features.cache.limited_heads import Limit, Limiting, num_bytes
 from attncli.measure.circuit import head_edges
 from attncli.measure.relevance import attnlrp, gradients
 from attncli.measure.removal import HeadPlace

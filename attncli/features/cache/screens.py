@@ -4,8 +4,15 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from attncli.errors import readable_bytes
+from attncli.features.cache.results import (
+    HeadNeed,
+    LimitedHeads,
+    LostTogether,
+    PolicyCost,
+    PolicyCosts,
+    need_in,
+)
 from attncli.plain_text import plain_text
-from attncli.records.caches import HeadNeed, LimitedHeads, LostTogether, PolicyCost, PolicyCosts, need_in
 from attncli.records.columns import Records
 from attncli.report import Report
 from attncli.views import Display

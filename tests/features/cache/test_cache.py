@@ -13,12 +13,18 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel
 
 from attncli.core.engines import MASKED_QUERIES
-from attncli.core.names import CACHE_POLICIES
 from attncli.errors import UserError
-from attncli.measure import cache_policies
-from attncli.measure.cache import Judge, limited_heads
-from attncli.measure.cache_policies import PromptLayer, by_expected_weight
-from attncli.measure.prompt_cache import PromptCache, SmallerCaches, _parts_of, policy_costs, rounded_cache
+from attncli.features.cache import policies as cache_policies
+from attncli.features.cache.limited_heads import Judge, limited_heads
+from attncli.features.cache.names import CACHE_POLICIES
+from attncli.features.cache.policies import PromptLayer, by_expected_weight
+from attncli.features.cache.prompt_cache import (
+    PromptCache,
+    SmallerCaches,
+    _parts_of,
+    policy_costs,
+    rounded_cache,
+)
 from attncli.measure.removal_runs import FirstTokens
 from attncli.models.loading import in_use, open_model
 from attncli.models.predicted import Judged, judged_reading, read_judged

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from attncli.core.engines import FusedAttention
 from attncli.core.layer import AttentionLayer, Visibility
-from attncli.core.names import CACHE_POLICIES, USUAL_BUDGETS, ends_of
+from attncli.core.names import ends_of
 from attncli.core.process import SharedChange
 from attncli.core.progress import Stage, Work
 from attncli.errors import UserError
-from attncli.measure.cache import Judge, Limit, output_by, tell_of_layer
-from attncli.measure.cache_policies import (
+from attncli.features.cache.limited_heads import Judge, Limit, output_by, tell_of_layer
+from attncli.features.cache.names import CACHE_POLICIES, USUAL_BUDGETS
+from attncli.features.cache.policies import (
     COUNTS,
     SCORES,
     CacheScores,
@@ -30,13 +31,13 @@ from attncli.measure.cache_policies import (
     Rotation,
     even_counts,
 )
+from attncli.features.cache.results import Lost, PolicyCost, PolicyCosts, PromptBaseline, lines_of
 from attncli.measure.removal import Forward, Removed, Whole
 from attncli.measure.removal_runs import FirstTokens, RemovalRuns, work_of_run
 from attncli.models.layers import CapturedLayer
 from attncli.models.patched_heads import LayerChange, RunningLayer
 from attncli.models.predicted import Judged, judged_reading
 from attncli.models.pretrained import Pretrained, Reading
-from attncli.records.caches import Lost, PolicyCost, PolicyCosts, PromptBaseline, lines_of
 from attncli.records.columns import Record
 
 SCORING_COST = 0.17

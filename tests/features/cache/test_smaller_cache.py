@@ -12,7 +12,7 @@ import pytest
 import attncli
 from attncli.commands import forecast, output
 from attncli.core.progress import Stage
-from attncli.measure.cache import limited_heads
+from attncli.features.cache.limited_heads import limited_heads
 from attncli.measure.removal_runs import RemovalRuns
 from attncli.models.loading import in_use
 from attncli.models.predicted import read_judged

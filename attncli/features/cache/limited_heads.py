@@ -17,15 +17,7 @@ from attncli.core.progress import Stage, Work
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.errors import UserError
-from attncli.measure.looks import rows_at
-from attncli.measure.removal import HeadPlace, Removed, Whole
-from attncli.measure.removal_runs import RemovalRuns, runs_together, work_of_run
-from attncli.models.capture import run_model
-from attncli.models.layers import CapturedLayer
-from attncli.models.patched_heads import LayerChange
-from attncli.models.predicted import Judged
-from attncli.models.pretrained import Pretrained
-from attncli.records.caches import (
+from attncli.features.cache.results import (
     CacheBaseline,
     ForgottenKey,
     HeadNeed,
@@ -35,6 +27,14 @@ from attncli.records.caches import (
     LostTogether,
     need_in,
 )
+from attncli.measure.looks import rows_at
+from attncli.measure.removal import HeadPlace, Removed, Whole
+from attncli.measure.removal_runs import RemovalRuns, runs_together, work_of_run
+from attncli.models.capture import run_model
+from attncli.models.layers import CapturedLayer
+from attncli.models.patched_heads import LayerChange
+from attncli.models.predicted import Judged
+from attncli.models.pretrained import Pretrained
 from attncli.records.columns import Records
 
 

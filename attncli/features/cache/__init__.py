@@ -1,0 +1,1 @@
+"""`attn cache`: losses with a smaller cache, per head and per policy."""

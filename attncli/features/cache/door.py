@@ -1,0 +1,103 @@
+"""`attncli.cache` and `attncli.cache_policies`: losses with a smaller cache, from a model and a text."""
+
+from collections.abc import Callable, Iterable
+from typing import Annotated
+
+from attncli.arguments import (
+    Budgets,
+    Count,
+    KeyValueBits,
+    NonBlankText,
+    Share,
+    Size,
+    by,
+    checked,
+    listed,
+    named,
+    shares,
+)
+from attncli.core.progress import Stage
+from attncli.errors import UserError
+from attncli.features.cache.names import CACHE_POLICIES, USUAL_BUDGETS
+from attncli.features.cache.results import LimitedHeads, PolicyCosts
+from attncli.models.loading import in_use
+from attncli.models.model_arguments import Model, TextOrReading
+from attncli.models.predicted import Judged, judged_reading, read_judged
+from attncli.models.pretrained import Pretrained, Reading, TextOrIds, check_made_for
+from attncli.models.text_files import text_or_ids
+
+Policies = Annotated[str | Iterable[str], by(named(tuple(CACHE_POLICIES)))]
+
+
+@checked
+def cache(
+    model: Model,
+    text: TextOrReading,
+    *,
+    sink: Count | None = None,
+    window: Size | None = None,
+    needle: NonBlankText | None = None,
+    budget: Share | None = None,
+    progress: Callable[[Stage], None] | None = None,
+) -> LimitedHeads:
+    """What the model loses on a text where a key/value head keeps the first `sink` and last `window` keys.
+
+    Each head alone, then shares of them together, the least needed first. A `needle` is a part of the text
+    that its end asks for: heads are ordered by what is lost on it. A `budget`, a share of the cache, names
+    the heads that keep everything. UserError for a model that keeps no cache, and a budget that is too small;
+    MemoryError.
+    """
+    from attncli.features.cache.limited_heads import limited_heads
+
+    with in_use(model) as pretrained:
+        reading = _judged(pretrained, text, needle)
+        return limited_heads(pretrained, reading, sink=sink, window=window, budget=budget, progress=progress)
+
+
+@checked
+def cache_policies(
+    model: Model,
+    text: TextOrReading,
+    *,
+    policies: Policies = tuple(CACHE_POLICIES),
+    budgets: Budgets = USUAL_BUDGETS,
+    bits: KeyValueBits | None = None,
+    needle: NonBlankText | None = None,
+    every: Size | None = None,
+    progress: Callable[[Stage], None] | None = None,
+) -> PolicyCosts:
+    """What the model loses on the end of a text where a policy keeps a share of the keys before it.
+
+    The prompt is read once; the last tenth of the text, at most 200 tokens, is judged, or with `every` so
+    many tokens again and again. `bits` rounds keys and values. UserError for a policy that there is not, a
+    text too short, and a model that cannot read on from kept keys; MemoryError.
+    """
+    from attncli.features.cache.prompt_cache import policy_costs, windows
+
+    names = listed(policies)
+    if not names and bits is None:
+        raise UserError("policies: must name at least one, where `bits` is not given (got none)")
+    with in_use(model) as pretrained:
+        reading = _judged(pretrained, text, needle, every)
+        readings = windows(pretrained, reading, every)
+        return policy_costs(
+            pretrained,
+            readings,
+            policies=names,
+            budgets=shares(budgets),
+            bits=bits,
+            every=every,
+            progress=progress,
+        )
+
+
+def _judged(
+    model: Pretrained, text: TextOrIds | Reading, needle: str | None, every: int | None = None
+) -> Judged:
+    if not isinstance(text, Reading):
+        return read_judged(model, text_or_ids(text), needle=needle, every=every)
+    if needle is not None:
+        raise UserError("needle: needs the text itself, which says where it stands")
+    if isinstance(text, Judged):
+        return text
+    return judged_reading(check_made_for(model, text, "text"), model)

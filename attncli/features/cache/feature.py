@@ -1,0 +1,24 @@
+"""The card of `attn cache`."""
+
+from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(
+        Question(
+            "cache",
+            "What a smaller cache loses, by head and policy",
+            "Models",
+            spec="settings:CacheSpec",
+            page="question:PAGE",
+            synonyms="kvcache kv_cache kv kvpress compress press evict",
+        ),
+    ),
+    results={"cache": "results:LimitedHeads", "cache of policies": "results:PolicyCosts"},
+    screens={
+        "results:LimitedHeads": "screens:LIMITED_SCREEN",
+        "results:PolicyCosts": "screens:POLICIES_SCREEN",
+    },
+    functions={"cache": "door:cache", "cache_policies": "door:cache_policies"},
+    extras=("models",),
+    docs="cache.md",
+)

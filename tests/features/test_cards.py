@@ -1,0 +1,348 @@
+"""Cards of features: the index, features switched off or deleted, and the same cards in other packages."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attncli.feature import Feature, with_absolute_places
+from attncli.index import FEATURES
+from attncli.settings import OTHER_COMMANDS
+from tests.running import ROOT
+from tests.test_plugins import attn, install
+
+FOLDERS = ROOT / "attncli" / "features"
+WRITER = ROOT / "tools" / "write_index.py"
+TEXT = "a b a b a b"
+
+
+def card_of(name: str) -> Feature:
+    module = importlib.import_module(f"attncli.features.{name}.feature")
+    return with_absolute_places(module.FEATURE, f"attncli.features.{name}")
+
+
+def test_the_index_has_the_card_of_each_folder_and_no_other() -> None:
+    names = {file.parent.name for file in FOLDERS.glob("*/feature.py")}
+    assert (
+        names
+        == {*FEATURES}
+        == {path.name for path in FOLDERS.iterdir() if path.name[0] != "_" and path.is_dir()}
+    )
+    for name, feature in FEATURES.items():
+        assert feature == card_of(name), "python tools/write_index.py"
+    checked = subprocess.run([sys.executable, WRITER, "--check"], capture_output=True, text=True)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_each_place_of_a_card_exists_and_its_page_is_listed(name: str) -> None:
+    card = FEATURES[name]
+    questions = [
+        place for each in card.questions for place in (each.spec, each.page, each.model_page) if place
+    ]
+    places = [
+        *questions,
+        *card.results.values(),
+        *card.screens,
+        *card.screens.values(),
+        *card.functions.values(),
+    ]
+    for module, part in (place.split(":") for place in places):
+        assert module.startswith(f"attncli.features.{name}.")
+        assert hasattr(importlib.import_module(module), part)
+    assert {*card.screens} <= {*card.results.values()}
+    assert not {each.name for each in card.questions} & OTHER_COMMANDS
+    assert card.docs == "" or f"({card.docs})" in (ROOT / "docs" / "README.md").read_text()
+
+
+def test_each_field_of_a_card_is_on_the_page() -> None:
+    text = (ROOT / "docs" / "plugins.md").read_text()
+    assert all(f"\n| `{name}` | " in text for name in Feature._fields)
+    code = text.partition("```python\n")[2].partition("```")[0]
+    card: dict[str, Feature] = {}
+    exec(code, card)
+    assert all(card["FEATURE"]) and card["FEATURE"]._fields == Feature._fields
+
+
+def python(code: str, folder: Path, *paths: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A program with packages from these folders instead of the installed ones."""
+    named = {"PYTHONPATH": ":".join(map(str, paths)), "HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        capture_output=True, text=True, cwd=folder, env={**os.environ, **named, **environment},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a saved report of each kind of `attn cache`."""
+    folder = tmp_path_factory.mktemp("saved")
+    commands = [
+        ["cache", TEXT, "-o", "heads.json"],
+        ["cache", TEXT, "--policy", "sinks", "-o", "policies.json"],
+    ]
+    assert [ended.code for ended in attn(commands, folder)] == [0, 0]
+    return folder
+
+
+OFF = """
+import json, os
+from attncli.cli import COMMANDS, run
+import attncli, contextlib, io
+from attncli.records.kinds import KINDS
+from attncli.settings.config_file import config_schema
+with contextlib.redirect_stdout(io.StringIO()) as out:
+    codes = [run(arguments) for arguments in (["--help"], ["info"])]
+from tools.man_page import man_page as page
+from tools.settings_page import settings_page
+print(json.dumps({
+    "codes": codes, "help": out.getvalue(), "commands": [*COMMANDS], "public": attncli.__all__,
+    "has": hasattr(attncli, "cache"), "kinds": [*KINDS], "schema": json.dumps(config_schema()),
+    "pages": page() + settings_page(),
+}))
+"""
+
+
+def test_a_feature_that_is_switched_off_is_nowhere(tmp_path: Path) -> None:
+    done = python(OFF, tmp_path, ROOT, ATTN_OFF="other, cache")
+    assert done.returncode == 0, done.stderr
+    off = json.loads(done.stdout)
+    assert off["codes"] == [0, 0] and re.search(r"^off +other, cache$", off["help"], re.MULTILINE)
+    help_page = off["help"].partition("torch ")[0]
+    assert "ablate" in help_page and "cache" not in help_page
+    card = FEATURES["cache"]
+    assert not off["has"] and not {*card.functions} & {*off["public"]} and "ablate" in off["public"]
+    assert not {*card.results} & {*off["kinds"]} and "ablate" in off["kinds"]
+    assert "cache" not in off["commands"] and '"cache"' not in off["schema"]
+    assert "attn ablate" in off["pages"] and "attn cache" not in off["pages"]
+
+
+def test_what_needs_a_feature_that_is_switched_off_says_so(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTN_OFF", "cache")
+    files = {name: str(saved / f"{name}.json") for name in ("heads", "policies")}
+    commands = [
+        ["cache"],
+        ["cahce"],
+        ["show", files["heads"], "-o", "heads.json"],
+        ["show", files["policies"], "-o", "policies.json"],
+        ["show", files["heads"]],
+        ["diff", files["heads"], files["heads"]],
+        ["heads", "a b"],
+    ]
+    ended = attn(commands, tmp_path, off="cache")
+    assert ended[0] == (2, "", "cache: is switched off by ATTN_OFF=cache\n")
+    assert ended[1] == (2, "", "cahce: is not a command: attn --help lists them\n")
+    assert [each.code for each in ended[2:]] == [0] * 5, ended
+    assert "heads\n" in ended[4].out and "curve\n" in ended[4].out
+    for name, file in files.items():
+        assert (tmp_path / f"{name}.json").read_text() == Path(file).read_text(), "with its kind"
+
+
+def test_a_shell_completes_no_command_that_is_switched_off(tmp_path: Path) -> None:
+    line = {"_ATTN_COMPLETE": "complete_bash", "COMP_WORDS": "attn c", "COMP_CWORD": "1"}
+    code = "from attncli.cli import run\nrun([])"
+    words = [python(code, tmp_path, ROOT, ATTN_OFF=off, **line).stdout.split() for off in ("", "cache")]
+    assert words == [["cross", "cache", "circuit"], ["cross", "circuit"]]
+
+
+@pytest.fixture(scope="module")
+def without_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a copy of attncli without features/cache, its index written anew."""
+    root = tmp_path_factory.mktemp("gone")
+    shutil.copytree(ROOT / "attncli", root / "attncli", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.rmtree(root / "attncli" / "features" / "cache")
+    subprocess.run([sys.executable, WRITER, "--package", root / "attncli"], check=True)
+    assert "cache:" not in (root / "attncli" / "index.py").read_text()
+    return root
+
+
+IMPORT_ALL = """
+import pkgutil
+from importlib import import_module
+import attncli
+for module in pkgutil.walk_packages(attncli.__path__, "attncli."):
+    is_module = "-" not in module.name  # nor a compiled library
+    if is_module and not module.name.startswith(("attncli.child.", "attncli.data")):
+        import_module(module.name)
+print(attncli.__file__)
+"""
+
+
+def test_without_the_folder_of_a_feature_all_else_imports_and_runs(
+    without_cache: Path, saved: Path, tmp_path: Path
+) -> None:
+    imported = python(IMPORT_ALL, tmp_path, without_cache)
+    assert imported.returncode == 0, imported.stderr
+    assert imported.stdout.strip() == str(without_cache / "attncli" / "__init__.py")
+    commands = [["--help"], ["heads", TEXT], ["cache"], ["show", str(saved / "heads.json")]]
+    shown, heads, cache, report = attn(commands, tmp_path, root=without_cache)
+    assert (shown.code, heads.code, report.code) == (0, 0, 0)
+    assert "ablate" in shown.out and "smaller cache" not in shown.out and "curve\n" in report.out
+    assert (cache.code, cache.err) == (2, "cache: is not a command: attn --help lists them\n")
+
+
+def renamed(text: str) -> str:
+    return text.replace("attncli.features.cache", "attn_cache")
+
+
+@pytest.fixture(scope="module")
+def package(without_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with features/cache as an installed package of its own, as one of site-packages."""
+    site = tmp_path_factory.mktemp("site")
+    install(site, "attn_cache", {}, {"features": {"cache": "attn_cache.feature:FEATURE"}})
+    (site / "attn_cache").mkdir()
+    for file in (FOLDERS / "cache").glob("*.py"):
+        (site / "attn_cache" / file.name).write_text(renamed(file.read_text()))
+    return site
+
+
+def test_a_feature_is_the_same_in_a_package_of_its_own(
+    without_cache: Path, package: Path, saved: Path, tmp_path: Path
+) -> None:
+    commands = [
+        ["cache", TEXT],
+        ["cache", TEXT, "-o", "heads.json"],
+        ["show", str(saved / "heads.json")],
+        ["kv_cache"],
+        ["info", "plugins"],
+        ["--help"],
+    ]
+    built_in = attn(commands[:1], tmp_path)[0]
+    asked, _, shown, synonym, plugins, listed = attn(commands, tmp_path, package, root=without_cache)
+    assert asked == built_in and asked.code == 0
+    assert shown.out.splitlines()[:9] == built_in.out.splitlines()[:9], "its first screen"
+    assert (tmp_path / "heads.json").read_text() == (saved / "heads.json").read_text()
+    assert synonym.err == "kv_cache: is not a command: did you mean attn cache?\n"
+    assert re.split(r"\s{2,}", plugins.out.strip()) == ["features", "cache", "attn-cache 1.0", "ok"]
+    models = listed.out.partition("Models:\n")[2].partition("\n\n")[0]
+    assert "  cache       What a smaller cache loses, by head and policy" in models.splitlines()
+    code = f"""
+import attncli
+result = attncli.cache(attncli.open_model(), {TEXT!r})
+assert type(result).__module__ == "attn_cache.results" and len(result.heads) == 8
+assert "cache" in dir(attncli) and "cache" not in attncli.__all__
+"""
+    done = python(code, tmp_path, without_cache, package)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.nightly
+def test_the_tests_of_a_feature_pass_for_it_in_a_package_of_its_own(
+    without_cache: Path, package: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tests" / "features" / "cache"
+    names = shutil.ignore_patterns("__pycache__", "features")
+    shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=names)
+    folder.mkdir(parents=True)
+    for file in (ROOT / "tests" / "features" / "cache").glob("*.*"):
+        (folder / file.name).write_text(renamed(file.read_text()))
+    for name in ("tools", "docs", "configs", "pyproject.toml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "attncli").symlink_to(without_cache / "attncli")
+    paths = ":".join(map(str, (tmp_path, package)))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", folder],
+        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "attn_cache" in (folder / "test_cache.py").read_text()
+
+
+CARD = """from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(Question({names}, "settings:Spec"),),
+    results={{"norm": "results:Norms", "spread": "results:Spreads"}},
+    functions={{"ablate": "door:ablate"}},
+)
+"""
+
+
+def card_text(name: str, group: str = "Plugins") -> str:
+    return CARD.format(names=f'"{name}", "How far each head looks", "{group}"')
+
+
+def install_card(site: Path, package: str, name: str, code: str) -> None:
+    (site / package).mkdir(parents=True)
+    (site / package / "__init__.py").write_text("")
+    (site / package / "feature.py").write_text(code)
+    install(site, package, {}, {"features": {name: f"{package}.feature:FEATURE"}})
+
+
+def test_built_in_parts_win_and_one_line_says_so(tmp_path: Path) -> None:
+    install_card(tmp_path, "attn_a", "spread", card_text("norm"))
+    install_card(tmp_path, "attn_b", "cache", card_text("spread"))
+    install_card(tmp_path, "attn_c", "spread", card_text("spread"))
+    install_card(tmp_path, "attn_d", "wide", card_text("wide", "Wide heads"))
+    norm, plugins, shown, spread, wide = attn(
+        [["norm", "--format", "json"], ["info", "plugins"], ["--help"], ["spread"], ["wide"]],
+        tmp_path,
+        tmp_path,
+    )
+    assert norm.code == 0 and json.loads(norm.out)["experiment"] == "norm"
+    assert plugins.code == 1
+    taken = "not used: there is one of this name"
+    assert [re.split(r"\s{2,}", line)[2:] for line in plugins.out.splitlines()] == [
+        ["attn-a 1.0", f"{taken}: command norm, kind norm, function ablate"],
+        ["attn-b 1.0", taken],
+        ["attn-c 1.0", taken],
+        ["attn-d 1.0", f"{taken}: kind norm, kind spread, function ablate"],
+    ]
+    assert "\nWide heads:\n  wide " in shown.out and "  spread " not in shown.out
+    assert spread.code == 2 and wide.code == 1
+    assert "No module named 'attn_d.settings'" in wide.err and wide.err.count("\n") == 1
+
+
+BROKEN: dict[str, tuple[str, str]] = {
+    "gone": (
+        "import a_package_that_is_not_there\n",
+        "cannot be imported: ModuleNotFoundError: No module named",
+    ),
+    "no_card": (
+        "FEATURE = 5\n",
+        "has no valid card: attn_no_card.feature:FEATURE is not an attncli.feature.Feature",
+    ),
+    "texts": (
+        "from attncli.feature import Feature\n\nFEATURE = Feature(questions=('a',))\n",
+        "has no valid card: 'str' object has no attribute",
+    ),
+    "eager": ("import attncli.records.kinds\n", "a card and the __init__.py of its package import nothing"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_card_that_cannot_be_read_is_one_line(tmp_path: Path, name: str) -> None:
+    code, why = BROKEN[name]
+    install_card(tmp_path, f"attn_{name}", name, code)
+    command = "import sys\nfrom attncli.cli import run\nsys.exit(run(['self', 'a b']))"
+    done = python(command, tmp_path, tmp_path, ROOT)
+    assert done.returncode == 0 and "a" in done.stdout
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"plugin {name} (attn-{name.replace('_', '-')} 1.0) ") and why in line
+    line_of_shell = {"_ATTN_COMPLETE": "complete_bash", "COMP_WORDS": "attn se", "COMP_CWORD": "1"}
+    assert (
+        python("from attncli.cli import run\nrun([])", tmp_path, tmp_path, ROOT, **line_of_shell).stderr == ""
+    )
+
+
+def test_a_report_of_an_unknown_kind_is_shown_whole_and_kept(saved: Path, tmp_path: Path) -> None:
+    report = json.loads((saved / "heads.json").read_text())
+    report |= {"experiment": "spread", "kind": "spread of texts"}
+    (tmp_path / "x.json").write_text(json.dumps(report))
+    shown, written = attn([["show", "x.json"], ["show", "x.json", "-o", "y.json"]], tmp_path)
+    assert (shown.code, written.code, shown.err) == (0, 0, "") and "curve\n" in shown.out
+    again = json.loads((tmp_path / "y.json").read_text())
+    assert {name: again[name] for name in report if name != "notes"} == {
+        name: value for name, value in report.items() if name != "notes"
+    }
+    (tmp_path / "x.json").write_text(json.dumps(report | {"kind": "a\x1b[1m"}))
+    (refused,) = attn([["show", "x.json"]], tmp_path)
+    assert refused.code == 2 and "kind: must be a plain name" in refused.err
