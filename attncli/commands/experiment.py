@@ -284,7 +284,7 @@ def command(
             parameter.name: values[parameter.name] for parameter in output_flags if parameter.is_passed
         }
         others = {parameter.name: values[parameter.name] for parameter in more}
-        with _errors_of_argument(key, name_of_value if argument is not None else None):
+        with _errors_of_argument(key, "TEXT" if key == "sentence" and argument is not None else None):
             return run_with(name, config, show_config, flags, destination, **others)
 
     if bare is not None:

@@ -288,7 +288,7 @@ class Session:
         page = spec.page()
         if isinstance(page, ModelPage) and page.check_texts is not None:
             page.check_texts(spec, texts)  # before torch is imported
-        page_of(spec)
+        page = page_of(spec)
         from torch import Generator
 
         if reseed or self._generator is None:

@@ -49,7 +49,7 @@ MISTAKES = [
     ('generate --prompt "the cat"', "--prompt: is not a flag of attn generate: did you mean --sentence?"),
     ("generate -n 20", "-n: is not a flag of attn generate: did you mean --max-new-tokens?"),
     ("generate --temp 0.7", "--temp: is not a flag of attn generate: did you mean --sampling-temperature?"),
-    ("source nope.jsonl --compare", "--sentence: no such file: nope.jsonl"),
+    ("source nope.jsonl --compare", "TEXT: no such file: nope.jsonl"),
     ("browse --open", "--open: is not a flag of attn browse: attn average, attn self, attn multihead, attn cross and 16 more have --open"),
     ("self --causal true", "--causal: takes no value (got true): --causal turns it on, --no-causal turns it off"),
     ("self --causal=yes", "--causal: takes no value (got yes): --causal turns it on, --no-causal turns it off"),
@@ -95,9 +95,9 @@ MISTAKES = [
     (
         'heads --probe repeated "the cat"',
         "--probe: is what is read without a text: leave it out (--num-tokens N says how long); it was read\n"
-        "--sentence: cannot be combined with --probe: give one of them",
+        "TEXT: cannot be combined with --probe: give one of them",
     ),
-    ("heads " + "a" * 300, "--sentence: must be at most 128 tokens for tiny-induction (got 301): --truncate cuts it"),
+    ("heads " + "a" * 300, "TEXT: must be at most 128 tokens for tiny-induction (got 301): --truncate cuts it"),
     ("heads --stream", "--stream: is not a flag of attn heads: --load disk reads weights as they are used"),
     ("cache --low_cpu_mem_usage", "--low_cpu_mem_usage: is not a flag of attn cache: --load disk reads weights as they are used"),
     ("self --head_dim=x", "--head-dim: must be a whole number (got x)"),
