@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from attncli.systems import NO_WAIT, PRIVATE, is_readable_within, wait_as_usual
+from attncli.plain_text import plain_text
+from attncli.systems import NO_WAIT, PRIVATE, is_readable_within, wait_as_usual, wait_until_readable
 
 STDIN = "-"
 STORE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
@@ -34,8 +35,8 @@ PIPE_BYTES = 4096 * MEBIBYTE
 FREELY_UNPACKED, MOST_UNPACKED = 64 * MEBIBYTE, 100
 """The bytes that any file may unpack to; how many times its own size a larger one may."""
 BLOCK_BYTES = 2**16
-SECONDS_FOR_WRITER = 5
-"""How long a named pipe is waited for to which nobody writes."""
+WAIT_SECONDS = 1
+"""When a line says that a pipe is waited for, as it is until its first byte or its end."""
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -74,7 +75,7 @@ def check_file(path: str | Path, most: int | None = None, *, may_be_pipe: bool =
 
 
 def open_file(path: str | Path, most: int | None = None, *, may_be_pipe: bool = False) -> BinaryIO:
-    """A file that is open for reading; OSError as `check_file`, and for a pipe to which nobody writes."""
+    """A file that is open for reading; OSError as `check_file`. A named pipe is waited for."""
     check_file(path, most, may_be_pipe=may_be_pipe)
     # Without waiting: since it was looked at, it may have become a pipe.
     file = os.fdopen(os.open(path, os.O_RDONLY | NO_WAIT | PRIVATE), "rb")
@@ -83,7 +84,7 @@ def open_file(path: str | Path, most: int | None = None, *, may_be_pipe: bool = 
         if wrong := not_a_file(mode, may_be_pipe=may_be_pipe):
             raise OSError(errno.EINVAL, f"it {wrong}", str(path))
         if stat.S_ISFIFO(mode) and _has_a_name(path):
-            _wait_for_writer(file, path)
+            wait_for_bytes(file.fileno(), f"{path}: waiting for somebody to write to this pipe")
         wait_as_usual(file.fileno())
     except BaseException:
         file.close()
@@ -97,10 +98,11 @@ def _has_a_name(pipe: str | Path) -> bool:
     return os.path.lexists(resolved) and not resolved.startswith("/dev/fd/")
 
 
-def _wait_for_writer(pipe: BinaryIO, path: str | Path) -> None:
-    """Until the first byte or the end is there; OSError where neither comes soon."""
-    if not is_readable_within(pipe.fileno(), SECONDS_FOR_WRITER):
-        raise OSError(errno.ETIMEDOUT, "it is a pipe to which nobody writes", str(path))
+def wait_for_bytes(file: int, waiting: str) -> None:
+    """Wait for the first byte of an open pipe or its end, however late; print `waiting` after a second."""
+    if not is_readable_within(file, WAIT_SECONDS):
+        print(plain_text(waiting), file=sys.stderr, flush=True)
+        wait_until_readable(file)
 
 
 def read_whole(path: str | Path, most: int, *, may_be_pipe: bool = False) -> bytes:

@@ -153,6 +153,7 @@ def read_ahead(file: int, offset: int, size: int) -> None:
 
 
 SECONDS_BETWEEN_LOOKS = 0.02
+SECONDS_BETWEEN_CHECKS = 60.0
 
 
 def is_readable_within(file: int, seconds: float) -> bool:
@@ -165,6 +166,12 @@ def is_readable_within(file: int, seconds: float) -> bool:
             return False
         sleep(SECONDS_BETWEEN_LOOKS)
     return True
+
+
+def wait_until_readable(file: int) -> None:
+    """Wait until a file or a pipe has bytes to read, or has ended."""
+    while not is_readable_within(file, SECONDS_BETWEEN_CHECKS):
+        pass
 
 
 def _has_bytes(file: int) -> bool:

@@ -66,7 +66,7 @@ ARROWS = {
     "records": {"core", "errors", "index", "plain_text"},
     "arguments": {"core", "errors"},
     "errors": {"index", "systems"},
-    "files": {"systems"},
+    "files": {"plain_text", "systems"},
     "signals": set(),
     "systems": set(),
     "version": set(),

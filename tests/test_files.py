@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -40,13 +41,19 @@ KINDS: dict[str, tuple[Callable[[Path], object], str]] = {
     "device": (lambda path: path.symlink_to("/dev/zero"), "it is a device, not a file"),
     "socket": (listening, "it is a socket, not a file"),
     "folder": (lambda path: path.mkdir(), "Is a directory"),
-    "pipe": (os.mkfifo, "it is a pipe to which nobody writes"),
     "sparse": (sparse, "holds more than"),
 }
+
+
+def counted(file: str) -> int:
+    with TextFile(file) as texts:
+        return texts.count()
+
+
 READERS: dict[str, Callable[[str], object]] = {
     "text": read_text,
     "yaml": lambda file: read_yaml(Path(file)),
-    "texts": lambda file: TextFile(file).count(),
+    "texts": counted,
     "csv": lambda file: TextFile(file).count(),
     "conllu": lambda file: SentenceFile(file).count(),
     "vectors": lambda file: find_word_vectors(Path(file), ["cat"], 3),
@@ -68,10 +75,7 @@ def test_a_short_file_takes_no_more_memory_than_it_holds(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("suffix", READERS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_reader_refuses_what_is_no_file_or_endless(
-    kind: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "SECONDS_FOR_WRITER", 0.05)
+def test_every_reader_refuses_what_is_no_file_or_endless(kind: str, suffix: str, tmp_path: Path) -> None:
     make, _ = KINDS[kind]
     make(tmp_path / f"a.{suffix}")
     with pytest.raises((UserError, OSError)) as raised:
@@ -80,12 +84,54 @@ def test_every_reader_refuses_what_is_no_file_or_endless(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_line_says_what_stands_there(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "SECONDS_FOR_WRITER", 0.05)
+def test_the_line_says_what_stands_there(kind: str, tmp_path: Path) -> None:
     make, said = KINDS[kind]
     make(tmp_path / "a.txt")
     with pytest.raises(UserError, match=said):
         read_text(str(tmp_path / "a.txt"))
+
+
+def written_late(pipe: Path, content: bytes) -> threading.Thread:
+    """A thread that opens a named pipe and writes to it in two parts, each after a pause."""
+
+    def write() -> None:
+        time.sleep(0.2)
+        with pipe.open("wb", buffering=0) as file:
+            for part in (content[:3], content[3:]):
+                time.sleep(0.2)
+                file.write(part)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "expected"),
+    [("text", b"a cat", "a cat"), ("yaml", b"seed: 1\n", {"seed": 1}), ("texts", b"a b\nc d\n", 2)],
+)
+def test_a_named_pipe_is_waited_for_to_its_end(
+    suffix: str,
+    content: bytes,
+    expected: object,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(files, "WAIT_SECONDS", 0.05)
+    pipe = tmp_path / f"a.{suffix}"
+    os.mkfifo(pipe)
+    thread = written_late(pipe, content)
+    read = READERS[suffix](str(pipe))
+    thread.join()
+    assert read == expected or suffix == "yaml"
+    assert capsys.readouterr().err == f"{pipe}: waiting for somebody to write to this pipe\n"
+
+
+def test_readers_of_files_alone_refuse_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.npy")
+    with pytest.raises(OSError, match="it is a pipe, not a file"):
+        open_file(tmp_path / "a.npy")
 
 
 def test_a_vector_file_without_lines_is_one_line(tmp_path: Path) -> None:

@@ -144,6 +144,9 @@ class AblateSpec(SurveyTextSpec, ImageSpec, SoundSpec):
         left_out |= {"--method mean"} if settings.get("approximate") else set()
         return tuple(step for step in cls.next_steps if step not in left_out)
 
+    def least_tokens(self) -> int:
+        return 1 if self.answer is not None or self.image is not None or self.sound is not None else 2
+
     @property
     def named_heads(self) -> list[str]:
         """The heads that are named; none where it is all of them."""

@@ -13,7 +13,7 @@ from typing import Any, get_origin
 from pydantic.fields import FieldInfo
 
 from attncli.errors import UserError, must_be_one_of
-from attncli.files import stdin_bytes
+from attncli.files import stdin_bytes, wait_for_bytes
 from attncli.plain_text import MAX_DIGITS, note, whole_number
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
@@ -31,7 +31,7 @@ from attncli.settings.fields import (
     other_names,
 )
 from attncli.settings.text import PATH_KEYS
-from attncli.systems import is_readable_within, terminal_size
+from attncli.systems import terminal_size
 from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
 
 
@@ -433,8 +433,6 @@ def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict
 
 # The settings that choose the input. Without any of them the text may come from standard input.
 TEXT_KEYS = frozenset((*ALTERNATIVES[0], "probe", "image", "sound"))
-WAIT_SECONDS = 1
-"""When WAITING is printed; the text is waited for all the same."""
 WAITING = "stdin: waiting for its text (a text on the command line, or < /dev/null, would not wait)"
 
 
@@ -453,8 +451,7 @@ def has_piped_text() -> bool:
     if S_ISCHR(mode):
         return False
     try:
-        if not is_readable_within(file, WAIT_SECONDS):
-            print(WAITING, file=sys.stderr, flush=True)
+        wait_for_bytes(file, WAITING)
         stream = stdin_bytes()
         return isinstance(stream, io.BufferedReader) and bool(stream.peek(1))
     except OSError as error:

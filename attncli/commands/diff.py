@@ -16,7 +16,7 @@ from attncli.errors import UserError, nearest
 from attncli.models.folder import local_model
 from attncli.plain_text import counted
 from attncli.records.changes import UNMAPPED, ReportDifferences, StatisticPair
-from attncli.records.columns import Records
+from attncli.records.columns import Records, few_notes
 from attncli.records.surveys import HeadSurvey
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table, Tensors
 from attncli.runs.store_files import is_store_name
@@ -28,7 +28,7 @@ from attncli.settings.overrides import Overrides, overridden, parse_overrides, u
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Text, Texts
 from attncli.systems import shell_line
-from attncli.views.texts import model_setting
+from attncli.views.texts import model_setting, text_name
 
 if TYPE_CHECKING:
     from attncli.measure.differences import ChangedHeads, NamedWeights, WeightDifferences
@@ -223,6 +223,11 @@ def _different_models(a: Report, b: Report) -> Iterator[str]:
 NOT_COMPARED = "Heads of layers without a softmax are compared over texts alone (attn heads --texts)."
 
 
+def _num_texts(report: Report) -> int:
+    """How many texts a survey has read."""
+    return report.result.num_texts if isinstance(report.result, HeadSurvey) else 1
+
+
 def compare(a: Report, b: Report) -> Report:
     """B compared with A. UserError where their weights cannot be compared.
 
@@ -252,6 +257,8 @@ def compare(a: Report, b: Report) -> Report:
     if a.table("intervals") and b.table("intervals"):
         changed = changed_heads(a.table("intervals"), b.table("intervals"), *heads)
         notes.insert(0, _change_note(changed))
+        fewest = min(_num_texts(report) for report in (a, b))
+        notes += few_notes(fewest, text_name(a))
     elif a.table("linear") or b.table("linear"):
         notes.insert(0, NOT_COMPARED)
     if places_of(a, weights_a) and places_of(b, weights_b):

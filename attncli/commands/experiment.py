@@ -1,5 +1,6 @@
 """A command for an experiment: its flags are the settings of its Spec."""
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -171,6 +172,7 @@ def run_experiment(
     if show_config:
         print(resolved_yaml(spec, given), end="")
         return DONE
+    _refuse_unmade_weights(spec, to)
     is_unfinished = False
     expected = Expected(expect, spec)
 
@@ -188,6 +190,12 @@ def run_experiment(
     if is_unfinished:
         return INTERRUPTED
     return expected.exit_code()
+
+
+def _refuse_unmade_weights(spec: Spec, to: Destination) -> None:
+    """Raise UserError for --show weights of a survey that keeps no maps."""
+    if "weights" in to.display.show and spec.model_dump().get("maps") == "none":
+        raise UserError(f"--show: this report holds no weights: {spec.parts_elsewhere.get('weights')}")
 
 
 LONG_DASHES = ("\N{EN DASH}", "\N{EM DASH}")
@@ -210,6 +218,18 @@ def refuse_file_name(text: str, keys: Iterable[str] = ()) -> None:
         reads = "--config" if path.suffix in (".yaml", ".yml") else "--file"
         advice = f"{reads} {text} reads it, --sentence {text} takes its name as the text"
         raise UserError(f"{text}: is a file: {advice}")
+
+
+@contextmanager
+def _errors_of_argument(key: str | None, name: str | None) -> Iterator[None]:
+    """Name the argument as help does, TEXT, in errors about its setting, in place of a flag nobody typed."""
+    try:
+        yield
+    except UserError as error:
+        if key is not None and name is not None:
+            named = re.compile(rf"(?:^|(?<=combined with )){re.escape(flag_name(key))}(?=: | \(|$)")
+            error.lines = tuple(named.sub(name, line) for line in error.lines)
+        raise
 
 
 def _showing(show: Parameter, parts: Sequence[str]) -> Parameter:
@@ -242,10 +262,13 @@ def command(
         replace(parameter, everyday="") if parameter.name == bare else parameter
         for parameter in setting_options(spec_class)
     ]
+    choices = "" if bare is None else metavar(bare, fields[bare])
+    name_of_value = choices if len(choices) <= MAX_METAVAR else str(bare).upper()
     parameters: list[Parameter] = [*(*settings, CONFIG, SHOW_CONFIG, *output_flags, *more, DEBUG)]
 
     def run(config: str | None, show_config: bool, argument: str | None = None, **values: Any) -> int:
         flags = {key: values[key] for key in fields}
+        key = bare
         if bare is not None and argument is not None:
             takes_file = flags.get("compare") or flags.get("learn")
             is_file = argument == "-" or (takes_file and names_file(argument))
@@ -261,11 +284,10 @@ def command(
             parameter.name: values[parameter.name] for parameter in output_flags if parameter.is_passed
         }
         others = {parameter.name: values[parameter.name] for parameter in more}
-        return run_with(name, config, show_config, flags, destination, **others)
+        with _errors_of_argument(key, "TEXT" if key == "sentence" and argument is not None else None):
+            return run_with(name, config, show_config, flags, destination, **others)
 
     if bare is not None:
-        choices = metavar(bare, fields[bare])
-        name_of_value = choices if len(choices) <= MAX_METAVAR else bare.upper()
         meaning = in_words_of(str(fields[bare].description), flags=True)
         parameters.append(argument("argument", meaning, name_of_value, required=False))
     return Command(name, summary, run, parameters, spec_class.examples)

@@ -11,7 +11,16 @@ from pydantic import AfterValidator, Field
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.plain_text import counted
 from attncli.report import Report
-from attncli.settings.fields import Contradictions, Everyday, Form, NotFor, Size, TextSource, contradiction
+from attncli.settings.fields import (
+    Contradictions,
+    Everyday,
+    Extra,
+    Form,
+    NotFor,
+    Size,
+    TextSource,
+    contradiction,
+)
 from attncli.settings.models import ModelSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import TextPath, Texts, check_file
@@ -95,6 +104,11 @@ class SeparateSpec(ModelSpec):
 
     def reads_many_texts(self) -> bool:
         return True
+
+    def extras(self) -> Iterator[Extra]:
+        yield from super().extras()
+        if self.apply is None:
+            yield Extra("separate", "probe", ("sklearn",))
 
     def result_kind(self) -> str:
         return "separate of texts" if self.apply else "separate"

@@ -365,9 +365,15 @@ def _split(spec: SourceSpec, text: str, question: str | None, *, is_continued: b
 
 def check_texts(spec: SourceSpec, texts: Texts) -> None:
     """UserError for texts that have no sources, or whose marks are wrong, before a model is read."""
-    from attncli.models.source_texts import chat_messages
+    if spec.find_heads or spec.image is not None:
+        return
+    if spec.answer is not None and names_file(spec.answer) and not texts.of_files[-1][1].strip():
+        raise UserError("answer: must hold at least one token (got an empty text)")
+    from attncli.models.source_texts import SourcePromptFile, chat_messages
 
-    if spec.find_heads or spec.prompts is not None or spec.image is not None:
+    if spec.prompts is not None:
+        if Path(spec.prompts).is_file():  # a pipe can only be read once
+            SourcePromptFile(spec.prompts).prompts()
         return
     if (chat := _chat(spec, texts)) is not None:
         chat_messages(chat, _key(spec))

@@ -149,6 +149,9 @@ WITHOUT_FIRST = "without_first"
 UNNAMED = "unnamed"
 """What a head is called that no pattern names."""
 
+NOT_MEASURED = "not measured"
+"""The name of a head that no pattern names on texts too short to measure every pattern of positions."""
+
 
 FIRST_TOKEN = "first token"
 

@@ -1,6 +1,5 @@
 """Every head removed in turn, on every text, and what that does to what the model predicts."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -26,6 +25,7 @@ from attncli.measure.heads import (
     looked_at,
     surveyed_texts,
 )
+from attncli.measure.patterns import most_frequent_pattern
 from attncli.measure.projected_heads import LINEAR, gated_heads, projected_heads
 from attncli.measure.removal import (
     HeadPlace,
@@ -188,7 +188,7 @@ class Ablation:
         """What the layers without a softmax are, by their heads' places among the heads."""
         self.chosen: list[int] = []
         self.removed: list[list[HeadPlace]] = []
-        self.patterns: list[Counter[str]] = []
+        self.patterns: list[list[str]] = []
         self.looks: Records[LookedAtKey] = LookedAtKey.rows([])
         self.missed_at: dict[int, int | None] = {}
         self.effects: list[list[EffectNumbers]] = []
@@ -274,8 +274,8 @@ class Ablation:
             self._choose(places)
         if self.method == "swap":
             self._choose_tokens(reading)
-        for head, counter in zip(heads, self.patterns, strict=False):
-            counter[head.pattern] += 1
+        for head, of_texts in zip(heads, self.patterns, strict=False):
+            of_texts.append(head.pattern)
         return survey, run, given
 
     def _add_linear(self, run: RemovalRuns, places: list[HeadPlace]) -> None:
@@ -364,7 +364,7 @@ class Ablation:
 
         Each is removed in a run of its own; with `jointly`, one more run is without all of them.
         """
-        self.patterns = [Counter() for _ in self.heads]
+        self.patterns = [[] for _ in self.heads]
         self.chosen = list(range(len(self.heads)))
         if self.named:
             self.chosen = [index_of_head(self.heads, name, "heads", self.pretrained) for name in self.named]
@@ -425,8 +425,7 @@ class Ablation:
         row = self.heads[index]._asdict()
         if index in self.mixers:
             return {**row, "pattern": self.mixers[index]}
-        ((pattern, _),) = self.patterns[index].most_common(1)
-        return {**row, "pattern": pattern}
+        return {**row, "pattern": most_frequent_pattern(self.patterns[index])}
 
     def _look_of(self, index: int) -> dict[str, object]:
         """Where a head is missed most, and what it looks at from there, where it has a softmax."""

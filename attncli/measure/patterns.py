@@ -16,6 +16,7 @@ from attncli.core.layer import Computed, Marks, Patterns, Wanted
 from attncli.core.names import (
     FIRST_TOKEN,
     HEAD_PATTERNS,
+    NOT_MEASURED,
     OF_ASKED,
     OF_KEYS,
     OF_PICTURES,
@@ -243,7 +244,7 @@ def shows_pattern(numbers: NumbersByName, stack: Stack, name: str) -> Bool[npt.N
 def pattern_names(numbers: NumbersByName, stack: Stack) -> list[str]:
     """Of the patterns above their thresholds the one of the highest precedence, then of the largest value."""
     num_heads = len(next(iter(numbers.values())))
-    names = [UNNAMED] * num_heads
+    names = [stack.unnamed()] * num_heads
     precedence, largest = np.full(num_heads, -1), np.full(num_heads, -np.inf)
     for name, pattern in stack.patterns().items():
         values = naming_numbers(numbers, stack, pattern.statistic)
@@ -281,6 +282,12 @@ def patterns_by_stack(
     return names
 
 
+def most_frequent_pattern(names: Sequence[str]) -> str:
+    """The pattern that a head has on most texts, of the texts that were long enough to measure it."""
+    measured = Counter(name for name in names if name != NOT_MEASURED)
+    return measured.most_common(1)[0][0] if measured else NOT_MEASURED
+
+
 def heads_of_patterns(
     numbers: NumbersByName, names: Sequence[str], stack: Stack, texts: Mapping[str, int] | None = None
 ) -> Records[HeadsOfPattern]:
@@ -300,11 +307,11 @@ def heads_of_patterns(
     of_texts = {} if texts is None else {"texts": [*(texts.get(name, 0) for name in measured_by), None]}
     return HeadsOfPattern.table(
         stack=[stack.name] * (len(patterns) + 1),
-        pattern=[*patterns, UNNAMED],
+        pattern=[*patterns, stack.unnamed()],
         statistic=[*measured_by, ""],
         threshold=[*(pattern.threshold for pattern in patterns.values()), None],
         rows=[*(stack.num_rows[statistic] for statistic in statistics), None],
-        heads=[*above, names.count(UNNAMED)],
+        heads=[*above, names.count(stack.unnamed())],
         **of_texts,
     )
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Bool, Float, Int
 
-from attncli.core.names import HEAD_PATTERNS, UNNAMED
+from attncli.core.names import HEAD_PATTERNS, NOT_MEASURED, UNNAMED
 from attncli.records.columns import Cells, Records
 from attncli.records.steps import (
     HeadAtStep,
@@ -21,7 +21,7 @@ from attncli.records.steps import (
 )
 from attncli.records.surveys import NOT_FIRST, Stack
 
-PATTERN_NAMES = (*HEAD_PATTERNS, UNNAMED)
+PATTERN_NAMES = (*HEAD_PATTERNS, UNNAMED, NOT_MEASURED)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def shown_patterns(over: HeadsOverSteps) -> dict[str, Bool[npt.NDArray[np.bool_]
 def named_patterns(over: HeadsOverSteps) -> Int[npt.NDArray[np.int64], "step layer head"]:
     """The pattern of each head at each step, as `pattern_names` has it, by its place in PATTERN_NAMES."""
     shape = (len(over.steps), *over.is_head.shape)
-    best, named = np.full(shape, -np.inf), np.full(shape, PATTERN_NAMES.index(UNNAMED))
+    best, named = np.full(shape, -np.inf), np.full(shape, PATTERN_NAMES.index(over.stack.unnamed()))
     precedence = np.full(shape, -1)
     for name, is_shown in shown_patterns(over).items():
         pattern = HEAD_PATTERNS[name]

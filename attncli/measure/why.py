@@ -4,7 +4,6 @@ The logit is a sum: what each head and each MLP adds to the residual stream of t
 direction that W_U reads.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from attncli.core.summaries import mean_interval, share_interval
 from attncli.errors import UserError
 from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, looked_at, surveyed_texts
 from attncli.measure.looks import rows_at
+from attncli.measure.patterns import most_frequent_pattern
 from attncli.measure.projected_heads import LINEAR, GatedHeads, ProjectedHeads, hearing_projected_heads
 from attncli.measure.removal import ModelHead, index_of_head, output_of
 from attncli.models.answers import AnswerTokens, GivenAnswer, one_token_each
@@ -423,7 +423,7 @@ def mean_attribution(
     return LogitAttribution(
         heads=HeadLogit.table(
             **{name: first.heads.cells[name] for name in ModelHead._fields},
-            pattern=[Counter(of_head).most_common(1)[0][0] for of_head in patterns],
+            pattern=[most_frequent_pattern(of_head) for of_head in patterns],
             **_means("contribution", [result.heads.numbers("contribution") for result in results]),
         ),
         layers=LayerLogit.table(

@@ -124,13 +124,19 @@ def _with_answer(
     )
 
 
+def check_num_tokens(count: int, least: int, key: str) -> None:
+    """Raise UserError for fewer tokens than there must be for one to predict another."""
+    if count < least:
+        raise UserError(f"{key}: must be at least {least} tokens, so that one predicts another (got {count})")
+
+
 def _with_next_tokens(reading: Reading, key: str) -> Predicted:
     """Every token but the first; of the repeated probe the second copy without its first token."""
     ids, repeated = reading.text.ids, reading.repeat
     first = 1 if repeated is None else len(ids) - repeated + 1
     if first >= len(ids):
         key, count = (key, len(ids)) if repeated is None else ("num_tokens", repeated)
-        raise UserError(f"{key}: must be at least 2 tokens, so that one predicts another (got {count})")
+        check_num_tokens(count, 2, key)
     predicted = torch.arange(first, len(ids))
     if reading.seen is not None:  # words alone are predicted
         predicted = predicted[ids[first:] < FIRST_WORD_ID]

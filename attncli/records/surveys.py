@@ -10,8 +10,10 @@ import numpy.typing as npt
 from attncli.core.names import (
     HEAD_PATTERNS,
     HEAD_STATISTICS,
+    NOT_MEASURED,
     PATTERNS,
     ROW_STATISTICS,
+    UNNAMED,
     HeadPattern,
 )
 from attncli.records.columns import Record, Records, Result, column, group
@@ -22,6 +24,15 @@ NAMING = tuple(dict.fromkeys(pattern.statistic for pattern in HEAD_PATTERNS.valu
 """The statistics that name heads."""
 NOT_FIRST = "special_mass - sink_mass"
 """The statistic behind special tokens where the first one is special: that has a pattern of its own."""
+OF_POSITIONS = (
+    "sink_mass",
+    "previous_token",
+    "next_token",
+    "current_token",
+    "neighbour",
+    "normalized_entropy",
+)
+"""Naming statistics that every long text has; others need a word twice, or a special token."""
 MIN_ROWS = 5
 """Rows that a pattern must have to name a head: a mean over fewer says little."""
 
@@ -56,6 +67,12 @@ class Stack(NamedTuple):
         threshold = next(each.threshold for each in HEAD_PATTERNS.values() if each.statistic == statistic)
         num_tokens = num_rows // num_texts
         return sum(1 / tokens for tokens in range(1, num_tokens + 1)) / num_tokens > threshold
+
+    def unnamed(self) -> str:
+        """The name of heads that no pattern names: UNNAMED, or NOT_MEASURED on texts too short to tell."""
+        names = [pattern.statistic for pattern in self.patterns().values()]
+        is_measured = all(self.has_enough_rows(name) for name in names if name in OF_POSITIONS)
+        return UNNAMED if is_measured else NOT_MEASURED
 
     def name_of(self, statistic: str) -> str:
         """What names a head: special tokens without the first, which has a pattern of its own."""

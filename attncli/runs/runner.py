@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -74,9 +75,17 @@ def refuse_what_does_not_fit(spec: Spec, num_queries: int, num_keys: int) -> Non
     refuse_bytes(spec.experiment, spec.needed_bytes(num_queries, num_keys), advice)
 
 
+def check_extras(spec: Spec) -> None:
+    """UserError for a setting whose extra is not installed."""
+    for extra in spec.extras():
+        if not all(map(find_spec, extra.packages)):
+            raise UserError(f'{extra.key}: needs: pip install "attncli[{extra.name}]"')
+
+
 def check_before_reading(spec: Spec) -> None:
-    """UserError for what does not fit into memory and for a missing model, before any text is read."""
+    """UserError for missing memory, packages and models, before any text is read."""
     refuse_what_does_not_fit(spec, *spec.sampled_counts())
+    check_extras(spec)
     source = spec.model_source()
     if source is not None:
         check_packages()
@@ -118,13 +127,26 @@ def _check_reads_texts(spec: ModelSpec, texts: Texts) -> None:
         refuse_without_tokenizer(folder)
 
 
-def _check_names(spec: ModelSpec, texts: Texts) -> None:
-    """UserError for a name of one token that means several, by the tokenizer alone: weights may take long."""
+LONGEST_TOKEN = 32
+"""Characters of a word that may be a single token."""
+OF_NEXT_TOKENS = ("ForCausalLM", "LMHeadModel")
+"""How the classes of models that predict the next token are named."""
+
+
+def _check_tokens(spec: ModelSpec, texts: Texts) -> None:
+    """UserError for a name of one token that means several, and for a text of too few tokens.
+
+    By the tokenizer: weights may take long to load. The tokenizer is only read for a text that may be wrong.
+    """
     source, text, names = spec.model_source(), texts.text, spec.names_of_tokens()
     repeated = {key: name for key, name in names.items() if text is not None and text.count(name) > 1}
-    if not repeated or source is None or text is None:
+    is_short = (
+        isinstance(text, str) and len(text) <= LONGEST_TOKEN and len(text.split()) < spec.least_tokens()
+    )
+    if not (repeated or is_short) or source is None or text is None:
         return
     from attncli.models.loading import source_of, without_weights
+    from attncli.models.predicted import check_num_tokens
     from attncli.models.pretrained import read_text
     from attncli.models.token_names import token_named
 
@@ -133,6 +155,8 @@ def _check_names(spec: ModelSpec, texts: Texts) -> None:
         return  # of which the names are those of another text
     key_of_text = "file" if spec.given("file") else "sentence"
     read = read_text(described, text, key=key_of_text, truncate=spec.truncate)
+    if any(name.endswith(OF_NEXT_TOKENS) for name in described.model.config.architectures or ()):
+        check_num_tokens(len(read.text.ids), spec.least_tokens(), key_of_text)
     for key, name in repeated.items():
         token_named(name, read.text, described, key=key)
 
@@ -262,6 +286,9 @@ class Session:
     def run_texts(self, spec: Spec, texts: Texts, *, reseed: bool) -> Report:
         """The report of an experiment whose texts have been read."""
         refuse_what_does_not_fit(spec, *texts.counts())
+        page = spec.page()
+        if isinstance(page, ModelPage) and page.check_texts is not None:
+            page.check_texts(spec, texts)  # before torch is imported
         page = page_of(spec)
         from torch import Generator
 
@@ -274,9 +301,7 @@ class Session:
 
             assert isinstance(spec, ModelSpec), f"{spec.experiment} names no model"
             _check_reads_texts(spec, texts)
-            _check_names(spec, texts)
-            if page.check_texts is not None:
-                page.check_texts(spec, texts)
+            _check_tokens(spec, texts)
             with in_use(model_of(spec, self._progress)) as pretrained:
                 return _run_on_model(spec, texts, pretrained, self._generator, self._progress)
         from attncli.toys.attention import Draws

@@ -230,6 +230,14 @@ def takes_numbers(annotation: Any) -> bool:
     return (int in leaves or float in leaves) and bool not in leaves
 
 
+class Extra(NamedTuple):
+    """An extra of attncli that a setting needs, and the packages that it installs."""
+
+    key: str
+    name: str
+    packages: tuple[str, ...]
+
+
 class TextSource(NamedTuple):
     """Where a text comes from: the setting `key` itself, a file, or that many random vectors."""
 
@@ -388,6 +396,10 @@ class Spec(BaseModel):
     def model_source(self) -> str | None:
         """The folder or hub id of the pretrained model that takes part, or None."""
         return None
+
+    def extras(self) -> Iterator[Extra]:
+        """The extras that the settings need, whose packages are checked before anything is read."""
+        return iter(())
 
     def needed_bytes(self, num_queries: int, num_keys: int) -> int:
         """About how much memory the experiment takes at its peak; 0 where it is checked later or small."""

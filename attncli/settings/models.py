@@ -1,7 +1,7 @@
 """The settings of what looks into a pretrained model: which model, layer and heads, what it reads."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -29,6 +29,7 @@ from attncli.settings.fields import (
     Contradictions,
     Count,
     Everyday,
+    Extra,
     Form,
     Heading,
     NoFlag,
@@ -144,9 +145,20 @@ class ModelSpec(ModelNameSpec):
     def model_source(self) -> str | None:
         return self.default_model if self.model is None else self.model
 
+    def extras(self) -> Iterator[Extra]:
+        yield from super().extras()
+        source = self.model_source()
+        path = None if source is None else local_model(source)
+        if path is not None and path.is_file():
+            yield Extra("model", "gguf", ("gguf",))
+
     def names_of_tokens(self) -> dict[str, str]:
         """The settings that name one token of the text."""
         return {}
+
+    def least_tokens(self) -> int:
+        """How many tokens a text must have for a model that predicts the next one."""
+        return 1
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -184,6 +196,11 @@ class ImageSpec(ModelSpec):
 
     # Whether a folder of pictures, or a list of them, may be read.
     surveys_pictures: ClassVar[bool] = False
+
+    def extras(self) -> Iterator[Extra]:
+        yield from super().extras()
+        if self.image is not None:
+            yield Extra("image", "images", ("PIL",))
 
     def reads_pictures(self) -> bool:
         """Whether it is about the pictures of a folder or of a list, a text file with a name on each line."""
@@ -224,6 +241,11 @@ class SoundSpec(ModelSpec):
 
     # Whether a folder of sounds may be read.
     surveys_sounds: ClassVar[bool] = False
+
+    def extras(self) -> Iterator[Extra]:
+        yield from super().extras()
+        if self.sound is not None:
+            yield Extra("sound", "sound", ("soundfile", "scipy"))
 
     def wants_head(self) -> bool:
         return super().wants_head() or self.sound is not None  # it writes what is said
@@ -391,6 +413,11 @@ class RelationsSpec(ModelSpec):
         description="a CoNLL-U file of parsed sentences: how often each head looks from a word to its "
         "syntactic head, and back; - reads stdin",
     )
+
+    def extras(self) -> Iterator[Extra]:
+        yield from super().extras()
+        if self.relations is not None:
+            yield Extra("relations", "models", ("conllu",))
 
 
 class PairsOfTextsSpec(ModelSpec):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, OF_ASKED, UNNAMED, stack_label
+from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, NOT_MEASURED, OF_ASKED, UNNAMED, stack_label
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import R, Records
 from attncli.records.surveys import MIN_ROWS, HeadsOfPattern, HeadSurvey, LinearHead, SurveyedHead
@@ -68,7 +68,7 @@ LETTERS_TITLE = (
 
 
 def pattern_letter(pattern: object) -> str:
-    """What stands for a pattern in a grid of heads; ? for one that is not known."""
+    """The sign of a pattern in a grid of heads; ? for an unknown pattern and for heads not measured."""
     if pattern == UNNAMED:
         return NO_PATTERN
     return HEAD_PATTERNS[str(pattern)].letter if pattern in HEAD_PATTERNS else "?"
@@ -362,7 +362,7 @@ def head_letter(row: Row, is_carpet: bool) -> str:
     if not is_carpet or row.get("pattern") != FIRST_TOKEN:
         return pattern_letter(row.get("pattern"))
     rest = row.get("rest_pattern")
-    return pattern_letter(FIRST_TOKEN if rest in (None, UNNAMED) else rest).lower()
+    return pattern_letter(FIRST_TOKEN if rest in (None, UNNAMED, NOT_MEASURED) else rest).lower()
 
 
 REST_TITLE = (

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attncli.core.names import PATTERNS, UNNAMED
+from attncli.core.names import NOT_MEASURED, PATTERNS, UNNAMED
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
 from attncli.records.steps import (
@@ -42,7 +42,7 @@ LEVELS = "▁▂▃▄▅▆▇█"
 MOST_CELLS, LEAST_CELLS = 60, 8
 MOST_CHANGES, USUAL_CHANGES = 4, 3
 LEAST_LINES, USUAL_LINES = 2, 10
-PURPOSELESS = (UNNAMED, "uniform")
+PURPOSELESS = (UNNAMED, NOT_MEASURED, "uniform")
 FORMING = ("induction", "previous token")
 """The patterns of the circuit that forms at once (Olsson et al. 2022)."""
 KEEPS_LEAST = "least"

@@ -1,20 +1,25 @@
 """Mistakes of people who know other tools, or are new to a shell: one line each, with what would work."""
 
+import json
 import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from attncli.errors import available_bytes, is_about_memory, out_of_memory
+from attncli.models.folder import SHIPPED_MODEL
 from attncli.report import Report
+from attncli.runs import runner
 from attncli.runs.driver import Died
 from attncli.settings.pages import SampledPage
 from attncli.views import VIEWS
 from tests.conftest import Attn
 from tests.forked import run_attn
+from tests.model_folders import save_writer
 
 # fmt: off
 MISTAKES = [
@@ -44,7 +49,7 @@ MISTAKES = [
     ('generate --prompt "the cat"', "--prompt: is not a flag of attn generate: did you mean --sentence?"),
     ("generate -n 20", "-n: is not a flag of attn generate: did you mean --max-new-tokens?"),
     ("generate --temp 0.7", "--temp: is not a flag of attn generate: did you mean --sampling-temperature?"),
-    ("source nope.jsonl --compare", "--sentence: no such file: nope.jsonl"),
+    ("source nope.jsonl --compare", "TEXT: no such file: nope.jsonl"),
     ("browse --open", "--open: is not a flag of attn browse: attn average, attn self, attn multihead, attn cross and 16 more have --open"),
     ("self --causal true", "--causal: takes no value (got true): --causal turns it on, --no-causal turns it off"),
     ("self --causal=yes", "--causal: takes no value (got yes): --causal turns it on, --no-causal turns it off"),
@@ -90,9 +95,9 @@ MISTAKES = [
     (
         'heads --probe repeated "the cat"',
         "--probe: is what is read without a text: leave it out (--num-tokens N says how long); it was read\n"
-        "--sentence: cannot be combined with --probe: give one of them",
+        "TEXT: cannot be combined with --probe: give one of them",
     ),
-    ("heads " + "a" * 300, "--sentence: must be at most 128 tokens for tiny-induction (got 301): --truncate cuts it"),
+    ("heads " + "a" * 300, "TEXT: must be at most 128 tokens for tiny-induction (got 301): --truncate cuts it"),
     ("heads --stream", "--stream: is not a flag of attn heads: --load disk reads weights as they are used"),
     ("cache --low_cpu_mem_usage", "--low_cpu_mem_usage: is not a flag of attn cache: --load disk reads weights as they are used"),
     ("self --head_dim=x", "--head-dim: must be a whole number (got x)"),
@@ -293,3 +298,67 @@ def test_expectations_hold_for_reports_that_nobody_reads(tmp_path: Path) -> None
         )
         ends.append((ended.code, len(ended.err.splitlines())))
     assert ends == [(0, 0), (1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("line", "packages", "message"),
+    [
+        ("separate", ("sklearn",), 'separate: needs: pip install "attncli[probe]"'),
+        ("heads --image {file} --model {model}", ("PIL",), '--image: needs: pip install "attncli[images]"'),
+        ("heads --sound {file} --model {model}", ("scipy",), '--sound: needs: pip install "attncli[sound]"'),
+        ("heads --relations {file}", ("conllu",), '--relations: needs: pip install "attncli[models]"'),
+    ],
+)
+def test_a_missing_extra_is_said_before_a_model_is_read(
+    line: str,
+    packages: tuple[str, ...],
+    message: str,
+    attn: Attn,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("x")
+    find = runner.find_spec
+    monkeypatch.setattr(runner, "find_spec", lambda name: None if name in packages else find(name))
+    monkeypatch.setattr(runner, "model_of", _unread)
+    names = {"file": tmp_path / "file", "model": SHIPPED_MODEL}
+    ended = attn([word.format(**names) for word in line.split()])
+    assert (ended.code, ended.err) == (2, f"{message}\n")
+
+
+def _unread(*_: object, **__: object) -> NoReturn:
+    raise AssertionError("a model is read")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ablate", "cat", "--model", "{model}"], "TEXT: must be at least 2 tokens, so that one predicts another (got 1)"),
+        (["ablate", "--sentence", "cat", "--model", "{model}"], "--sentence: must be at least 2 tokens, so that one predicts another"),
+        (["source", "a b?", "--document", "{text}", "--answer", "{blank}"],
+         "--answer: must hold at least one token (got an empty text)"),
+        (["source", "{prompts}", "--compare"], "prompts.jsonl:1: question: unknown key"),
+        (["source", "{prompts}", "--learn"], "prompts.jsonl:1: question: unknown key"),
+        (["heads", "a b c d", "--show", "weights"],
+         "--show: this report holds no weights: --maps self shows those of a text"),
+        (["why", "abc", "--probe", "repeated"], "TEXT: cannot be combined with --probe"),
+    ],
+)  # fmt: skip
+def test_what_files_and_settings_decide_is_said_before_a_model_is_read(
+    arguments: list[str], message: str, attn: Attn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, content in {
+        "text": "A cat. A dog.",
+        "blank.txt": " \n",
+        "prompts.jsonl": '{"sentence": "a b c", "question": "d"}',
+    }.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr(runner, "model_of", _unread)
+    folder = save_writer(tmp_path / "model", "GPT-2")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": None}))
+    names = {
+        name.partition(".")[0]: tmp_path / name for name in ("text", "model", "blank.txt", "prompts.jsonl")
+    }
+    ended = attn([word.format(**names) for word in arguments])
+    assert ended.code == 2 and message in ended.err

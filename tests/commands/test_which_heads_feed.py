@@ -114,7 +114,7 @@ def test_pictures_and_dot_hold_the_same_edges(attn: Attn, tmp_path: Path) -> Non
         (["--weights", "--head", "9:2"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 9:2)"),
         (["--head", "1:2", "--pattern", "induction"], "--pattern: cannot be combined with --head"),
         (["--pattern", "next token"], "--pattern: no head of tiny-induction has it here (got next token)"),
-        (["a text", "--weights"], "--sentence: cannot be combined with --weights, which need no text"),
+        (["a text", "--weights"], "TEXT: cannot be combined with --weights, which need no text"),
     ],
 )
 def test_what_cannot_be_said_is_one_line(arguments: list[str], error: str, attn: Attn) -> None:

@@ -174,7 +174,7 @@ def test_with_an_answer_it_is_the_last_token(attn: Attn) -> None:
         of_query = weights[row["layer"], row["head"]]
         assert (row["query"], row["key"]) == (7, int(of_query.argmax()))
     shown = attn(command).out
-    assert "from 7 c" in shown and "1:1  unnamed         4 d 1.00" in shown
+    assert "from 7 c" in shown and "1:1  not measured    4 d 1.00" in shown
 
 
 @pytest.mark.parametrize("method", ["zero", "mean"])

@@ -398,7 +398,7 @@ def test_a_prompt_that_does_not_fit_says_how_long_it_may_be(attn: Attn) -> None:
     expected = (
         "must be at most 105 tokens for tiny-induction beside 24 new ones (got 201): --truncate cuts it"
     )
-    assert refused.err == f"--sentence: {expected}\n"
+    assert refused.err == f"TEXT: {expected}\n"
     cut = attn([*long, "--truncate", "--format", "json"])
     assert json.loads(cut.out)["statistics"]["writing"]["prompt_tokens"] == 105
     assert "--max-new-tokens: must be at most 128" in attn(["generate", "--max-new-tokens", "200"]).err

@@ -10,8 +10,13 @@ import torch
 from transformers import AddedToken, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 import attncli
-from attncli.core.names import UNNAMED
-from attncli.measure.patterns import heads_of_patterns, pattern_names, strongest_heads
+from attncli.core.names import NOT_MEASURED, UNNAMED
+from attncli.measure.patterns import (
+    heads_of_patterns,
+    most_frequent_pattern,
+    pattern_names,
+    strongest_heads,
+)
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.records.surveys import Stack
 from attncli.views.texts import token_in_line
@@ -60,7 +65,8 @@ def test_even_weights_name_no_head_however_short_the_texts_are() -> None:
         for num_texts in (1, 7):
             rows = dict.fromkeys(NOTHING, num_texts * num_tokens)
             rows["normalized_entropy"] -= num_texts  # a row with one key has no entropy of its own
-            assert pattern_of(stack(**rows), **numbers) == UNNAMED, num_tokens
+            unnamed = UNNAMED if num_tokens >= 10 else NOT_MEASURED
+            assert pattern_of(stack(**rows), **numbers) == unnamed, num_tokens
             # A head that does look there is named as soon as even weights would not be.
             for name, statistic, fewest in (
                 ("first token", "sink_mass", 10),
@@ -318,3 +324,40 @@ def test_heads_that_read_tokens_are_induction_heads_with_the_same_numbers_at_any
         assert [row["pattern"] for row in heads] == ["induction"] * 4
         largest = max(row["induction"] for row in heads)
         assert largest == max(row["induction_stripe"] for row in heads), "as the longer probe has it"
+
+
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        ({}, UNNAMED),
+        ({"previous_token": 4}, NOT_MEASURED),
+        ({"normalized_entropy": 4}, NOT_MEASURED),
+        # Even weights of 6 tokens put 0.41 on the first.
+        ({"sink_mass": 6, "current_token": 6, "normalized_entropy": 5}, NOT_MEASURED),
+        # A text without repeated or special tokens shows that no head of it looks at these.
+        ({"induction": 0, "duplicate_token": 0, "special_mass": 0}, UNNAMED),
+    ],
+)
+def test_a_head_is_only_unnamed_by_patterns_of_positions_that_were_measured(
+    rows: dict[str, int], named: str
+) -> None:
+    assert pattern_of(stack(**rows)) == named
+    table = heads_of_patterns(heads({}), [named], stack(**rows))
+    assert (table[-1].pattern, table[-1].heads) == (named, 1)
+    assert pattern_of(stack(**rows), one_key_mass=0.9) == "one key for all"
+
+
+def test_the_pattern_of_most_texts_is_that_of_the_texts_which_measured_it() -> None:
+    assert most_frequent_pattern([NOT_MEASURED, NOT_MEASURED, "induction"]) == "induction"
+    assert most_frequent_pattern([NOT_MEASURED]) == NOT_MEASURED
+
+
+def test_every_screen_says_that_a_short_text_measures_no_pattern(attn: Attn) -> None:
+    for command in ("why", "ablate"):
+        shown = attn([command, "abc"]).out
+        assert "not measured" in shown and "unnamed" not in shown
+    shown = attn(["heads", "abc"]).out
+    assert "? not measured" in shown and "unnamed" not in shown
+    rows = json.loads(attn(["heads", "abc", "--format", "json"]).out)["statistics"]["heads"]
+    assert NOT_MEASURED in {row["pattern"] for row in rows}
+    assert "not measured" not in attn(["why", SENTENCE]).out

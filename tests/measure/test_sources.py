@@ -589,7 +589,7 @@ def test_wrong_settings_are_one_line(
         ("it", "--document", "a.md", "--document", "bad.md"): "--document: bad.md is not UTF-8 text (byte 1)",
         ("it", "--document", "a.md", "--document", "e.md"): "--document: e.md: holds no text",
         ("it", "--document", "a.md", "--answer", "bad.md"): "--answer: bad.md is not UTF-8 text (byte 1)",
-        ("a <source x>b",): "--sentence: must have </source> after its last <source>",
+        ("a <source x>b",): "TEXT: must have </source> after its last <source>",
         (
             "--chat",
             "--file",

@@ -138,7 +138,7 @@ def test_a_text_has_one_place_for_the_picture(flags: tuple[str, ...], llava: Pat
     ended = attn(asked(llava, "generate", "a<image>b<image>", *flags))
     template.unlink()
     count = 3 if flags else 2
-    said = f"--sentence: must hold <image>, the place of the picture, once (got {count} of them)\n"
+    said = f"TEXT: must hold <image>, the place of the picture, once (got {count} of them)\n"
     assert ended.code == 2 and ended.err == said
 
 

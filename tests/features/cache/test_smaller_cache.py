@@ -128,7 +128,7 @@ def test_windows_judge_a_text_longer_than_the_model_reads(attn: Attn, tmp_path: 
         ([TEXT, "--needle", "zzz"], "--needle: is not in the text as it stands (got zzz)"),
         (["--budget", "1"], "--budget: must be a share of the cache below 1 (got 1)"),
         (["--budget", "0.05", "--window", "7"], "--budget: must be at least 0.16"),
-        (["ab", "--policy", "sinks"], "--sentence: must be longer, for a prompt and tokens behind it"),
+        (["ab", "--policy", "sinks"], "TEXT: must be longer, for a prompt and tokens behind it"),
         (["--texts", "x.txt"], "--texts: "),
     ],
 )
