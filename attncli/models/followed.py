@@ -26,7 +26,7 @@ from attncli.models.torch_calls import (
     MOVES,
     PARTS,
     SHAPES,
-    Spans,
+    FeatureSpans,
     TorchCall,
     places_after_cut,
     unseen,
@@ -77,7 +77,7 @@ class Projected:
 
     sources: frozenset[Origin]
     parents: frozenset[Origin] = frozenset()
-    features: Spans | None = None
+    features: FeatureSpans | None = None
     made: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 

@@ -140,7 +140,7 @@ def unseen() -> Iterator[None]:
         yield
 
 
-Spans = tuple[tuple[int, int], ...]
+FeatureSpans = tuple[tuple[int, int], ...]
 """Strides, from and to, within which an axis is one of features."""
 
 
@@ -175,11 +175,13 @@ def places_after_cut(call: TorchCall, tensor: Tensor) -> list[int | None] | None
     return axes
 
 
-def spans_of(result: Tensor, axes: Sequence[int]) -> Spans:
+def spans_of(result: Tensor, axes: Sequence[int]) -> FeatureSpans:
     return tuple((result.stride(axis), result.stride(axis) * result.shape[axis]) for axis in axes)
 
 
-def folded_spans(spans: Spans, tensor: Tensor, sizes: Sequence[int], strides: Sequence[int]) -> Spans:
+def folded_spans(
+    spans: FeatureSpans, tensor: Tensor, sizes: Sequence[int], strides: Sequence[int]
+) -> FeatureSpans:
     """The spans of features that lie on an axis beside tokens or texts, in a tensor with the same axis.
 
     So lie heads that were folded into the texts.
@@ -195,14 +197,14 @@ def folded_spans(spans: Spans, tensor: Tensor, sizes: Sequence[int], strides: Se
     return tuple(folded)
 
 
-def feature_axes(tensor: Tensor, spans: Spans | None) -> tuple[int, ...] | None:
+def feature_axes(tensor: Tensor, spans: FeatureSpans | None) -> tuple[int, ...] | None:
     """The axes of features, which count from the end; None where they are not known."""
     if spans is None or not torch._C._has_storage(tensor):
         return None
     return _axes_within(tensor.shape, tensor.stride(), spans)
 
 
-def _axes_within(sizes: Sequence[int], strides: Sequence[int], spans: Spans) -> tuple[int, ...]:
+def _axes_within(sizes: Sequence[int], strides: Sequence[int], spans: FeatureSpans) -> tuple[int, ...]:
     axes = zip(range(-len(sizes), 0), sizes, strides, strict=True)
     return tuple(
         axis
@@ -211,7 +213,9 @@ def _axes_within(sizes: Sequence[int], strides: Sequence[int], spans: Spans) -> 
     )
 
 
-def carried_features(spans: Spans | None, tensor: Tensor, call: TorchCall, result: Tensor) -> Spans | None:
+def carried_features(
+    spans: FeatureSpans | None, tensor: Tensor, call: TorchCall, result: Tensor
+) -> FeatureSpans | None:
     """The spans of features in the result of a function, by the memory of its argument."""
     if spans is None or not torch._C._has_storage(tensor) or not torch._C._has_storage(result):
         return None
@@ -234,7 +238,7 @@ def carried_features(spans: Spans | None, tensor: Tensor, call: TorchCall, resul
     return *spans_of(result, axes), *folded_spans(spans, tensor, result.shape, result.stride())
 
 
-def _spans_of_cat(spans: Spans, call: TorchCall, result: Tensor) -> Spans | None:
+def _spans_of_cat(spans: FeatureSpans, call: TorchCall, result: Tensor) -> FeatureSpans | None:
     """The spans where parts of the features of one tensor were joined along another axis, as heads are."""
     parts, given = [*call.tensors()], call.get(1, "dim", "axis")
     axis = given if type(given) is int else 0
@@ -264,7 +268,7 @@ def axes_of_sum(call: TorchCall, tensor: Tensor) -> list[int]:
     return [axis if axis < 0 else axis - tensor.ndim for axis in axes]
 
 
-def _without_last(spans: Spans, tensor: Tensor, result: Tensor) -> Spans | None:
+def _without_last(spans: FeatureSpans, tensor: Tensor, result: Tensor) -> FeatureSpans | None:
     """The spans of features of what was summed over the last axis."""
     axes = [axis for axis in _axes_within(tensor.shape, tensor.stride(), spans) if axis != -1]
     return spans_of(result, [axis + tensor.ndim - result.ndim for axis in axes])
