@@ -40,9 +40,10 @@ def ignore(signal_number: int, frame: object) -> None:
     """Ignore a signal here, but not in the programs that tests start: these have its default again."""
 
 
-# A shell ignores SIGINT for what a script runs in the background, nohup SIGHUP, and programs inherit that.
+# In the background of a script a shell ignores SIGINT and SIGQUIT, nohup SIGHUP; programs inherit that.
 IGNORED = "SIGNALS_THAT_TESTS_IGNORE"
-ignored = [each for each in ("SIGINT", "SIGHUP") if signal.getsignal(getattr(signal, each)) is signal.SIG_IGN]
+ENDING = ("SIGINT", "SIGQUIT", "SIGHUP")
+ignored = [each for each in ENDING if signal.getsignal(getattr(signal, each)) is signal.SIG_IGN]
 for name in os.environ.setdefault(IGNORED, " ".join(ignored)).split():  # by pytest, and so by its workers
     signal.signal(getattr(signal, name), ignore)
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import runpy
+import shlex
 import signal
 import subprocess
 import sys
@@ -420,7 +421,7 @@ def test_a_closed_pipe_ends_quietly(view: str) -> None:
 
 def test_a_process_whose_pipe_is_closed_ends_quietly() -> None:
     """As it is in a shell, with all that Python does as it ends."""
-    command = f"{sys.executable} -m attncli self --num-tokens 300 | head -c 100 > {os.devnull}"
+    command = f"{shlex.quote(sys.executable)} -m attncli self --num-tokens 300 | head -c 100 > {os.devnull}"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -544,7 +545,7 @@ def test_a_colour_variable_colours_no_file(
     ],
 )
 def test_closed_streams_end_without_a_fuss(command: str, code: int, message: str) -> None:
-    line = f"{sys.executable} -m attncli {command}"
+    line = f"{shlex.quote(sys.executable)} -m attncli {command}"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (code, message)
 

@@ -70,7 +70,7 @@ def test_what_a_command_refuses_is_not_in_its_help_and_is_told(
 
 def test_weights_that_a_report_does_not_hold_are_told_where_they_are(attn: Attn) -> None:
     told = attn(["heads", "--show", "weights"]).err
-    assert told.startswith("--show: this report holds no weights: --maps self shows those of a text; it has ")
+    assert told.startswith("--show: this report holds no weights: --maps self shows those of a text\n")
     assert attn(["heads", "--maps", "self", "--show", "weights"]).code == 0
 
 

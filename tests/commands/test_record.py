@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from tests.conftest import Attn
 from tools.refresh_outputs import start_attn
 
 ATTN = [sys.executable, "-m", "attncli"]
+PYTHON = shlex.quote(sys.executable)
 MODEL = """
 import torch
 from torch import nn
@@ -93,7 +95,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
     (folder / "left").mkdir()
     (folder / "program.py").write_text(PROGRAM)
-    keep = f'{sys.executable} program.py && cd "$ATTN_RECORD_FOLDER" && cp python *.npz *.state {folder}/left'
+    keep = f'{PYTHON} program.py && cd "$ATTN_RECORD_FOLDER" && cp python *.npz *.state {folder}/left'
     (folder / "keep.sh").write_text(keep)
     ended = record(folder, ["sh", "keep.sh", "--input", "data/a.csv"], "-o", "run.json")
     assert (ended.returncode, ended.stdout, ended.stderr.decode()) == (0, b"", f"run.json: {HEARD}\n")
@@ -374,7 +376,7 @@ os.kill(os.getpid(), {int(number)})
 @pytest.mark.nightly
 def test_each_process_writes_its_own_file(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    command = f"{sys.executable} program.py; {sys.executable} program.py; {sys.executable} -c 1; exit 3"
+    command = f"{PYTHON} program.py; {PYTHON} program.py; {PYTHON} -c 1; exit 3"
     ended = record(tmp_path, ["sh", "-c", command], "-o", "run.json")
     assert ended.returncode == 3
     assert ended.stderr.decode() == f"run.1.json: {HEARD}\nrun.2.json: {HEARD}\n"
@@ -563,8 +565,8 @@ def test_a_survey_and_results_are_of_the_runs(tmp_path: Path, attn: Attn) -> Non
     assert several.code == 2 and "2 surveys (program" in several.err and "attn results" in several.err
     table = attn(["results", str(tmp_path / "run.db"), "--statistic", "entropy", "--format", "json"])
     assert {row["program"] for row in json.loads(table.out)["statistics"]["summary"]} == {
-        f"{sys.executable} program.py",
-        f"{sys.executable} program.py x",
+        f"{PYTHON} program.py",
+        f"{PYTHON} program.py x",
     }
 
 
@@ -627,7 +629,7 @@ os.wait()
 @pytest.mark.nightly
 def test_processes_and_ranks_keep_their_runs_in_one_store(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    commands = [f"RANK={rank} {sys.executable} program.py" for rank in (1, 0)]
+    commands = [f"RANK={rank} {PYTHON} program.py" for rank in (1, 0)]
     assert record(tmp_path, ["sh", "-c", " & ".join([*commands, "wait"])], "-o", "run.db").returncode == 0
     names = sorted(name.split(":") for name in runs_of(tmp_path / "run.db"))
     assert [rank for rank, _ in names] == ["rank0", "rank1"] and {number for _, number in names} == {"1", "2"}
@@ -706,7 +708,7 @@ def test_a_child_that_heard_nothing_lost_nothing(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0 and not sys.platform.startswith("linux"), reason="needs a limit")
 def test_a_store_that_cannot_grow_is_a_line(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(f"{MODEL}for _ in range(300):\n    call()\n")
-    limited = f"ulimit -f 100; {' '.join(ATTN)} record -o run.db -- {sys.executable} program.py"
+    limited = f"ulimit -f 100; {shlex.join(ATTN)} record -o run.db -- {PYTHON} program.py"
     ended = subprocess.run(["bash", "-c", limited], cwd=tmp_path, capture_output=True)
     assert b"Traceback" not in ended.stderr and ended.returncode in (1, 4)
     is_said = re.search(rb"could not be handed over: File too large|runs? (is|are) lost", ended.stderr)

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -62,7 +63,7 @@ def test_a_report_comes_through_a_pipe(attn: Attn, saved: Path, monkeypatch: pyt
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
     assert attn(["show", "-", "--format", "json"]).out.encode() == text
     done = subprocess.run(
-        ["bash", "-c", f"{' '.join(ATTN)} show <(cat x.json) --format json"], capture_output=True, cwd=saved
+        ["bash", "-c", f"{shlex.join(ATTN)} show <(cat x.json) --format json"], capture_output=True, cwd=saved
     )
     assert done.stdout == text, done.stderr
 
@@ -162,7 +163,7 @@ def test_a_picture_goes_to_a_file_or_a_pipe(attn: Attn, saved: Path) -> None:
     done = subprocess.run([*ATTN, "show", "x.json", "--format", "png"], capture_output=True, cwd=saved)
     assert done.stdout == Path("x.png").read_bytes() and done.stdout.startswith(PNG) and done.stderr == b""
     closed = subprocess.run(
-        ["bash", "-c", f"{' '.join(ATTN)} show x.json --format png | head -c 0; exit ${{PIPESTATUS[0]}}"],
+        ["bash", "-c", f"{shlex.join(ATTN)} show x.json --format png | head -c 0; exit ${{PIPESTATUS[0]}}"],
         capture_output=True,
         cwd=saved,
     )

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import signal
 import struct
 import subprocess
@@ -198,7 +199,7 @@ def test_it_stops_and_goes_on(explained: Path) -> None:
     shell = Terminal(["bash", "--norc", "--noprofile", "-i"], explained.parent, PS1="ready> ")
     try:
         assert shell.read(re.compile("ready> "))
-        shell.press(f"{' '.join(ATTN)} show {explained.name}\n")
+        shell.press(f"{shlex.join(ATTN)} show {explained.name}\n")
         assert shell.read()
         shell.press("\x1a")
         assert shell.read(re.compile("Stopped.*ready> ", re.DOTALL))
