@@ -61,8 +61,6 @@ def written(name: str, attentions: tuple[Tensor, ...]) -> None:
             torch.save(torch.cat(attentions).detach(), name)
         case "strided.pt":
             torch.save([layer.detach().mT.contiguous().mT.bfloat16() for layer in attentions], name)
-        case "old.pt":
-            torch.save(attentions, name, _use_new_zipfile_serialization=False)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +74,6 @@ def written(name: str, attentions: tuple[Tensor, ...]) -> None:
         ("dict.pt", True, 0),
         ("stacked.pth", False, 0),
         ("strided.pt", False, 2**-8),
-        ("old.pt", False, 0),
     ],
 )
 def test_attentions_in_a_file_are_shown(
