@@ -7,7 +7,7 @@ from itertools import groupby
 from rich.cells import cell_len
 
 from attncli.plain_text import counted, plain_text
-from attncli.records.columns import Records
+from attncli.records.columns import Records, few_notes
 from attncli.records.examples import ExampleToken, HeadExample, HeadExamples
 from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display
@@ -29,6 +29,7 @@ def _on_average(report: Report, display: Display) -> Iterator[str]:
     """What the head does on average."""
     result, statistic = report.result_of(HeadExamples), plain_text(str(report.spec.get("sort")))
     mean = f"{fixed(result.mean, DECIMALS)} {half_width(result.mean, result.upper)}".rstrip()
+    mean += " (few texts)" if few_notes(result.num_texts) else ""
     yield f"{statistic} {mean}, median of the rows {fixed(result.median, DECIMALS)}"
 
 
@@ -40,9 +41,11 @@ def _each_kind(report: Report, display: Display) -> ScreenParts:
 
 
 def _notes(report: Report) -> Iterator[str]:
+    """The legend and the notes, except the one on few texts, which stands beside the interval."""
+    few = few_notes(report.result_of(HeadExamples).num_texts)
     yield LEGEND
     yield report.how_to_read
-    yield from report.notes
+    yield from (note for note in report.notes if note not in few)
 
 
 def _examples(result: HeadExamples, display: Display, most: int) -> Iterator[Section]:

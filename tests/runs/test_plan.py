@@ -229,14 +229,9 @@ def test_an_override_that_no_experiment_has(tmp_path: Path) -> None:
     assert caught.value.lines == ("--set hed_dim: unknown key (did you mean 'head_dim'?)",)
 
 
-class Stdin:
-    def __init__(self, data: bytes) -> None:
-        self.buffer = io.BytesIO(data)
-
-
 @pytest.mark.parametrize("data", [b"a b\nc\n", b'\n{"sentence": "a b"}\n{"sentence": "c"}\n'])
 def test_standard_input_is_text_or_json_lines(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    monkeypatch.setattr("sys.stdin", Stdin(data))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
     with PromptFile("-") as prompts:
         assert [prompt.text for prompt in prompts] == ["a b", "c"]
         assert [prompt.text for prompt in prompts] == ["a b", "c"]
