@@ -89,9 +89,11 @@ def put(addition: Addition, root: Path) -> None:
 
 
 RUN_EACH = """if True:
-    import contextlib, io, json, sys, traceback
+    import contextlib, io, json, os, sys, traceback
     from attncli.cli import run
-    for line in sys.stdin:
+    requests = os.fdopen(os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # commands without a text would read the requests
+    for line in requests:
         asked = json.loads(line)
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -157,7 +157,7 @@ def test_each_word_has_its_overlay_on_a_page_that_plays(writers: Path, attn: Att
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["ab"], "sentence: whisper writes of the sound alone: leave the text out"),
+        (["ab"], "TEXT: whisper writes of the sound alone: leave the text out"),
         (["--answer", "ab"], "--answer: cannot be combined with --sound"),
         (["--chat"], "--chat: cannot be combined with --sound"),
         (["--max-new-tokens", "23"], "has places for 24 tokens (got 2 before the words and 23 new ones)"),
