@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from attncli.activations import activation_cache, hooks, patch
     from attncli.api import NotebookReport, heads, read_cache, run
     from attncli.core.attention_statistics import AttentionStatistics
-    from attncli.detectors import apply_detector, read_detector, separate
     from attncli.errors import UserError
-    from attncli.explaining import compare_explanations, explanations, learned_head_weights
+    from attncli.features.diff.differences import changed_heads, head_differences
+    from attncli.features.separate.door import apply_detector, read_detector, separate
+    from attncli.features.source.explaining import compare_explanations, explanations, learned_head_weights
+    from attncli.features.watch.door import Watch
     from attncli.index import *  # noqa: F403 - the functions of features
     from attncli.known_pairs import pair_table, pairs, relations
     from attncli.library import (
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
         text_differences,
         why,
     )
-    from attncli.measure.differences import changed_heads, head_differences
     from attncli.measure.own_tensors import attention_statistics
     from attncli.models.picture_reading import read_picture
     from attncli.models.pretrained import read_text
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from attncli.opened import NotebookModel, open_model
     from attncli.recording import Recording, layers_of, record
     from attncli.report import Report
-    from attncli.runs.watching import Watch
     from attncli.sound import aligning_heads, spoken_words
 
 __all__ = [

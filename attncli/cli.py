@@ -454,7 +454,7 @@ def _root(
 ) -> None:
     if context.invoked_subcommand is None:
         check_place(needs_torch=True)
-        from attncli.commands.lesson import show_first_look
+        from attncli.features.lesson.question import show_first_look
 
         show_first_look()
 

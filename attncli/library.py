@@ -56,6 +56,9 @@ from attncli.core.names import (
 )
 from attncli.core.progress import Stage
 from attncli.errors import UserError, refuse_bytes
+from attncli.features.ablate.results import HeadEffects
+from attncli.features.diff.results import TextDifferences
+from attncli.features.source.results import AnswerSources, RetrievingHeads
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
@@ -75,12 +78,9 @@ from attncli.models.source_texts import SourcedReading, Split, read_sourced, sou
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine, text_or_ids
 from attncli.models.words import words_of_characters
 from attncli.models.writing import Decoding
-from attncli.records.changes import TextDifferences
 from attncli.records.circuit import Compositions, HeadEdges
-from attncli.records.effects import HeadEffects
 from attncli.records.examples import HeadExamples
 from attncli.records.logits import LogitAttribution, ScoreParts
-from attncli.records.sources import AnswerSources, RetrievingHeads
 from attncli.records.surveys import HeadSurvey
 from attncli.records.writings import NextTokens, WrittenText
 
@@ -315,7 +315,7 @@ def ablate(
     position `token`, or at each by itself; `into` one later head alone, or into all. `back` is the other
     direction. UserError for heads that are not there, and for what the model cannot do; MemoryError.
     """
-    from attncli.measure.ablate import ablated
+    from attncli.features.ablate.effects import ablated
 
     generator = torch.Generator().manual_seed(seed)
     texts, others = several_texts(text), None if other is None else several_texts(other)
@@ -356,7 +356,7 @@ def text_differences(model: Model, a: TextOrReading, b: TextOrReading) -> TextDi
 
     UserError for what the model cannot do; MemoryError.
     """
-    from attncli.measure.two_texts import text_differences as differences_of_texts
+    from attncli.features.diff.two_texts import text_differences as differences_of_texts
 
     with in_use(model) as pretrained:
         return differences_of_texts(pretrained, _read(pretrained, a, "a"), _read(pretrained, b, "b"))
@@ -381,7 +381,7 @@ def why(
     each, by `names` or numbers; one text that has its name is one of several. Heads without a softmax are
     among them. UserError for a model whose logits are not such a sum; MemoryError.
     """
-    from attncli.measure.why import attribution, mean_attribution
+    from attncli.features.why.attribution import attribution, mean_attribution
 
     name = None if head is None else head_name(head)
     texts = several_texts(text)
@@ -453,7 +453,7 @@ def head_edges(
     on most of the texts, or of all. UserError for a model whose scores are not sums, heads that are not
     there, and a pattern that no head has; MemoryError.
     """
-    from attncli.measure.circuit import head_edges as edges_of_heads
+    from attncli.features.circuit.edges import head_edges as edges_of_heads
 
     texts = [text] if isinstance(text, str | Reading) else text
     names = head_names_without_stack(heads)
@@ -476,7 +476,7 @@ def compositions(
     Of all pairs of heads, or those with the one `head`, as 18:6. UserError for a model whose heads do not add
     to a stream that later heads read; MemoryError.
     """
-    from attncli.measure.circuit import compositions as compositions_of_heads
+    from attncli.features.circuit.edges import compositions as compositions_of_heads
 
     name = None if head is None else head_name_without_stack(head)
     with in_use(model) as pretrained:
@@ -509,7 +509,7 @@ def generate(
     their mean or those of all heads. `on_text` gets what is written as it comes; Ctrl-C then ends it.
     UserError for a model that cannot write; MemoryError.
     """
-    from attncli.measure.writing import written
+    from attncli.features.generate.writing import written
 
     number = None
     if head is not None:
@@ -559,8 +559,8 @@ def answer_sources(
     weights, removal or sampled. `on_text` gets what is written as it comes, and a blank line
     after it. UserError for what the model cannot do; MemoryError.
     """
-    from attncli.measure.sources import AnswerWork, answer_to
-    from attncli.measure.sources import answer_sources as sources_of_answer
+    from attncli.features.source.sources import AnswerWork, answer_to
+    from attncli.features.source.sources import answer_sources as sources_of_answer
 
     with in_use(model) as pretrained:
         reading = sources
@@ -598,7 +598,7 @@ def retrieving_heads(
 
     UserError for a model that cannot read these, and where no head does; MemoryError.
     """
-    from attncli.measure.retrieving_heads import retrieving_heads as heads_that_retrieve
+    from attncli.features.source.retrieving_heads import retrieving_heads as heads_that_retrieve
 
     with in_use(model) as pretrained:
         return heads_that_retrieve(pretrained, seed=seed, progress=progress)
@@ -606,6 +606,6 @@ def retrieving_heads(
 
 def search_takes_less(model: Pretrained, sources: SourcedReading, answer: str | None) -> bool:
     """Whether `retrieving_heads` reads fewer tokens than a prompt has, with an answer that is given."""
-    from attncli.measure.retrieving_heads import search_takes_less as takes_less
+    from attncli.features.source.retrieving_heads import search_takes_less as takes_less
 
     return takes_less(model, sources, answer)

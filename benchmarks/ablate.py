@@ -24,11 +24,11 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from attncli.commands.ablate import AblateSpec
+from attncli.features.ablate.question import AblateSpec
+from attncli.features.ablate.results import HeadEffects
 from attncli.models.loading import kept_pretrained
 from attncli.models.pretrained import Pretrained
 from attncli.models.probes import repeated_probe
-from attncli.records.effects import HeadEffects
 from attncli.report import Report
 from attncli.runs.runner import Session
 from attncli.settings.text import Texts

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attncli.features.browse.browser import Browser
+from attncli.features.browse.browser_choice import Choice, grids
 from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Report, Table
-from attncli.views.browser import Browser
-from attncli.views.browser_choice import Choice, grids
 
 SIZE = (160, 50)
 # Name, heads in a layer, layers, tokens.

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import attncli
-from attncli.records.sources import AnswerSources
+from attncli.features.source.results import AnswerSources
 
 NUM_SENTENCES, NUM_OF_TOPIC = 12, 10
 # fmt: off

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from attncli.measure.writing import WrittenRows
+from attncli.features.generate.writing import WrittenRows
 from attncli.models.loading import load_pretrained
 from attncli.models.pretrained import Pretrained
 from attncli.models.writing import Decoding, write

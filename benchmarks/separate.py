@@ -16,8 +16,8 @@ import time
 import torch
 from survey import SENTENCES
 
-from attncli.measure.separate import separated
-from attncli.measure.text_features import feature_table
+from attncli.features.separate.separation import separated
+from attncli.features.separate.text_features import feature_table
 from attncli.models.labelled_texts import LabelledFile, LabelledReader, LabelNames
 from attncli.models.loading import in_use
 from attncli.models.text_files import ManyTexts

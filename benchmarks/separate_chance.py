@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from attncli.commands.measured_texts import kept_texts
-from attncli.commands.separate import SeparateSpec
-from attncli.measure.separate import separated
-from attncli.measure.text_features import FeatureTable, HeadFeature
+from attncli.features.separate.measured_texts import kept_texts
+from attncli.features.separate.question import SeparateSpec
+from attncli.features.separate.separation import separated
+from attncli.features.separate.text_features import FeatureTable, HeadFeature
 from attncli.models.labelled_texts import LabelledFile, LabelNames
 
 

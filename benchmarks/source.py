@@ -24,8 +24,8 @@ from typing import NamedTuple
 import torch
 
 from attncli.core.names import named_head
-from attncli.measure.retrieving_heads import retrieving_heads
-from attncli.measure.sources import (
+from attncli.features.source.retrieving_heads import retrieving_heads
+from attncli.features.source.sources import (
     CHECKED,
     Removals,
     given_answer,

@@ -25,8 +25,8 @@ import torch
 from ablate import VOCABULARY, random_model
 
 from attncli import Watch, open_model
+from attncli.features.watch.training_steps import stored_steps
 from attncli.runs.reading import reading
-from attncli.runs.training_steps import stored_steps
 
 EVERY, TOKENS, MOST = 50, 128, 1.03
 NOT_DUE, MOST_NOT_DUE = 10_000, 1e-5

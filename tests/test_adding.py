@@ -212,7 +212,7 @@ def test_the_page_names_these_files_and_no_others() -> None:
     files = {
         "A statistic of a row": {"attncli/core/nearby_mass.py", "attncli/core/names.py"},
         "An experiment": {"attncli/commands/similarity.py", "attncli/settings/__init__.py"},
-        "A column of a result": {"attncli/records/logits.py", "attncli/views/logit_screens.py"},
+        "A column of a result": {"attncli/records/logits.py", "attncli/features/why/screens.py"},
         "Something measured of a pair of heads": {
             "attncli/records/pairs.py",
             "attncli/records/kinds.py",

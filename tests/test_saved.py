@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attncli.commands.diff import compare
 from attncli.errors import UserError
+from attncli.features.diff.question import compare
 from attncli.report import Picture, Report
 from attncli.saved import read_reports, report_schema, reports_of
 from attncli.settings import SPECS

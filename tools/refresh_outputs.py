@@ -59,8 +59,8 @@ PLAIN = re.compile(r"attn [^|&;<>$`*?\\#~]*")
 IMPORTED = [
     "attncli.cli",
     "attncli.commands.experiment",
-    "attncli.commands.attention",
-    "attncli.commands.heads",
+    "attncli.features.attention.question",
+    "attncli.features.heads.question",
     "attncli.measure.heads",
     "attncli.models.writing",
     "attncli.runs.runner",

@@ -58,7 +58,7 @@ from attncli.settings.text import names_file
 from attncli.systems import shell_line
 
 if TYPE_CHECKING:
-    from attncli.commands.separate import SeparateSpec
+    from attncli.features.separate.question import SeparateSpec
     from attncli.report import Report
     from attncli.runs.report_values import Expectations as _Expectations
     from attncli.settings.heads import HeadsSpec
@@ -369,7 +369,7 @@ def _watch(
     scheduler: str | None,
 ) -> int:
     """The heads of checkpoints over the steps, as `attn watch` shows them, and a line that says so."""
-    from attncli.commands.watch import watch_checkpoints
+    from attncli.features.watch.question import watch_checkpoints
 
     text = flags["sentence"]
     if text is not None and Path(text).is_dir():
@@ -490,7 +490,7 @@ def run_separate(
     texts = given.get("texts")
     source = store or (str(texts.value) if texts and is_store_name(str(texts.value)) else None)
     if show_config or not (kept or source):
-        from attncli.commands.separate import of_page
+        from attncli.features.separate.question import of_page
 
         code = run_experiment(name, config, show_config, flags, destination, expect, of_page)
         if not show_config and "apply" not in given:
@@ -517,8 +517,8 @@ def run_separate(
         with progress_line() as line:
             path = kept or Path(str(source))
             line.begin(f"reading {path.name}")
-            from attncli.commands.measured_texts import report_of_store
-            from attncli.commands.separate import of_page
+            from attncli.features.separate.measured_texts import report_of_store
+            from attncli.features.separate.question import of_page
 
             def progress(share: float) -> None:
                 line.stage(Stage(FITTING, share, 1.0))
@@ -560,7 +560,7 @@ def _say_how_to_apply(destination: Mapping[str, Any], given: Mapping[str, Given]
 def _measure_texts(path: Path, spec: Any, **of_store: Any) -> int:
     """Measure every text that a store does not have yet; those that the model cannot read are left out."""
     from attncli.commands.batch import keep
-    from attncli.commands.measured_texts import has_failed, plan_of
+    from attncli.features.separate.measured_texts import has_failed, plan_of
     from attncli.models.labelled_texts import LabelNames, WholeLines
 
     checked_store(path)

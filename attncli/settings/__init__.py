@@ -37,39 +37,43 @@ def row_of(question: Question, card_entry: Plugin | None = None) -> Experiment:
 
 EXPERIMENTS = {
     "average": Experiment(
-        "Average each token with its past, in three ways", "commands.average:AverageSpec", "Learn"
+        "Average each token with its past, in three ways", "features.average.question:AverageSpec", "Learn"
     ),
     "self": Experiment(
         "Self-attention of one sentence, with one head",
-        "settings.attention:SelfSettings",
-        page="commands.attention:SELF",
-        model_page="commands.model_attention:PAGE",
+        "features.attention.settings:SelfSettings",
+        page="features.attention.question:SELF",
+        model_page="features.attention.in_models:PAGE",
     ),
     "multihead": Experiment(
         "Multi-head attention of one sentence",
-        "settings.attention:MultiheadSettings",
-        page="commands.attention:MULTIHEAD",
-        model_page="commands.model_attention:PAGE",
+        "features.attention.settings:MultiheadSettings",
+        page="features.attention.question:MULTIHEAD",
+        model_page="features.attention.in_models:PAGE",
     ),
     "cross": Experiment(
         "Cross-attention from a sentence to a context",
-        "settings.attention:CrossSettings",
-        page="commands.attention:CROSS",
-        model_page="commands.model_attention:PAGE",
+        "features.attention.settings:CrossSettings",
+        page="features.attention.question:CROSS",
+        model_page="features.attention.in_models:PAGE",
     ),
     "scale-demo": Experiment(
-        "Why scores are scaled: variance and sharpness", "commands.scale_demo:ScaleDemoSpec", "Learn"
+        "Why scores are scaled: variance and sharpness", "features.scale_demo.question:ScaleDemoSpec", "Learn"
     ),
-    "norm": Experiment("Batch, layer and RMS normalisation", "commands.norm:NormSpec", "Learn"),
+    "norm": Experiment("Batch, layer and RMS normalisation", "features.norm.question:NormSpec", "Learn"),
     "heads": Experiment(
         "What each head of a pretrained model does",
         "settings.heads:HeadsSpec",
         "Models",
-        page="commands.heads:PAGE",
+        page="features.heads.question:PAGE",
     ),
-    "generate": Experiment("Where a model looks while it writes", "commands.generate:GenerateSpec", "Models"),
+    "generate": Experiment(
+        "Where a model looks while it writes", "features.generate.question:GenerateSpec", "Models"
+    ),
     "ablate": Experiment(
-        "What is lost without each head (swap: activation patching)", "commands.ablate:AblateSpec", "Models"
+        "What is lost without each head (swap: activation patching)",
+        "features.ablate.question:AblateSpec",
+        "Models",
     ),
     **{
         question.name: row_of(question)
@@ -77,17 +81,19 @@ EXPERIMENTS = {
         for question in feature.questions
     },
     "why": Experiment(
-        "What each head adds to a logit: direct logit attribution", "commands.why:WhySpec", "Models"
+        "What each head adds to a logit: direct logit attribution", "features.why.question:WhySpec", "Models"
     ),
-    "source": Experiment("Which sources an answer came from", "commands.source:SourceSpec", "Models"),
+    "source": Experiment(
+        "Which sources an answer came from", "features.source.question:SourceSpec", "Models"
+    ),
     "separate": Experiment(
-        "Which heads tell two groups of texts apart", "commands.separate:SeparateSpec", "Models"
+        "Which heads tell two groups of texts apart", "features.separate.question:SeparateSpec", "Models"
     ),
     "circuit": Experiment(
-        "Which heads feed which: QK and OV circuits", "commands.circuit:CircuitSpec", "Models"
+        "Which heads feed which: QK and OV circuits", "features.circuit.question:CircuitSpec", "Models"
     ),
     "pitfalls": Experiment(
-        "Classic mistakes, each next to the right way", "commands.pitfalls:PitfallsSpec", "Learn"
+        "Classic mistakes, each next to the right way", "features.pitfalls.question:PitfallsSpec", "Learn"
     ),
 }
 

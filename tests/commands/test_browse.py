@@ -21,8 +21,8 @@ import pytest
 
 import attncli
 from attncli.errors import UserError
+from attncli.features.browse.browser_choice import BrowsedModel, Choice
 from attncli.report import Report
-from attncli.views.browser_choice import BrowsedModel, Choice
 from tests.conftest import Attn
 from tests.model_folders import save_writer
 from tools.refresh_outputs import start_attn
@@ -135,7 +135,7 @@ def test_a_dumb_terminal_is_a_line(saved: str) -> None:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if there were one; nothing is opened by what fails."""
-    monkeypatch.setattr("attncli.commands.browse.check_terminal", lambda: None)
+    monkeypatch.setattr("attncli.features.browse.question.check_terminal", lambda: None)
 
 
 @pytest.mark.usefixtures("terminal")
@@ -177,7 +177,7 @@ def test_mistakes_are_a_line(attn: Attn, tmp_path: Path, arguments: list[str], l
 def test_a_missing_extra_is_a_line(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        "attncli.commands.browse.find_spec", lambda name: None if name == "textual" else found(name)
+        "attncli.features.browse.question.find_spec", lambda name: None if name == "textual" else found(name)
     )
     ended = attn(["browse"])
     assert (ended.code, ended.out, ended.err) == (2, "", 'browse: needs: pip install "attncli[tui]"\n')
@@ -206,7 +206,7 @@ def test_a_saved_survey_opens_in_the_order_that_it_was_asked_for(
         opened.append(choice)
         return 0
 
-    monkeypatch.setattr("attncli.views.browser.browse", browse)
+    monkeypatch.setattr("attncli.features.browse.browser.browse", browse)
     path = str(tmp_path / "heads.json")
     command = ["heads", "--sentence", "the cat sat as it was tired", "--maps", "self", *asked, "-o", path]
     assert attn(command).code == 0
@@ -225,8 +225,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Choice, BrowsedModel]]
         kept.append((choice, model))
         return 0
 
-    monkeypatch.setattr("attncli.commands.browse.check_terminal", lambda: None)
-    monkeypatch.setattr("attncli.views.browser.browse", browse)
+    monkeypatch.setattr("attncli.features.browse.question.check_terminal", lambda: None)
+    monkeypatch.setattr("attncli.features.browse.browser.browse", browse)
     return kept
 
 

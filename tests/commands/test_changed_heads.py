@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from attncli.commands.diff import compare
 from attncli.core.names import HEAD_PATTERNS
+from attncli.features.diff.question import compare
 from tests.commands.test_models_together import SENTENCES
 from tests.conftest import Attn
 from tests.running import run

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from attncli.commands.diff import GAP_NOTE, NO_SHARED_NOTE, ComparedHead, compare, left_out_notes
 from attncli.errors import UserError
-from attncli.measure.differences import align
+from attncli.features.diff.differences import align
+from attncli.features.diff.question import GAP_NOTE, NO_SHARED_NOTE, ComparedHead, compare, left_out_notes
 from attncli.report import NamedTensor, Report
 from tests.model_folders import save_model, save_tokenizer
 from tests.running import run

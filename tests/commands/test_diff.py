@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncli.commands.diff import compare
+from attncli.features.diff.question import compare
 from tests.conftest import Attn
 from tests.model_folders import save_model
 from tests.running import run

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attncli.cli import COMMANDS
-from attncli.commands.lesson import LESSONS, CommandLine, Prose, lessons, read_lesson
+from attncli.features.lesson.question import LESSONS, CommandLine, Prose, lessons, read_lesson
 from tests.conftest import Attn
 from tests.running import LESSON_FILES
 

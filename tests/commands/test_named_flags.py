@@ -11,11 +11,11 @@ import pytest
 
 from attncli.cli import COMMANDS, build_app
 from attncli.commands.output import refuse_unknown_parts
+from attncli.features.diff.screens import DIFF_STEPS
+from attncli.features.results.screens import SUMMARY_STEPS
+from attncli.features.watch.screens import STEPS_OF_CHECKPOINTS, STEPS_OF_STORE
 from attncli.settings import SPECS
-from attncli.views.comparisons import DIFF_STEPS
-from attncli.views.summary_screens import SUMMARY_STEPS
 from attncli.views.tables import STEPS_OF_SAVED
-from attncli.views.training_screens import STEPS_OF_CHECKPOINTS, STEPS_OF_STORE
 
 PACKAGE = Path(__file__).parents[2] / "attncli"
 APP = build_app()

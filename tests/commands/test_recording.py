@@ -12,6 +12,7 @@ from torch import nn
 
 from attncli.commands.recorded import report_of
 from attncli.errors import UserError
+from attncli.features.record.screens import alike_modules, modules_grid
 from attncli.measure.recorded import Recorder
 from attncli.models.listening import Listener
 from attncli.records.recordings import RecordedHeads, RecordedModule
@@ -19,7 +20,6 @@ from attncli.report import Report
 from attncli.runs.report_values import Expectations, parse_conditions, values_of
 from attncli.saved import read_reports
 from attncli.settings.record import RecordSpec
-from attncli.views.recording_screens import alike_modules, modules_grid
 from tests.conftest import Attn
 from tests.views.browser.browsing import after, screen_text
 from tests.views.test_views import shown as shown_as

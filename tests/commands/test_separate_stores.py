@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import attncli
-from attncli.commands.separate import EXAMPLE
+from attncli.features.separate.question import EXAMPLE
+from attncli.features.separate.results import SeparatedTexts
 from attncli.models.folder import SHIPPED_MODEL
-from attncli.records.detectors import SeparatedTexts
 from tests.conftest import Attn
 
 BY = ("--label", "answered", "--hold-out", "lines")

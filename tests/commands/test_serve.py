@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import pytest
 
-import attncli.commands.serve as serve_page
-from attncli.serving.guard import Guard, Secrets
-from attncli.serving.server import bound_socket, server_of
+import attncli.features.serve.question as serve_page
+from attncli.features.serve.guard import Guard, Secrets
+from attncli.features.serve.server import bound_socket, server_of
 from tests.conftest import Attn
 from tools.refresh_outputs import start_attn
 

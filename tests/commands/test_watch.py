@@ -26,18 +26,18 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from attncli.commands import watch as page
 from attncli.commands.command import shipped
+from attncli.features.watch.checkpoints import is_settled, logged_loss
+from attncli.features.watch.door import Watch
+from attncli.features.watch.screens import WATCH_SCREEN, LinesOverSteps, sparkline
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Report, Table
-from attncli.runs.checkpoints import is_settled, logged_loss
 from attncli.runs.runner import Session
-from attncli.runs.watching import Watch
 from attncli.saved import read_reports
 from attncli.views import Display, load_view
 from attncli.views.matrices import curves_of
 from attncli.views.sections import Elastic, Grid
 from attncli.views.terminal import dotted_lines
-from attncli.views.training_screens import WATCH_SCREEN, LinesOverSteps, sparkline
 from tests.commands.test_walks import terminal
 from tests.conftest import Attn
 
@@ -264,7 +264,7 @@ def test_follow_goes_on_with_checkpoints_as_they_are_written(
     folder.mkdir()
     new = iter([2, None, 9, 10, None])
     monkeypatch.setattr(
-        "attncli.runs.checkpoints.is_settled", lambda path: (path / "tokenizer.json").is_file()
+        "attncli.features.watch.checkpoints.is_settled", lambda path: (path / "tokenizer.json").is_file()
     )
     seen = []
 

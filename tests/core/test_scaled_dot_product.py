@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from attncli.commands.attention import attention_parts
 from attncli.core.mechanisms import attend_by_loop, causal_mask, full_mask
+from attncli.features.attention.question import attention_parts
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
 from attncli.toys.attention import Draws

@@ -13,10 +13,10 @@ from torch import Tensor
 
 import attncli
 from attncli.errors import UserError
-from attncli.measure.explanations import explanations
-from attncli.measure.picture_runs import ReadPicture
-from attncli.measure.relevance import attnlrp, directions, gradients
-from attncli.measure.token_flow import alti, direct_contributions, rollout, value_norms
+from attncli.features.source.explanations import explanations
+from attncli.features.source.picture_runs import ReadPicture
+from attncli.features.source.relevance import attnlrp, directions, gradients
+from attncli.features.source.token_flow import alti, direct_contributions, rollout, value_norms
 from attncli.models.loading import in_use, open_model
 from attncli.models.picture_reading import read_picture
 from attncli.models.picture_sources import PictureCells, picture_cells

@@ -14,8 +14,10 @@ from torch import Tensor
 
 import attncli
 from attncli.errors import UserError
-from attncli.measure.compared_ways import removal_curves, steps_of
-from attncli.measure.explanations import (
+from attncli.features.source.compared_ways import removal_curves, steps_of
+from attncli.features.source.explanation_results import TIED_NATS, first_of_ranks, tied_ranks
+from attncli.features.source.explanation_screens import _agreements
+from attncli.features.source.explanations import (
     WAYS,
     ReadAnswer,
     SourceScores,
@@ -23,15 +25,13 @@ from attncli.measure.explanations import (
     correlation,
     first_agrees,
 )
-from attncli.measure.relevance import attnlrp, directions, gradients
-from attncli.measure.sources import given_answer
-from attncli.measure.token_flow import AnswerRun, alti, direct_contributions, rollout, value_norms
+from attncli.features.source.relevance import attnlrp, directions, gradients
+from attncli.features.source.sources import given_answer
+from attncli.features.source.token_flow import AnswerRun, alti, direct_contributions, rollout, value_norms
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
 from attncli.models.source_texts import encoded_sources, read_sourced, split_text
-from attncli.records.explanations import TIED_NATS, first_of_ranks, tied_ranks
-from attncli.views.explanation_screens import _agreements
 from tests.conftest import Attn
 from tests.measure.test_why import GROUPED, PRE_NORM, save
 from tests.model_folders import save_writer
@@ -265,7 +265,7 @@ def test_equal_scores_have_equal_ranks() -> None:
 
 def test_a_way_that_says_nothing_has_no_order(monkeypatch: pytest.MonkeyPatch, copier: Pretrained) -> None:
     silent = WayToRead(lambda answer: SourceScores(torch.full((answer.num_sources,), 0.1)), 1)
-    monkeypatch.setattr("attncli.measure.explanations.WAYS", {**WAYS, "rollout": silent})
+    monkeypatch.setattr("attncli.features.source.explanations.WAYS", {**WAYS, "rollout": silent})
     ways = ("rollout", "attnlrp")
     found = attncli.explanations(copier, "lamp=", LINES, split="line", answer="green", ways=ways)
     assert found.ranks("rollout") == [None] * 5 and found.ranks("attnlrp")[0] == 1

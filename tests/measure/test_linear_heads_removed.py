@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import attncli
 from attncli.errors import UserError
+from attncli.features.ablate.results import HeadEffect, HeadEffects
 from attncli.measure.removal import heads_removed
 from attncli.models.architectures import mixer_named
-from attncli.records.effects import HeadEffect, HeadEffects
 from tests.hybrids import HybridFolders
 from tests.running import run
 from tools.architecture_sweep.folders import text_of

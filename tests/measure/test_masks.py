@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from attncli.commands.diff import compare
 from attncli.core.layer import score_factor
 from attncli.errors import UserError
+from attncli.features.diff.question import compare
 from attncli.measure.masks import mask_of_layers, mask_of_rollout
 from attncli.records.attention import LayerStatistics, inferred_mask, sampled_settings
 from attncli.records.columns import UntypedResult

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from attncli.measure.circuit import head_edges
+from attncli.features.circuit.edges import head_edges
 from attncli.measure.scores import score_parts
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import read_text

@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from attncli.core.separation import error_without_variance
 from attncli.errors import UserError
-from attncli.measure.detectors import (
+from attncli.features.separate.detectors import (
     StandardFeatures,
     TextsToFit,
     distracted_heads,
@@ -18,12 +18,12 @@ from attncli.measure.detectors import (
     logistic_regression,
     sparse_regression,
 )
+from attncli.features.separate.results import SeparatedTexts
+from attncli.features.separate.separation import ALL_HEADS, LENGTH, WORDS, separated
+from attncli.features.separate.text_features import FeatureTable, HeadFeature, usable_features
 from attncli.measure.folds import named_parts
-from attncli.measure.separate import ALL_HEADS, LENGTH, WORDS, separated
-from attncli.measure.text_features import FeatureTable, HeadFeature, usable_features
 from attncli.models.labelled_texts import LabelledText
 from attncli.models.text_files import TextLine
-from attncli.records.detectors import SeparatedTexts
 from attncli.views.matrices import _of_rows
 
 WORDS_OF_TEXTS = ("cat", "mat", "rain", "fell", "over", "seven", "quiet", "hills", "nobody", "came", "while")

@@ -15,11 +15,12 @@ from sklearn.metrics import roc_auc_score
 from transformers import AutoModelForCausalLM, BertConfig, BertModel
 
 import attncli
-from attncli.commands.separate import EXAMPLE, EXAMPLE_GROUP, EXAMPLE_LABEL
 from attncli.errors import UserError
-from attncli.measure.detectors import TextsToFit, distracted_heads
-from attncli.measure.separate import ALL_HEADS
-from attncli.measure.text_features import FeatureRun, PartMasses
+from attncli.features.separate.detectors import TextsToFit, distracted_heads
+from attncli.features.separate.question import EXAMPLE, EXAMPLE_GROUP, EXAMPLE_LABEL
+from attncli.features.separate.results import SeparatedTexts
+from attncli.features.separate.separation import ALL_HEADS
+from attncli.features.separate.text_features import FeatureRun, PartMasses
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.models.labelled_texts import (
     LabelledFile,
@@ -32,7 +33,6 @@ from attncli.models.labelled_texts import (
 from attncli.models.loading import borrowed
 from attncli.models.pretrained import ModelText, Pretrained
 from attncli.models.text_files import TextLine
-from attncli.records.detectors import SeparatedTexts
 from tests.checkpoints import smollm2
 from tests.conftest import Attn
 

@@ -18,12 +18,12 @@ from transformers import AutoModelForCausalLM
 
 from attncli.core.names import named_head
 from attncli.features.cache.limited_heads import Limit, Limiting, num_bytes
-from attncli.measure.circuit import head_edges
-from attncli.measure.relevance import attnlrp, gradients
+from attncli.features.circuit.edges import head_edges
+from attncli.features.source.relevance import attnlrp, gradients
+from attncli.features.source.sources import Removals, given_answer, lasso_effects, source_weights
+from attncli.features.source.token_flow import AnswerRun
 from attncli.measure.removal import HeadPlace
 from attncli.measure.scores import score_parts
-from attncli.measure.sources import Removals, given_answer, lasso_effects, source_weights
-from attncli.measure.token_flow import AnswerRun
 from attncli.models.loading import in_use, kept_pretrained, open_model
 from attncli.models.predicted import read_judged
 from attncli.models.pretrained import Pretrained

@@ -16,8 +16,9 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 import attncli
 from attncli.core.progress import Stage
 from attncli.errors import UserError
-from attncli.measure.retrieving_heads import NUM_SENTENCES, synthetic_contexts
-from attncli.measure.sources import (
+from attncli.features.source.results import ChosenHead, RetrievingHead, RetrievingHeads
+from attncli.features.source.retrieving_heads import NUM_SENTENCES, synthetic_contexts
+from attncli.features.source.sources import (
     AnswerWork,
     Removals,
     SourceWeights,
@@ -46,7 +47,6 @@ from attncli.models.source_texts import (
     with_documents,
 )
 from attncli.models.writing import Decoding
-from attncli.records.sources import ChosenHead, RetrievingHead, RetrievingHeads
 from attncli.report import plain
 from tests.conftest import Attn
 from tests.measure.test_why import PRE_NORM, save
@@ -647,7 +647,7 @@ def test_a_model_that_writes_nothing_says_what_to_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretrained = open_model(save_writer(tmp_path, "Llama"))
-    monkeypatch.setattr("attncli.measure.sources.write", lambda *_: None)
+    monkeypatch.setattr("attncli.features.source.sources.write", lambda *_: None)
     end = 'end the prompt in "Answer:", or give an answer'
     for template, tries in ((None, end), ("{{ messages }}", f"use `chat`, {end}")):
         monkeypatch.setattr(pretrained.tokenizer, "chat_template", template)
@@ -721,7 +721,7 @@ def test_found_heads_are_kept_for_the_model_and_used(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = str(save_writer(tmp_path / "model", "Llama"))
-    from attncli.commands.source import SourceSpec, keep_heads, kept_heads
+    from attncli.features.source.question import SourceSpec, keep_heads, kept_heads
 
     spec = SourceSpec(model=model, sentence="it")
     assert kept_heads(spec) is None
@@ -752,8 +752,8 @@ def test_heads_are_looked_for_once_where_that_reads_less_than_the_prompt_has(
     attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("attncli.measure.retrieving_heads.NUM_CONTEXTS", 1)
-    contexts = "attncli.measure.retrieving_heads.synthetic_contexts"
+    monkeypatch.setattr("attncli.features.source.retrieving_heads.NUM_CONTEXTS", 1)
+    contexts = "attncli.features.source.retrieving_heads.synthetic_contexts"
     monkeypatch.setattr(contexts, lambda *_: synthetic_contexts(1))
     searches: list[str] = []
     model = str(save_writer(tmp_path / "model", "Llama"))

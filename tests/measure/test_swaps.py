@@ -8,7 +8,7 @@ from torch import Tensor
 
 import attncli
 from attncli.errors import UserError
-from attncli.measure.ablate import HeadEffects
+from attncli.features.ablate.effects import HeadEffects
 from attncli.models.capture import with_eager_attention
 from attncli.models.pretrained import Pretrained
 from tests.measure.test_scores import LENS, reading, tiny

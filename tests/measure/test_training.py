@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from attncli.core.names import HEAD_PATTERNS
-from attncli.measure.patterns import heads_of_patterns, pattern_names
-from attncli.measure.training import (
+from attncli.features.watch.training import (
     PATTERN_NAMES,
     HeadsOverSteps,
     changes,
@@ -13,6 +12,7 @@ from attncli.measure.training import (
     named_patterns,
     step_rows,
 )
+from attncli.measure.patterns import heads_of_patterns, pattern_names
 from attncli.records.surveys import Stack
 
 STEPS = (0, 7, 20, 31)

@@ -14,7 +14,7 @@ from scipy.spatial.distance import jensenshannon
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import attncli
-from attncli.measure.two_texts import TextDifferences
+from attncli.features.diff.two_texts import TextDifferences
 from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer, save_writer

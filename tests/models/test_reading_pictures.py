@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoImageProcessor, AutoModel, PreTrainedCo
 
 import attncli
 from attncli.errors import UserError
-from attncli.measure.ablate import Baseline
+from attncli.features.ablate.effects import Baseline
 from attncli.measure.looks import HIGH_NORM, HeadLooks, LastNorms
 from attncli.models.loading import open_model
 from attncli.models.picture_files import Processing, open_picture

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from attncli.commands.browse import opened_model, survey_spec
+from attncli.features.browse.question import opened_model, survey_spec
 from attncli.models.loading import open_model
 from attncli.models.picture_reading import read_picture
 from attncli.settings.text import Texts

@@ -19,10 +19,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import attncli
 from attncli.errors import RunError, UserError
+from attncli.features.watch.door import Watch
+from attncli.features.watch.training_steps import StoredSteps, stored_steps
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.runs.reading import reading
-from attncli.runs.training_steps import StoredSteps, stored_steps
-from attncli.runs.watching import Watch
 from tests.forked import run_python
 from tests.running import ROOT
 from tests.runs.small_training import FEW, TOKENS, seeded, small_model, trained
@@ -280,7 +280,7 @@ import warnings
 import torch
 from transformers import AutoTokenizer
 from attncli.models.folder import SHIPPED_MODEL
-from attncli.runs.watching import Watch
+from attncli.features.watch.door import Watch
 from tests.runs.small_training import FEW, small_model, trained
 
 warnings.simplefilter("ignore")  # torch's own, as it compiles
@@ -356,7 +356,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from transformers import AutoTokenizer
 from attncli.errors import UserError
 from attncli.models.folder import SHIPPED_MODEL
-from attncli.runs.watching import Watch
+from attncli.features.watch.door import Watch
 from tests.runs.small_training import FEW, seeded, small_model, trained
 
 warnings.simplefilter("ignore")

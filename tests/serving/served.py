@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from threading import Event
 from typing import Any, NamedTuple
 
-from attncli.serving.guard import Secrets
-from attncli.serving.questions import Answering, OneModel, Question
-from attncli.serving.server import ServedPage, app, bound_socket, server_of
+from attncli.features.serve.guard import Secrets
+from attncli.features.serve.questions import Answering, OneModel, Question
+from attncli.features.serve.server import ServedPage, app, bound_socket, server_of
 
 SECONDS = 10
 PAGE = ServedPage("<!doctype html><title>the page</title>", "default-src 'none'")

@@ -14,8 +14,8 @@ from unittest.mock import Mock
 import pytest
 
 from attncli.errors import UserError
+from attncli.features.serve.questions import Question
 from attncli.serving import guard, server
-from attncli.serving.questions import Question
 from tests.serving.served import PAGE, Reply, Running, read_reply, request, running
 
 QUESTION = {"ask": "heads", "tab": "t", "text": "a"}

@@ -10,8 +10,8 @@ from threading import Event
 
 import pytest
 
+from attncli.features.serve.questions import OneModel, Question
 from attncli.serving import questions
-from attncli.serving.questions import OneModel, Question
 from tests.serving.served import Reply, Running, request, running
 
 SECONDS = 10

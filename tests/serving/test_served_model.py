@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import attncli
-from attncli.commands.served_model import ServedModel
+from attncli.features.serve.questions import AskedFor, Question
+from attncli.features.serve.served_model import ServedModel
 from attncli.measure.removal import heads_removed
-from attncli.serving.questions import AskedFor, Question
 from attncli.settings.fields import Given
 from attncli.views.page import report_line
 from tests.conftest import Attn
@@ -188,7 +188,7 @@ def test_an_error_of_ours_is_a_line_and_the_server_goes_on(
 
 
 def test_how_far_what_is_lost_is(shipped: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attncli.commands.served_model.SECONDS_BETWEEN_SHARES", 0)
+    monkeypatch.setattr("attncli.features.serve.served_model.SECONDS_BETWEEN_SHARES", 0)
     *shares, announced, report = lines_of(shipped, "ablate", TEXT)
     numbers = [line["share"] for line in shares]
     assert numbers == sorted(numbers) and 0 < numbers[0] < numbers[-1] <= 1

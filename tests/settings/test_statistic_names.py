@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from attncli.commands.pitfalls import PITFALLS
+from attncli.features.pitfalls.question import PITFALLS
 from attncli.runs.report_values import as_declared, declared_statistics, values_of
 from attncli.runs.runner import Session
 from attncli.settings import SPECS

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from attncli.errors import UserError
+from attncli.features.attention.settings import DETAILS, POSITIONS, VARIANTS
 from attncli.settings import SPECS
-from attncli.settings.attention import DETAILS, POSITIONS, VARIANTS
 from attncli.settings.config_file import ConfigFile, resolved_yaml
 from attncli.settings.fields import Given, build_spec
 

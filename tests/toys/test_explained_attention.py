@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from attncli.errors import UserError
+from attncli.features.attention.settings import VARIANTS as VARIANT_KEYS
 from attncli.report import Report
 from attncli.saved import reports_of
-from attncli.settings.attention import VARIANTS as VARIANT_KEYS
 from tests.conftest import Attn
 from tests.model_folders import save_model
 from tests.running import run

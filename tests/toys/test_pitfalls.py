@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from attncli.commands.pitfalls import PITFALLS, PitfallsSpec
+from attncli.features.pitfalls.mistakes import COMPARISONS
+from attncli.features.pitfalls.question import PITFALLS, PitfallsSpec
 from attncli.report import Report
-from attncli.toys.pitfalls import COMPARISONS
 from tests.conftest import Attn
 from tests.running import run
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncli.errors import UserError
+from attncli.features.attention.settings import SelfOfModelSpec
 from attncli.report import NamedTensor, Report, Table, Tensors
 from attncli.runs import runner as together
 from attncli.runs.runner import Session
 from attncli.settings import SPECS
-from attncli.settings.attention import SelfOfModelSpec
 from attncli.settings.fields import Given, Spec, build_spec
 from attncli.settings.models import ModelSpec
 from attncli.settings.pages import SampledPage

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from attncli.commands.attention import attention_parts
 from attncli.core.tile_sums import TileSizes
 from attncli.errors import RunError, UserError
+from attncli.features.attention.question import attention_parts
+from attncli.features.attention.settings import UNSTREAMED, VARIANTS
 from attncli.report import Report
 from attncli.settings import SPECS
-from attncli.settings.attention import UNSTREAMED, VARIANTS
 from attncli.settings.fields import Given, build_spec
 from attncli.toys.attention import Draws
 from attncli.views.texts import heading

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from attncli.commands.diff import compare
 from attncli.errors import UserError
+from attncli.features.diff.question import compare
 from attncli.report import Box, NamedTensor
 from attncli.views import Display, load_view
 from attncli.views.overlays import (

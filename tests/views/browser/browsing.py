@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 from textual.pilot import Pilot
 
+from attncli.features.browse.browser import Browser
+from attncli.features.browse.browser_choice import BrowsedModel, Choice, grids
+from attncli.features.browse.browser_panels import Panel, TokenBars
 from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Report, Table
-from attncli.views.browser import Browser
-from attncli.views.browser_choice import BrowsedModel, Choice, grids
-from attncli.views.browser_panels import Panel, TokenBars
 
 LAYERS, HEADS, TOKENS = 3, 5, 7
 WORDS = ("the", "cat", "walks", "on", "the", "street", "today")

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from textual.pilot import Pilot
 
+from attncli.features.browse.browser import Browser
+from attncli.features.browse.browser_choice import Choice, grids
+from attncli.features.browse.browser_panels import HeadMap, PictureMap
 from attncli.views import COLOR_DEPTHS, Display
-from attncli.views.browser import Browser
-from attncli.views.browser_choice import Choice, grids
-from attncli.views.browser_panels import HeadMap, PictureMap
 from attncli.views.overlays import overlay_lines
 from tests.views.browser.browsing import driven, shown
 from tests.views.pictured import one_head, survey

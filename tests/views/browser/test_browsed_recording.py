@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from attncli.commands.recorded import report_of
+from attncli.features.browse.browser import HINTS, NO_MODEL, Browser
 from attncli.measure.recorded import Recorder
 from attncli.models.listening import Listener
 from attncli.report import Report
-from attncli.views.browser import HINTS, NO_MODEL, Browser
 from tests.views.browser.browsing import Pilot, driven, screen_text
 
 WIDTH, TOKENS = 12, 7

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from textual.pilot import Pilot
 
-from attncli.views.browser import Browser
-from attncli.views.browser_panels import HeadMap, HeadPicker, StatisticsPanel, TokenBars
+from attncli.features.browse.browser import Browser
+from attncli.features.browse.browser_panels import HeadMap, HeadPicker, StatisticsPanel, TokenBars
 from tests.running import run
 from tests.views.browser.browsing import (
     HEADS,

@@ -11,11 +11,11 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from attncli.errors import UserError
+from attncli.features.browse.browser import NO_MODEL, Browser, EditScreen, browse
+from attncli.features.browse.browser_choice import Addition, Choice, grids
+from attncli.features.browse.browser_panels import HeadPicker, PatternsPanel
 from attncli.records.kinds import result_of
 from attncli.report import Mask, NamedTensor, Report, Table
-from attncli.views.browser import NO_MODEL, Browser, EditScreen, browse
-from attncli.views.browser_choice import Addition, Choice, grids
-from attncli.views.browser_panels import HeadPicker, PatternsPanel
 from tests.views.browser.browsing import WORDS, driven, random_weights, screen_now, screen_text, survey
 
 PATIENCE = 20

@@ -7,11 +7,11 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
+from attncli.features.browse.browser import KEYS, MOVES, Browser, HelpScreen
+from attncli.features.browse.browser_choice import Choice, MapGrid, grids
+from attncli.features.browse.browser_panels import HeadMap, TokenBars
 from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Report, Table
-from attncli.views.browser import KEYS, MOVES, Browser, HelpScreen
-from attncli.views.browser_choice import Choice, MapGrid, grids
-from attncli.views.browser_panels import HeadMap, TokenBars
 from attncli.views.colours import VIRIDIS, colours, levels, palette
 from attncli.views.terminal import cell_lines, character_lines
 from tests.running import run

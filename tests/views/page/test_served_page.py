@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import attncli
-from attncli.commands.served_model import ServedModel
-from attncli.serving.questions import Question
-from attncli.serving.server import ServedPage
+from attncli.features.serve.questions import Question
+from attncli.features.serve.served_model import ServedModel
+from attncli.features.serve.server import ServedPage
 from attncli.views import Display
 from attncli.views.page import served_page
 from tests.serving.served import Running, running

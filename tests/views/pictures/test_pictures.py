@@ -15,7 +15,7 @@ from matplotlib.backends.backend_pdf import PdfFile
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage, imread
 
-from attncli.commands.diff import compare
+from attncli.features.diff.question import compare
 from attncli.report import Mask, NamedTensor, Report
 from attncli.views import VIEWS, Display, load_view, pictures
 from attncli.views.canvas import NO_NUMBER

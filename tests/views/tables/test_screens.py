@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from attncli.commands.diff import compare
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
+from attncli.features.diff.question import compare
 from attncli.records.attention import AverageStatistics, LayerStatistics, LoopDifferences
 from attncli.records.kinds import place_of, result_of
 from attncli.records.surveys import HeadSurvey

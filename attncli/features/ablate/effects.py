@@ -1,0 +1,619 @@
+"""Every head removed in turn, on every text, and what that does to what the model predicts."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from math import nan
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.core.engines import attend_with_gradients
+from attncli.core.layer import AttentionLayer
+from attncli.core.names import RemovalMethod
+from attncli.core.predictions import Predictions, token_losses
+from attncli.core.runtime import threads_of_idle_cores
+from attncli.core.summaries import mean_interval, rank_correlation, relative_changes
+from attncli.errors import UserError, refuse_bytes
+from attncli.features.ablate.results import Approximation, BaselineNumbers, Effects, HeadEffect, HeadEffects
+from attncli.measure.heads import (
+    NOTHING_MORE,
+    WHERE_IT_LOOKS,
+    Survey,
+    compare_distances,
+    looked_at,
+    surveyed_texts,
+)
+from attncli.measure.patterns import most_frequent_pattern
+from attncli.measure.projected_heads import LINEAR, gated_heads, projected_heads
+from attncli.measure.removal import (
+    HeadPlace,
+    ModelHead,
+    Removal,
+    Removed,
+    index_of_head,
+    mean_outputs,
+    output_of,
+)
+from attncli.measure.removal_runs import AGREES, FLOAT_BYTES, RemovalRuns, runs_together
+from attncli.measure.residual_stream import Stream, StreamPart
+from attncli.models.architectures import unshown_layers
+from attncli.models.capture import check_computed_here, run_model
+from attncli.models.layers import CapturedLayer
+from attncli.models.patched_heads import LayerChange, Patches, RunningLayer, patches_open
+from attncli.models.predicted import Predicted
+from attncli.models.pretrained import CLS, Pretrained
+from attncli.records.columns import Records
+from attncli.records.surveys import LookedAtKey
+
+KEPT_PER_SCORE, KEPT_PER_ENTRY = 4, 30
+"""Numbers that a layer keeps for the backward pass, per score of a head and per entry of a token's vector."""
+
+EffectNumbers = dict[str, float]
+
+
+class Baseline:
+    """The output with all heads, and how each output without some compares to it.
+
+    loss, in nats per token; of an answer its probability, and by how much its logit is above that of the
+    token it is compared with. Their effects are differences: without the heads, minus with them. kl is
+    sum p ln(p / q) of the predictions with all heads (p) and without (q); output_change, of a model
+    without a head, ||y' - y|| / ||y||; cls_change, of a picture, 1 - cos(y', y) of [CLS].
+    """
+
+    def __init__(self, output: Float[Tensor, "place vocabulary_or_dim"], reading: Predicted) -> None:
+        self.reading = reading
+        is_picture = reading.text.seen is not None and not reading.part and CLS in reading.text.tokens
+        self.cls = reading.text.tokens.index(CLS) if is_picture else None
+        self.output = output
+        self.expected = Predictions(output, reading.targets) if reading.num_places else None
+        self.numbers = {} if self.expected is None else self._numbers(output, self.expected.losses)
+
+    def _numbers(
+        self, output: Float[Tensor, "place vocabulary"], losses: Float[Tensor, " place"]
+    ) -> EffectNumbers:
+        numbers = {"loss": float(losses.mean())}
+        if self.reading.is_answer:
+            numbers["probability"] = float(losses[0].neg().exp())
+        if self.reading.against is not None:
+            answer, other = output[0, [int(self.reading.targets[0]), self.reading.against]].tolist()
+            numbers["logit_difference"] = answer - other
+        return numbers
+
+    def effects(
+        self, outputs: Float[Tensor, "copy place vocabulary_or_dim"]
+    ) -> list[tuple[EffectNumbers, int | None]]:
+        """Those of each output, one after the other: a single copy of the predictions is in memory.
+
+        With each the token, by its position, where the loss rose most, or the output changed most.
+        """
+        return [self._effects(output) for output in outputs]
+
+    def _effects(self, output: Float[Tensor, "place vocabulary_or_dim"]) -> tuple[EffectNumbers, int | None]:
+        if self.expected is None:
+            before, now = self.output.double(), output.double()
+            changes = relative_changes(before, now)
+            effects = {"output_change": float(changes.mean())}
+            if self.cls is not None:
+                similarity = torch.cosine_similarity(before[self.cls], now[self.cls], dim=-1)
+                effects = {"cls_change": 1 - float(similarity)} | effects
+            return effects, _largest(changes)
+        losses, divergences = self.expected.compared(output)
+        numbers = self._numbers(output, losses)
+        changed = {name: number - self.numbers[name] for name, number in numbers.items()}
+        divergence = float(divergences.mean())
+        most = _largest(losses - self.expected.losses)
+        position = None if most is None else int(self.reading.places[most])
+        return {"loss": changed.pop("loss"), "kl": divergence, **changed}, position
+
+
+def _largest(changes: Float[Tensor, " place"]) -> int | None:
+    """The place of the largest change; of several places None where none is more than rounding."""
+    most = int(changes.argmax())
+    return most if len(changes) == 1 or changes[most] > AGREES else None
+
+
+def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Tensor, " head"]]:
+    """By call, |d loss / d gate| of one text, where a gate of 1 multiplies each head's output: Michel et al.
+    2019 (1905.10650), equation 2. Behind those of attention the layers without a softmax.
+    """
+    gates: list[Tensor] = []
+
+    def attended(layer: CapturedLayer) -> Tensor:
+        assert isinstance(layer.attention, AttentionLayer)
+        return attend_with_gradients(layer.attention)
+
+    def gated(layer: RunningLayer) -> Tensor:
+        gates.append(torch.ones_like(layer.output[:1, :, :1, :1], requires_grad=True))
+        return layer.output * gates[-1]
+
+    model, inputs = pretrained.whole, pretrained.inputs([reading])
+    check_computed_here(model, inputs)
+    _refuse_what_does_not_fit(pretrained, reading)
+    linear = projected_heads(model, lambda: run_model(model, inputs, output_of))
+    linear_gates = [torch.ones(heads.num_heads, device=pretrained.device) for heads in linear]
+    with torch.enable_grad(), ExitStack() as hooks:
+        for heads, of_heads in zip(linear, linear_gates, strict=True):
+            hooks.enter_context(heads.changed(1, partial(gated_heads, of_heads.requires_grad_())))
+        patches = Patches(frozenset(model.modules()), lambda _layer: [LayerChange("output", gated)])
+        hooks.enter_context(patches_open(patches, beneath=True))
+        logits = run_model(model, inputs, attended)["logits"][0, reading.places]
+        loss = token_losses(logits, reading.targets).mean()
+    gradients = torch.autograd.grad(loss, [*gates, *linear_gates])
+    return [gradient.flatten().abs().double().cpu() for gradient in gradients]
+
+
+def _refuse_what_does_not_fit(pretrained: Pretrained, reading: Predicted) -> None:
+    """UserError where the backward pass needs more of the forward pass than fits into memory."""
+    config = pretrained.model.config.get_text_config()
+    num_tokens, layers = max(reading.counts), pretrained.num_layers
+    scores = num_tokens**2 * getattr(config, "num_attention_heads", 1) * KEPT_PER_SCORE
+    vectors = num_tokens * getattr(config, "hidden_size", 1) * KEPT_PER_ENTRY
+    logits = num_tokens * config.vocab_size * KEPT_PER_SCORE
+    needed = FLOAT_BYTES * (layers * (scores + vectors) + logits)
+    refuse_bytes("ablate", needed, "fewer tokens, or leave out `approximate`")
+
+
+SAMPLED_HEADS = 16
+"""Heads that are removed exactly beside the approximation, evenly spread over its order."""
+
+
+class Ablation:
+    """Removes heads from a model on some texts, and keeps the effects of each."""
+
+    def __init__(
+        self,
+        readings: Sequence[Predicted],
+        pretrained: Pretrained,
+        *,
+        named: Sequence[str],
+        method: RemovalMethod,
+        jointly: bool,
+        approximate: bool,
+        each_token: bool,
+        into: str | None,
+        progress: Callable[[float], None] | None,
+    ) -> None:
+        self.readings = readings
+        self.each_token, self.into = each_token, into
+        self.into_place: HeadPlace | None = None
+        self.pretrained = pretrained
+        self.named, self.method = named, method
+        self.jointly, self.approximate = jointly, approximate
+        self.progress = progress
+        self.heads: list[ModelHead] = []
+        self.mixers: dict[int, str] = {}
+        """What the layers without a softmax are, by their heads' places among the heads."""
+        self.chosen: list[int] = []
+        self.removed: list[list[HeadPlace]] = []
+        self.patterns: list[list[str]] = []
+        self.looks: Records[LookedAtKey] = LookedAtKey.rows([])
+        self.missed_at: dict[int, int | None] = {}
+        self.effects: list[list[EffectNumbers]] = []
+        self.baselines: list[EffectNumbers] = []
+        self.back_effects: list[list[EffectNumbers]] = []
+        self.back_baselines: list[EffectNumbers] = []
+        self.gradients: list[Tensor] = []
+        self.places: Sequence[HeadPlace] = []
+        self.adapt: Callable[[], None] = lambda: None
+        self.notes: dict[str, None] = {}
+        self.unshown = pretrained.unshown_layers
+        """Which layers have no heads here."""
+
+    def run(self) -> None:
+        """All texts. UserError for heads that are not there, and for what the model cannot do."""
+        if self.approximate:
+            if not self.readings[0].num_places:
+                name = self.pretrained.name
+                raise UserError(f"approximate: {name} has no head that predicts tokens, and so no loss")
+            self.gradients = [
+                torch.cat(gate_gradients(self.pretrained, reading)) for reading in self.readings
+            ]
+        means: list[Tensor] = []
+        if self.method == "mean":
+            inputs = (self.pretrained.inputs([reading]) for reading in self.readings)
+            means = mean_outputs(self.pretrained.whole, inputs)
+        removal = Removal(self.method, means)
+        with threads_of_idle_cores() as adapt:
+            self.adapt = adapt
+            for number, reading in enumerate(self.readings):
+                if reading.other is None:
+                    self._run_text(reading, removal, number)
+                else:
+                    self._run_pair(reading, reading.other, number)
+
+    def _run_text(self, reading: Predicted, removal: Removal, number: int) -> None:
+        survey, run, _ = self._surveyed(reading)
+        baseline = Baseline(run.output, reading)
+        self.baselines.append(baseline.numbers)
+
+        def outputs(some: Sequence[int]) -> Tensor:
+            return run.without([self.removed[i] for i in some], removal)
+
+        begun, share = number / len(self.readings), 1 / len(self.readings)
+        effects = self._effects(run, baseline, outputs, begun, share)
+        self.effects.append([numbers for numbers, _ in effects])
+        self._look(survey, [position for _, position in effects])
+
+    def _surveyed(
+        self, reading: Predicted, *, is_back: bool = False
+    ) -> tuple[Survey, RemovalRuns, dict[int, Tensor]]:
+        """The run of a text, what its heads do, and, where heads are swapped, what they gave, by call."""
+        options = WHERE_IT_LOOKS if len(self.readings) == 1 and not is_back else NOTHING_MORE
+        given: dict[int, Tensor] = {}
+        with ExitStack() as hooks:
+            survey = Survey(options, [reading], self.pretrained, None, hooks)
+
+            def take(layer: CapturedLayer) -> Tensor | None:
+                output = survey.take(layer)
+                if self.method == "swap":
+                    output = output_of(layer) if output is None else output
+                    given[len(given)] = output.clone()
+                return output
+
+            has_linear = bool(self.pretrained.unshown_layers)
+            run = RemovalRuns(self.pretrained, reading, take, with_linear=has_linear)
+        if run.linear and self.method != "sink":
+            modules = {self.pretrained.module_name(heads.module) for heads in run.linear}
+            self.unshown = unshown_layers(self.pretrained.model, modules)
+        self.notes |= dict.fromkeys(replace(run.way, unshown=self.unshown).notes())
+        if self.method == "swap":
+            given |= dict(enumerate(run.linear_reads, start=run.num_softmax))
+        if is_back:
+            return survey, run, given
+        compare_distances(survey)
+        heads = surveyed_texts(survey)[0].heads
+        if not self.heads:
+            self.heads = [
+                ModelHead(head.layer, head.module, head.kind, head.stack, head.head) for head in heads
+            ]
+            places = list(_places(survey))
+            self._add_linear(run, places)
+            self._choose(places)
+        if self.method == "swap":
+            self._choose_tokens(reading)
+        for head, of_texts in zip(heads, self.patterns, strict=False):
+            of_texts.append(head.pattern)
+        return survey, run, given
+
+    def _add_linear(self, run: RemovalRuns, places: list[HeadPlace]) -> None:
+        """The heads of layers without a softmax, behind the others, and their places."""
+        attending = {head.layer for head in self.heads}
+        has_both = any(heads.captured.layer in attending for heads in run.linear)
+        stack = LINEAR if has_both else self.heads[0].stack
+        for call, heads in enumerate(run.linear, start=run.num_softmax):
+            module = self.pretrained.module_name(heads.module)
+            for head in range(heads.num_heads):
+                self.mixers[len(self.heads)] = heads.mixer
+                self.heads.append(ModelHead(heads.captured.layer, module, LINEAR, stack, head))
+                places.append(HeadPlace(call, head))
+
+    def _effects(
+        self,
+        run: RemovalRuns,
+        baseline: Baseline,
+        outputs: Callable[[Sequence[int]], Tensor],
+        begun: float,
+        share: float,
+    ) -> list[tuple[EffectNumbers, int | None]]:
+        """The effects of each set of heads that is removed, and the token where it is missed most."""
+        effects: list[tuple[EffectNumbers, int | None]] = [({}, None)] * len(self.removed)
+        done = 0
+        begins = [[self.into_place]] * len(self.removed) if self.into_place else self.removed
+        for some in runs_together(run, begins):
+            for i, effect in zip(some, baseline.effects(outputs(some)), strict=True):
+                effects[i] = effect
+            done += len(some)
+            self.adapt()
+            if self.progress is not None:
+                self.progress(begun + share * done / len(self.removed))
+        return effects
+
+    def _look(self, survey: Survey, missed_at: Sequence[int | None]) -> None:
+        """What each head looks at from the token where it is missed most."""
+        if survey.options.first_keys and not self.each_token:
+            by_head = dict(zip(self.chosen, missed_at[: len(self.chosen)], strict=True))
+            num_softmax = len(self.heads) - len(self.mixers)
+            self.missed_at = by_head
+            self.looks = looked_at(survey, 0, [by_head.get(head) for head in range(num_softmax)])
+
+    def _run_pair(self, reading: Predicted, other: Predicted, number: int) -> None:
+        """Heads of a prompt give what they gave on the other one, then the other way round."""
+        survey, run, given = self._surveyed(reading)
+        _, other_run, other_given = self._surveyed(other, is_back=True)
+        runs, gave, texts = (run, other_run), (given, other_given), (reading, other)
+        baselines = [Baseline(each.output, text) for each, text in zip(runs, texts, strict=True)]
+        streams = None
+        if self.into_place is not None:
+            streams = [Stream(self.pretrained, text) for text in texts]
+        for back in (0, 1):
+            removal = Removal("swap", given=gave[1 - back])
+            outputs = partial(self._without, runs[back], removal)
+            if streams is not None:
+                paths = _Paths(runs[back], streams[back], streams[1 - back], self.into_place)
+                outputs = partial(self._through, paths)
+            begun, share = (number + back / 2) / len(self.readings), 0.5 / len(self.readings)
+            effects = self._effects(runs[back], baselines[back], outputs, begun, share)
+            here, there = baselines[back].numbers, baselines[1 - back].numbers
+            restored = [_with_share_restored(numbers, here, there) for numbers, _ in effects]
+            (self.back_effects if back else self.effects).append(restored)
+            (self.back_baselines if back else self.baselines).append(here)
+            if not back:
+                self._look(survey, [position for _, position in effects])
+
+    def _without(self, run: RemovalRuns, removal: Removal, some: Sequence[int]) -> Tensor:
+        return run.without([self.removed[i] for i in some], removal)
+
+    def _through(self, paths: "_Paths", some: Sequence[int]) -> Tensor:
+        return paths.outputs([self.removed[i] for i in some])
+
+    def _choose_tokens(self, reading: Predicted) -> None:
+        """Swap at all tokens, at one of this text, or at each by itself."""
+        tokens: list[int | None] = [reading.token]
+        if self.each_token:
+            tokens = [*range(len(reading.text.ids))]
+        alone = [self.places[index] for index in self.chosen]
+        self.removed = [[place._replace(token=token)] for place in alone for token in tokens]
+        if self.jointly:
+            self.removed.append([place._replace(token=reading.token) for place in alone])
+
+    def _choose(self, places: Sequence[HeadPlace]) -> None:
+        """The heads that are removed exactly: those named, or all; of an approximation a sample.
+
+        Each is removed in a run of its own; with `jointly`, one more run is without all of them.
+        """
+        self.patterns = [[] for _ in self.heads]
+        self.chosen = list(range(len(self.heads)))
+        if self.named:
+            self.chosen = [index_of_head(self.heads, name, "heads", self.pretrained) for name in self.named]
+            self._refuse_sinks()
+        elif self.method == "sink":
+            self.chosen = [index for index in self.chosen if index not in self.mixers]
+        elif self.approximate:
+            order = self._mean_gradients().argsort(descending=True, stable=True)
+            spread = torch.linspace(0, len(order) - 1, min(SAMPLED_HEADS, len(order))).round().long()
+            self.chosen = sorted(order[spread].tolist())
+        self.places = places
+        if self.into is not None:
+            self._choose_into(places)
+        together = [places[index] for index in self.chosen]
+        self.removed = [[place] for place in together] + ([together] if self.jointly else [])
+
+    def _refuse_sinks(self) -> None:
+        """UserError for a named head without a softmax, which has no first value that it could look at."""
+        for index, name in zip(self.chosen, self.named, strict=True):
+            if self.method == "sink" and index in self.mixers:
+                use = "use zero, mean or swap"
+                raise UserError(
+                    f"method: sink is for heads with a softmax, and {name} is {self.mixers[index]}: {use}"
+                )
+
+    def _choose_into(self, places: Sequence[HeadPlace]) -> None:
+        """The later head, and of those that are chosen the heads before it; UserError where one is not."""
+        into = index_of_head(self.heads, str(self.into), "into", self.pretrained)
+        if into in self.mixers:
+            raise UserError(
+                f"into: must be a head with a softmax, not of a {self.mixers[into]} (got {self.into})"
+            )
+        self.into_place = places[into]
+        earlier = [
+            index
+            for index in self.chosen
+            if (
+                self.heads[index].layer < self.heads[into].layer
+                if index in self.mixers
+                else places[index].call < self.into_place.call
+            )
+        ]
+        if not earlier or (self.named and len(earlier) < len(self.chosen)):
+            where = "must be in a later layer than the heads that write to it"
+            raise UserError(f"into: {where} (got {self.into})")
+        self.chosen = earlier
+
+    def _mean_gradients(self) -> Tensor:
+        """The mean of |d loss / d gate| over the texts, for each head."""
+        return torch.stack(self.gradients).mean(dim=0)
+
+    def _exact(self) -> list[EffectNumbers]:
+        """The effects of each chosen head over the texts."""
+        return _over_texts([of_text[: len(self.chosen)] for of_text in self.effects])
+
+    def _row(self, index: int) -> dict[str, object]:
+        """Where a head is, and the pattern that it shows in most texts."""
+        row = self.heads[index]._asdict()
+        if index in self.mixers:
+            return {**row, "pattern": self.mixers[index]}
+        return {**row, "pattern": most_frequent_pattern(self.patterns[index])}
+
+    def _look_of(self, index: int) -> dict[str, object]:
+        """Where a head is missed most, and what it looks at from there, where it has a softmax."""
+        if not self.looks:
+            return {}
+        if index not in self.mixers:
+            return dict(self.looks[index])
+        query = self.missed_at.get(index)
+        token = None if query is None else self.readings[0].text.tokens[query]
+        return {**dict.fromkeys(LookedAtKey.columns), "query": query, "query_token": token}
+
+    def _in_order(self, rows: list[dict[str, object]]) -> Records[HeadEffect]:
+        """The rows of all heads in the order of the layers; those of named ones as they were named."""
+        if self.mixers and not self.named:
+            rows.sort(key=lambda row: int(str(row["layer"])))
+        return HeadEffect.rows(rows)
+
+    def swapped_rows(
+        self, effects: Sequence[Sequence[EffectNumbers]], *, with_looks: bool
+    ) -> Records[HeadEffect]:
+        """One for each head, and for each token where these are swapped one by one."""
+        alone = len(self.removed) - self.jointly
+        rows: list[dict[str, object]] = []
+        per_head = alone // len(self.chosen)
+        texts = self.pretrained.written_tokens(self.readings[0].text) if self.each_token else []
+        for place, numbers in enumerate(_over_texts([of_text[:alone] for of_text in effects])):
+            index, token = self.chosen[place // per_head], place % per_head
+            row = self._row(index)
+            row |= {"token": token} if self.each_token else {}
+            row |= numbers
+            row |= self._look_of(index) if with_looks else {}
+            rows.append(row | ({"token_text": texts[token]} if self.each_token else {}))
+        return self._in_order(rows)
+
+    def rows(self) -> Records[HeadEffect]:
+        """One for each head that was measured: where it is, what it looks at, and what is lost without it."""
+        if self.method == "swap":
+            return self.swapped_rows(self.effects, with_looks=True)
+        exact: dict[int, Mapping[str, float | None]] = dict(zip(self.chosen, self._exact(), strict=True))
+        nothing = dict.fromkeys(exact[self.chosen[0]])
+        approximate = self._mean_gradients().tolist() if self.gradients else []
+        rows: list[dict[str, object]] = []
+        for index in range(len(self.heads)) if approximate else self.chosen:
+            row = self._row(index)
+            row |= exact.get(index, nothing)
+            row |= {"approximate": approximate[index]} if approximate else {}
+            rows.append(row | self._look_of(index))
+        return self._in_order(rows)
+
+    @property
+    def baseline(self) -> EffectNumbers:
+        """The numbers with all heads, means over the texts."""
+        return _over_texts([[numbers] for numbers in self.baselines])[0]
+
+    def together(self) -> tuple[EffectNumbers, Approximation | None]:
+        """The effects of all chosen heads at once; how well the approximation orders the heads."""
+        joint: EffectNumbers = {}
+        if self.jointly:
+            (joint,) = _over_texts([effects[-1:] for effects in self.effects])
+        if not self.gradients:
+            return joint, None
+        losses = torch.tensor([effects["loss"] for effects in self._exact()], dtype=torch.float64).abs()
+        correlation = rank_correlation(self._mean_gradients()[self.chosen], losses).item()
+        return joint, Approximation.single(rank_correlation=correlation, heads=len(losses))
+
+
+class _Paths:
+    """What heads wrote on another prompt in the place of what they wrote, in what one later head reads alone.
+
+    Path patching (Wang et al. 2022, 2211.00593; Goldowsky-Dill et al. 2023, 2304.05969) along the direct
+    path: everything between is as it was, the norm before the later head is computed anew.
+    """
+
+    def __init__(self, run: RemovalRuns, stream: Stream, other: Stream, into: HeadPlace | None) -> None:
+        assert into is not None
+        self.run, self.into = run, into
+        block, layers = [*stream.attention][into.call], [*stream.attention.values()]
+        self.read = stream.read_by(block)
+        self.parts = [StreamPart("head", captured.layer) for captured in layers]
+        self.parts += [StreamPart(LINEAR, heads.captured.layer) for heads in run.linear]
+        """Of each call, without a head."""
+        self.wrote, self.wrote_there = (dict(text.parts_before(block)) for text in (stream, other))
+
+    def outputs(self, changed: Sequence[Removed]) -> Tensor:
+        """What the model gives with what each of these wrote there, at one token or all."""
+        streams = self.read.repeat(len(changed), 1, 1)
+        for text, each in enumerate(changed):
+            for place in each:
+                part = self.parts[place.call]._replace(head=place.head)
+                difference = self.wrote_there[part]() - self.wrote[part]()
+                tokens = slice(None) if place.token is None else slice(place.token, place.token + 1)
+                streams[text, tokens] += difference[tokens]
+        given = {self.into.call: self.run.output_on(self.into.call, streams)}
+        return self.run.without([[self.into]] * len(changed), Removal("swap", given=given))
+
+
+def _with_share_restored(effects: EffectNumbers, here: EffectNumbers, there: EffectNumbers) -> EffectNumbers:
+    """With `restored`: the share of the way from a prompt's logit difference to that of the other one."""
+    if "logit_difference" not in here:
+        return effects
+    way = there["logit_difference"] - here["logit_difference"]
+    return {**effects, "restored": effects["logit_difference"] / way if way else nan}
+
+
+@torch.no_grad()
+def ablated(
+    pretrained: Pretrained,
+    readings: Sequence[Predicted],
+    *,
+    heads: Sequence[str] = (),
+    method: RemovalMethod = "zero",
+    jointly: bool = False,
+    approximate: bool = False,
+    each_token: bool = False,
+    into: str | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> HeadEffects:
+    """What the model loses on some texts without each of the named heads, as 5:11, or of all heads.
+
+    `method` says what replaces a head's output (see `Removal`). With `jointly` also what is lost without all
+    of them at once. `approximate` orders every head by one backward pass and measures some of them. With
+    `method` swap each reading has another one, and with `each_token` each token is swapped by itself; `into`,
+    as 18:6, is the one later head that reads the change, by the direct path, all else as it was. UserError
+    for heads that are not there, and for what the model cannot do; MemoryError.
+    """
+    if approximate and method != "zero":
+        raise UserError(f"approximate: is for method zero: a gate goes from 1 to 0 (got {method})")
+    if into is not None and jointly:
+        raise UserError("jointly: cannot be combined with `into`, head by head")
+    if each_token and len(readings) > 1:
+        raise UserError(
+            f"token: each is for one text: several have tokens of their own (got {len(readings)})"
+        )
+    ablation = Ablation(
+        readings,
+        pretrained,
+        named=heads,
+        method=method,
+        jointly=jointly,
+        approximate=approximate,
+        each_token=each_token,
+        into=into,
+        progress=progress,
+    )
+    ablation.run()
+    is_swap = method == "swap"
+    back = ablation.swapped_rows(ablation.back_effects, with_looks=False) if is_swap else None
+    back_baseline = _over_texts([[numbers] for numbers in ablation.back_baselines])[0] if is_swap else {}
+    joint, approximation = ablation.together()
+    return HeadEffects(
+        heads=ablation.rows(),
+        back=back,
+        baseline=BaselineNumbers.single(**ablation.baseline) if ablation.baseline else None,
+        back_baseline=BaselineNumbers.single(**back_baseline) if back_baseline else None,
+        joint=Effects.single(**joint) if joint else None,
+        approximation=approximation,
+        notes=(*dict.fromkeys(note for reading in readings for note in reading.notes), *ablation.notes),
+        unshown=ablation.unshown,
+    )
+
+
+def _places(survey: Survey) -> Iterator[HeadPlace]:
+    """Each head in the order of a survey's rows."""
+    for call, layer in enumerate(survey.found.layers):
+        assert layer.computed.sums is not None
+        for head in range(layer.computed.sums.shape[1]):
+            yield HeadPlace(call, head)
+
+
+def _over_texts(of_texts: Sequence[Sequence[EffectNumbers]]) -> list[EffectNumbers]:
+    """The means of each head's effects over the texts and, with several texts, their 95 % intervals."""
+    names = list(of_texts[0][0])
+    if not names:
+        return [{} for _ in of_texts[0]]
+    numbers = torch.tensor(
+        [[[effects[name] for name in names] for effects in text] for text in of_texts], dtype=torch.float64
+    )
+    means = numbers.mean(dim=0)
+    ends: dict[str, Tensor] = {"": means}
+    if len(of_texts) > 1:
+        squares = (numbers - means).square().sum(dim=0)
+        count = torch.full(means.shape, len(of_texts))
+        ends["_low"], ends["_high"] = mean_interval(count, means, squares)
+    return [
+        {
+            f"{name}{end}": values[head, column].item()
+            for column, name in enumerate(names)
+            for end, values in ends.items()
+        }
+        for head in range(len(means))
+    ]

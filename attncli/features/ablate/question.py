@@ -1,0 +1,465 @@
+"""What a model loses without each of its heads: the loss, the prediction, the output."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+
+from pydantic import BeforeValidator, Field
+
+from attncli.arguments import head_name, head_names
+from attncli.core.names import EFFECTS
+from attncli.errors import UserError
+from attncli.plain_text import counted
+from attncli.records.columns import few_notes
+from attncli.settings.fields import (
+    Contradictions,
+    Everyday,
+    Form,
+    NotFor,
+    Requires,
+    Size,
+    TokenName,
+    contradiction,
+)
+from attncli.settings.models import PROBE, ImageSpec, SoundSpec, SurveyTextSpec
+from attncli.settings.pages import ModelPage
+from attncli.settings.text import Text, Texts
+
+if TYPE_CHECKING:
+    import torch
+
+    from attncli.models.predicted import Predicted
+    from attncli.models.pretrained import Pretrained, Reading
+    from attncli.models.text_files import TextLine
+    from attncli.report import Report
+
+    Effect = str
+else:
+    Effect = Literal[tuple(EFFECTS)]
+PICTURE_ALONE = Form(
+    "image",
+    "is of models that predict tokens, not of a picture",
+    is_asked=lambda spec: spec.is_of_picture,
+)
+OF_SWAPS = Requires("method", "swap")
+MEASURED_WITH = {
+    "approximate": Requires("approximate"),
+    "probability": Requires("answer"),
+    "logit_difference": Requires("against"),
+    "restored": Requires("against"),
+}
+"""What the effects need that are not measured of every text."""
+EVERY_HEAD = "all"
+EACH_TOKEN: Final = "each"
+
+
+def _heads_or_all(names: object) -> list[str]:
+    return [EVERY_HEAD] if names in (EVERY_HEAD, [EVERY_HEAD], (EVERY_HEAD,)) else head_names(names)
+
+
+HeadNamesOrAll = Annotated[
+    list[str],
+    BeforeValidator(_heads_or_all, json_schema_input_type=list[str] | str),
+]
+
+
+class AblateSpec(SurveyTextSpec, ImageSpec, SoundSpec):
+    experiment = "ablate"
+    parts = ("statistics", "heads", "baseline")
+    title = "What is lost without each head"
+    needs_head = True
+    examples = (
+        "attn ablate",
+        "attn ablate --model ./my-model --heads 16:0,18:6 --jointly",
+        'attn ablate --model ./my-model --sentence "The capital of France is" --answer " Paris"',
+        "attn ablate --model ./my-model --texts lines.txt --method mean -o heads.csv",
+        "attn ablate --model ./my-model --approximate",
+        'attn ablate --model ./my-model "A is" --method swap --other "B is" --answer " 1" --against " 2"',
+        "attn ablate --model ./whisper --sound talk.wav",
+    )
+    off_keys = frozenset(
+        {
+            *("texts", "text_group", "heads", "jointly", "approximate", "answer", "against", "top", "sort"),
+            *("other", "token", "into"),
+        }
+    )
+    next_steps = ("--method mean", "--texts FILE", "-o page.html")
+    group = "Heads"
+    heading_keys = ("file", "model", "method", "answer", "against", "seed")
+
+    heads: Annotated[HeadNamesOrAll, Everyday("the heads that are taken out, or all")] = Field(
+        [EVERY_HEAD], description="the heads that are taken out, as LAYER:HEAD, or all, each by itself"
+    )
+    method: Annotated[Literal["zero", "mean", "sink", "swap"], Everyday("what replaces a head's output")] = (
+        Field(
+            "zero",
+            description="what replaces a head's output: nothing, its mean over all tokens, the first value, "
+            "or (swap: activation patching) what it gave on another prompt",
+        )
+    )
+    other: Annotated[
+        Text | None, Everyday("with --method swap: the other prompt, of as many tokens"), OF_SWAPS
+    ] = Field(
+        None,
+        description="with `method` swap: the other prompt, of as many tokens (for many: `texts` in JSON "
+        "Lines or CSV with text, other, answer, against and token)",
+    )
+    token: Annotated[TokenName | None, OF_SWAPS] = Field(
+        None,
+        description="with `method` swap: at this token alone, named as cat, cat#2, 5, -1 or last; each: at "
+        "every token by itself (default: at all tokens)",
+    )
+    into: Annotated[Annotated[str, BeforeValidator(head_name)] | None, OF_SWAPS] = Field(
+        None,
+        description="with `method` swap: into this one later head alone, as LAYER:HEAD, by the direct path "
+        "(path patching)",
+    )
+    jointly: Annotated[bool, Everyday()] = Field(
+        False, description="also take out all of these heads at once"
+    )
+    approximate: Annotated[bool, Everyday("every head by one backward pass"), NotFor(PICTURE_ALONE)] = Field(
+        False,
+        description="every head by one backward pass, |d loss / d gate|; exact for 16 of them, or "
+        "for `heads`",
+    )
+    answer: Annotated[
+        str | None,
+        Everyday("measure this token alone, after the text"),
+        NotFor(PICTURE_ALONE),
+        NotFor(PROBE, reason="needs `sentence` or `file`: random tokens have no answer"),
+    ] = Field(
+        None, description="measure this token alone, after the text (or at the mask of an encoder's text)"
+    )
+    against: Annotated[str | None, Everyday("with --answer: compare with this token"), Requires("answer")] = (
+        Field(None, description="with `answer`: compare its logit with this token's")
+    )
+    sort: Annotated[Effect | None, Everyday("the heads with the largest effect first")] = Field(
+        None, description="show the heads with the largest effect first (default: the first that is measured)"
+    )
+    top: Size | None = Field(None, description="show only the first N heads")
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        left_out = {"--texts FILE"} if settings.get("image") or settings.get("sound") else set()
+        left_out |= {"--method mean"} if settings.get("approximate") else set()
+        return tuple(step for step in cls.next_steps if step not in left_out)
+
+    def least_tokens(self) -> int:
+        return 1 if self.answer is not None or self.image is not None or self.sound is not None else 2
+
+    @property
+    def named_heads(self) -> list[str]:
+        """The heads that are named; none where it is all of them."""
+        return [] if self.heads == [EVERY_HEAD] else self.heads
+
+    @property
+    def is_of_picture(self) -> bool:
+        """Whether a picture alone is read."""
+        return self.image is not None and self.sentence is None and self.file is None
+
+    def result_kind(self) -> str:
+        return "ablate"
+
+    def unmeasured(self) -> set[str]:
+        # Lines of texts may have answers of their own.
+        has_answer, has_against = (
+            key is not None or self.texts is not None for key in (self.answer, self.against)
+        )
+        measured = {"loss", "kl"}
+        measured |= {"probability"} if has_answer else set()
+        measured |= {"logit_difference"} if has_against else set()
+        measured |= {"restored"} if self.method == "swap" and has_against else set()
+        # Whether a model has a head that predicts tokens is known when it is there.
+        measured |= {"output_change"} if self.model and not self.answer else set()
+        measured |= {"approximate"} if self.approximate else set()
+        if self.is_of_picture:
+            measured = {"cls_change", "output_change"}
+        several = self.texts is not None
+        left_out = {f"{name}{end}" for name in EFFECTS.keys() - measured for end in ("", "_low", "_high")}
+        left_out |= {f"{name}{end}" for name in EFFECTS for end in ("_low", "_high") if not several}
+        left_out |= set() if self.method == "swap" else {"back", "back_baseline"}
+        left_out |= set() if self.token == EACH_TOKEN else {"token"}
+        left_out |= set() if self.jointly else {"joint"}
+        return left_out | (set() if self.approximate else {"approximation"})
+
+    def _contradictions_of_swaps(self) -> Contradictions:
+        if self.method != "swap":
+            return
+        if self.texts is None and self.other is None:
+            yield contradiction(
+                "method", "swap needs `other`, another prompt, or `texts` with pairs", "other"
+            )
+        if self.texts is not None and self.other is not None:
+            yield contradiction("other", "stands in the lines of `texts`", "texts")
+        if self.other is not None and self.probe:
+            yield contradiction("other", "needs `sentence` or `file`: another prompt than that", "probe")
+        if self.context is not None:
+            yield contradiction("context", "cannot be combined with `method` swap", "method")
+        if self.token == EACH_TOKEN and self.texts is not None:
+            yield contradiction("token", "each is for one pair: `texts` have tokens of their own", "texts")
+        if self.into is not None and self.jointly:
+            yield contradiction("jointly", "cannot be combined with `into`, head by head", "into")
+
+    def names_of_tokens(self) -> dict[str, str]:
+        return {} if self.token in (None, EACH_TOKEN) else {"token": str(self.token)}
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        for key, what in {"image": "a picture", "sound": "a sound"}.items():
+            if self.method == "swap" and self.given(key):
+                yield contradiction("method", f"swap is for prompts, not for {what}", key)
+        for key in self.given("answer", "context", "truncate") if self.sound is not None else ():
+            yield contradiction(key, "cannot be combined with `sound`", "sound")
+        if self.sort == "cls_change" and not self.is_of_picture:
+            yield contradiction("sort", "cls_change needs `image`, and no text beside it", "image")
+        if self.jointly and len(self.named_heads) < 2:
+            yield contradiction("jointly", "needs `heads`, two or more", "heads")
+        is_of_lines = self.texts is not None and self.sort != "approximate"
+        if self.sort in MEASURED_WITH and not is_of_lines:
+            yield from MEASURED_WITH[self.sort].contradictions("sort", self, self.sort)
+        if self.sort == "output_change" and self.answer:
+            yield contradiction(
+                "sort", "output_change is for models without a head: leave `answer` out", "answer"
+            )
+        yield from self._contradictions_of_swaps()
+        if self.approximate and self.method != "zero":
+            yield contradiction("approximate", "is for `method` zero: a gate goes from 1 to 0", "method")
+
+
+METHODS = {
+    "zero": "A head that is taken out gives nothing, as if its columns of W_O were zero.",
+    "mean": "A head that is taken out gives its mean output over all tokens.",
+    "swap": "A head gives what it gave on the other prompt; back: the other prompt, with what it gave here.",
+    "sink": "A head that is taken out gives the value of the first token, as if it looked there alone.",
+}
+
+AT_TOKENS = "It does so at one token of each text: its line's, else that of the settings."
+LINEAR = "linear"
+OF_LINEAR = {
+    "zero": "Heads without a softmax are taken out where W_O reads them, after gate and norm.",
+    "mean": "Of heads without a softmax it is the mean of what W_O reads, after gate and norm.",
+    "swap": "Heads without a softmax are swapped where W_O reads them, after gate and norm.",
+}
+
+PICTURE_NOTE = (
+    "output_change is ||y' - y|| / ||y||, mean over the last vectors; cls_change is 1 - cos(y', y) of [CLS], "
+    "where there is one."
+)
+
+
+def read(
+    spec: AblateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
+) -> "Predicted":
+    """What the model reads, and what is predicted of it; UserError for what does not fit."""
+    from attncli.models.picture_reading import read_picture
+    from attncli.models.predicted import predicted_reading
+    from attncli.models.pretrained import reader_of
+    from attncli.models.sound_reading import read_sound
+    from attncli.runs.runner import read_survey_text
+
+    if spec.image is not None:
+        # What predicts words reads a picture beside them as a whole.
+        reader = pretrained if texts.text is None else replace(pretrained, model=pretrained.whole)
+        reading = read_picture(reader, spec.image, texts.text)
+        return predicted_reading(
+            reading,
+            reader_of(pretrained, reading),
+            generator,
+            answer=spec.answer,
+            against=spec.against,
+            key="image",
+        )
+    if spec.sound is not None:
+        # What the decoder says of it is predicted, where no text is given.
+        said = "" if pretrained.has_decoder and texts.text is None else texts.text
+        reading = read_sound(pretrained, spec.sound, said)
+        return predicted_reading(reading, reader_of(pretrained, reading), generator, key="sound")
+    reading = read_survey_text(spec, texts, pretrained, generator)
+    key = "texts" if spec.texts else "file" if spec.file else "sentence"
+    if spec.other is not None:
+        return _pair(spec, reading, spec.other, key, pretrained, generator)
+    return predicted_reading(
+        reading, pretrained, generator, answer=spec.answer, against=spec.against, key=key
+    )
+
+
+def _pair(
+    spec: AblateSpec,
+    reading: "Reading",
+    other: str,
+    key: str,
+    pretrained: "Pretrained",
+    generator: "torch.Generator",
+    *,
+    token: str | None = None,
+) -> "Predicted":
+    """A prompt with the other one; swapped at `token`, else at that of the settings, else at all."""
+    from attncli.models.predicted import predicted_pair
+    from attncli.models.pretrained import read_text
+    from attncli.models.token_names import token_named
+
+    there = read_text(pretrained, other, key="other", truncate=spec.truncate)
+    named = token or (None if spec.token == EACH_TOKEN else spec.token)
+    return predicted_pair(
+        reading,
+        there,
+        pretrained,
+        generator,
+        answer=spec.answer,
+        against=spec.against,
+        token=None if named is None else token_named(str(named), reading.text, pretrained, key="token"),
+        key=key,
+    )
+
+
+def _read_line(
+    spec: AblateSpec, line: "TextLine", pretrained: "Pretrained", generator: "torch.Generator"
+) -> "Predicted":
+    """A line of a file of prompts, whose answers come before those of the settings."""
+    from attncli.models.pretrained import read_text
+
+    answers = {"answer": line.answer or spec.answer, "against": line.against or spec.against}
+    spec = spec.model_copy(update=answers)
+    if spec.method != "swap":
+        return read(spec, Texts(text=line.text), pretrained, generator)
+    reading = read_text(pretrained, line.text, key="texts", truncate=spec.truncate)
+    assert line.other is not None
+    return _pair(spec, reading, line.other, "texts", pretrained, generator, token=line.token)
+
+
+def report(
+    spec: AblateSpec,
+    reading: "Predicted",
+    pretrained: "Pretrained",
+    progress: Callable[[float], None] | None,
+) -> "Report":
+    """What one text says of each head."""
+    from attncli.models.pretrained import reader_of
+
+    return _report(spec, [reading], reading.left_out_notes(), reader_of(pretrained, reading), progress)
+
+
+def report_many(
+    spec: AblateSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
+) -> "Report":
+    """The report of many texts: means over them, and how sure these are."""
+    import torch
+
+    from attncli.models.predicted import check_answers_alike
+    from attncli.models.text_files import ManyTexts, PairFile, PromptsFile
+
+    assert spec.texts is not None
+    generator = torch.Generator().manual_seed(spec.seed)
+    with (PairFile if spec.method == "swap" else PromptsFile)(spec.texts, spec.text_group) as file:
+        many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained, generator))
+        readings = [cast("Predicted", reading) for batch in many.batches() for _, reading in batch]
+    check_answers_alike(readings)
+    return _report(spec, readings, many.notes(), pretrained, progress)
+
+
+def _report(
+    spec: AblateSpec,
+    readings: "Sequence[Predicted]",
+    notes: Sequence[str],
+    pretrained: "Pretrained",
+    progress: Callable[[float], None] | None,
+) -> "Report":
+    from attncli.features.heads.question import pictures_of
+    from attncli.library import ablate
+    from attncli.report_parts import build_report
+
+    result = ablate(
+        pretrained,
+        readings,
+        heads=spec.named_heads,
+        method=spec.method,
+        jointly=spec.jointly,
+        approximate=spec.approximate,
+        token=EACH_TOKEN if spec.token == EACH_TOKEN else None,
+        into=spec.into,
+        progress=progress,
+    )
+    measured = [name for name in EFFECTS if name in result.heads.cells]
+    sort = _sort(spec, measured, pretrained)
+    if spec.sort != sort:
+        spec = spec.model_copy(update={"sort": sort})
+    sign = 1 if EFFECTS[sort].falls else -1
+    ranked = result.heads.sorted(lambda row: (row.number(sort) is None, sign * (row.number(sort) or 0.0)))
+    back = None if result.back is None else result.back.sorted(lambda row: -abs(row.number(sort) or 0.0))
+    grids = {} if spec.token == EACH_TOKEN else result.heads.grids(sort)
+    tensors = {f"{sort} {stack}".strip(): grid for stack, grid in grids.items()}
+    read = Texts(token_spelling=pretrained.spelling_of(readings[0].text))
+    if spec.texts is None:
+        text, context = readings[0].text, readings[0].context
+        read = read._replace(tokens=text.tokens, context_tokens=context.tokens if context else ())
+    has_linear = any(row.kind == LINEAR for row in result.heads if "kind" in row)
+    notes = [*_notes(spec, readings, pretrained, has_linear=has_linear), *notes, *result.notes]
+    num_heads = len({(row.stack, row.layer, row.head) for row in result.heads})
+    about = _about(readings, num_heads, pretrained)
+    pictures = pictures_of(readings[0]) if spec.image or spec.sound else ()
+    ranked_result = replace(result, heads=ranked[: spec.top], back=back)
+    notes = [note for note in notes if note != result.unshown]
+    report = build_report(spec, read, tensors, ranked_result, notes, about=about, pictures=pictures)
+    return replace(report, missing=result.unshown)
+
+
+def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: "Pretrained") -> str:
+    """The effect that heads are sorted by; UserError for one that this model does not have."""
+    if spec.sort is None and "restored" in measured:
+        return "restored"
+    if spec.sort is None:
+        first = "approximate" if spec.approximate else "probability"
+        return first if first in measured else measured[0]
+    if spec.sort not in measured:
+        raise UserError(f"sort: must be one of {', '.join(measured)} for {pretrained.name} (got {spec.sort})")
+    return spec.sort
+
+
+def _about(readings: "Sequence[Predicted]", num_heads: int, pretrained: "Pretrained") -> str:
+    counts = [len(reading.text.ids) for reading in readings]
+    on = counted(sum(counts), "token")
+    on = on if len(counts) == 1 else f"{len(counts):,} texts, {on} in all"
+    return f"{pretrained.name}: {counted(num_heads, 'head')}, on {on}."
+
+
+def _notes(
+    spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretrained", *, has_linear: bool
+) -> list[str]:
+    from attncli.report_parts import shipped_notes
+
+    notes = [
+        METHODS[spec.method],
+        *([AT_TOKENS] if spec.texts is not None and readings[0].token is not None else []),
+        *([OF_LINEAR[spec.method]] if has_linear else []),
+        _measured(spec, readings, pretrained),
+        *shipped_notes(spec),
+    ]
+    if len(readings) > 1:
+        notes.append("Means over the texts, with 95 % intervals (Student's t).")
+    notes += few_notes(len(readings))
+    return notes
+
+
+def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretrained") -> str:
+    """Which predictions the numbers are about."""
+    places = counted(sum(reading.num_places for reading in readings), "token")
+    if readings[0].is_answer:
+        answers = {pretrained.text_of([int(reading.targets)]) or spec.answer for reading in readings}
+        answer = f"{answers.pop()!r}" if len(answers) == 1 else "the answer"
+        return f"Measured where {answer} should come: its loss is -ln p, in nats."
+    if pretrained.predicts is None and readings[0].seen is not None:
+        return PICTURE_NOTE
+    if pretrained.predicts is None:
+        return "No head predicts tokens: output_change is ||y' - y|| / ||y||, mean over the last vectors."
+    if spec.probe:
+        return f"The loss, in nats per token, is on the second copy of the probe ({places})."
+    if readings[0].heard is not None:
+        return (
+            f"The loss, in nats per token, is on {places} of the words, each predicted from those before it."
+        )
+    if pretrained.predicts == "masked":
+        return f"The loss, in nats per token, is on {places} masked at random."
+    return f"The loss, in nats per token, is on {places}, each predicted from those before it."
+
+
+PAGE = ModelPage(read=read, report=report, report_many=report_many)

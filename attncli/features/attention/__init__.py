@@ -1,0 +1,1 @@
+"""`attn self`, `attn multihead` and `attn cross`: attention of sentences."""

@@ -1,0 +1,359 @@
+"""The one layer of a model that an experiment is about."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attncli.commands.surveys import ablated_notes
+from attncli.core.engines import attend
+from attncli.core.formulas import Plane
+from attncli.core.layer import AttentionLayer, Computed, Wanted
+from attncli.core.names import head_range
+from attncli.core.summaries import moments
+from attncli.errors import UserError, refuse_bytes
+from attncli.features.attention.settings import CrossOfModelSpec, MultiheadOfModelSpec, SelfOfModelSpec
+from attncli.features.heads.question import pictures_of
+from attncli.measure.masks import mask_of, scale_of
+from attncli.measure.removal import heads_removed
+from attncli.models.architectures import output_projection
+from attncli.models.capture import Way, capture
+from attncli.models.layers import CapturedLayer, StopCapture
+from attncli.models.picture_reading import read_picture
+from attncli.models.pretrained import (
+    Pretrained,
+    Reading,
+    attention_between_words,
+    reader_of,
+    texts_of_stack,
+)
+from attncli.models.side_by_side import of_this_run
+from attncli.models.sound_reading import published_heads, read_sound
+from attncli.models.token_names import check_tokens_named, positions_that_look, token_named
+from attncli.models.words import words_of_characters
+from attncli.records.attention import LayerStatistics, ScoreMoments, ScoreRule
+from attncli.report import NamedTensor, Report, Step
+from attncli.report_parts import WORDS_NOTE, LeadingAxes, build_report, named, row_tensors
+from attncli.settings.fields import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
+from attncli.settings.pages import ModelPage
+from attncli.settings.text import Texts, explained_token
+
+AttentionOfModel = SelfOfModelSpec | MultiheadOfModelSpec | CrossOfModelSpec
+
+
+class ChosenLayer:
+    """Takes the layers as the model hands them over, and ends the run at the one of this kind and number.
+
+    With an encoder and a decoder, self-attention is the encoder's. Without a number it is the first one with
+    attention: not all layers of a model have it. `with_output`: what W_O makes of all heads is taken, too.
+    """
+
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        hooks: ExitStack,
+        *,
+        kind: str,
+        number: int | None,
+        head: int | None,
+        with_output: bool,
+    ) -> None:
+        self.pretrained = pretrained
+        self.hooks = hooks
+        self.kind, self.number, self.head, self.with_output = kind, number, head, with_output
+        self.stack = "encoder" if pretrained.has_decoder and kind == "self" else None
+        self.layer: CapturedLayer | None = None
+        self.output: Tensor | None = None
+        self.num_heads: dict[int, int] = {}
+
+    def take(self, layer: CapturedLayer) -> None:
+        """The one layer; where its output goes through W_O, the model runs on until then."""
+        if self.layer is not None or layer.kind != self.kind or self.stack not in (None, layer.stack):
+            return
+        self.num_heads[layer.layer] = layer.attention.shape[1]
+        if self.number is not None and layer.layer != self.number:
+            return
+        self.layer = layer
+        projection = self._projection(layer)
+        if projection is None:
+            raise StopCapture
+        self.hooks.enter_context(projection.register_forward_hook(of_this_run(self._take_output)))
+
+    def _projection(self, layer: CapturedLayer) -> nn.Module | None:
+        attention = layer.attention
+        if not self.with_output or not isinstance(attention, AttentionLayer):
+            return None
+        in_dim = attention.num_heads * attention.value.shape[-1]
+        return output_projection(self.pretrained.model, layer.module, in_dim)
+
+    def _take_output(self, module: nn.Module, inputs: object, output: Tensor) -> None:
+        """The output of W_O, after gates and norms between it and the heads."""
+        assert self.layer is not None
+        num_texts, _, num_queries, _ = self.layer.attention.shape
+        self.output = output.reshape(num_texts, num_queries, -1)
+        raise StopCapture
+
+    def chosen(self) -> CapturedLayer:
+        """The layer; UserError where the model has none of this number."""
+        if self.layer is not None:
+            return self.layer
+        name = self.pretrained.name
+        if not self.num_heads:
+            where = f" in its {self.stack}" if self.stack else ""
+            raise UserError(f"model: {name} shows no {self.kind}-attention{where}")
+        numbers = sorted(self.num_heads)
+        mixer = None if self.number is None else self.pretrained.mixer_of(self.number)
+        of_layer = ""
+        if mixer is not None:
+            of_layer = (
+                f"; layer {self.number} is {mixer}, without a softmax: attn heads and attn generate show it"
+            )
+        if self.head is not None:
+            got = f"(got {self.number}:{self.head}){of_layer}"
+            raise UserError(f"head: {head_range(self.num_heads)} in {name} {got}")
+        layers = f"{len(numbers)} layer{'s' * (len(numbers) > 1)} of {self.kind}-attention"
+        is_whole = numbers == list(range(len(numbers)))
+        known = f"below {len(numbers)}" if is_whole else f"one of {', '.join(map(str, numbers))}"
+        raise UserError(f"layer: must be {known} (got {self.number}): {name} has {layers}{of_layer}")
+
+
+def read(spec: AttentionOfModel, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
+    """The texts for the queries and, with a decoder, for the encoder; UserError for what does not fit."""
+    if spec.image is not None:
+        _check_beside_picture(spec, texts.text, pretrained)
+        reading = read_picture(pretrained, spec.image, texts.text)
+        check_tokens_named(spec.looking_tokens(), [reading.text], pretrained, key="from")
+        return reading
+    if spec.sound is not None:
+        return _read_sound(spec, spec.sound, texts.text, pretrained)
+    assert texts.text is not None
+    key = "file" if spec.file else "sentence"
+    words = words_of_characters if spec.words else None
+    text = pretrained.read(texts.text, key, truncate=spec.truncate, words=words)
+    if not spec.reads_context:
+        reading = Reading(text, text if pretrained.has_decoder else None)
+    elif not pretrained.has_decoder:
+        raise UserError(f"model: {pretrained.name} has no cross-attention: it takes an encoder and a decoder")
+    else:
+        assert texts.context is not None
+        key = "context_file" if spec.text_sources()[1].file else "context"
+        context = pretrained.read(texts.context, key, truncate=spec.truncate, words=words)
+        reading = Reading(pretrained.shifted_right(text), context)
+    _explained(spec, reading, pretrained)
+    return reading
+
+
+def _read_sound(spec: AttentionOfModel, file: str, text: str | None, pretrained: Pretrained) -> Reading:
+    """A sound, and for cross-attention its words: those that are given, or that the model writes."""
+    if spec.reads_context:
+        if not pretrained.has_decoder:
+            raise UserError(f"model: {pretrained.name} has no decoder that looks at a sound: use attn self")
+        text = text or ""
+    elif text is not None and pretrained.has_decoder:
+        reason = f"the encoder of {pretrained.name} hears the sound alone"
+        raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
+    reading = read_sound(pretrained, file, text, truncate=spec.truncate)
+    _explained(spec, reading, pretrained)
+    check_tokens_named(spec.looking_tokens(), [reading.text], pretrained, key="from")
+    return reading
+
+
+def _check_beside_picture(spec: AttentionOfModel, text: str | None, pretrained: Pretrained) -> None:
+    """UserError for words beside a picture that no layer of this kind sees, and where they are missing."""
+    name = pretrained.name
+    if spec.reads_context and not pretrained.has_decoder:
+        raise UserError(
+            f"model: {name} has no encoder and decoder in one run: use attn heads or attn generate"
+        )
+    if spec.reads_context and text is None:
+        raise UserError("sentence: must be given: the words that look at the picture")
+    if pretrained.has_decoder and text is not None and not spec.reads_context:
+        reason = f"the encoder of {name} reads the picture alone"
+        raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
+
+
+def _explained(spec: AttentionOfModel, reading: Reading, pretrained: Pretrained) -> int | None:
+    """The position of the token whose row is explained; UserError where its name means none, or several."""
+    if spec.token is None:
+        return None
+    return token_named(str(spec.token), reading.text.in_words(), pretrained, key="token")
+
+
+def _at_an_aligning_head(spec: AttentionOfModel, pretrained: Pretrained) -> AttentionOfModel:
+    """Of words on a sound, where no head is named, the first by which the model is known to time them."""
+    if spec.sound is None or not spec.reads_context or spec.model_fields_set & {"layer", "head"}:
+        return spec
+    layer, head = next(iter(published_heads(pretrained)), (None, None))
+    return spec if layer is None else spec.model_copy(update={"layer": layer, "head": head})
+
+
+def report_each(
+    specs: Sequence[AttentionOfModel],
+    readings: Sequence[Reading],
+    pretrained: Pretrained,
+    progress: object,
+) -> list[Report]:
+    """For each text weights, scores, output and statistics of one layer (in self and cross of one head)."""
+    specs = [_at_an_aligning_head(spec, pretrained) for spec in specs]
+    spec = specs[0]
+    pretrained = reader_of(pretrained, readings[0])
+    num_queries, num_context = readings[0].counts
+    num_keys = num_context if spec.reads_context else num_queries
+    num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
+    bytes_per_row = num_keys * BYTES_PER_WEIGHT + min(spec.top_k, num_keys) * BYTES_PER_TOP_KEY
+    needed = len(specs) * num_heads * num_queries * bytes_per_row
+    refuse_bytes(spec.experiment, needed, "fewer tokens, or attn heads for statistics alone")
+    with ExitStack() as hooks, heads_removed(spec.ablate, pretrained, runs_whole=False):
+        chosen = ChosenLayer(
+            pretrained,
+            hooks,
+            kind="cross" if spec.reads_context else "self",
+            number=spec.layer if "layer" in spec.model_fields_set else None,
+            head=None if spec.shows_all_heads else spec.head,
+            with_output=spec.shows_all_heads and not spec.words,
+        )
+        way = capture(pretrained.model, pretrained.inputs(readings), chosen.take)
+    layer = chosen.chosen()
+    notes = [*_notes(spec, pretrained, layer, way), *ablated_notes(spec.ablate)]
+    if spec.words:
+        notes.append(WORDS_NOTE)
+        layer = replace(layer, attention=attention_between_words(layer, readings))
+    query, key = texts_of_stack(readings[0], layer.stack_name)
+    places = None if query is not key or query.seen is None else query.seen.places
+    computed = _computed(spec, pretrained, layer, places)
+    reports = []
+    for text, (asked, whole) in enumerate(zip(specs, readings, strict=True)):
+        reading = whole.in_words()
+        chosen_token = _explained(asked, whole, pretrained)
+        resolved = asked.model_copy(update={"layer": layer.layer, "token": chosen_token})
+        tensors, result = _tensors_and_statistics(resolved, layer, computed, chosen.output, text)
+        if spec.explain:
+            ids = {"token_ids": named(reading.text.ids, "token")}
+            if spec.reads_context and reading.context is not None:
+                ids |= {"context_token_ids": named(reading.context.ids, "key")}
+            tensors = ids | tensors
+        context = reading.context.tokens if spec.reads_context and reading.context else ()
+        read = Texts(reading.text.tokens, context, token_spelling=pretrained.spelling_of(reading.text))
+        if spec.image is not None or spec.sound is not None:
+            queries = positions_that_look(spec.looking_tokens(), reading.text, pretrained) or []
+            resolved = resolved.model_copy(update={"from": [reading.text.tokens[query] for query in queries]})
+        said, pictures = [*notes, *whole.left_out_notes()], pictures_of(reading)
+        reports.append(build_report(resolved, read, tensors, result, said, pictures=pictures))
+    return reports
+
+
+def steps(spec: AttentionOfModel, report: Report) -> tuple[Step, ...]:
+    """The computation step by step, with the model's own query, key, value and rule for scores."""
+    from attncli.toys.attention import AttentionForm
+    from attncli.toys.explained_attention import attention_steps
+
+    return attention_steps(
+        report, AttentionForm(), token=explained_token(spec.token, report.tokens), head=spec.head
+    )
+
+
+def _notes(spec: AttentionOfModel, pretrained: Pretrained, layer: CapturedLayer, way: Way) -> list[str]:
+    place = f"layer {layer.layer}" if spec.shows_all_heads else f"head {layer.layer}:{spec.head}"
+    notes = [f"{pretrained.name}, {place}; in its code {layer.module}."]
+    attention = layer.attention
+    if isinstance(attention, AttentionLayer):
+        if attention.group > 1:
+            notes.append(
+                f"Each key/value head serves {attention.group} query heads (grouped-query attention)."
+            )
+        if attention.rules.sink is not None:
+            notes.append("A sink outside the keys takes the rest of each row: rows sum to less than one.")
+        window = attention.visibility.window
+        notes += [f"A query sees {window} keys at most."] if window else []
+    return notes + way.notes()
+
+
+def _computed(
+    spec: AttentionOfModel,
+    pretrained: Pretrained,
+    layer: CapturedLayer,
+    places: Float[Tensor, "token 2"] | None,
+) -> Computed:
+    """Everything of all heads and texts; UserError for a head that the layer does not have."""
+    num_heads, head = layer.attention.shape[1], spec.head or 0
+    if head >= num_heads:
+        known = f"{head_range({layer.layer: num_heads})} in {pretrained.name}"
+        raise UserError(f"head: {known} (got {layer.layer}:{head})")
+    ranks = min(spec.top_k, layer.attention.shape[3])
+    plane = None if places is None else Plane(places.to(layer.attention.like.device))
+    wanted = Wanted(rows=spec.measured_of_rows(), top_k=ranks, weights=True, received_mass=True, plane=plane)
+    if isinstance(layer.attention, AttentionLayer):
+        wanted = replace(wanted, output=True, scores=True)
+    return attend(layer.attention, wanted)
+
+
+def _tensors_and_statistics(
+    spec: AttentionOfModel,
+    layer: CapturedLayer,
+    computed: Computed,
+    projected: Tensor | None,
+    text: int,
+) -> tuple[dict[str, NamedTensor], LayerStatistics]:
+    """The part of one text, of all heads or of one."""
+    head, attention = spec.head or 0, layer.attention
+    lead = LeadingAxes(has_batch=False, has_head=spec.shows_all_heads)
+    place = slice(text, text + 1), slice(None) if lead.has_head else slice(head, head + 1)
+    tensors: dict[str, NamedTensor] = {}
+    result, mask = LayerStatistics(), mask_of(attention, text)
+    output = None
+    if isinstance(attention, AttentionLayer):
+        assert computed.scores is not None and computed.raw_scores is not None
+        assert computed.output is not None
+        raw, scaled = computed.raw_scores[place], computed.scores[place]
+        scores = lead.named(raw, "query", "key", mask=mask, scale=scale_of(attention))
+        tensors = {"scores": scores}
+        if spec.explain:
+            key, value = attention.expanded()
+            tensors = {
+                "query": lead.named(attention.query[place], "query", "dim"),
+                "key": lead.named(key[place], "key", "dim"),
+                "value": lead.named(value[place], "key", "dim"),
+                **tensors,
+                "scaled_scores": lead.named(scaled, "query", "key", mask=mask),
+            }
+        result = LayerStatistics(
+            scores=_moments_of_visible(raw),
+            scaled_scores=_moments_of_visible(scaled),
+            score_rule=_score_rule(attention, head) if spec.explain else None,
+        )
+        output = lead.back(computed.output[place])
+    assert computed.weights is not None
+    tensors |= {"weights": lead.named(computed.weights[place], "query", "key", mask=mask)}
+    if output is not None and lead.has_head:
+        tensors |= {"head_outputs": named(output, "head", "query", "dim")}
+        output = None if projected is None else projected[text]
+    if isinstance(attention, AttentionLayer) and spec.explain and attention.rules.bias is not None:
+        bias = attention.rules.bias.expand(attention.shape)
+        tensors |= {"bias": lead.named(bias[place], "query", "key")}
+    if output is not None:
+        tensors |= {"output": named(output, "query", "dim")}
+    ranked = computed.top_keys, computed.top_weights, computed.received_mass
+    top_keys, top_weights, received_mass = (None if part is None else part[place] for part in ranked)
+    part = Computed(
+        rows={name: row[place] for name, row in computed.rows.items()},
+        top_keys=top_keys,
+        top_weights=top_weights,
+        received_mass=received_mass,
+    )
+    measured = row_tensors(part, lead, None)
+    return tensors, replace(result, rows=measured.rows, keys=measured.keys)
+
+
+def _moments_of_visible(scores: Tensor) -> ScoreMoments:
+    return ScoreMoments.single(**moments(scores[scores > -torch.inf]))
+
+
+def _score_rule(layer: AttentionLayer, head: int) -> ScoreRule:
+    sink = None if layer.rules.sink is None else layer.rules.sink[0, head].item()
+    return ScoreRule.single(scale=layer.scale, softcap=layer.rules.softcap, sink=sink)
+
+
+PAGE = ModelPage(read=read, report_each=report_each, steps=steps)

@@ -1,0 +1,390 @@
+"""Self-, multi-head and cross-attention with sampled weights, as reports."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.core.layer import MAP_SIZE, AttentionLayer, Moments, merge_heads
+from attncli.core.mechanisms import alibi_slopes
+from attncli.core.summaries import merged_moments, moments
+from attncli.errors import RunError, readable_bytes
+from attncli.features.attention.settings import (
+    POSITIONS,
+    AttentionSpec,
+    CrossSpec,
+    MultiheadSpec,
+    PositionSpec,
+    SelfSpec,
+)
+from attncli.measure.masks import mask_of, mask_of_blocks, scale_of
+from attncli.records.attention import (
+    UNSCALED,
+    LambdaFactor,
+    LayerStatistics,
+    LoopDifferences,
+    ScoreMoments,
+)
+from attncli.records.columns import Records
+from attncli.report import NamedTensor, Report, Step
+from attncli.report_parts import LeadingAxes, RowTensors, build_report, named, row_summaries, row_tensors
+from attncli.settings.pages import SampledPage
+from attncli.settings.text import Texts, TextSpec, explained_token
+from attncli.toys.attention import (
+    MAX_LOOP_CELLS,
+    AttentionForm,
+    Draws,
+    NamedVectors,
+    SampledAttention,
+    Source,
+    Vocabulary,
+    choose_device,
+    embed,
+    loop_difference,
+    project,
+    sampled_attention,
+    unify,
+)
+
+POSITION_NOTE = "Attention has no notion of position: permuting the tokens only permutes the rows."
+CAUSAL_NOTE = "The causal mask is all that attention knows of positions here; an encoder block just drops it."
+BATCH_NOTE = "Batch items never talk to each other."
+NO_SOFTMAX_NOTE = "Without softmax a row of weights is not a distribution: it has no row statistics."
+
+
+def embedded(spec: TextSpec, texts: Texts, draws: Draws) -> list[Source]:
+    """The vectors of the tokens and of any context tokens, on the spec's device."""
+    together = texts.together()
+    read = [text.word_vectors for text in together if text.word_vectors is not None]
+    return embed(
+        [(text.tokens, text.context_tokens) if texts.context_tokens else (text.tokens,) for text in together],
+        draws,
+        embedding=spec.embedding,
+        dim=spec.embed_dim,
+        batch_size=spec.batch_size,
+        read=[Vocabulary(vectors.words, torch.from_numpy(vectors.table)) for vectors in read],
+        device=choose_device(spec.device),
+    )
+
+
+def form_of(spec: AttentionSpec) -> AttentionForm:
+    """The settings that say what is computed, as plain values."""
+    form = AttentionForm(
+        scale=spec.scale,
+        softmax=spec.softmax,
+        qk_norm_eps=spec.qk_norm_eps if spec.qk_norm else None,
+        softcap=spec.softcap,
+        temperature=spec.temperature,
+        sink=spec.sink,
+        lambda_init=spec.lambda_init if spec.differential else None,
+    )
+    positions = spec.positions()
+    if positions is None:
+        return form
+    return replace(
+        form,
+        causal=positions.causal,
+        window=positions.window,
+        rope_base=positions.rope_base if positions.rope else None,
+        alibi=positions.alibi,
+        num_buckets=positions.num_buckets if positions.relative_bias else None,
+        max_distance=positions.max_distance,
+    )
+
+
+def steps(spec: SelfSpec | MultiheadSpec | CrossSpec, report: Report) -> tuple[Step, ...]:
+    """The computation step by step."""
+    from attncli.toys.explained_attention import attention_steps
+
+    return attention_steps(
+        report,
+        form_of(spec),
+        projection=spec.projection,
+        token=explained_token(spec.token, report.tokens),
+        head=spec.head if isinstance(spec, MultiheadSpec) else None,
+        embedding=spec.embedding,
+        is_sampled=spec.num_tokens is not None,
+        is_batched=spec.batch_size is not None,
+    )
+
+
+@dataclass(frozen=True)
+class AttentionParts:
+    """The output, and the tensors, statistics and notes of the report."""
+
+    output: Float[Tensor, "*batch query value_dim"]
+    tensors: dict[str, NamedTensor]
+    statistics: LayerStatistics
+    notes: tuple[str, ...] = ()
+
+
+def _attention(spec: AttentionSpec, sources: Sequence[Source], draws: Draws) -> AttentionParts:
+    """Attention from the first source to the last; its tensors begin with its inputs."""
+    vectors, projections = project(
+        sources,
+        draws,
+        projection=spec.projection,
+        order=spec.projection_order,
+        sizes=spec.projection_sizes(),
+    )
+    parts = attention_parts(spec, vectors, draws)
+    tensors = {}
+    names = (("input", "token_ids", "token"), ("context", "context_token_ids", "key"))
+    for source, (name, _, axis) in zip(sources, names, strict=False):
+        tensors[name] = named(source.vectors, axis, "dim")
+    if spec.explain:
+        for source, (_, name, axis) in zip(sources, names, strict=False):
+            if source.token_ids is not None:
+                tensors[name] = named(source.token_ids, axis)
+        for name, projection in projections.items():
+            tensors[f"{name}_projection"] = named(projection.matrix, *projection.axes)
+        for name, tensor in vectors.items():
+            tensors[name] = named(tensor, *_head_axes(spec), "query" if name == "query" else "key", "dim")
+    return replace(parts, tensors=tensors | parts.tensors)
+
+
+def _head_axes(spec: AttentionSpec) -> tuple[str, ...]:
+    return ("head",) if spec.shows_all_heads else ()
+
+
+def attention_parts(spec: AttentionSpec, vectors: NamedVectors, draws: Draws) -> AttentionParts:
+    """softmax(query key^T scale) value of query, key and value, with the variants that the spec asks for."""
+    query, key = (vectors[name] for name in ("query", "key"))
+    num_queries, num_keys = query.shape[-2], key.shape[-2]
+    lead = LeadingAxes.of(query, has_head=spec.shows_all_heads)
+    is_streamed = spec.chosen_engine(num_queries, num_keys) == "streaming"
+    try:
+        attention = sampled_attention(
+            {name: lead.layered(tensor) for name, tensor in vectors.items()},
+            form_of(spec),
+            draws,
+            rows=spec.measured_of_rows(),
+            top_k=spec.top_k,
+            is_streamed=is_streamed,
+        )
+    except RunError as error:
+        raise RunError(*(f"{spec.experiment}: {line}" for line in error.lines)) from None
+    notes = [*_variant_notes(spec)]
+    if attention.halves:
+        tensors = _of_halves(spec, attention, lead)
+        statistics = _moments_of_halves(spec, attention)
+    else:
+        tensors = _streamed_maps(attention, lead) if is_streamed else _matrices(spec, attention, lead)
+        statistics = _score_statistics(spec, attention, lead)
+    if is_streamed:
+        size = readable_bytes(4 * spec.num_weights(num_queries, num_keys))
+        notes.append(
+            f"Streamed: the weights would take {size}. "
+            "The statistics are exact; the maps show blocks of weights."
+        )
+    measured = RowTensors()
+    if spec.softmax:
+        sink = None if attention.halves else attention.layer.rules.softmax_sink
+        measured = row_tensors(attention.computed, lead, sink)
+    else:
+        notes.append(NO_SOFTMAX_NOTE)
+    summaries = row_summaries(measured.rows, num_queries)
+    return AttentionParts(
+        lead.back(attention.output),
+        (_explained(spec, vectors, attention, lead) if spec.explain else {}) | tensors,
+        replace(statistics, **measured._asdict(), **summaries._asdict()),
+        tuple(notes),
+    )
+
+
+def _explained(
+    spec: AttentionSpec, before: NamedVectors, attention: SampledAttention, lead: LeadingAxes
+) -> dict[str, NamedTensor]:
+    """The variants' parameters, and query and key before and after them."""
+    axes, tensors = _head_axes(spec), {}
+    if {"qk_norm", "rope"} & set(spec.variants_on()):
+        for name, after in (("query", attention.layer.query), ("key", attention.layer.key)):
+            tensors[f"projected_{name}"] = named(before[name], *axes, name, "dim")
+            tensors[name] = lead.named(after, name, "dim")
+    table, rules = attention.parameters.bias_table, attention.layer.rules
+    if table is not None:
+        tensors |= {"bias_table": named(table if axes else table[0], *axes, "bucket")}
+    if rules.bias is not None:
+        tensors |= {"bias": named(rules.bias[0] if axes else rules.bias[0, 0], *axes, "query", "key")}
+    if attention.parameters.lambda_vectors is not None:
+        tensors |= {"lambda_vectors": named(attention.parameters.lambda_vectors, "vector", "dim")}
+    return tensors
+
+
+def _of_pairs(
+    tensors: Mapping[str, Tensor | None], layer: AttentionLayer, lead: LeadingAxes
+) -> dict[str, NamedTensor]:
+    """Matrices of a number for each query and key, with the mask; the scores with their scale."""
+    mask, scale = mask_of(layer), scale_of(layer)
+    return {
+        name: lead.named(tensor, "query", "key", mask=mask, scale=scale if name in UNSCALED else None)
+        for name, tensor in tensors.items()
+    }
+
+
+def _matrices(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes) -> dict[str, NamedTensor]:
+    computed = attention.computed
+    matrices = {"scores": computed.raw_scores, "weights": computed.weights}
+    explained = {"scaled_scores": computed.scores} if spec.explain else {}
+    return _of_pairs(explained | matrices, attention.layer, lead)
+
+
+def _streamed_maps(attention: SampledAttention, lead: LeadingAxes) -> dict[str, NamedTensor]:
+    maps = {"pooled_mean": attention.computed.pooled_mean, "pooled_max": attention.computed.pooled_max}
+    mask = mask_of_blocks(attention.layer, MAP_SIZE)
+    return {name: lead.named(tensor, "query_block", "key_block", mask=mask) for name, tensor in maps.items()}
+
+
+def _of_halves(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes) -> dict[str, NamedTensor]:
+    """scores and scaled_scores are of the first half, second_scores and second_scaled_scores of the other."""
+    tensors: dict[str, Tensor | None] = {}
+    for prefix, half in zip(("", "second_"), attention.halves, strict=True):
+        if spec.explain:
+            tensors |= {f"{prefix}scaled_scores": half.scores, f"{prefix}scores": half.raw_scores}
+            tensors |= {f"{prefix or 'first_'}weights": half.weights}
+        else:
+            tensors |= {f"{prefix}scores": half.raw_scores}
+    return _of_pairs(tensors | {"weights": attention.computed.weights}, attention.layer, lead)
+
+
+def _moments_of_halves(spec: AttentionSpec, attention: SampledAttention) -> LayerStatistics:
+    layer = attention.layer
+    everywhere = layer.visibility.whole(layer.query.device).unsqueeze(1).expand(layer.shape)
+
+    def of_visible(scores: Tensor | None) -> ScoreMoments:
+        assert scores is not None
+        return ScoreMoments.single(**moments(scores[everywhere]))
+
+    first, second = attention.halves
+    return LayerStatistics(
+        scores=of_visible(first.raw_scores),
+        scaled_scores=of_visible(first.scores),
+        second_scores=of_visible(second.raw_scores),
+        second_scaled_scores=of_visible(second.scores),
+        differential=LambdaFactor.single(**{"lambda_init": spec.lambda_init, "lambda": attention.factor}),
+    )
+
+
+def _score_statistics(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes) -> LayerStatistics:
+    """The moments of all heads' scores before and after scaling; per text where several run together."""
+    computed, raw = attention.computed, attention.raw_moments
+    assert computed.moments is not None and computed.visible is not None and raw is not None
+    counts = computed.visible.sum(dim=-1, keepdim=True).expand_as(raw.mean)
+    by_text = lead.has_batch and spec.batch_size is None
+    return LayerStatistics(
+        scores=_of_all_heads(raw, counts, by_text=by_text),
+        scaled_scores=_of_all_heads(computed.moments, counts, by_text=by_text),
+    )
+
+
+def _of_all_heads(moments: Moments, counts: Tensor, *, by_text: bool) -> ScoreMoments | Records[ScoreMoments]:
+    squares = moments.variance * (counts - 1)
+    parts = (counts, moments.mean, squares, moments.smallest, moments.largest)
+    if by_text:
+        of_texts = merged_moments(*parts)
+        return ScoreMoments.table(**{name: tensor.numpy(force=True) for name, tensor in of_texts.items()})
+    merged = merged_moments(*(part.flatten() for part in parts))
+    return ScoreMoments.single(**{name: tensor.item() for name, tensor in merged.items()})
+
+
+def _variant_notes(spec: AttentionSpec) -> Iterator[str]:
+    """One line for each variant that is on: what it does to the numbers above."""
+    on = spec.variants_on()
+    if positions := spec.positions():
+        yield from _position_notes(positions, spec.query_heads())
+    if "qk_norm" in on:
+        yield "Query and key have a root mean square of one, so scores cannot grow with their lengths."
+    if "softcap" in on:
+        yield f"Scaled scores are capped: they stay between -{spec.softcap:g} and {spec.softcap:g}."
+    if "temperature" in on:
+        how = "flatter" if spec.temperature > 1 else "sharper"
+        yield f"Temperature {spec.temperature:g} divides all that the softmax takes: rows become {how}."
+    if "sink" in on:
+        yield "A sink outside the keys takes outside_mass of each row: rows sum to less than one."
+    if "differential" in on:
+        yield (
+            "Differential attention: a row sums to 1 - lambda and may be negative, so it is not a "
+            "distribution: entropy, distance and the like are left out."
+        )
+
+
+def _position_notes(spec: PositionSpec, num_heads: int) -> Iterator[str]:
+    if spec.rope:
+        yield "Rotary positions: the score of two vectors depends on how far apart they stand, not on where."
+    if spec.alibi:
+        slopes = [f"{slope:.3g}" for slope in alibi_slopes(num_heads).tolist()]
+        said = f"slope {slopes[0]}" if len(slopes) == 1 else f"slopes {', '.join(slopes)}"
+        yield f"ALiBi: each score loses its head's slope times the distance in tokens ({said})."
+    if spec.relative_bias:
+        yield "Relative bias: each score gets a number for its distance (sampled here, learned in a model)."
+    if spec.window is not None:
+        seen = f"the last {spec.window} keys" if spec.causal else f"keys less than {spec.window} tokens away"
+        seen = "its own key alone" if spec.window == 1 else seen
+        yield f"Sliding window: a query sees {seen}; what is further reaches it through more layers."
+
+
+def run_self(spec: SelfSpec, texts: Texts, draws: Draws) -> Report:
+    """Weights and output of softmax(query key^T scale) value; without projection the loop form as well."""
+    (source,) = embedded(spec, texts, draws)
+    attention = _attention(spec, [source], draws)
+    tensors = attention.tensors | {"output": named(attention.output, "query", "dim")}
+    statistics = attention.statistics
+    notes = []
+    variants = set(spec.variants_on())
+    if not variants & {*POSITIONS, "window"}:
+        notes.append(CAUSAL_NOTE if spec.causal else POSITION_NOTE)
+    if spec.batch_size:
+        notes.append(BATCH_NOTE)
+    if spec.projection == "none" and variants - {"window"}:
+        notes.append("The loop form stands for attention without variants: it is left out.")
+    elif spec.projection == "none":
+        difference = loop_difference(form_of(spec), source.vectors, attention.output)
+        if difference is None:
+            notes.append(f"The loop form is left out beyond {MAX_LOOP_CELLS} weights.")
+        else:
+            statistics = replace(statistics, agreement=LoopDifferences.single(loop_vs_matmul=difference))
+    return build_report(spec, texts, tensors, statistics, [*notes, *attention.notes])
+
+
+def _head_note(spec: MultiheadSpec) -> str:
+    if spec.num_kv_heads != spec.num_heads:
+        shared = spec.num_heads // spec.num_kv_heads
+        return f"Each key/value head serves {shared} query heads (grouped-query attention)."
+    if spec.projection == "none":
+        return "Without projections each head sees a slice of the embedding as query, key and value alike."
+    return "Each head has its own query, key and value, so that each can look for something else."
+
+
+def run_multihead(spec: MultiheadSpec, texts: Texts, draws: Draws) -> Report:
+    """Weights (head, query, key), the output of each head, and the heads merged and unified."""
+    attention = _attention(spec, embedded(spec, texts, draws), draws)
+    merged = merge_heads(attention.output)
+    tensors = attention.tensors | {"head_outputs": named(attention.output, "head", "query", "dim")}
+    output = merged
+    if spec.output_projection:
+        unified = unify(merged, spec.embed_dim, draws)
+        output = unified.output
+        if spec.explain:
+            tensors |= {
+                "merged": named(merged, "query", "dim"),
+                "output_projection": named(unified.matrix, "dim", "embed"),
+                "output_bias": named(unified.bias, "dim"),
+            }
+    tensors |= {"output": named(output, "query", "dim")}
+    notes = [_head_note(spec), *([BATCH_NOTE] if spec.batch_size else []), *attention.notes]
+    return build_report(spec, texts, tensors, attention.statistics, notes)
+
+
+def run_cross(spec: CrossSpec, texts: Texts, draws: Draws) -> Report:
+    """Weights (query, key) from the sentence's tokens to the context's, and the output for each query."""
+    attention = _attention(spec, embedded(spec, texts, draws), draws)
+    tensors = attention.tensors | {"output": named(attention.output, "query", "dim")}
+    note = "Cross-attention takes keys and values from another source: here columns are the context's tokens."
+    return build_report(spec, texts, tensors, attention.statistics, [note, *attention.notes])
+
+
+SELF = SampledPage(run=run_self, steps=steps)
+MULTIHEAD = SampledPage(run=run_multihead, steps=steps)
+CROSS = SampledPage(run=run_cross, steps=steps)

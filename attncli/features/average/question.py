@@ -1,0 +1,137 @@
+"""`attn average`: each token averaged with its past, which is attention whose scores are all zero."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from attncli.core.names import OF_WEIGHTS
+from attncli.report import Report, Step
+from attncli.settings.fields import (
+    BYTES_PER_TOP_KEY,
+    BYTES_PER_VECTOR_ENTRY,
+    BYTES_PER_WEIGHT,
+    Contradictions,
+    Count,
+    Everyday,
+    ExplainRowSpec,
+    Heading,
+    contradiction,
+)
+from attncli.settings.pages import SampledPage
+from attncli.settings.text import TOKENIZER_HELP, Texts, TextSpec, explained_token
+
+
+class AverageSpec(TextSpec, ExplainRowSpec):
+    experiment = "average"
+    title = "Averages over tokens"
+    examples = (
+        'attn average "the cat walks on the street" --embed-dim 2',
+        "attn average --num-tokens 8 --batch-size 4 --embed-dim 2 --seed 1337",
+        "attn average --embedding integers --num-tokens 3 --embed-dim 2 --aggregate sum",
+    )
+    next_steps = ("--over all", "--embed-dim 2", "--explain", "--show output")
+    group = "Averaging"
+    heading_keys = ("file", "batch_size", "embedding", "embed_dim", "method", "over", "aggregate", "seed")
+
+    tokenizer: Literal["words", "whitespace"] = Field("words", description=TOKENIZER_HELP)
+
+    method: Annotated[Literal["loop", "matmul", "softmax", "all"], Everyday("how it is computed")] = Field(
+        "all", description="how: a loop, a matrix product, a masked softmax, or all three compared"
+    )
+    over: Annotated[Literal["past", "all"], Everyday("which tokens each averages")] = Field(
+        "past", description="average each token with its past, or with all"
+    )
+    aggregate: Annotated[Literal["mean", "sum"], Everyday()] = Field("mean", description="what: mean or sum")
+    softmax_twice: bool = Field(
+        False, description="the mistake of applying softmax to the finished weights: the future leaks in"
+    )
+    top_k: Annotated[Count, Heading("Output")] = Field(3, description="keys named for each query")
+
+    def needed_bytes(self, num_queries: int, num_keys: int) -> int:
+        rows = (self.batch_size or 1) * num_queries
+        row_bytes = self.embed_dim * BYTES_PER_VECTOR_ENTRY + min(self.top_k, num_queries) * BYTES_PER_TOP_KEY
+        return num_queries**2 * BYTES_PER_WEIGHT + rows * row_bytes
+
+    def row_statistics(self) -> tuple[str, ...]:
+        return (*OF_WEIGHTS, "logsumexp", "received_mass") if self.aggregate == "mean" else ()
+
+    def result_kind(self) -> str:
+        return self.experiment
+
+    def unmeasured(self) -> set[str]:
+        return set() if self.method == "all" else {"agreement"}
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.method == "softmax" and self.aggregate == "sum":
+            message = "must be loop or matmul with `aggregate` sum: a softmax row sums to one, so it averages"
+            yield contradiction("method", message, "aggregate")
+        if self.softmax_twice and self.method != "softmax":
+            message = f"needs `method` softmax: there is no first softmax otherwise (got {self.method!r})"
+            yield contradiction("softmax_twice", message, "method")
+
+
+def _form(spec: AverageSpec) -> Any:
+    from attncli.toys.lessons import AverageForm
+
+    return AverageForm(
+        method=spec.method,
+        over=spec.over,
+        aggregate=spec.aggregate,
+        softmax_twice=spec.softmax_twice,
+    )
+
+
+def steps(spec: AverageSpec, report: Report) -> tuple[Step, ...]:
+    """Each way of averaging step by step."""
+    from attncli.toys.explained_lessons import average_steps
+
+    return average_steps(
+        report,
+        _form(spec),
+        token=explained_token(spec.token, report.tokens),
+        embedding=spec.embedding,
+        is_sampled=spec.num_tokens is not None,
+        is_batched=spec.batch_size is not None,
+    )
+
+
+def run(spec: AverageSpec, texts: Texts, draws: Any) -> Report:
+    """Each token's mean (or sum) over what it sees: by a loop, a matrix product and a masked softmax."""
+    from attncli.features.attention.question import embedded
+    from attncli.records.attention import AverageStatistics, mask_of_averages
+    from attncli.report_parts import LeadingAxes, RowTensors, build_report, named, row_tensors
+    from attncli.toys.lessons import average, averaging_statistics, differences_from_loop
+
+    (source,) = embedded(spec, texts, draws)
+    vectors, form = source.vectors, _form(spec)
+    averaged = average(vectors, form)
+    notes = ["Attention is message passing on a directed graph: a token takes from the tokens that it sees."]
+    if spec.over == "past":
+        notes.append("An encoder lets every token see all of them: over all.")
+    if spec.softmax_twice:
+        notes.append(
+            "A mistake: softmax of finished weights gives hidden zeros weight, too: the future leaks in."
+        )
+    agreement, measured = None, RowTensors()
+    if spec.method == "all":
+        # Several texts run together without a batch of their own.
+        by_text = spec.batch_size is None and vectors.dim() > 2
+        agreement = differences_from_loop(vectors, averaged.output, form, by_text=by_text)
+        if spec.aggregate == "sum":
+            notes.append("A softmax row sums to one, so that way averages and cannot sum.")
+    if spec.aggregate == "mean":
+        lead = LeadingAxes.of(vectors, has_head=False)
+        rows = averaging_statistics(lead.layered(vectors), form, top_k=spec.top_k)
+        measured = row_tensors(rows, lead, None)
+    weights = averaged.weights.expand(*vectors.shape[:-2], -1, -1)
+    tensors = {
+        "input": named(vectors, "token", "dim"),
+        "weights": named(weights, "query", "key", mask=mask_of_averages(spec.over, spec.softmax_twice)),
+        "output": named(averaged.output, "query", "dim"),
+    }
+    result = AverageStatistics(agreement=agreement, rows=measured.rows, keys=measured.keys)
+    return build_report(spec, texts, tensors, result, notes)
+
+
+PAGE = SampledPage(run=run, steps=steps)

@@ -1,0 +1,114 @@
+"""What reaches the next token's logit through the query, the keys and the values of each head.
+
+A head adds t . z to the logit (as `why` says), z = sum_j w_j v_j its output at the last token. That is linear
+in its values. Its scores count with what they decide, t . z less what even weights would add: the integral of
+the gradient while the scores grow from nothing to themselves (integrated gradients, Sundararajan et al. 2017,
+1703.01365), since the gradient at a weight near 1 is next to nothing. Paths through later heads and MLPs do
+not count.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from numpy.polynomial.legendre import leggauss
+from torch import Tensor
+
+from attncli.core.layer import AttentionLayer
+from attncli.features.circuit.stream_ends import ToUnembedding
+from attncli.measure.residual_stream import Stream
+from attncli.measure.scores import ScoreRow
+from attncli.models.frozen_norms import is_close
+
+NODES = 24
+"""Gauss-Legendre nodes of the integral, in the cube root of the share of the scores: steep near nothing."""
+
+
+class LogitDirections(NamedTuple):
+    """Inner products with these are what the query, the key and the value of a head give the logit."""
+
+    head: int
+    kv_head: int
+    query: Float[Tensor, "token dim"]
+    key: Float[Tensor, "token dim"]
+    value: Float[Tensor, "token value_dim"]
+
+
+class LogitPaths:
+    """The logit of the likeliest token after a text, of a stream whose end `out` is linear."""
+
+    def __init__(self, stream: Stream, out: ToUnembedding) -> None:
+        self.stream, self.out = stream, out
+        unembedding, token = out.unembedding, out.likeliest
+        self._direction = unembedding.weight.detach()[token].double()
+        self._bias = 0.0 if unembedding.bias is None else float(unembedding.bias[token])
+        direction = torch.zeros_like(out.of_nothing)
+        direction[-1] = self._direction
+        gradient = out.gradient(direction)
+        self._by_projection: dict[int, Float[Tensor, " out"]] = {}
+        for call in reversed(range(stream.num_blocks)):
+            by_projection, gradient = stream.gradients_through(call, gradient)
+            self._by_projection[call] = by_projection[-1]
+
+    def added(self, reads: Float[Tensor, "part token dim"]) -> Float[Tensor, " part"]:
+        """What vectors that W_U reads add to the logit."""
+        return reads[:, -1].double() @ self._direction
+
+    @property
+    def of_nothing(self) -> float:
+        """What biases behind the last block add to the logit."""
+        return float(self.added(self.out.of_nothing.unsqueeze(0))) + self._bias
+
+    def of_heads(self, call: int, heads: Iterable[int]) -> list[LogitDirections]:
+        """The directions of some heads of a block."""
+        attention = self.stream.attention[call].attention
+        assert isinstance(attention, AttentionLayer)
+        columns, written = self.stream.columns(call), self.stream.heads_written(call)
+        return [
+            self._of_head(
+                attention, head, self._by_projection[call] @ columns[head].double(), written[head, -1]
+            )
+            for head in heads
+        ]
+
+    def _of_head(
+        self,
+        attention: AttentionLayer,
+        head: int,
+        by_output: Float[Tensor, " value_dim"],
+        written: Float[Tensor, " value_dim"],
+    ) -> LogitDirections:
+        """`by_output` is the gradient by what W_O reads of the head, which is `written`."""
+        kv_head = head // attention.group
+        query = attention.query[0, head].double()
+        key, value = (vectors[0, kv_head].double() for vectors in (attention.key, attention.value))
+        row = ScoreRow(attention, head, len(query) - 1)
+        scores = attention.scale * key @ query[-1]
+        weights = row.weights(scores)
+        output = weights @ value
+        if not is_close(written.double(), output):  # a gate stands before W_O
+            by_output = by_output * (written.double() / output).where(output != 0, 0.0)
+        decided = attention.scale * decided_by_scores(row, scores, value @ by_output)
+        by_query = torch.zeros_like(query)
+        by_query[-1] = decided @ key
+        return LogitDirections(
+            head, kv_head, by_query, torch.outer(decided, query[-1]), torch.outer(weights, by_output)
+        )
+
+
+def decided_by_scores(
+    row: ScoreRow, scores: Float[Tensor, " key"], worth: Float[Tensor, " key"]
+) -> Float[Tensor, " key"]:
+    """c with c . scores = (w - e) . worth, w the weights of the row, e its weights at scores of 0.
+
+    c = integral from 0 to 1 of d(w . worth) / d score at t scores.
+    """
+    decided = torch.zeros_like(scores)
+    for node, part in zip(*leggauss(NODES), strict=True):
+        root = float(node + 1) / 2
+        grown = root**3 * scores
+        weights = row.weights(grown)
+        slope = weights * row.slope(grown) * (worth - weights @ worth)
+        decided += 3 * root**2 * float(part) / 2 * slope
+    return decided

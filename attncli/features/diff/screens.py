@@ -1,0 +1,253 @@
+"""The first screens of comparisons: of two experiments, of surveys, and of two texts."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from rich.cells import cell_len
+
+from attncli.features.diff.results import (
+    UNMAPPED,
+    HeadChange,
+    MovedHead,
+    ReportDifferences,
+    StatisticPair,
+    TextDifferences,
+    TokenChange,
+)
+from attncli.plain_text import plain_text
+from attncli.records.columns import Records
+from attncli.report import PLACES, NamedTensor, Report
+from attncli.views import Display
+from attncli.views.first_screen import (
+    FirstScreen,
+    HeadLabel,
+    Ranked,
+    Sentences,
+    Special,
+    SpecialCells,
+    TitleLine,
+)
+from attncli.views.matrices import matrices_of, pictured, place_names
+from attncli.views.model_screens import token_cell
+from attncli.views.report_sections import TableLabels, statistic_tables
+from attncli.views.screens import LEAST_ROWS, LooksAtPictures, MatrixPart
+from attncli.views.sections import Column, Elastic, Paragraph, ScreenParts, Section
+from attncli.views.texts import fixed, heading, shortened
+
+NOTES, NOTES_OF_SURVEYS = 1, 3
+# Of the matrix of a diff, where it says all, and where the rows or heads that changed follow.
+DIFF_ROWS, FEW_DIFF_ROWS = 8, 3
+MOST_CHANGED = 2
+MORE = {
+    "by_head": "heads",
+    "changed_heads": "changed statistics",
+    "changed_rows": "rows",
+    "heads_difference": "heads",
+    "side_by_side": "statistics",
+}
+# The statistics below the weights of a diff; all, as far as they fit, where there are none.
+DIFF_STATISTICS = ("scores.variance", "scaled_scores.variance", "entropy.mean", "max_weight.mean")
+MOST_STATISTICS, MOST_HEADS = 16, 10
+
+
+def _heading(report: Report, display: Display) -> Iterator[str]:
+    yield heading(report)
+
+
+def _settings_and_notes(report: Report, display: Display) -> Iterator[str]:
+    """The settings that differ; the first notes where no heads follow."""
+    count = NOTES if report.tensors else NOTES_OF_SURVEYS
+    notes = report.notes[:count]
+    if report.result_of(ReportDifferences).by_head:
+        notes = tuple(note for note in notes if note.endswith(UNMAPPED))
+    for note in (report.about, *notes):
+        yield shortened(plain_text(note), 2 * (display.width or 0))
+
+
+def _changes(report: Report, display: Display) -> ScreenParts:
+    """What changed, in tables: the weights, what moved most, statistics of both."""
+    result = report.result_of(ReportDifferences)
+    yield Elastic(partial(_tables_of_changes, report, result, display), usual=MOST_STATISTICS, least=1)
+
+
+def _tables_of_changes(
+    report: Report, result: ReportDifferences, display: Display, most: int
+) -> Iterator[Section]:
+    """The difference of the weights and what changed, in tables of at most that many rows."""
+    left_out: list[str] = []
+    pairs = result.side_by_side or StatisticPair.rows([])
+    if (difference := result.difference) is not None:
+        if not pictured(report):
+            part = _difference(report, difference, result.by_head, display, most)
+            yield part.grid
+            left_out += part.left_out()
+        yield Paragraph("Positive: B looks there more than A.", "line")
+        is_whole = not result.by_head and not left_out
+        name, moved = ("by_head", result.by_head) if result.by_head else ("changed_rows", result.changed_rows)
+        tables: dict[str, Records[Any]] = {} if is_whole or moved is None else {name: moved}
+        first = {name: table[: MOST_CHANGED if most >= DIFF_ROWS else 0] for name, table in tables.items()}
+        of_weights = pairs.where(lambda pair: pair.statistic in DIFF_STATISTICS)
+        pairs_shown = of_weights[: max(most - LEAST_ROWS, 1)]
+    else:
+        name, changed = (
+            ("changed_heads", result.changed_heads)
+            if result.changed_heads
+            else ("heads_difference", result.heads_difference)
+        )
+        tables = {} if changed is None else {name: changed}
+        first = {name: table[: min(most, MOST_HEADS)] for name, table in tables.items()}
+        pairs_shown = pairs[: max(most - sum(map(len, first.values())), 1)]
+    tables, first = tables | {"side_by_side": pairs}, first | {"side_by_side": pairs_shown}
+    left_out += [
+        f"{count} more {MORE[name]}"
+        for name, table in tables.items()
+        if (count := len(table) - len(first[name]))
+    ]
+    for grid in statistic_tables(first, display, TableLabels(report, display)):
+        group = grid.first_group(display.width)
+        if count := len(grid.columns) - len(group.columns):
+            left_out.append(f"{count} columns of {grid.title}")
+        yield group
+    if left_out:
+        yield Paragraph(f"Not shown: {', '.join(left_out)}. See --show all.", "note")
+
+
+def _difference(
+    report: Report, difference: NamedTensor, heads: Records[MovedHead] | None, display: Display, most: int
+) -> MatrixPart:
+    """B - A of the weights; of the head that changed most where there are several."""
+    every = list(matrices_of(report, "difference", difference))
+    place = tuple(
+        (axis, head[axis]) for head in (heads or ())[:1] for axis in head if axis in ("batch", *PLACES)
+    )
+    matrix = next((matrix for matrix in every if matrix.place == place), every[0])
+    title = ", ".join(["weights of B minus those of A", *place_names(matrix.place)])
+    if np.isnan(matrix.values).all():
+        title += " (no row is in both)"
+    elif not np.nan_to_num(matrix.values).any():
+        title += " (no weight changed)"
+    elif heads:
+        title += " (changed most)"
+    rows = min(most, FEW_DIFF_ROWS if heads else DIFF_ROWS)
+    return MatrixPart(report, {"": matrix}, display, title, rows)
+
+
+DIFF_STEPS = ("--show weights", "--show statistics", "-o page.html")
+COMPARISON_SCREEN = FirstScreen(
+    ReportDifferences,
+    (
+        Sentences(_heading, "title", said=("about",)),
+        Sentences(_settings_and_notes, "line"),
+        LooksAtPictures(most=1),  # the difference
+        Special(_changes, "which tables there is room for follows from what differs"),
+    ),
+    next_steps=lambda *_: DIFF_STEPS,
+)
+"""The settings that differ; the difference of the weights, of many heads that of the most changed."""
+
+
+MOST_PREDICTIONS = 5
+CHANGED_TITLE = "the heads that changed most, and what each looks at where it changed most"
+NOT_ALIGNED_TITLE = "the heads whose statistics changed most, and what each looks at from the last token"
+
+
+def _both_texts(report: Report, display: Display) -> Iterator[str]:
+    for side in ("a", "b"):
+        settings = report.spec.get(side)
+        text = settings.get("sentence") if isinstance(settings, Mapping) else ""
+        yield shortened(plain_text(f"{side.upper()}: {' '.join(str(text).split())}"), display.width)
+
+
+def _is_aligned(heads: Records[HeadChange]) -> bool:
+    """Whether tokens of both texts correspond, so that the heads are in the order of the distance of rows."""
+    return heads[0].mean_jensen_shannon is not None
+
+
+def _changed_most(report: Report, heads: Records[HeadChange], total: int) -> str:
+    return CHANGED_TITLE if _is_aligned(heads) else NOT_ALIGNED_TITLE
+
+
+def _measured(report: Report, heads: Records[HeadChange], display: Display) -> list[Column]:
+    """How far the rows moved, and the token whose row moved furthest; else the statistic."""
+    precision = display.precision
+    if not _is_aligned(heads):
+        return _statistics(heads, precision)
+    return [
+        Column(("distance",), [fixed(head.mean_jensen_shannon, precision) for head in heads]),
+        Column(("from",), [_moved_query(head) for head in heads], left=True),
+    ]
+
+
+def _moved_query(head: HeadChange) -> str:
+    """`13 ·to`, or `9 ·John → ·Mary`; with both positions where they differ."""
+    positions = dict.fromkeys((str(head.query_a), str(head.query_b)))
+    tokens = dict.fromkeys((token_cell(head.query_a_token), token_cell(head.query_b_token)))
+    return f"{' → '.join(positions)} {' → '.join(tokens)}"
+
+
+def _keys(report: Report, heads: Records[HeadChange], display: Display) -> list[Column]:
+    """What each head looks at most there in either text."""
+    of_a = [_key(head.key_a, head.key_a_token, head.weight_a, display.precision) for head in heads]
+    of_b = [_key(head.key_b, head.key_b_token, head.weight_b, display.precision) for head in heads]
+    return [Column(("looks at in A",), of_a, left=True), Column(("looks at in B",), of_b, left=True)]
+
+
+def _statistics(heads: Records[HeadChange], precision: int) -> list[Column]:
+    return [
+        Column(("statistic",), [plain_text(head.statistic).replace("_", " ") for head in heads], left=True),
+        Column(("A",), [fixed(head.a, precision) for head in heads]),
+        Column(("B",), [fixed(head.b, precision) for head in heads]),
+    ]
+
+
+def _key(key: int, token: str, weight: float | None, precision: int) -> str:
+    """`1 ·Mary 0.81`: the key and its weight."""
+    return f"{key} {token_cell(token)} {fixed(weight, precision)}"
+
+
+def _predictions(report: Report, display: Display) -> Iterator[str]:
+    if predictions := report.result_of(TextDifferences).predictions:
+        yield _next_tokens(predictions[:MOST_PREDICTIONS], display)
+
+
+def _first_notes(report: Report, display: Display) -> Iterator[str]:
+    for note in report.notes[:NOTES]:
+        yield shortened(plain_text(note), display.width)
+
+
+def _next_tokens(predictions: Records[TokenChange], display: Display) -> str:
+    """`next token, in A and B: ·Mary 0.92 -> 0.00, ·John 0.00 -> 0.75`: as many as fit one line."""
+    line = "next token, A -> B:"
+    for row in predictions:
+        of_a, of_b = fixed(row.a, display.precision), fixed(row.b, display.precision)
+        if of_a == of_b:
+            break
+        numbers = f"{of_a} -> {of_b}"
+        longer = f"{line}{'' if line.endswith(':') else ','} {token_cell(row.token)} {numbers}"
+        if cell_len(longer) > (display.width or 0):
+            break
+        line = longer
+    return line if not line.endswith(":") else f"{line} no probability changed by {0.1**display.precision:g}"
+
+
+TWO_TEXTS_SCREEN = FirstScreen(
+    TextDifferences,
+    (
+        TitleLine(),
+        Sentences(_both_texts),
+        Ranked(
+            "heads",
+            (SpecialCells(_measured), SpecialCells(_keys)),
+            title=_changed_most,
+            label=HeadLabel(header=("head",)),
+            usual=MOST_HEADS,
+            is_cut=True,
+        ),
+        Sentences(_predictions, "prose"),
+        Sentences(_first_notes, "note"),
+    ),
+    next_steps=lambda *_: DIFF_STEPS,
+)
+"""Both texts; the heads that changed most, with what they look at; what comes next in each."""

@@ -1,0 +1,406 @@
+"""A model writes, and for each new token where each head looked."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from attncli.core.names import MOST_KEYS_OF_HEADS, OF_WEIGHTS, WRITER_STATISTICS, WRITING
+from attncli.errors import UserError, readable_bytes
+from attncli.plain_text import counted
+from attncli.settings.fields import (
+    ONE_HEAD,
+    Contradictions,
+    Count,
+    Everyday,
+    NoFlag,
+    Size,
+    TextSource,
+    contradiction,
+)
+from attncli.settings.heads import HeadsSpec
+from attncli.settings.models import HeadNumber, ImageSpec, SoundSpec
+from attncli.settings.pages import ModelPage
+from attncli.settings.text import IN_FILE, Text, TextPath, Texts, text_or_file
+
+if TYPE_CHECKING:
+    import torch
+    from pydantic import ValidationInfo
+
+    from attncli.models.pretrained import Pretrained
+    from attncli.models.prompts import Prompt
+    from attncli.records.writings import WrittenText
+    from attncli.report import Picture, Report
+    from attncli.toys.attention import Progress
+
+    WriterStatistic = str
+else:
+    WriterStatistic = Literal[WRITER_STATISTICS]
+
+SENTENCE = "induction heads copy; inducti"
+TOKENS = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
+
+
+def _check_single(value: object, info: "ValidationInfo") -> object:
+    """A number, where a list of them may be expected."""
+    if isinstance(value, str) and "," in value:
+        sweep = f"sweep: {{{info.field_name}: [{', '.join(value.split(','))}]}}"
+        raise ValueError(
+            f"must be one number: attn batch runs several, from a file with {sweep} (got {value})"
+        )
+    return value
+
+
+def _is_greedy(data: dict[str, Any]) -> bool:
+    return data.get("sampling_temperature") is None and data.get("top_p") is None
+
+
+def _usual_order(data: dict[str, Any]) -> str:
+    """All of a sound is what is read: of its heads those tell most that look at one place of it."""
+    if data.get("sound") is not None:
+        return "max_weight"
+    return "text_mass" if data.get("needle") is None else "retrieval"
+
+
+class PromptSpec(ImageSpec, SoundSpec):
+    """What the model reads before it writes."""
+
+    group = "Input"
+    argument = "sentence"
+
+    file: Annotated[TextPath | None, IN_FILE] = Field(
+        None, description="a text file instead of the sentence; - reads stdin"
+    )
+    sentence: Text | None = Field(
+        default_factory=lambda data: (
+            SENTENCE if data.get("model") is None and data.get("file") is None else None
+        ),
+        description="the text that the model continues",
+    )
+    question: Annotated[Text | None, Everyday("what is asked below the text")] = Field(
+        None, description="what is asked below the text, in the same prompt"
+    )
+    chat: Annotated[bool, Everyday("as a user's message, in the chat template")] = Field(
+        False, description="the text as a user's message, in the model's own chat template"
+    )
+    needle: Annotated[Text | None, Everyday("a part of the prompt to look for")] = Field(
+        None, description="a part of the prompt to look for: its text, or its tokens as FIRST:END"
+    )
+    needle_depth: float | None = Field(
+        None, ge=0, le=1, description="put the needle there into the text: 0 is its start, 1 its end"
+    )
+    lengths: Size | None = Field(
+        None, description="with `needle_depth`: cut the text, so that it has so many tokens with the needle"
+    )
+
+    _single = field_validator("needle_depth", "lengths", mode="before")(_check_single)
+
+    def conflicts_beside(self, *keys: str) -> Contradictions:
+        """Keys that are for texts alone, where a picture or a sound is read."""
+        for beside in self.given("image", "sound"):
+            for key in self.given(*keys):
+                yield contradiction(key, f"cannot be combined with `{beside}`", beside)
+
+    def needle_tokens(self) -> tuple[int, int] | None:
+        """The first token of the needle and the one after its last, where it is given so."""
+        match = TOKENS.fullmatch(self.needle or "")
+        return (int(match[1]), int(match[2])) if match else None
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return (TextSource("sentence", self.sentence, self.file),)
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        yield from self.conflicts("sentence", "file")
+        if not any((self.sentence, self.file, self.image, self.sound)):
+            yield contradiction(
+                "model",
+                "needs `sentence` or `file`: a text to continue",
+                "sentence",
+                "file",
+                "image",
+                "sound",
+            )
+        yield from self.conflicts_beside("needle", "needle_depth", "truncate")
+        if self.chat and self.truncate:
+            yield contradiction("truncate", "cannot be combined with `chat`, whose end would be cut", "chat")
+        if self.needle_depth is not None and (self.needle is None or self.needle_tokens()):
+            yield contradiction("needle_depth", "needs `needle` to be a text to put in", "needle")
+        if self.lengths is not None and self.needle_depth is None:
+            yield contradiction("lengths", "needs `needle_depth`", "needle_depth")
+        tokens = self.needle_tokens()
+        if tokens is not None and tokens[0] >= tokens[1]:
+            yield contradiction("needle", f"must be FIRST:END with FIRST below END (got {self.needle})")
+
+
+class GenerateSpec(PromptSpec):
+    experiment = "generate"
+    title = "Attention while a model writes"
+    main_table = "heads"
+    default_model = HeadsSpec.default_model
+    drawn_maps = "heads"
+    needs_head = True
+    former_keys: ClassVar[dict[str, str]] = {"temperature": "sampling_temperature"}
+    examples = (
+        "attn generate",
+        'attn generate --model ./my-model "The capital of France is"',
+        'attn generate --model ./my-model --file notes.txt --question "Who came?" --chat',
+        'attn generate --model ./my-model --file notes.txt --chat --needle "Ann came"',
+        "attn generate --model ./my-model --file notes.txt --head 17:3 -o page.html",
+        "attn generate --model ./my-model --file prompt.txt --answer answer.txt",
+        "attn generate --model ./whisper --sound talk.wav -o words.html",
+    )
+    group = "Output"
+    heading_keys = ("file", "model", "layer", "head", "seed")
+    next_steps = (ONE_HEAD, "--show rows", "-o page.html")
+    off_keys = frozenset(
+        {
+            *("question", "chat", "needle", "needle_depth", "lengths"),
+            *("answer", "prefill_chunk", "ascending", "top"),
+        }
+    )
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        return cls.next_steps if settings.get("head") is None else cls.next_steps[1:]
+
+    answer: Annotated[Text | None, Everyday("read this answer instead of writing one: text or file")] = Field(
+        None,
+        description="an answer that is there already, as a text or a file: the model reads it, not writes",
+    )
+    max_new_tokens: Annotated[Size | None, Everyday("write so many (24) tokens at most")] = Field(
+        default_factory=lambda data: 24 if data.get("sound") is None else None,
+        description="write so many tokens at most (default: 24; of a sound as many as the model's "
+        "generation_config.json lets it)",
+    )
+    sampling_temperature: Annotated[float | None, Everyday("sample, instead of the likeliest")] = Field(
+        None, gt=0, le=100, description="sample: the scores of the tokens are divided by it"
+    )
+    top_p: Annotated[float | None, Everyday("sample among the likeliest, P together")] = Field(
+        None, gt=0, le=1, description="sample among the likeliest tokens that have this probability together"
+    )
+    greedy: Annotated[
+        bool, NoFlag("is what happens without --sampling-temperature and --top-p: leave it out; it was read")
+    ] = Field(
+        default_factory=_is_greedy,
+        description="take the likeliest token each time (default without `sampling_temperature` and `top_p`)",
+    )
+    prefill_chunk: Size | None = Field(
+        None,
+        description="tokens of the prompt that go through the model at a time (default: all; 512 of a longer "
+        "prompt, where the model can)",
+    )
+    layer: Count | None = Field(None, description="only the heads of this layer")
+    head: Annotated[HeadNumber | None, Everyday()] = Field(None, description="only this head, as LAYER:HEAD")
+    top_k: Size = Field(3, description="keys named for each token that was written")
+    maps: Literal["none", "mean", "heads"] = Field(
+        default_factory=lambda data: "mean" if data.get("image") or data.get("sound") else "none",
+        description="keep whole rows of weights: their mean over the heads, or up to 128 keys those of each "
+        "head (default with a picture or a sound: mean; where it is drawn: heads)",
+    )
+    sort: Annotated[WriterStatistic, Everyday("the largest first: text_mass, ...")] = Field(
+        default_factory=_usual_order,
+        description="the heads with the largest of this first (default: text_mass, with a needle retrieval, "
+        f"with a sound max_weight): {', '.join(WRITER_STATISTICS)}",
+    )
+    ascending: bool = Field(False, description="the heads with the smallest first")
+    top: Size | None = Field(None, description="keep only the first N heads in the table of heads")
+
+    def row_statistics(self) -> tuple[str, ...]:
+        """Those of one layer; of all layers the table of heads has the means."""
+        if self.layer is None:
+            return ()
+        return tuple(name for name in (*OF_WEIGHTS, *WRITING) if self.needle or name != "needle_mass")
+
+    def result_kind(self) -> str:
+        return "generate"
+
+    def unmeasured(self) -> set[str]:
+        of_needle = {"needle_mass", "retrieval", "needle"} if self.needle is None else set()
+        return of_needle | ({"log_probability"} if self.answer is None else set())
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        for key in self.given("sampling_temperature", "top_p"):
+            if self.greedy:
+                yield contradiction(key, "cannot be combined with `greedy`, which samples nothing", "greedy")
+        if not self.greedy and _is_greedy(self.__dict__):
+            yield contradiction(
+                "greedy", "needs `sampling_temperature` or `top_p` to be off", "sampling_temperature", "top_p"
+            )
+        yield from self.conflicts_beside("answer", "prefill_chunk")
+        if self.max_new_tokens is None and self.sound is None:
+            yield contradiction("max_new_tokens", "must be a number, where no sound is read", "sound")
+        for key in self.given("question", "chat") if self.sound is not None else ():
+            yield contradiction(key, "cannot be combined with `sound`", "sound")
+        for key in self.given("max_new_tokens", "sampling_temperature", "top_p", "prefill_chunk"):
+            if self.answer is not None:
+                yield contradiction(key, "cannot be combined with `answer`, which is read", "answer")
+        if self.head is not None and self.layer is None:
+            yield contradiction("head", "needs its layer: LAYER:HEAD, as 17:3", "layer")
+        if self.sort in ("needle_mass", "retrieval") and self.needle is None:
+            yield contradiction("sort", f"{self.sort} needs `needle`", "needle")
+
+
+def read(
+    spec: GenerateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
+) -> "Prompt":
+    """What the model reads; UserError for what does not fit, and for a needle that is not there."""
+    from attncli.models.prompts import read_picture_prompt, read_prompt, read_sound_prompt
+
+    if spec.sound is not None:
+        return read_sound_prompt(pretrained, spec.sound, texts.text or "", max_new_tokens=spec.max_new_tokens)
+    if spec.image is not None:
+        assert spec.max_new_tokens is not None
+        return read_picture_prompt(
+            pretrained,
+            spec.image,
+            texts.text or "",
+            max_new_tokens=spec.max_new_tokens,
+            question=spec.question,
+            chat=spec.chat,
+        )
+    assert texts.text is not None and spec.max_new_tokens is not None
+    if spec.prefill_chunk is not None and pretrained.has_decoder:
+        raise UserError(f"prefill_chunk: {pretrained.name} has an encoder, which reads the prompt at once")
+    return read_prompt(
+        pretrained,
+        texts.text,
+        max_new_tokens=spec.max_new_tokens,
+        answer=None if spec.answer is None else text_or_file(spec.answer, "answer"),
+        question=spec.question,
+        chat=spec.chat,
+        needle=spec.needle_tokens() or spec.needle,
+        needle_depth=spec.needle_depth,
+        length=spec.lengths,
+        truncate=spec.truncate,
+        key="file" if spec.file else "sentence",
+    )
+
+
+def report(
+    spec: GenerateSpec, reading: "Prompt", pretrained: "Pretrained", progress: "Progress | None"
+) -> "Report":
+    """What the model writes after the prompt."""
+    from attncli.library import generate
+    from attncli.report_parts import build_report
+
+    if progress is not None:
+        _tell_of_reading(pretrained, progress)
+    result = generate(
+        pretrained,
+        reading,
+        max_new_tokens=spec.max_new_tokens,
+        temperature=spec.sampling_temperature,
+        top_p=spec.top_p,
+        seed=spec.seed,
+        top_k=spec.top_k,
+        layer=spec.layer if spec.head is None else None,
+        head=None if spec.head is None else f"{spec.layer}:{spec.head}",
+        maps=spec.maps,
+        prefill_chunk=spec.prefill_chunk,
+        on_text=None if progress is None else progress.write,
+    )
+    if progress is not None and not reading.answer:
+        progress.write("\n\n")
+    if result.heads and spec.sort not in result.heads.cells:
+        raise UserError(f"sort: {spec.sort} is for models of one stack, not for cross-attention")
+    whole_rows = {"weights": result.weights, "linear_weights": result.linear_weights}
+    num_prompt, num_new = result.counts.prompt_tokens, result.counts.new_tokens
+    text_report = build_report(
+        spec,
+        _texts(reading, result, pretrained),
+        {name: rows for name, rows in whole_rows.items() if rows is not None},
+        replace(result, heads=result.ranked(spec.sort, ascending=spec.ascending)[: spec.top])
+        if result.heads
+        else result,
+        [*_notes(spec, reading, result, pretrained), *reading.left_out_notes()],
+        about=f"{pretrained.name}: {counted(num_prompt, 'token')} in the prompt, "
+        f"{f'{num_new} in the answer' if reading.answer else counted(num_new, 'new one')}.",
+        written=result.text,
+        pictures=_pictures(reading, num_new),
+    )
+    return replace(
+        text_report,
+        first_query=result.first_query,
+        is_unfinished=result.is_unfinished,
+        missing=result.unshown,
+    )
+
+
+def _tell_of_reading(pretrained: "Pretrained", progress: "Progress") -> None:
+    """What a token will take, of a model that is read anew for each."""
+    from attncli.models.stored import use_of
+
+    use = use_of(pretrained.whole)
+    if use is not None and not use.keeps:
+        size, seconds = use.one_run()
+        each = f"{readable_bytes(size)} of {pretrained.name} for each token, at least {seconds:.2g} s"
+        progress.tell(f"generate: reads {each}")
+
+
+def _texts(prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained") -> Texts:
+    """What stands at the queries, and with one stack at the keys: all but the last token written.
+
+    The context is what stands at the keys of cross-attention.
+    """
+    from attncli.models.sound_reading import token_before_words
+    from attncli.models.writing import start_token, writer_of
+
+    spelling = pretrained.token_spelling
+    if prompt.context is None:
+        tokens = (*prompt.text.tokens, *pretrained.labels(result.ids[:-1]))
+        return Texts(tokens, token_spelling=spelling)
+    if prompt.heard is None:
+        start = start_token(writer_of(pretrained.whole).model)
+    else:
+        start = token_before_words(pretrained)
+    tokens = pretrained.labels([start, *result.ids[:-1]])
+    return Texts(tokens, prompt.context.tokens, token_spelling=spelling)
+
+
+def _pictures(prompt: "Prompt", num_written: int) -> "tuple[Picture, ...]":
+    """Those that it read; what was written lies on none of them."""
+    from attncli.features.heads.question import pictures_of
+
+    beside = (None,) * max(0, num_written - 1)
+    return tuple(
+        picture if picture.axis == "context_tokens" else replace(picture, boxes=picture.boxes + beside)
+        for picture in pictures_of(prompt)
+    )
+
+
+def _notes(
+    spec: GenerateSpec, prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained"
+) -> list[str]:
+    from attncli.models.writing import settings_notes
+
+    notes = []
+    if result.is_unfinished:
+        most = "all" if spec.max_new_tokens is None else f"{counted(spec.max_new_tokens, 'token')} at most"
+        notes.append(f"Interrupted: it was to write {most}.")
+    if spec.model is None:
+        notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
+    if not result.heads and spec.given("sort", "top", "ascending"):
+        notes.append("--sort, --ascending and --top are for heads of attention.")
+    if prompt.context is not None:
+        where = "prompt" if prompt.seen is None else "picture"
+        where = where if prompt.heard is None else "sound"
+        notes.append(f"The rows are those of cross-attention: where the decoder looks in the {where}.")
+    if result.needle is not None:
+        copied = f"{result.needle.copied} of the new tokens are in it"
+        notes.append(f"The needle is at {prompt.needle[0]}-{prompt.needle[-1]}; {copied}.")
+    if spec.maps == "heads" and result.weights_are_mean:
+        notes.append(f"Beyond {MOST_KEYS_OF_HEADS} keys the map is the mean over the heads.")
+    if prompt.answer:
+        total = result.counts.log_probability
+        notes += prompt.notes
+        notes.append(f"The answer was read, not written: its log-probability is {total:.2f}.")
+    else:
+        notes += settings_notes(pretrained.whole.generation_config)
+    return [*notes, *(note for note in result.notes if note != result.unshown)]
+
+
+PAGE = ModelPage(read=read, report=report)

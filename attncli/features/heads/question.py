@@ -1,0 +1,481 @@
+"""What each head of a model does: on a text, on a probe, on many texts or on those of a store."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from attncli.activations import activations_and_missing
+from attncli.commands.surveys import (
+    ablated_notes,
+    about_heads,
+    notes_of,
+    of_pattern,
+    ranked,
+    report_of_totals,
+    sinks_of,
+)
+from attncli.core.runtime import versions
+from attncli.features.heads.examples import report_examples
+from attncli.features.heads.known_pairs import report_pairs
+from attncli.features.heads.relations import report_relations
+from attncli.features.heads.spoken_words import picture_of_sound, report_aligning, report_words
+from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
+from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
+from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
+from attncli.models.picture_reading import read_picture
+from attncli.models.pretrained import (
+    Pretrained,
+    Reading,
+    part_that_hears,
+    part_that_reads,
+    part_that_sees,
+    reader_of,
+)
+from attncli.models.sound_reading import read_sound
+from attncli.models.text_files import ManyTexts, TextFile, TextLine, files_named
+from attncli.models.token_names import positions_named
+from attncli.plain_text import counted
+from attncli.records.columns import Records
+from attncli.records.surveys import (
+    LINEAR_OVER_TEXTS,
+    NAMING,
+    HeadSurvey,
+    PatchNorm,
+    PatchNorms,
+    SurveyedHead,
+    TokenNamed,
+)
+from attncli.report import (
+    Mask,
+    NamedTensor,
+    Picture,
+    PictureMaps,
+    PictureRow,
+    Report,
+    whole_head_name,
+)
+from attncli.report_parts import build_report, named
+from attncli.runs.report_values import (
+    LayerOfHeads,
+    StacksOfText,
+    ValueTable,
+    survey_values,
+)
+from attncli.runs.runner import read_survey_text
+from attncli.runs.stored_columns import with_unshown
+from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
+from attncli.settings.pages import ModelPage
+from attncli.settings.text import Texts, read_texts
+
+NOT_DRAWN = (
+    "Maps are of attention alone: those of heads without a softmax are kept up to 128 tokens, where no layer "
+    "has both kinds of heads."
+)
+
+
+def options_of(spec: HeadsSpec) -> HeadOptions:
+    """What the settings ask of each head."""
+    queries, keys = spec.sought().values()
+    return HeadOptions(
+        skip_sink=spec.skip_sink,
+        words=spec.words,
+        weighted=spec.weighted,
+        rollout=spec.rollout,
+        rest=spec.names_rest(),
+        maps=spec.maps,
+        full=tuple(spec.full),
+        queries=tuple(queries),
+        keys=tuple(keys),
+        looks=spec.image is not None,
+    )
+
+
+def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
+    """What the model reads, with a decoder also its encoder; UserError for what does not fit."""
+    if spec.image is not None:
+        reading = read_picture(pretrained, spec.image, texts.text)
+        check_reading(reading, pretrained, options_of(spec))
+        return reading
+    if spec.sound is not None:
+        # What the decoder says of it is the text where none is given.
+        text = "" if pretrained.has_decoder and texts.text is None else texts.text
+        reading = read_sound(pretrained, spec.sound, text, truncate=spec.truncate)
+        check_reading(reading, pretrained, options_of(spec))
+        return reading
+    reading = read_survey_text(spec, texts, pretrained, generator, words=spec.words)
+    check_reading(reading, pretrained, options_of(spec))
+    return reading
+
+
+def report_each(
+    specs: Sequence[HeadsSpec],
+    readings: Sequence[Reading],
+    pretrained: Pretrained,
+    progress: Callable[[float], None] | None,
+    *,
+    whole_tokens: int | None = None,
+) -> list[Report]:
+    """The survey of each of some texts of equal counts; of up to `whole_tokens` with whole maps of heads."""
+    specs = [with_kind_of_maps(spec, readings[0]) for spec in specs]
+    first, options = specs[0], options_of(specs[0])
+    if whole_tokens is not None:
+        options = replace(options, whole_tokens=whole_tokens)
+    options = replace(options, linear=first.shows_linear_heads())
+    pretrained = reader_of(pretrained, readings[0])
+    run = surveyed(pretrained, readings, options, ablate=first.ablate, progress=progress)
+    reports = [
+        report_of_text(spec, reading, run, text, pretrained)
+        for text, (spec, reading) in enumerate(zip(specs, readings, strict=True))
+    ]
+    if first.names is None:
+        return reports
+    return [
+        _with_activations(
+            spec, report, *activations_and_missing(pretrained, reading, first.names), pretrained=pretrained
+        )
+        for spec, report, reading in zip(specs, reports, readings, strict=True)
+    ]
+
+
+def _with_activations(
+    spec: HeadsSpec,
+    report: Report,
+    tensors: Mapping[str, torch.Tensor],
+    missing: str,
+    *,
+    pretrained: Pretrained,
+) -> Report:
+    """The report with what every layer computed in the place of its maps."""
+    side = ("row", "column", "vector") if pretrained.has_decoder else ("query", "key", "token")
+    is_heads_first = spec.names == "nnsight"
+    named_tensors: dict[str, NamedTensor] = {}
+    for name, tensor in tensors.items():
+        is_matrix = name.endswith(("pattern", "scores"))
+        vectors = ("batch", "head", side[2], "dim") if is_heads_first else ("batch", side[2], "head", "dim")
+        axes = ("batch", "head", *side[:2]) if is_matrix else vectors
+        named_tensors[name] = named(tensor, *axes)
+    note = f"{counted(len(named_tensors), 'tensor')} of every layer: -o FILE.safetensors or FILE.npz."
+    notes = (*report.notes, note, *([missing] if missing else []))
+    return replace(report, tensors=named_tensors, notes=notes)
+
+
+def values_each(
+    specs: Sequence[HeadsSpec], readings: Sequence[Reading], pretrained: Pretrained
+) -> tuple[ValueTable | None, Mapping[str, str]]:
+    """The values of the reports of some texts of equal counts, and what they were made with.
+
+    None of a picture, where the settings choose heads or ask for more than statistics, and where a column is
+    computed from rows.
+    """
+    spec, pretrained = specs[0], reader_of(pretrained, readings[0])
+    chooses = any(setting is not None for setting in (spec.statistic, spec.sort, spec.top, spec.pattern))
+    asks_for_more = spec.rollout or spec.full or spec.maps not in ("auto", "self", "none")
+    asks_for_more = asks_for_more or SurveyedHead.has_computed_columns()
+    if chooses or asks_for_more or spec.probe or spec.image or spec.sound or readings[0].seen is not None:
+        return None, {}
+    options = replace(options_of(spec), maps="none", linear=spec.shows_linear_heads())
+    run = surveyed(pretrained, readings, options, ablate=spec.ablate)
+    survey = run.survey
+    heads = _layers_of_heads(survey.found)
+    first_keys = [torch.from_numpy(each.values[..., each.names.index("sink_mass")]) for each in heads]
+    texts = []
+    for text in range(len(readings)):
+        rest_stacks = {} if survey.rest is None else stacks_of(survey.rest, text)
+        sinks = sinks_of(torch.cat([mass[text] for mass in first_keys]))
+        texts.append(StacksOfText([*stacks_of(survey.found, text).values()], [*rest_stacks.values()], sinks))
+    rest = [] if survey.rest is None else _layers_of_heads(survey.rest, NAMING)
+    linear: list[LayerOfHeads] = []
+    if run.linear is not None:
+        for place, numbers in run.linear.numbers():
+            linear.append(LayerOfHeads("linear", place.layer, LINEAR_OVER_TEXTS, numbers.numpy()))
+    return survey_values(heads, rest, texts, linear), versions() | with_unshown(run.way.unshown)
+
+
+def _layers_of_heads(surveyed: SurveyedLayers, named: Collection[str] | None = None) -> list[LayerOfHeads]:
+    """The statistics of each layer, or those that are named, as numbers."""
+    layers = []
+    for layer, numbers in zip(surveyed.layers, head_numbers(surveyed), strict=True):
+        kept = [place for place, name in enumerate(numbers.names) if named is None or name in named]
+        values = numbers.values.double().numpy(force=True)[..., kept]
+        names = tuple(numbers.names[place] for place in kept)
+        layers.append(LayerOfHeads(layer.place.stack, layer.place.layer, names, values))
+    return layers
+
+
+def with_kind_of_maps(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
+    """The settings, with the kind of attention that is drawn: that of words on a picture or a sound."""
+    if spec.maps != "auto":
+        return spec
+    context = reading.context
+    sees = context is not None and (context.seen is not None or context.heard is not None)
+    return spec.model_copy(update={"maps": "cross" if sees else "self"})
+
+
+def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
+    """The survey of many texts: means over them, and how sure these are; of one head examples."""
+    if spec.relations is not None:
+        return report_relations(spec, pretrained, progress)
+    if spec.pairs is not None:
+        return report_pairs(spec, pretrained, progress)
+    if spec.find_heads:
+        return report_aligning(spec, pretrained, progress)
+    if spec.times_words():
+        return report_words(spec, pretrained, progress)
+    if spec.sound is not None:
+        return _report_sounds(spec, pretrained, progress)
+    if spec.image is not None:
+        return _report_pictures(spec, pretrained, progress)
+    assert spec.texts is not None
+    pretrained = part_that_reads(pretrained)
+    with TextFile(spec.texts, spec.text_group) as file:
+        many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
+        if spec.head is not None:
+            return report_examples(spec, many, pretrained)
+        options = replace(options_of(spec), linear=spec.shows_linear_heads())
+        totals, way_notes = head_totals(pretrained, many, options, ablate=spec.ablate)
+    of_way = [note for note in way_notes if note != totals.unshown]
+    notes = [*many.notes(), *of_way, *ablated_notes(spec.ablate)]
+    report = report_of_totals(spec, totals, pretrained.name, notes, num_left_out=many.num_left_out)
+    return replace(report, missing=totals.unshown)
+
+
+def _report_pictures(
+    spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
+) -> Report:
+    """The survey of the pictures of a folder or a list, and maps over the first of them."""
+    image, words = str(spec.image), read_texts(spec).text
+    spec = spec.model_copy(update={"maps": "none"})  # a map is of one picture
+    looks = None
+    if spec.statistic is None:
+        is_ranked = bool(spec.sort or spec.top or spec.pattern)
+        queries, _ = spec.sought().values()
+        looks = FirstLooks(queries, spec.heads_shown(), keeps_all=is_ranked)
+
+    def read_one(line: TextLine) -> Reading:
+        assert line.file is not None
+        reading = read_picture(pretrained, line.file, words)
+        if looks is not None:
+            looks.note_places(line.label, reading, pretrained)
+        check_reading(reading, pretrained, options_of(spec))
+        return reading
+
+    with files_named(image, "image") as files:
+        seen = ManyTexts(files, read_one, progress, key="image")
+        part = part_that_sees(pretrained) if words is None else pretrained
+        totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate, looks=looks)
+    notes = [*seen.notes(), *way_notes, *ablated_notes(spec.ablate)]
+    maps = partial(_picture_maps, spec, looks=looks, num_pictures=totals.num_texts)
+    left_out = seen.num_left_out
+    return report_of_totals(spec, totals, part.name, notes, maps, num_left_out=left_out)
+
+
+def _report_sounds(
+    spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
+) -> Report:
+    """The survey of the sounds of a folder, each with the words that the model writes of it."""
+    text = "" if pretrained.has_decoder else None
+    spec = spec.model_copy(update={"maps": "none"})  # a map is of one sound
+    options = options_of(spec)
+
+    def read_one(line: TextLine) -> Reading:
+        assert line.file is not None
+        reading = read_sound(pretrained, line.file, text, truncate=spec.truncate)
+        check_reading(reading, pretrained, options)
+        return reading
+
+    with files_named(str(spec.sound), "sound") as files:
+        heard = ManyTexts(files, read_one, progress, key="sound")
+        part = pretrained if pretrained.has_decoder else part_that_hears(pretrained)
+        totals, way_notes = head_totals(part, heard, options, ablate=spec.ablate)
+    notes = [*heard.notes(), *way_notes, *ablated_notes(spec.ablate)]
+    return report_of_totals(spec, totals, part.name, notes, num_left_out=heard.num_left_out)
+
+
+def _picture_maps(
+    spec: HeadsSpec, heads: Records[SurveyedHead], looks: FirstLooks | None, num_pictures: int
+) -> PictureMaps | None:
+    """The maps of the same heads over each of the first pictures; None where none was kept.
+
+    Those that are named, or the first of a ranking; else those of the last layer, their mean and rollout.
+    """
+    pictures = [] if looks is None else looks.pictures()
+    if looks is None or not pictures:
+        return None
+    kept = pictures[0].maps.keys()
+    heads_kept = [name for name in kept if name not in (MEAN, ROLLOUT)]
+    if named := spec.heads_shown():
+        chosen, about = named, f"{'head' if len(named) == 1 else 'heads'} {', '.join(named)}"
+    elif looks.keeps_all:
+        stacks = ("self", "encoder") if pictures[0].reading.context is None else ("cross",)
+        ranked_names = [f"{head.layer}:{head.head}" for head in heads if head.stack in stacks]
+        chosen = [name for name in ranked_names if name in kept][:MOST_HEADS_SHOWN]
+        about = f"the first {counted(len(chosen), 'head')}" if len(chosen) > 1 else "the first head"
+        about += f" by {'least ' if spec.ascending else ''}{spec.sort}" if spec.sort else ""
+    else:
+        chosen, about = heads_kept[:MOST_HEADS_SHOWN], f"the heads of layer {looks.last_layer}"
+        if len(heads_kept) > len(chosen):
+            about = f"the first {len(chosen)} of {about[4:]}"
+        chosen += [name for name in (MEAN, ROLLOUT) if name in kept]
+        about += ", their mean and the rollout" if ROLLOUT in kept else " and their mean"
+    if not chosen:
+        return None
+    names = Counter(Path(picture.file).name for picture in pictures)
+    rows = tuple(
+        _picture_row(picture, chosen, is_unique=names[Path(picture.file).name] == 1) for picture in pictures
+    )
+    return PictureMaps(tuple(chosen), about, num_pictures, rows)
+
+
+def _picture_row(looks: PictureLooks, names: Sequence[str], *, is_unique: bool) -> PictureRow:
+    """One picture with the maps of these names; of files of the same name with that of its folder."""
+    (picture,) = pictures_of(looks.reading)
+    if not is_unique:
+        picture = replace(picture, name="/".join(Path(looks.file).parts[-2:]))
+    side = looks.reading.text if picture.axis == "tokens" else looks.reading.context
+    assert side is not None, "its picture lies among the tokens of one of the two"
+    weights = np.stack([looks.maps[name] for name in names])
+    return PictureRow(picture, side.tokens, looks.queries, NamedTensor(("map", "key"), weights))
+
+
+def _read_line(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Reading:
+    """One of many texts."""
+    return read(spec, Texts(text=line.text), pretrained, torch.Generator())
+
+
+def report_of_text(
+    spec: HeadsSpec, whole: Reading, run: Surveyed, text: int, pretrained: Pretrained
+) -> Report:
+    """The report of one of the texts that were surveyed together."""
+    reading, of_text = whole.in_words(), run.texts[text]
+    named_tokens = _named_tokens(spec, reading, pretrained)
+    survey = replace(run.survey_of(text), named_tokens=named_tokens)
+    numbers = {name: survey.heads.numbers(name) for name in NAMING if name in survey.heads.cells}
+    survey, none = of_pattern(spec, survey, numbers, {stack.name: stack for stack in of_text.stacks})
+    survey, tensors = ranked(spec, survey)
+    if run.rollout:
+        tensors |= {"rollout": named(run.rollout[text], "query", "key", mask=run.rollout_mask(text))}
+    spelling = pretrained.spelling_of(reading.text)
+    tokens, context = reading.text.tokens, () if reading.context is None else reading.context.tokens
+    if run.looks:
+        looks = run.looks[text]
+        tensors |= {
+            "looks": NamedTensor(("layer", "head", "key"), looks.by_layer()),
+            "mean_look": NamedTensor(("layer", "key"), looks.mean_by_layer()),
+        }
+        if (rolled := looks.rolled()) is not None:
+            tensors |= {"rollout": named(rolled, "key")}
+        names = [] if looks.queries is None else [tokens[query] for query in looks.queries]
+        spec = spec.model_copy(update={"from": names})
+        survey = _with_norms(survey, run, reading, text)
+    pictures, not_drawn = pictures_of(reading), list[str]()
+    if run.maps:
+        maps = run.maps[text]
+        tensors |= _map_tensors(maps)
+        if run.linear is not None:
+            signed = run.signed_maps(text)
+            if signed is None:
+                not_drawn = [NOT_DRAWN]
+            else:
+                axes = ("layer", "head", "query", "key")
+                tensors |= {"linear_weights": NamedTensor(axes, signed, Mask(causal=True))}
+        tokens, context = maps.query.tokens, maps.key.tokens if spec.maps == "cross" else ()
+        if pictures and reading.context is not None and spec.maps != "cross":
+            of_encoder = tuple(replace(picture, axis="tokens") for picture in pictures)
+            pictures = () if maps.query.seen is None else of_encoder
+            tensors = {name: tensor for name, tensor in tensors.items() if name not in ("looks", "mean_look")}
+    count = counted(len(whole.text.ids), "token")
+    if spec.words:
+        count += f" of {counted(len(reading.text.ids), 'word')}"
+    notes = [
+        *notes_of(spec),
+        *none,
+        *replace(run.way, unshown="").notes(),
+        *not_drawn,
+        *whole.left_out_notes(),
+        *ablated_notes(spec.ablate),
+    ]
+    read = Texts(tokens, context, token_spelling=spelling)
+    about = about_heads(pretrained.name, len(of_text.heads), count)
+    unseen = _unseen(spec, named_tokens, of_text.heads)
+    report = build_report(
+        spec, read, tensors, survey, notes, about=about, how_to_read=unseen, pictures=pictures
+    )
+    return replace(report, missing=run.way.unshown)
+
+
+def pictures_of(reading: Reading) -> tuple[Picture, ...]:
+    """The pictures of a reading, as a report has them."""
+    axis: Literal["tokens", "context_tokens"] = "context_tokens" if reading.text.seen is None else "tokens"
+    seen = () if reading.seen is None else reading.seen.pictures
+    pictures = [Picture(each.name, each.size, each.crop, each.png, each.boxes, axis) for each in seen]
+    if reading.heard is not None:
+        pictures.append(picture_of_sound(reading))
+    return tuple(pictures)
+
+
+def _with_norms(survey: HeadSurvey, run: Surveyed, reading: Reading, text: int) -> HeadSurvey:
+    """The survey with the median norm of the patches that the last block gives, and those far above it."""
+    norms = run.norms
+    medians, are_high = (None, None) if norms is None else (norms.medians(), norms.are_high())
+    if norms is None or norms.norms is None or medians is None or are_high is None:
+        return survey
+    places = are_high[text].nonzero()[:, 0].tolist()
+    return replace(
+        survey,
+        norms=PatchNorms.single(median_norm=float(medians[text]), high_norm=HIGH_NORM, num_high=len(places)),
+        high_norm_patches=PatchNorm.table(
+            position=places,
+            token=[reading.text.tokens[place] for place in places],
+            norm=norms.norms[text, places].tolist(),
+        ),
+    )
+
+
+def _unseen(spec: HeadsSpec, named_tokens: Records[TokenNamed], heads: Records[SurveyedHead]) -> str:
+    """A sentence where no head has any weight from what was named to what stands behind it; else nothing."""
+    queries, keys = (
+        [token.position for token in named_tokens if token.setting == setting] for setting in spec.sought()
+    )
+    is_behind = queries and keys and max(queries) < min(keys)
+    if not is_behind or heads.column("from_to_weight").any():
+        return ""
+    from_names, to_names = spec.sought().values()
+    flags = [*(f"--from {name}" for name in to_names), *(f"--to {name}" for name in from_names)]
+    stand = "stands" if len(from_names) == 1 else "stand"
+    return (
+        f"Every weight is 0: {', '.join(from_names)} {stand} before {', '.join(to_names)}, and this model "
+        f"never looks ahead. The other way round: {' '.join(flags)}."
+    )
+
+
+def _named_tokens(spec: HeadsSpec, reading: Reading, pretrained: Pretrained) -> Records[TokenNamed]:
+    """The tokens that `from` and `to` mean, each with its position and the name that means it."""
+    texts = {"sentence": reading.text} | ({} if reading.context is None else {"context": reading.context})
+    return TokenNamed.rows(
+        {"setting": key, "name": name, "text": which, "position": position, "token": text.tokens[position]}
+        for key, names in spec.sought().items()
+        for which, text in texts.items()
+        for position, name in positions_named(names, text, pretrained).items()
+    )
+
+
+def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
+    """The maps of all heads, and the whole weights of those that were asked for."""
+    axes = ("query", "key") if maps.is_whole else ("query_block", "key_block")
+    every = {
+        name: NamedTensor(("layer", "head", *axes), kept, maps.mask(*kept.shape[-2:]))
+        for name, kept in maps.by_layer().items()
+    }
+    return every | {
+        whole_head_name(*place): NamedTensor(("query", "key"), weights, mask)
+        for place, (weights, mask) in maps.in_full().items()
+    }
+
+
+PAGE = ModelPage(read=read, report_each=report_each, report_many=report_many, values_each=values_each)

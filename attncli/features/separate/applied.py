@@ -1,0 +1,211 @@
+"""A fitted detector, applied to texts: only the layers that it needs are looked at."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isnan
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.core.separation import rates_of, separation
+from attncli.errors import NO_TEXT, UserError
+from attncli.features.separate.detectors import LinearDetector
+from attncli.features.separate.results import (
+    AppliedDetector,
+    AppliedScore,
+    DetectorWeight,
+    FittedDetector,
+    MeasuredDetector,
+    SeparatingFeature,
+)
+from attncli.features.separate.separation import START
+from attncli.features.separate.text_features import FeatureRun, HeadFeature
+from attncli.measure.masks import mask_of
+from attncli.models.capture import capture
+from attncli.models.labelled_texts import PARTS, LabelledReader, LabelledText
+from attncli.models.layers import CapturedLayer, StopCapture
+from attncli.models.loading import in_use
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.text_files import ManyTexts, TextLine, text_or_ids
+from attncli.records.columns import Records
+from attncli.records.values import NamedTensor
+
+MODEL = "model: {name} is not the model that the detector was fitted to, {fitted}: their weights differ"
+
+
+@dataclass(frozen=True)
+class Detector:
+    """A detector and its model: `detector.score("a text")` runs it up to the last layer that is needed.
+
+    A text is `positive` where its score is above `threshold`.
+    """
+
+    pretrained: Pretrained
+    fitted: FittedDetector
+    weights: Records[DetectorWeight]
+    held_out: str = ""
+    """How well it did on groups left out, in a sentence."""
+    fitted_to: frozenset[str] = frozenset()
+    """The digests of the texts that it was fitted to, where its report has them."""
+
+    @property
+    def threshold(self) -> float:
+        """Texts with a score above it are positive."""
+        return self.fitted.threshold
+
+    @cached_property
+    def _features(self) -> list[HeadFeature]:
+        return [HeadFeature(row.stack, row.layer, row.head, row.statistic) for row in self.weights]
+
+    @cached_property
+    def _linear(self) -> LinearDetector:
+        weights, means, scales = (
+            torch.from_numpy(self.weights.numbers(name)) for name in ("coefficient", "mean", "scale")
+        )
+        places = range(len(self.weights))
+        return LinearDetector(places, weights, means, scales, self.fitted.intercept, self.threshold)
+
+    @cached_property
+    def _reader(self) -> LabelledReader:
+        return LabelledReader(self.pretrained)
+
+    def score(self, text: object) -> float:
+        """The score of a text, or of a mapping with the parts that the detector was fitted to.
+
+        UserError for anything else, for other parts, and for a text that the model cannot read.
+        """
+        parts = _parts_of(text)
+        with in_use(self.pretrained) as pretrained:
+            labelled = LabelledText(TextLine(1, parts["text"]), parts)
+            self.check_parts(labelled)
+            return float(self.scores(pretrained, [self._reader.read(labelled)])[0])
+
+    def check_parts(self, text: LabelledText) -> None:
+        """UserError for a text with other parts than those that the detector was fitted to."""
+        needed = self.fitted.parts.split(",")
+        if text.kinds != needed:
+            got = " and ".join(text.kinds)
+            raise UserError(f"texts: must have the parts of the detector, {' and '.join(needed)} (got {got})")
+
+    def scores(self, pretrained: Pretrained, readings: Sequence[Reading]) -> Float[Tensor, " text"]:
+        """The scores of texts of equal counts."""
+        layers = {(feature.stack, feature.layer) for feature in self._features}
+        if not layers:
+            return torch.full((len(readings),), self.fitted.intercept, dtype=torch.float64)
+        run = FeatureRun(pretrained, layers=layers).go(readings)
+        numbers = run.numbers[:, self._places(run.features, pretrained.name)].double()
+        lacking = numbers.isnan() | numbers.isinf()
+        # As if it were what it is on average, where a text lacks it.
+        return self._linear.scores(torch.where(lacking, self._linear.means, numbers))
+
+    def _places(self, given: tuple[HeadFeature, ...], name: str) -> list[int]:
+        """Where its features are among those of a run: looked up once, since runs are alike."""
+        if id(given) not in self._known_places:
+            places = {feature: place for place, feature in enumerate(given)}
+            missing = next((feature for feature in self._features if feature not in places), None)
+            if missing is not None:
+                raise UserError(f"texts: {name} gives no {missing.name} here, which the detector needs")
+            self._known_places[id(given)] = given, [places[feature] for feature in self._features]
+        return self._known_places[id(given)][1]
+
+    @cached_property
+    def _known_places(self) -> dict[int, tuple[tuple[HeadFeature, ...], list[int]]]:
+        """By the identity of what runs gave, which is kept so that it is not another's."""
+        return {}
+
+    def apply(
+        self, many: ManyTexts[LabelledText], is_positive: Callable[[LabelledText], bool] | None = None
+    ) -> AppliedDetector:
+        """What the detector says of many texts, in their order, and how well, where their labels are known.
+
+        UserError where none can be read.
+        """
+        labels: dict[int, bool] = {}
+        rows = []
+        num_known = 0
+        for batch in many.batches():
+            scores = self.scores(self.pretrained, [reading for _, reading in batch])
+            labels |= {} if is_positive is None else {text.line.line: is_positive(text) for text, _ in batch}
+            for (text, _), score in zip(batch, scores.tolist(), strict=True):
+                num_known += text.digest in self.fitted_to
+                rows.append(
+                    {
+                        "text": text.line.line,
+                        "id": text.line.id,
+                        "predicted": self.fitted.positive if score > self.threshold else self.fitted.negative,
+                        "score": score,
+                        "margin": score - self.threshold,
+                        "start": text.words[:START],
+                    }
+                )
+        scored = AppliedScore.rows(rows).sorted("text")
+        measured = MeasuredDetector.single()
+        if labels:
+            measured = _measured(scored, torch.tensor([labels[row.text] for row in scored]))
+        return AppliedDetector(
+            measured=measured,
+            scores=scored,
+            num_texts=len(scored),
+            num_positive=sum(row.margin > 0 for row in scored),
+            notes=tuple(
+                note for note in (_known(num_known, len(scored)), self.held_out, *many.notes()) if note
+            ),
+        )
+
+
+def _known(count: int, total: int) -> str:
+    """How many texts are no test of a detector, since it was fitted to them."""
+    if not count:
+        return ""
+    texts = "All of these texts are" if count == total else f"{count:,} of these {total:,} texts are"
+    if count == 1 < total:
+        texts = f"1 of these {total:,} texts is"
+    return f"{texts} among those that the detector was fitted to, which is no test of it."
+
+
+def _measured(scored: Records[AppliedScore], is_positive: Tensor) -> MeasuredDetector:
+    is_called = torch.from_numpy(scored.numbers("margin")) > 0
+    if bool(is_positive.all()) or not bool(is_positive.any()):
+        rate = float(is_called.double().mean())
+        return MeasuredDetector.single(**{"hits" if is_positive.all() else "false_alarms": rate})
+    result = separation(torch.from_numpy(scored.numbers("score")).unsqueeze(1), is_positive)
+    lower, upper = (None if isnan(float(end)) else float(end) for end in result.interval())
+    rates = rates_of(is_called, is_positive)
+    return MeasuredDetector.single(auroc=float(result.auroc[0]), lower=lower, upper=upper, **rates._asdict())
+
+
+MOST_TOKENS_DRAWN = 512
+
+
+def map_of_head(pretrained: Pretrained, reading: Reading, feature: SeparatingFeature) -> NamedTensor | None:
+    """What a head looks at in a text; None for a long one, and for a stack with other tokens."""
+    if feature.stack != "self" or len(reading.text.ids) > MOST_TOKENS_DRAWN:
+        return None
+    maps: list[NamedTensor] = []
+
+    def take(layer: CapturedLayer) -> None:
+        if (layer.stack_name, layer.layer) == (feature.stack, feature.layer):
+            weights = layer.weights()[0, feature.head].float().numpy(force=True)
+            maps.append(NamedTensor(("query", "key"), weights, mask_of(layer.attention)))
+            raise StopCapture
+
+    capture(pretrained.model, pretrained.inputs([reading]), take)
+    return maps[0] if maps else None
+
+
+def _parts_of(text: object) -> dict[str, str]:
+    """The parts of a text in the order in which a model reads them; columns of others are left alone."""
+    given = text if isinstance(text, Mapping) and not {"ids", "tokens"} & {*text} else {"text": text}
+    parts = {}
+    for part in PARTS:
+        if part not in given and part != "text":
+            continue
+        try:
+            parts[part] = text_or_ids(given.get(part))
+        except ValueError as error:
+            raise UserError(f"{part}: {error}") from None
+        if not parts[part]:
+            raise UserError(f"{part}: {NO_TEXT}")
+    return parts

@@ -1,0 +1,333 @@
+"""`attn separate`: which heads tell two groups of texts apart, on groups that were left out."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from attncli.models.folder import SHIPPED_MODEL
+from attncli.plain_text import counted
+from attncli.report import Report
+from attncli.settings.fields import (
+    Contradictions,
+    Everyday,
+    Extra,
+    Form,
+    NotFor,
+    Size,
+    TextSource,
+    contradiction,
+)
+from attncli.settings.models import ModelSpec
+from attncli.settings.pages import ModelPage
+from attncli.settings.text import TextPath, Texts, check_file
+
+if TYPE_CHECKING:
+    from attncli.features.separate.results import SeparatedTexts
+    from attncli.models.pretrained import Pretrained, Reading
+    from attncli.runs.report_values import ValueTable
+
+EXAMPLE = Path(__file__).parents[1] / "data" / "answered.csv"
+"""Questions to the model that ships, which are answered in their texts or not."""
+EXAMPLE_LABEL, EXAMPLE_GROUP = "answered", "lines"
+APPLYING = Form("apply", "cannot be combined with `apply`, which has a detector already")
+
+
+def _default_texts(data: dict[str, Any]) -> str:
+    return str(EXAMPLE)
+
+
+def _is_example(data: dict[str, Any]) -> bool:
+    return data.get("texts") == str(EXAMPLE)
+
+
+def _column(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must name a column (got an empty text)")
+    return value
+
+
+NameOfColumn = Annotated[str, AfterValidator(_column)]
+
+
+class SeparateSpec(ModelSpec):
+    experiment = "separate"
+    title = "What tells two groups of texts apart"
+    main_table = "heads"
+    default_model = SHIPPED_MODEL
+    needs_head = True
+    group = "Input"
+    argument = "texts"
+    examples = (
+        "attn separate",
+        "attn separate prompts.csv --label injected --hold-out family --model M",
+        "attn separate prompts.csv --label kind=attack --model M -o detector.json",
+        "attn separate more.csv --apply detector.json --model M",
+        'attn separate prompts.csv --label injected --model M --expect "held_out.auroc > 0.8"',
+    )
+    heading_keys = ("texts", "model", "label", "hold_out", "seed")
+    next_steps = ("-o detector.json", "--show by_group", "-o page.html")
+    off_keys = frozenset({"apply"})
+
+    texts: Annotated[TextPath, Everyday("CSV or JSON Lines with text and a label; - reads stdin")] = Field(
+        default_factory=_default_texts,
+        description="CSV or JSON Lines with text and a column of labels, where you like also instruction, "
+        "document, answer and id; << and >> mark parts that are measured by themselves; - reads stdin",
+    )
+    label: Annotated[NameOfColumn | None, Everyday("the column of labels, of two values")] = Field(
+        default_factory=lambda data: EXAMPLE_LABEL if _is_example(data) else None,
+        description="the column of labels, which has two values; `kind=attack` says which is positive",
+    )
+    hold_out: Annotated[
+        NameOfColumn | None, Everyday("the column of groups that are left out in turn"), NotFor(APPLYING)
+    ] = Field(
+        default_factory=lambda data: EXAMPLE_GROUP if _is_example(data) else None,
+        description="the column of groups that are left out in turn, as families of attacks (default: five "
+        "random parts of the texts)",
+    )
+    permutations: Annotated[Size, NotFor(APPLYING)] = Field(
+        1000, description="permutations of the labels, which correct p for all heads and statistics"
+    )
+    apply: Annotated[
+        Annotated[str, AfterValidator(check_file)] | None,
+        Everyday("a report with a detector: what it says of the texts"),
+    ] = Field(
+        None,
+        description="a report that `attn separate -o FILE.json` wrote: what its detector says of the texts",
+    )
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return (TextSource("texts", None),)
+
+    def reads_many_texts(self) -> bool:
+        return True
+
+    def extras(self) -> Iterator[Extra]:
+        yield from super().extras()
+        if self.apply is None:
+            yield Extra("separate", "probe", ("sklearn",))
+
+    def result_kind(self) -> str:
+        return "separate of texts" if self.apply else "separate"
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.apply is None and self.label is None:
+            yield contradiction("texts", "needs `label`: the column that says which texts are which", "label")
+        if self.apply is not None and "texts" not in self.model_fields_set:
+            yield contradiction("apply", "needs texts: the detector is applied to them", "texts")
+
+
+class MeasuredTextSpec(ModelSpec):
+    """One of the texts that are measured into a store; `context` is its line, with all columns."""
+
+    experiment = "separate"
+    examples = ()
+    default_model = SHIPPED_MODEL
+    needs_head = True
+    runs_once = True
+
+    sentence: str = ""
+    context: str | None = None
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return TextSource("sentence", self.sentence), TextSource("context", self.context)
+
+
+def read(spec: MeasuredTextSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> Any:
+    """One text, with its parts; many are read as they are measured."""
+    from attncli.features.separate.door import read_line
+
+    assert texts.context is not None, "it reads many texts"
+    return read_line(pretrained, texts.context, truncate=spec.truncate)
+
+
+def values_each(
+    specs: Sequence[MeasuredTextSpec], readings: "Sequence[Reading]", pretrained: "Pretrained"
+) -> "tuple[ValueTable, Mapping[str, str]]":
+    """What is measured of some texts of equal counts, and what it was measured with."""
+    import numpy as np
+
+    from attncli.core.runtime import versions
+    from attncli.features.separate.door import measure_texts
+    from attncli.runs.report_values import ValueTable
+    from attncli.runs.stored_columns import columns_of_features, with_unshown
+
+    measured = measure_texts(pretrained, readings)
+    values = measured.numbers.double().numpy(force=True)
+    others: tuple[str, ...] = ()
+    if measured.losses is not None:
+        others = (LOSS,)
+        values = np.concatenate([values, measured.losses.double().numpy(force=True)[:, None]], axis=1)
+    values[~np.isfinite(values)] = np.nan
+    columns = columns_of_features((*measured.features,), others)
+    return ValueTable(columns, values), versions() | with_unshown(measured.unshown)
+
+
+def report_many(
+    spec: SeparateSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
+) -> Report:
+    """What separates the texts of a file, or what a detector says of them."""
+    from attncli.features.separate.door import separate
+
+    if spec.apply is not None:
+        return _report_of_scores(spec, pretrained, progress)
+    assert spec.label is not None
+    result = separate(
+        pretrained,
+        spec.texts,
+        label=spec.label,
+        hold_out=spec.hold_out,
+        permutations=spec.permutations,
+        seed=spec.seed,
+        truncate=spec.truncate,
+        progress=progress,
+    )
+    return report_of(spec, pretrained, result)
+
+
+def report_of(
+    spec: SeparateSpec, pretrained: "Pretrained", result: "SeparatedTexts", more: Sequence[str] = ()
+) -> Report:
+    """The report of what separates texts."""
+    from attncli.report_parts import build_report
+
+    tensors = {} if result.weights is None else {"weights": result.weights}
+    # So that colours part at chance, to either side.
+    tensors |= {
+        f"{ABOVE_CHANCE} {stack}".strip(): replace(grid, values=grid.values - 0.5)
+        for stack, grid in result.heads.grids("auroc").items()
+    }
+    texts = Texts(result.tokens, token_spelling=pretrained.token_spelling)
+    notes = [*more, *result.notes, *_notes(spec, result)]
+    if result.weights is not None:
+        notes.append(MAP_NOTE.format(head=_name_of(result), text=result.maps[0].name))
+    return build_report(spec, texts, tensors, result, notes, about=_verdict(spec, result))
+
+
+def _name_of(result: "SeparatedTexts") -> str:
+    """The strongest head."""
+    return f"{result.strongest[0].layer}:{result.strongest[0].head}"
+
+
+def of_page(report: Report) -> Iterator[Report]:
+    """The report as a page has it: what was found alone, then each misclassified text with its map."""
+    from attncli.features.separate.results import SeparatedTexts
+    from attncli.records.columns import UntypedResult
+
+    maps = report.result.maps if isinstance(report.result, SeparatedTexts) else ()
+    if not maps:
+        yield report
+        return
+    whole = report.result_of(SeparatedTexts)
+    tensors = {name: tensor for name, tensor in report.tensors.items() if name != "weights"}
+    notes = tuple(note for note in report.notes if not note.startswith("weights: "))
+    result = replace(whole, weights=None, tokens=(), notes=notes)
+    yield replace(report, tokens=(), tensors=tensors, result=result, notes=notes)
+    rows = {row.text: row for row in whole.wrong}
+    num_named = Counter(row.id for row in whole.predictions)
+    for line, name, tokens, weights in maps:
+        row = rows[line]
+        where = f"{name} (line {line})" if row.id and num_named[row.id] > 1 else name
+        labels = f"Text {where} is {row.label}, and is called {row.predicted}"
+        about = f"{labels}: what head {_name_of(whole)} looks at."
+        yield replace(
+            report,
+            tokens=tokens,
+            tensors={"weights": weights},
+            result=UntypedResult(),
+            notes=(),
+            about=about,
+        )
+
+
+BASELINES = {
+    "length": "the length",
+    "answer length": "the answer's length",
+    "loss": "the loss",
+    "bag of words": "a bag of words",
+    "bag of tokens": "a bag of tokens",
+}
+"""What needs no attention, as a sentence has it."""
+
+
+def _verdict(spec: SeparateSpec, result: "SeparatedTexts") -> str:
+    """Whether the heads add to what needs no attention, on groups left out."""
+    held, best = result.held_out, result.of_baseline()
+    name = BASELINES.get(best.detector, best.detector)
+    alone = f"{name[0].upper()}{name[1:]} alone"
+    heads = f"all heads {held.auroc:.2f}{_between(held.lower, held.upper, ' ({})')}"
+    baseline = f"{best.detector} {best.auroc:.2f}"
+    numbers = f"AUROC on {'groups' if spec.hold_out else 'texts'} left out: {heads}, {baseline}."
+    if held.hits is not None and held.false_alarms is not None:
+        numbers = f"{numbers[:-1]}; {held.hits:.0%} hits, {held.false_alarms:.0%} false alarms."
+    lowest = [row.lower for row in result.detectors if row.lower is not None]
+    if not next(row.num_features for row in result.detectors):
+        return f"The heads say nothing: the regression keeps no statistic of them. {numbers}"
+    if not lowest:
+        return f"Too few texts in each group to say. {numbers}"
+    if max(lowest) <= 0.5:
+        return f"Nothing tells them apart. {numbers}"
+    if result.attention_adds:
+        return f"The heads add to {name}. {numbers}"
+    if (held.difference or 0.0) > 0:
+        interval = _between(held.difference_lower, held.difference_upper, " (difference {})")
+        return f"{alone} may do as well{interval}. {numbers}"
+    return f"{alone} does as well. {numbers}"
+
+
+def _between(lower: float | None, upper: float | None, form: str) -> str:
+    return "" if lower is None or upper is None else form.format(f"{lower:.2f} to {upper:.2f}")
+
+
+HELD_OUT_NOTE = (
+    "AUROC: the chance that a text with {positive} scores above one without. Each group is tested by what "
+    "was fitted without it; intervals are over its texts, not over groups to come."
+)
+FEW_OF_A_KIND = 50
+"""Below this many, intervals of differences cover in under 94 of 100 cases."""
+P_NOTE = "p is corrected for all {count:,} statistics by {permutations:,} permutations of labels."
+MAP_NOTE = "weights: what head {head} looks at in text {text}, which is misclassified by most."
+SHARED_NOTE = "The texts of {group}, which alone has its label, are dealt to all groups."
+
+
+def _notes(spec: SeparateSpec, result: "SeparatedTexts") -> Iterator[str]:
+    yield HELD_OUT_NOTE.format(positive=result.fitted[0].positive)
+    if min(min(row.positive, row.texts - row.positive) for row in result.by_group) < FEW_OF_A_KIND:
+        yield "Few texts of a kind in a group: intervals of differences are too narrow."
+    yield P_NOTE.format(count=result.num_features, permutations=result.num_permutations)
+    if result.shared is not None:
+        yield SHARED_NOTE.format(group=result.shared)
+    if spec.model is None:
+        yield "This model ships with attn. --model FOLDER takes another."
+
+
+def _report_of_scores(
+    spec: SeparateSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
+) -> Report:
+    from attncli.features.separate.door import apply_detector
+    from attncli.report_parts import build_report
+
+    assert spec.apply is not None
+    result = apply_detector(
+        pretrained, spec.texts, spec.apply, label=spec.label, truncate=spec.truncate, progress=progress
+    )
+    about = f"{pretrained.name}: {counted(result.num_texts, 'text')}"
+    if measured := result.measured:
+        between = _between(measured.lower, measured.upper, " ({})")
+        auroc = "" if measured.auroc is None else f"AUROC {measured.auroc:.2f}{between}; "
+        rates = (("hits", measured.hits), ("false alarms", measured.false_alarms))
+        told = ", ".join(f"{rate:.0%} {name}" for name, rate in rates if rate is not None)
+        alike = "" if auroc else f", all of them {'positive' if measured.hits is not None else 'negative'}"
+        about = f"On these texts{alike}: {auroc}{told}."
+    notes = ["margin: the score less the threshold; above 0 is positive.", *result.notes]
+    return build_report(spec, Texts(), {}, result, notes, about=about)
+
+
+ABOVE_CHANCE = "auroc_above_chance"
+LOSS = "loss"
+"""What a store calls the loss of a text."""
+PAGE = ModelPage(read=read, report_many=report_many, values_each=values_each)

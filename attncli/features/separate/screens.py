@@ -1,0 +1,210 @@
+"""The first screens of `separate`: what holds on groups left out, then the heads; what a detector says."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from attncli.features.separate.results import (
+    AppliedDetector,
+    AppliedScore,
+    DetectorAuroc,
+    SeparatedTexts,
+    SeparatingFeature,
+    TextScore,
+)
+from attncli.plain_text import counted, plain_text
+from attncli.records.columns import Records
+from attncli.report import Report
+from attncli.views import Display
+from attncli.views.first_screen import FirstScreen, Notes, Ranked, Sentences, SpecialCells
+from attncli.views.report_sections import model_name
+from attncli.views.sections import Column
+from attncli.views.texts import NO_NUMBER, fixed, shortened, shortened_heading
+
+DECIMALS = 2
+MOST_HEADS, MOST_NOTE_LINES = 4, 4
+LABEL_WIDTH, MEAN_WIDTH, CELL_WIDTH, INTERVAL_WIDTH = 17, 40, 9, 17
+SHORTEST = 24
+"""Lines of a terminal that has little room."""
+
+
+def _title(report: Report, display: Display) -> Iterator[str]:
+    result, file = report.result_of(SeparatedTexts), str(report.spec.get("texts"))
+    name = "standard input" if file == "-" else Path(file).name
+    positive = "positive" if not result.fitted else result.fitted[0].positive
+    texts = f"{counted(result.num_texts, 'text')} of {name}: {result.num_positive:,} {positive}"
+    by = report.spec.get("hold_out")
+    groups = f"{result.num_groups} groups by {by}" if by else f"{result.num_groups} parts"
+    names = plain_text(name), plain_text(model_name(report))
+    yield shortened_heading(plain_text(f"{model_name(report)}, {texts}; {groups}"), display.width, *names)
+
+
+def _verdict(report: Report, display: Display) -> Iterator[str]:
+    """Whether the heads add to what needs no attention, on groups left out."""
+    if report.about:
+        yield plain_text(f"separate: {report.about[0].lower()}{report.about[1:]}")
+
+
+def _interval(lower: float | None, upper: float | None) -> str:
+    return NO_NUMBER if lower is None else f"{fixed(lower, DECIMALS)}-{fixed(upper, DECIMALS)}"
+
+
+def _names(report: Report, rows: Records[DetectorAuroc], display: Display) -> list[Column]:
+    return [Column(("", "detector"), [plain_text(row.detector) for row in rows], left=True)]
+
+
+def _means(report: Report, rows: Records[DetectorAuroc], display: Display) -> list[Column]:
+    differences = [NO_NUMBER if row.difference is None else f"{row.difference:+.2f}" for row in rows]
+    return [
+        Column(("held", "out"), [fixed(row.auroc, DECIMALS) for row in rows]),
+        Column(("", "95 %"), [_interval(row.lower, row.upper) for row in rows], left=True),
+        Column(("in", "training"), [fixed(row.choosing, DECIMALS) for row in rows]),
+        Column(("over", "baseline"), differences),
+    ]
+
+
+def _by_group(report: Report, rows: Records[DetectorAuroc], display: Display) -> list[Column]:
+    """Each group, with its interval where there is room; the lowest alone where there is none for all."""
+    result = report.result_of(SeparatedTexts)
+    names = [row.group for row in result.by_group if rows and row.detector == rows[0].detector]
+    cells = {(row.detector, row.group): row for row in result.by_group}
+    room = (display.width or 80) - LABEL_WIDTH - MEAN_WIDTH
+    widths = [max(len(part) for part in plain_text(name).split()) for name in names]
+    if room < sum(max(width, 4) + 2 for width in widths):
+        return [Column(("worst", "group"), [fixed(row.lowest, DECIMALS) for row in rows])]
+    has_intervals = room >= sum(max(width, INTERVAL_WIDTH) + 2 for width in widths)
+    columns = []
+    for name in names:
+        if any((row.detector, name) not in cells for row in rows):  # edited
+            continue
+        of_group = [cells[row.detector, name] for row in rows]
+        numbers = [fixed(each.auroc, DECIMALS) for each in of_group]
+        if has_intervals:
+            numbers = [
+                f"{number} {_interval(each.lower, each.upper)}"
+                for number, each in zip(numbers, of_group, strict=True)
+            ]
+        first, _, rest = plain_text(name).partition(" ")
+        columns.append(Column((first, rest) if rest else ("", first), numbers, left=has_intervals))
+    return columns
+
+
+def _heads_title(report: Report, rows: Records[SeparatingFeature], total: int) -> str:
+    count = report.result_of(SeparatedTexts).num_features
+    return f"{len(rows)} of {count:,} statistics of heads, AUROC farthest from 0.5 first, over all texts"
+
+
+def _statistics(report: Report, rows: Records[SeparatingFeature], display: Display) -> list[Column]:
+    return [
+        Column(("", "statistic"), [plain_text(row.statistic) for row in rows], left=True),
+        Column(("", "AUROC"), [fixed(row.auroc, DECIMALS) for row in rows]),
+        Column(("", "95 %"), [_interval(row.lower, row.upper) for row in rows], left=True),
+        Column(("", "p"), [fixed(row.p_value, 3) for row in rows]),
+        Column(("Hedges'", "g"), [fixed(row.effect_size, DECIMALS) for row in rows]),
+    ]
+
+
+def _wrong_title(report: Report, rows: Records[TextScore], total: int) -> str:
+    result = report.result_of(SeparatedTexts)
+    count = len(result.predictions) - sum(row.is_right for row in result.predictions)
+    return f"{counted(count, 'text')} misclassified by all heads, the farthest from the threshold first:"
+
+
+def _text_label(report: Report, rows: Records[TextScore], display: Display) -> list[Column]:
+    return [Column(("", "text"), [plain_text(row.id or str(row.text)) for row in rows])]
+
+
+def _texts(report: Report, rows: Records[TextScore], display: Display) -> list[Column]:
+    most = max(12, (display.width or 80) - 50)
+    return [
+        Column(("", "group"), [shortened(plain_text(row.group), 16) for row in rows], left=True),
+        Column(("", "is"), [shortened(plain_text(row.label), 18) for row in rows], left=True),
+        Column(("", "begins"), [shortened(plain_text(row.start), most) for row in rows], left=True),
+    ]
+
+
+def _usual(report: Report, display: Display) -> int:
+    return MOST_HEADS if display.height is None or display.height > SHORTEST else 3
+
+
+SEPARATE_SCREEN = FirstScreen(
+    SeparatedTexts,
+    (
+        Sentences(_verdict, "title"),
+        Sentences(_title),
+        Ranked(
+            "detectors",
+            (SpecialCells(_means), SpecialCells(_by_group)),
+            label=SpecialCells(_names),
+            title=lambda *_: "",
+            usual=9,
+            least=9,
+        ),
+        Ranked(
+            "strongest",
+            (SpecialCells(_statistics),),
+            title=_heads_title,
+            usual=_usual,
+            least=1,
+            rank=1,
+        ),
+        Ranked(
+            "wrong",
+            (SpecialCells(_texts),),
+            label=SpecialCells(_text_label),
+            title=_wrong_title,
+            usual=0,
+            least=0,
+            rank=2,
+            shows=lambda report: bool(report.result_of(SeparatedTexts).wrong),
+        ),
+        Notes(apart=True, usual=MOST_NOTE_LINES),
+    ),
+)
+"""Whether the heads add to what needs no attention; each detector by group; heads; misclassified texts."""
+
+
+def _applied_title(report: Report, display: Display) -> Iterator[str]:
+    result, file = report.result_of(AppliedDetector), str(report.spec.get("texts"))
+    name = "standard input" if file == "-" else Path(file).name
+    positive = f"{result.num_positive:,} of {counted(result.num_texts, 'text')} of {name} are positive"
+    names = plain_text(name), plain_text(model_name(report))
+    yield shortened_heading(plain_text(f"separate: {model_name(report)}, {positive}"), display.width, *names)
+
+
+def _measured(report: Report, display: Display) -> Iterator[str]:
+    """How well the detector does, where the texts have labels."""
+    if report.result_of(AppliedDetector).measured:
+        yield plain_text(report.about)
+
+
+def _predictions(report: Report, rows: Records[AppliedScore], display: Display) -> list[Column]:
+    most = max(12, (display.width or 80) - 45)
+    return [
+        Column(("", "predicted"), [shortened(plain_text(row.predicted), 24) for row in rows], left=True),
+        Column(("", "margin"), [fixed(row.margin, DECIMALS) for row in rows]),
+        Column(("", "begins"), [shortened(plain_text(row.start), most) for row in rows], left=True),
+    ]
+
+
+def _after_applying(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
+    """What is offered of texts: scores are no detector, and have no groups."""
+    return tuple(step for step in steps if step == "-o page.html")
+
+
+APPLIED_SCREEN = FirstScreen(
+    AppliedDetector,
+    (
+        Sentences(_applied_title, "title"),
+        Sentences(_measured),
+        Ranked(
+            "scores",
+            (SpecialCells(_predictions),),
+            label=SpecialCells(_text_label),
+            title=lambda *_: "",
+            usual=20,
+            least=3,
+        ),
+        Notes(apart=True, rank=0),
+    ),
+    next_steps=_after_applying,
+)

@@ -1,0 +1,162 @@
+"""`attn serve`: the page of a model that answers back, for whoever has its link, on this machine alone."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from shutil import get_terminal_size
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from attncli.commands.command import (
+    CONFIG,
+    DEBUG,
+    Command,
+    Parameter,
+    argument,
+    given_settings,
+    option,
+    setting_options,
+)
+from attncli.commands.experiment import errors_at, refuse_file_name
+from attncli.commands.output import first_words, progress_line
+from attncli.errors import DONE, INTERRUPTED, UserError
+from attncli.features.generate.question import SENTENCE
+from attncli.models.text_files import TokenIds
+from attncli.plain_text import plain_text
+from attncli.settings.fields import Given, checked_spec
+from attncli.settings.heads import HeadsSpec
+from attncli.settings.text import read_texts
+from attncli.views import Display
+
+if TYPE_CHECKING:
+    from attncli.features.serve.guard import Secrets
+    from attncli.features.serve.served_model import ServedModel
+
+EXAMPLES = (
+    "attn serve",
+    'attn serve --model ./my-model "The capital of France is"',
+    "attn serve --model ./my-model --port 8765",
+)
+OF_MODEL = ("model", "allow_download", "truncate", "dtype", "load", "device", "seed")
+"""Settings that hold for every question."""
+OF_FIRST_TEXT = ("sentence", "file")
+PORT = option(
+    "--port",
+    "The port of 127.0.0.1 to serve at (default: a free one).",
+    "INTEGER",
+    kind=int,
+    min=1,
+    everyday="the port of 127.0.0.1 (a free one)",
+)
+TEXT = argument("text", "The text that is in the box at first.", "TEXT", required=False)
+MODEL = "a folder, .gguf file or package's name (tiny-induction)"
+MOST_PORT = 65535
+
+
+def opened_model(spec: HeadsSpec, given: Mapping[str, Given]) -> "ServedModel":
+    """The model with what predicts tokens, where it has that. UserError for one that reads no text."""
+    from attncli.models.folder import quiet_transformers
+    from attncli.runs.runner import check_before_reading, model_of, page_of
+
+    check_before_reading(spec)
+    with progress_line() as progress:
+        words = first_words([spec.model_source()])
+        progress.begin(words)
+        if not sys.stderr.isatty():  # a log, where a server is silent for as long as it reads
+            print(f"{words}: the link follows", file=sys.stderr, flush=True)
+        page_of(spec)
+        quiet_transformers()  # its messages would stand between the lines of the server
+        pretrained = model_of(spec, progress, with_head=True)
+    pretrained.check_reads_text()
+    from attncli.features.serve.served_model import ServedModel
+
+    return ServedModel({key: given[key] for key in OF_MODEL if key in given}, pretrained)
+
+
+def check_packages_of_serve() -> None:
+    """UserError where what serves is not installed."""
+    if any(find_spec(package) is None for package in ("starlette", "uvicorn")):
+        raise UserError('serve: needs: pip install "attncli[serve]"')
+
+
+def serve(text: str | None, config: str | None, port: int | None, sentence: str | None, **flags: Any) -> int:
+    """Serve the page until Ctrl-C."""
+    check_packages_of_serve()
+    if text is not None:
+        if sentence is not None:
+            raise UserError(f"--sentence: cannot be combined with the argument ({text}): give one")
+        refuse_file_name(text)
+    if port is not None and port > MOST_PORT:
+        raise UserError(f"--port: must be at most {MOST_PORT} (got {port})")
+    given = given_settings("heads", config, {**flags, "sentence": sentence or text})
+    for key in given.keys() - {*OF_MODEL, *OF_FIRST_TEXT}:
+        raise UserError(given[key].line(key, "is not for attn serve, whose page is asked"))
+    spec = checked_spec(HeadsSpec, given)
+    from attncli.features.serve.guard import Secrets
+    from attncli.features.serve.questions import OneModel
+    from attncli.features.serve.server import MOST_AT_ONCE, ServedPage, app, bound_socket, server_of
+    from attncli.views.page import served_page
+
+    with bound_socket(port or 0) as listening, errors_at(spec, given, config):
+        first_text = read_texts(spec).text or ""
+        if isinstance(first_text, TokenIds):
+            raise UserError("file: must hold a text, for the box of the page (got token ids)")
+        served = opened_model(spec, given)
+        about = served.about()
+        is_shipped = spec.model is None and not first_text
+        page = served_page({**about, "text": SENTENCE if is_shipped else first_text}, Display())
+        secrets, model = Secrets(), OneModel(served.answer)
+        server = server_of(app(ServedPage(*page), model, secrets))
+        listening.listen(MOST_AT_ONCE)  # whoever opens the link at once waits for the server
+        port = listening.getsockname()[1]
+        say_where(served.pretrained.name, secrets, port, is_shipped=spec.model is None)
+        try:
+            server.run(sockets=[listening])
+        except (KeyboardInterrupt, SystemExit) as ended:
+            listening.close()
+            if model.end():  # Python would wait for what it computes
+                leave(ended)
+            raise
+    return DONE
+
+
+def say_where(name: str, secrets: "Secrets", port: int, *, is_shipped: bool) -> None:
+    """The link on standard output; what it opens, and how to reach it from elsewhere, beside it."""
+    print(secrets.link(port), flush=True)
+    shipped = ", which ships with attn (--model takes another)" if is_shipped else ""
+    about = (
+        f"It opens {plain_text(name)}{shipped}. The link is a key: whoever opens it here may ask the model. "
+        "Paste it into the address bar. Ctrl-C ends the server."
+    )
+    elsewhere = "To open it on another machine, type this there, and open the same link:"
+    lines = [
+        *lines_of(about),
+        *lines_of(elsewhere),
+        f"  ssh -L {port}:127.0.0.1:{port} HOST",
+        f"With --port {port} the next server has the same port.",
+    ]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def lines_of(text: str) -> list[str]:
+    """The text in lines as wide as the terminal, at most 80 characters."""
+    width = min(80, get_terminal_size().columns)
+    return wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def leave(ended: BaseException) -> NoReturn:
+    """End the process at once, with the exit code of the signal."""
+    code = ended.code if isinstance(ended, SystemExit) and isinstance(ended.code, int) else INTERRUPTED
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
+def command(name: str, summary: str) -> Command:
+    """The command, with those flags of the survey that say which model, and what it reads at first."""
+    settings = [each for each in setting_options(HeadsSpec) if each.name in (*OF_MODEL, *OF_FIRST_TEXT)]
+    settings = [replace(each, everyday=MODEL) if each.name == "model" else each for each in settings]
+    parameters: list[Parameter] = [TEXT, *settings, PORT, CONFIG, DEBUG]
+    return Command(name, summary, serve, parameters, EXAMPLES)

@@ -1,0 +1,222 @@
+"""The server: a page, the answers to what it asks, on 127.0.0.1 alone. No request reads a file."""
+
+import asyncio
+import errno
+import logging
+import signal
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from uvicorn import Config, Server
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import HANDLED_SIGNALS
+
+from attncli.errors import UserError
+from attncli.features.serve.guard import Guard, Method, Secrets
+from attncli.features.serve.questions import TAB, NoQuestion, OneModel, Question
+from attncli.plain_text import parsed_json
+from attncli.systems import files_limit
+
+HOST = "127.0.0.1"
+PAGE, ASK, STOP, ALIVE = "", "ask", "stop", "alive"
+ADDRESSES: dict[str, Method] = {PAGE: "GET", ASK: "POST", STOP: "POST", ALIVE: "GET"}
+"""All that can be asked for, in the folder of the server, beside its link."""
+MOST_HEADER_BYTES = 2**14
+SECONDS_FOR_REQUEST = 10.0
+"""From the opening of a connection, or the answer before, to the end of the headers."""
+MOST_CONNECTIONS = 256
+MOST_AT_ONCE = 64
+"""Connections that are taken before the first of them is looked at."""
+KEPT_FILES = 64
+"""For all else that the process opens."""
+
+
+@dataclass(frozen=True)
+class ServedPage:
+    """The page, and what it may load and run, for the header that says so."""
+
+    html: str
+    policy: str
+
+
+def app(page: ServedPage, model: OneModel, keys: Secrets) -> Guard:
+    """The application: whoever opens the link gets the cookie, and the page then asks."""
+
+    async def enter(request: Request) -> Response:
+        return RedirectResponse(keys.folder, status_code=303, headers={"set-cookie": keys.cookie_header()})
+
+    async def show(request: Request) -> Response:
+        policy = f"{page.policy}; frame-ancestors 'none'"
+        return Response(page.html, media_type="text/html", headers={"content-security-policy": policy})
+
+    async def ask(request: Request) -> Response:
+        try:
+            question = Question.read(await request.body())
+        except NoQuestion:
+            return Response(status_code=400)
+        return StreamingResponse(answer_lines(model, question), media_type="application/x-ndjson")
+
+    async def stop(request: Request) -> Response:
+        try:
+            tab = parsed_json(await request.body())
+        except ValueError:
+            return Response(status_code=400)
+        if not isinstance(tab, str) or TAB.fullmatch(tab) is None:
+            return Response(status_code=400)
+        model.stop(tab)
+        return Response(status_code=204)
+
+    async def alive(request: Request) -> Response:
+        return Response(status_code=204)
+
+    handlers = {PAGE: show, ASK: ask, STOP: stop, ALIVE: alive}
+    routes = [
+        Route(keys.folder + name, handlers[name], methods=[method]) for name, method in ADDRESSES.items()
+    ]
+    asgi = Starlette(routes=[Route("/", enter, methods=["GET"]), *routes])
+    asgi.router.redirect_slashes = False
+    return Guard(asgi, keys, ADDRESSES)
+
+
+async def answer_lines(model: OneModel, question: Question) -> AsyncIterator[bytes]:
+    """The lines of an answer as they come; who leaves takes the question along."""
+    loop = asyncio.get_running_loop()
+    lines: asyncio.Queue[str | None] = asyncio.Queue()
+
+    def put(line: str | None) -> None:
+        with suppress(RuntimeError):  # the server has ended, and its loop is closed; the model has not
+            loop.call_soon_threadsafe(lines.put_nowait, line)
+
+    waiting = model.ask(question, put)
+    try:
+        while (line := await lines.get()) is not None:
+            yield line.encode() + b"\n"
+    finally:
+        model.withdraw(waiting)
+
+
+def most_connections() -> int:
+    """How many there are at a time: fewer where the process may open fewer files."""
+    files = files_limit()
+    return (
+        MOST_CONNECTIONS
+        if files is None
+        else max(1, min(MOST_CONNECTIONS, files - MOST_AT_ONCE - KEPT_FILES))
+    )
+
+
+class TimedConnection(H11Protocol):
+    """A connection that is closed where no request comes for some seconds, or comes too slowly.
+
+    Where there are too many, one that waits for an answer to nothing makes room, without a word: first one
+    that never asked, then the oldest; where all are being answered, a new one is closed.
+    """
+
+    number = 0
+    """Of connections, in the order in which they were made."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        TimedConnection.number += 1
+        self.number = TimedConnection.number
+        if len(self.connections) >= most_connections() and not self._makes_room():
+            self.transport = transport
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self._close_later(None)
+
+    def _makes_room(self) -> bool:
+        """Whether one that is not being answered was closed."""
+        idle = [
+            each
+            for each in self.connections
+            if isinstance(each, TimedConnection) and (each.cycle is None or each.cycle.response_complete)
+        ]
+        if not idle:
+            return False
+        oldest = min(idle, key=lambda each: (each.cycle is not None, each.number))
+        oldest.transport.abort()
+        self.connections.discard(oldest)
+        return True
+
+    def on_response_complete(self) -> None:
+        cycle = self.cycle
+        super().on_response_complete()
+        self._close_later(cycle)
+
+    def _close_later(self, before: RequestResponseCycle | None) -> None:
+        self.loop.call_later(SECONDS_FOR_REQUEST, self._close_unless_asked, before)
+
+    def _close_unless_asked(self, before: RequestResponseCycle | None) -> None:
+        if self.cycle is before:
+            self.transport.abort()
+
+
+class EndedServer(Server):
+    """uvicorn's, which a signal ends; one that is ignored, as in a shell's background, stays so."""
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(tell_unless_full)
+        await super().serve(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        is_main = threading.current_thread() is threading.main_thread()
+        ignored = [number for number in HANDLED_SIGNALS if signal.getsignal(number) is signal.SIG_IGN]
+        with super().capture_signals():
+            for number in ignored if is_main else ():
+                signal.signal(number, signal.SIG_IGN)
+            yield
+
+
+def tell_unless_full(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What goes wrong in the loop, but where files ran out: it tries again by itself, a second later."""
+    error = context.get("exception")
+    if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+        loop.default_exception_handler(context)
+
+
+def bound_socket(port: int) -> socket.socket:
+    """A socket of this machine alone, at that port; 0 is a free one. UserError where it cannot be had."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if not hasattr(socket, "SO_EXCLUSIVEADDRUSE"):  # elsewhere two could have one port
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((HOST, port))
+    except OSError as error:
+        listening.close()
+        is_taken = error.errno == errno.EADDRINUSE
+        why = "is in use" if is_taken else f"cannot be used ({error.strerror})"
+        raise UserError(f"--port: {port} {why}: give another, or leave it out for a free one") from None
+    return listening
+
+
+def server_of(guarded: Guard) -> EndedServer:
+    """What serves it until a signal ends it, without waiting for answers that are not there yet."""
+    for name in ("uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # a token would stand in its lines
+    config = Config(
+        guarded,
+        http=TimedConnection,
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        backlog=MOST_AT_ONCE,
+        timeout_graceful_shutdown=0,
+        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+    )
+    return EndedServer(config)

@@ -1,0 +1,210 @@
+"""What an encoder says of a text, to be explained by several ways to read, beside what its sources change.
+
+Sources of sentence encoders and classifiers are taken out of the text; around a masked word their tokens are
+replaced by the mask, which such a model knows from its training.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import groupby
+from typing import TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers.utils.generic import ModelOutput
+
+from attncli.core.names import NamedHead, head_range, named_head
+from attncli.errors import UserError
+from attncli.features.source.explanations import ReadAnswer, check_sources, named_sources
+from attncli.features.source.relevance import rows_read
+from attncli.features.source.sources import SourceWeights, lasso_effects, source_notes, standardised_effects
+from attncli.features.source.token_flow import ExplainedRun
+from attncli.models.capture import capture
+from attncli.models.encoders import (
+    EncoderOutput,
+    inputs_of,
+    output_to_explain,
+    run_encoder,
+    token_types,
+)
+from attncli.models.layers import CapturedLayer
+from attncli.models.picture_sources import PictureCells
+from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.source_texts import SourcedReading, encoded_sources
+
+InChunk = TypeVar("InChunk")
+MOST_TOKENS = 2**12
+"""In texts that run together."""
+TIED_COSINES = 1e-5
+"""Cosines nearer than this are tied: two runs in float32 differ by some 1e-7."""
+
+
+class EncoderRun(ExplainedRun):
+    """An encoder reads a text: a class, a masked word or a similarity is explained."""
+
+    what = "what an encoder says"
+
+    def __init__(
+        self, pretrained: Pretrained, reading: SourcedReading | PictureCells, output: EncoderOutput
+    ) -> None:
+        super().__init__(pretrained, output.model, reading.text.ids, len(reading.text.ids))
+        self.output, self._text = output, reading.text
+        types = token_types(pretrained, reading.sourced) if isinstance(reading, SourcedReading) else None
+        self._types = None if types is None else torch.tensor([types])
+
+    def reading(self) -> Reading:
+        """That of all tokens, with the text of a pair that each is of."""
+        if self._types is None:
+            return Reading(ModelText(self._text.tokens, self.ids))
+        inputs = inputs_of(self.pretrained, self.ids.unsqueeze(0), self._types)
+        return Reading(ModelText(self._text.tokens, self.ids), inputs=inputs)
+
+    @cached_property
+    def _rows(self) -> tuple[Int[Tensor, " row"], Float[Tensor, " row"]]:
+        if self.output.kind == "word":
+            return torch.tensor([self.output.place]), torch.ones(1, dtype=torch.float64)
+        return rows_read(self)
+
+    @property
+    def places(self) -> Int[Tensor, " row"]:
+        """That of the mask, or those that what is explained depends on, by its gradient."""
+        return self._rows[0]
+
+    @property
+    def shares(self) -> Float[Tensor, " row"]:
+        """By the length of that gradient; they sum to 1."""
+        return self._rows[1]
+
+    def explained(self, outputs: ModelOutput, *, keeps_lengths: bool = False) -> Float[Tensor, " new"]:
+        """The logit of the class or of the word, or the cosine."""
+        return self.output.logit(outputs, keeps_lengths=keeps_lengths)
+
+
+class ReadEncoder(ReadAnswer):
+    """What an encoder says of a text. UserError as for `ReadAnswer`, and for an answer that there is not."""
+
+    run: EncoderRun
+    skips_first = False
+
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        reading: SourcedReading,
+        answer: str | None = None,
+        *,
+        heads: Sequence[str] = (),
+        num_runs: int = 64,
+        seed: int = 0,
+    ) -> None:
+        check_sources(len(reading.places))
+        self.sources, self.texts_alike = named_sources(reading), (*source_notes(reading.sourced),)
+        self._reading, self._types = reading, token_types(pretrained, reading.sourced) is not None
+        output = output_to_explain(pretrained, reading, answer)
+        self.begin(output, EncoderRun(pretrained, reading, output), heads, num_runs, seed)
+
+    def begin(
+        self, output: EncoderOutput, run: EncoderRun, heads: Sequence[str], num_runs: int, seed: int
+    ) -> None:
+        """Note what is explained, and measure it with all sources."""
+        self.output, self.run = output, run
+        self.num_runs, self.seed = num_runs, seed
+        self._losses = {}
+        self.weights = _weights(run, [named_head(name) for name in heads])
+        is_score = self.output.kind == "class" and not self.output.is_probability
+        self.kind = "score" if is_score else self.output.kind
+        self.name = "itself" if self.output.is_of_itself else self.output.name or None
+        self._value = self.measured([[True] * self.num_sources])[0]
+        self.tied = 1e-4 if self.output.is_probability else TIED_COSINES
+
+    @property
+    def value(self) -> float:
+        """The log-probability of the class or the word, the score, or the cosine, of the whole text."""
+        return self._value
+
+    @property
+    def num_explained(self) -> int:
+        """One logit, or cosine."""
+        return 1
+
+    @property
+    def said(self) -> str:
+        """The class or the word; nothing for a similarity."""
+        return self.output.name
+
+    @property
+    def said_ids(self) -> list[int]:
+        """The class or the token; nothing for a similarity."""
+        return [] if self.kind == "similarity" else [self.output.index]
+
+    def sampled_effects(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " source"]:
+        """ContextCite's fit; of a cosine or a score in units of its spread, since it has no logit."""
+        numbers = self.value - self.losses(masks)
+        if self.output.is_probability:
+            return lasso_effects(masks, numbers, 1)
+        return standardised_effects(masks, numbers)
+
+    def notes(self) -> tuple[str, ...]:
+        """What was done to the answer, and how vectors of tokens become one."""
+        return self.output.notes
+
+    def losses_of(self, masks: Sequence[Sequence[bool]]) -> list[float]:
+        """By how much what is explained falls with the sources of each mask alone."""
+        return [self.value - number for number in self.measured(masks)]
+
+    def measured(self, masks: Sequence[Sequence[bool]]) -> list[float]:
+        """What is explained with the sources of each mask alone."""
+        texts = [self._without(mask) for mask in masks]
+        order = sorted(range(len(texts)), key=lambda place: len(texts[place][0]))
+        numbers = [0.0] * len(texts)
+        for count, alike in groupby(order, key=lambda place: len(texts[place][0])):
+            if not count:
+                raise UserError("sources: no token of the text is left without them: give a question")
+            for some in in_chunks([*alike], max(1, MOST_TOKENS // count)):
+                ids = torch.tensor([texts[place][0] for place in some])
+                types = torch.tensor([texts[place][1] for place in some]) if self._types else None
+                outputs = run_encoder(self.output.model, inputs_of(self.run.pretrained, ids, types))
+                for place, number in zip(some, self.output.measured(outputs).tolist(), strict=True):
+                    numbers[place] = number
+        return numbers
+
+    def _without(self, mask: Sequence[bool]) -> tuple[list[int], list[int]]:
+        """The tokens of the text with some of its sources, and which text of a pair each is of."""
+        pretrained = self.run.pretrained
+        if self.output.kind == "word":
+            ids = self.run.ids.tolist()
+            for places, is_kept in zip(self._reading.places, mask, strict=True):
+                for place in places if not is_kept else ():
+                    ids[place] = pretrained.tokenizer.mask_token_id
+            return ids, []
+        sourced = self._reading.sourced.with_only(mask)
+        ids, _ = encoded_sources(pretrained, sourced)
+        return ids, token_types(pretrained, sourced) or []
+
+
+def in_chunks(items: Sequence[InChunk], size: int) -> Iterator[Sequence[InChunk]]:
+    """So many at a time."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _weights(run: EncoderRun, named: Sequence[NamedHead]) -> SourceWeights:
+    """The weight of the places that are read on each token, by head; UserError for a head not there."""
+    names: list[tuple[str, int, int]] = []
+    of_heads: list[Tensor] = []
+
+    def take(layer: CapturedLayer) -> None:
+        rows = layer.weights()[0][:, run.places].double().cpu()
+        of_heads.append(torch.einsum("r,hrk->hk", run.shares, rows))
+        names.extend((layer.stack_name, layer.layer, head) for head in range(len(rows)))
+
+    capture(run.pretrained.model, run.inputs(), take)
+    num_heads = {layer: 1 + max(head for _, at, head in names if at == layer) for _, layer, _ in names}
+    for head in named:
+        if head.head >= num_heads.get(head.layer, 0):
+            raise UserError(f"head: {head_range(num_heads)} (got {head.layer}:{head.head})")
+    weights = torch.cat(of_heads)
+    wanted = {(head.layer, head.head) for head in named}
+    chosen = [row for row, (_, layer, head) in zip(weights, names, strict=True) if (layer, head) in wanted]
+    mean = weights.mean(dim=0, keepdim=True)
+    return SourceWeights(names, weights, mean, torch.stack(chosen).mean(dim=0)[None] if chosen else None)

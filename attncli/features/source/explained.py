@@ -1,0 +1,266 @@
+"""`attn source --compare`: ways to read an answer's sources, side by side and against removal."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from attncli.errors import UserError
+from attncli.features.source.explanation_results import ComparedWays, Explanations, LearnedWeights
+from attncli.plain_text import counted
+from attncli.records.columns import few_notes
+from attncli.records.values import NamedTensor
+from attncli.report import PictureMaps, PictureRow, Report
+from attncli.report_parts import build_report
+from attncli.settings.text import Texts, text_or_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+    from attncli.features.source.question import SourceSpec
+    from attncli.models.picture_sources import PictureCells
+    from attncli.models.pretrained import Pretrained
+    from attncli.models.source_texts import SourcedReading
+    from attncli.toys.attention import Progress
+
+LOST: Mapping[str, str] = {
+    "answer": "nats that the answer's log-probability loses without the source",
+    "class": "nats that the class's log-probability loses where the source is taken out",
+    "score": "by how much the score falls where the source is taken out",
+    "word": "nats that the word's log-probability loses where masks replace the source",
+    "similarity": "by how much the cosine falls where the source is taken out",
+}
+EXPLAINED: Mapping[str, str] = {
+    "answer": "",
+    "class": "Explained: the logit of the class. ",
+    "score": "Explained: the score. ",
+    "word": "Explained: the logit of the word. ",
+    "similarity": "Explained: the cosine of the text's vector and the question's. ",
+    "itself": "Explained: the cosine of the text's vector and that of the whole text. ",
+}
+OF_PICTURES: Mapping[str, str] = {
+    "class": "nats that the class's log-probability loses where the cell has the picture's mean colour",
+    "score": "by how much the score falls where the cell has the picture's mean colour",
+    "similarity": "by how much the cosine falls where the cell has the picture's mean colour",
+}
+OWN_VECTOR = "Explained: the cosine of the picture's vector and that of the whole picture. "
+ONE_ORDER = "The ways are in the order of their rank correlation with what is lost."
+
+
+def _how_to_read_one(result: Explanations, *, is_picture: bool = False) -> str:
+    is_alone = result.explained is not None and result.explained[0].output == "itself"
+    explained = EXPLAINED["itself" if is_alone and result.kind == "similarity" else result.kind]
+    if is_picture and result.kind == "similarity":
+        explained = OWN_VECTOR
+    lost = (OF_PICTURES if is_picture else LOST)[result.kind]
+    how = f"{explained}lost: {lost}; equal ones have the same rank."
+    return how if result.is_of_one_source else f"{how} {ONE_ORDER}"
+
+
+GAPS: Mapping[str, str] = {
+    "answer": "nats per token of the answer that are lost",
+    "class": "nats that the class's log-probability loses",
+    "score": "by how much the score falls",
+    "word": "nats that the word's log-probability loses",
+    "similarity": "by how much the cosine falls",
+}
+
+
+def _how_to_read_many(result: ComparedWays, *, is_picture: bool = False) -> str:
+    or_itself = "Explained: the cosine of the text's vector and the question's (without one: its own). "
+    explained = or_itself if result.kind == "similarity" else EXPLAINED[result.kind]
+    if is_picture and result.kind == "similarity":
+        explained = OWN_VECTOR
+    sources = "cells, which get the picture's mean colour," if is_picture else "sources"
+    return (
+        f"{explained}gap: {GAPS[result.kind]} as a way's first {sources} are removed "
+        "first (MoRF), minus as its last are (LeRF). rank corr.: Spearman's, with what is lost without each "
+        f"{'cell' if is_picture else 'source'}; first agrees: both put the same first. runs: a backward pass "
+        "counts as two."
+    )
+
+
+class KnownHeads(NamedTuple):
+    """What is known of a model from before: its retrieving heads, and the learned weight of each head."""
+
+    heads: list[str]
+    weights: dict[str, float] | None
+
+
+def report_explanations(
+    spec: "SourceSpec",
+    reading: "SourcedReading | PictureCells",
+    pretrained: "Pretrained",
+    kept: KnownHeads,
+    progress: "Progress | None",
+) -> Report:
+    """What each way says of the sources of one answer."""
+    from attncli.features.source.explaining import explanations
+    from attncli.models.picture_sources import PictureCells
+
+    if progress is not None:
+        progress.begin("reading the answer in each way, and without each source")
+    result = explanations(
+        pretrained,
+        None,
+        reading,
+        answer=None if spec.answer is None else text_or_file(spec.answer, "answer"),
+        max_new_tokens=spec.max_new_tokens,
+        heads=kept.heads,
+        head_weights=kept.weights,
+        num_runs=spec.runs,
+        seed=spec.seed,
+    )
+    if isinstance(reading, PictureCells):
+        return _report_picture(spec, reading, pretrained, result)
+    ways = tuple(row.way for row in result.ways)
+    assert result.tokens is not None
+    num_tokens = counted(len(reading.prompt.ids), "token")
+    has_answer = result.kind == "answer"
+    of_tokens = f"{num_tokens} in the prompt, {len(result.ids)} in the answer" if has_answer else num_tokens
+    return build_report(
+        spec,
+        Texts(reading.prompt.tokens, ways, token_spelling=pretrained.token_spelling),
+        {"way_relevance": NamedTensor(("way", "token"), result.tokens)},
+        result,
+        [*result.notes],
+        about=f"{pretrained.name}: {counted(len(result.sources), 'source')} by {counted(len(ways), 'way')}, "
+        f"{of_tokens}.",
+        how_to_read=_how_to_read_one(result),
+        written=result.answer if has_answer else None,
+    )
+
+
+def _report_picture(
+    spec: "SourceSpec", reading: "PictureCells", pretrained: "Pretrained", result: Explanations
+) -> Report:
+    """What each way says of the cells of a picture, with its maps over the picture."""
+    from attncli.features.heads.question import pictures_of
+
+    assert result.tokens is not None and reading.seen is not None
+    (picture,) = pictures_of(reading)
+    ways = tuple(row.way for row in result.ways)
+    rows, columns = reading.shape
+    most = reading.most_patches
+    cells = f"{rows} × {columns} cells of {'' if most == 1 else 'up to '}{most} patch{'es' * (most > 1)}"
+    names, maps = _maps(reading, result)
+    row = PictureRow(picture, reading.text.tokens, (), NamedTensor(("map", "key"), maps))
+    title = f"{picture.name} in each way: what is above 0, each by its largest"
+    return build_report(
+        spec,
+        Texts(reading.text.tokens, ways),
+        {"way_relevance": NamedTensor(("way", "token"), result.tokens)},
+        result,
+        [*result.notes, *reading.left_out_notes()],
+        about=f"{pretrained.name}: {cells} by {counted(len(ways), 'way')}.",
+        how_to_read=_how_to_read_one(result, is_picture=True),
+        picture_maps=PictureMaps(names, "ways to read", 1, (row,), title),
+    )
+
+
+def _maps(reading: "PictureCells", result: Explanations) -> "tuple[tuple[str, ...], np.ndarray]":
+    """What is lost, then the ways, the nearest to that first; of those of cells alone evenly over patches."""
+    import numpy as np
+
+    assert result.tokens is not None
+    order = sorted(range(len(result.ways)), key=lambda way: -(result.ways[way].spearman or 0.0))
+    names = ("lost", *(result.ways[way].way for way in order))
+    of_tokens = dict(zip((row.way for row in result.ways), result.tokens, strict=True))
+    maps = np.zeros((len(names), len(reading.text.tokens)))
+    for place, name in enumerate(names):
+        if name in of_tokens and not np.isnan(of_tokens[name]).any():
+            maps[place] = of_tokens[name].clip(min=0)
+            continue
+        for source, number in zip(result.sources, result.sources.numbers(name), strict=True):
+            tokens = [*reading.cells[source.source - 1].tokens]
+            maps[place, tokens] = max(float(number), 0.0) / len(tokens)
+    return names, maps
+
+
+def report_comparison(
+    spec: "SourceSpec",
+    pretrained: "Pretrained",
+    kept: KnownHeads,
+    progress: "Callable[[float], None] | None",
+) -> Report:
+    """Each way against removal, over the prompts of a file."""
+    from attncli.features.source.explaining import compare_explanations
+
+    if spec.prompts is None:
+        raise UserError("compare: needs a file of prompts (JSON Lines), or pictures")
+    result = compare_explanations(
+        pretrained,
+        spec.prompts,
+        split=spec.split_of_text,
+        chat=spec.chat,
+        max_new_tokens=spec.max_new_tokens,
+        heads=kept.heads,
+        head_weights=kept.weights,
+        num_runs=spec.runs,
+        seed=spec.seed,
+        progress=progress,
+    )
+    is_picture = spec.image is not None
+    return build_report(
+        spec,
+        Texts(),
+        {},
+        result,
+        [
+            *few_notes(result.num_prompts, "picture" if is_picture else "prompt"),
+            *_refused(result),
+            *result.notes,
+        ],
+        about=f"{pretrained.name}: {counted(result.num_prompts, 'picture' if is_picture else 'prompt')}, on "
+        f"average {result.mean_sources:.1f} {'cells' if is_picture else 'sources'} and "
+        f"{result.mean_tokens:.0f} tokens.",
+        how_to_read=_how_to_read_many(result, is_picture=is_picture),
+    )
+
+
+def report_learning(
+    spec: "SourceSpec",
+    pretrained: "Pretrained",
+    keep: "Callable[[LearnedWeights], Path | None]",
+    progress: "Callable[[float], None] | None",
+) -> Report:
+    """A weight for each head, learned from the prompts of a file, which are kept for the model."""
+    from attncli.features.source.explaining import learned_head_weights
+
+    assert spec.prompts is not None
+    result = learned_head_weights(
+        pretrained,
+        spec.prompts,
+        split=spec.split_of_text,
+        chat=spec.chat,
+        max_new_tokens=spec.max_new_tokens,
+        num_runs=spec.runs,
+        seed=spec.seed,
+        progress=progress,
+    )
+    place = keep(result)
+    where = f"Kept in {place}: --compare has AT2 from here on." if place else WITHOUT_PLACE
+    return build_report(
+        spec,
+        Texts(),
+        {},
+        result,
+        [where, *result.notes],
+        about=f"{pretrained.name}: weights of {counted(len(result.rows), 'head')}, learned from "
+        f"{counted(result.fit.prompts, 'prompt')}, {counted(spec.runs, 'set')} of sources each.",
+        how_to_read=OF_WEIGHTS,
+    )
+
+
+WITHOUT_PLACE = "They are not kept: this model is no folder with weights in files."
+OF_WEIGHTS = (
+    "The score of a source is the sum of weight x attention on it (AT2). Judge them on other prompts than "
+    "those they were learned from."
+)
+
+
+def _refused(result: ComparedWays) -> Iterator[str]:
+    """Which ways are not right for the model, and why."""
+    for row in result.refused or ():
+        yield f"{row.refused}: {row.reason}."

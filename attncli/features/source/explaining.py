@@ -1,0 +1,364 @@
+"""Which sources an answer came from by several ways to read a model, and how good each is against removal.
+
+The doors of `measure`, as in `library`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from math import isfinite
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from attncli.arguments import (
+    HeadsArgument,
+    NonBlankText,
+    Seed,
+    Size,
+    by,
+    checked,
+    file_name,
+    head_name_without_stack,
+    head_names,
+    listed,
+    shown,
+)
+from attncli.core.names import source_number
+from attncli.errors import UserError
+from attncli.features.source.explanation_results import ComparedWays, Explanations, LearnedWeights
+from attncli.models.encoders import is_encoder, read_for_encoder
+from attncli.models.loading import in_use
+from attncli.models.model_arguments import Model, SourcesOrPicture
+from attncli.models.picture_reading import read_picture
+from attncli.models.picture_sources import PictureCells, is_of_pictures, picture_cells, pictures_in
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.source_texts import (
+    SourcedReading,
+    SourcedText,
+    SourcePrompt,
+    SourcePromptFile,
+    Split,
+    read_sourced,
+    sourced_text,
+)
+from attncli.models.writing import Decoding
+from attncli.plain_text import whole_number
+
+if TYPE_CHECKING:
+    from attncli.features.source.explanations import ReadAnswer
+
+
+def _prompts(value: Any) -> Any:
+    if isinstance(value, str | PathLike):
+        return file_name(value)
+    prompts = listed(value)
+    for prompt in prompts:
+        if not isinstance(prompt, Mapping) or not {"sentence", "image"} & prompt.keys():
+            form = '{"sentence": "...", "context": "..."} or {"image": "..."}'
+            raise ValueError(f"must be mappings as {form} (got {shown(prompt)})")
+    return prompts
+
+
+def _ways(value: Any) -> Any:
+    names = [value] if isinstance(value, str) else listed(value)
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"must be names of ways (got {shown(name)})")
+    return names
+
+
+def _weights(value: Any) -> Any:
+    if value is None or isinstance(value, LearnedWeights):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be what learned_head_weights gives, or a mapping (got {shown(value)})")
+    for name, weight in value.items():
+        if not isinstance(weight, int | float) or isinstance(weight, bool) or not isfinite(weight):
+            raise ValueError(f"must have a number for each head (got {shown(weight)} for {shown(name)})")
+    return {head_name_without_stack(name): float(weight) for name, weight in value.items()}
+
+
+SourcePrompts = Annotated[str | PathLike[str] | Iterable[Mapping[str, object]], by(_prompts)]
+Ways = Annotated[str | Iterable[str], by(_ways)]
+GivenHeadWeights = Annotated[LearnedWeights | Mapping[str, float] | None, by(_weights)]
+
+
+class _Asked(NamedTuple):
+    """How answers are written, read and explained; `split` and `chat` are of texts."""
+
+    split: Split | None
+    chat: bool
+    max_new_tokens: int
+    heads: Sequence[str]
+    head_weights: Mapping[str, float] | None
+    num_runs: int
+    seed: int
+
+
+def _asked(
+    split: Split | None,
+    chat: bool,
+    max_new_tokens: int,
+    num_runs: int,
+    seed: int,
+    heads: HeadsArgument = (),
+    head_weights: LearnedWeights | Mapping[str, float] | None = None,
+) -> _Asked:
+    if num_runs < 2:
+        raise UserError(f"num_runs: must be at least 2: one set of sources says nothing (got {num_runs})")
+    weights = head_weights.by_name if isinstance(head_weights, LearnedWeights) else head_weights
+    return _Asked(split, chat, max_new_tokens, head_names(heads), weights, num_runs, seed)
+
+
+@checked
+def explanations(
+    model: Model,
+    question: str | None,
+    sources: SourcesOrPicture,
+    *,
+    ways: Ways = (),
+    split: Split | None = None,
+    chat: bool = False,
+    answer: NonBlankText | None = None,
+    max_new_tokens: Size = 24,
+    heads: HeadsArgument = (),
+    head_weights: GivenHeadWeights = None,
+    num_runs: Size = 32,
+    seed: Seed = 0,
+    on_text: Callable[[str], None] | None = None,
+) -> Explanations:
+    """Which sources an answer came from by each way to read, beside what the answer loses without each.
+
+    The first arguments are those of `answer_sources`; `ways` are names, by default all that are right for
+    the model (docs/explain.md); `head_weights` what `learned_head_weights` gives, or a mapping from heads as
+    18:6. Of an encoder the class, the masked word or the similarity to the question is
+    explained; `answer` is then a class or a word. Of what `read_picture` gives the sources are cells of its
+    patches, and the class, or the picture's own vector, is explained. UserError for a model with an encoder
+    and a decoder, an unknown way, and where none is right.
+    """
+    from attncli.features.source.explanations import explanations as explanations_of
+
+    asked = _asked(split, chat, max_new_tokens, num_runs, seed, heads, head_weights)
+    with in_use(model) as pretrained:
+        reading = sources
+        if isinstance(reading, Reading) and not isinstance(reading, SourcedReading | PictureCells):
+            reading = picture_cells(pretrained, reading)
+        if isinstance(reading, PictureCells):
+            if question is not None:
+                raise UserError("question: is not for a picture, of which nothing is asked: give None")
+        elif not isinstance(reading, SourcedReading):
+            reading = _reading(pretrained, question, reading, split, chat=chat)
+        return explanations_of(_read(pretrained, reading, answer, asked, on_text), [*ways])
+
+
+def _reading(
+    pretrained: Pretrained,
+    question: str | None,
+    sources: str | Sequence[str] | SourcedText,
+    split: Split | None,
+    *,
+    chat: bool,
+) -> SourcedReading:
+    is_continued = chat or not is_encoder(pretrained)
+    sourced = sourced_text(question, sources, split, is_continued=is_continued)
+    if not is_continued:
+        return read_for_encoder(pretrained, sourced, question)
+    return read_sourced(pretrained, sourced.in_template(pretrained) if chat else sourced, key="sources")
+
+
+def _read(
+    pretrained: Pretrained,
+    reading: SourcedReading | PictureCells,
+    answer: str | None,
+    asked: _Asked,
+    on_text: Callable[[str], None] | None = None,
+) -> "ReadAnswer":
+    """The answer of a decoder, or what an encoder says. UserError for an encoder with learned weights."""
+    from attncli.features.source.encoder_runs import ReadEncoder
+    from attncli.features.source.explanations import ReadAnswer
+    from attncli.features.source.picture_runs import ReadPicture
+    from attncli.features.source.sources import answer_to
+
+    if asked.head_weights is not None and is_encoder(pretrained):
+        name = pretrained.name
+        raise UserError(
+            f"head_weights: {name} writes no answers, which they are learned from: leave them out"
+        )
+    heads, num_runs, seed = asked.heads, asked.num_runs, asked.seed
+    if isinstance(reading, PictureCells):
+        return ReadPicture(pretrained, reading, answer, heads=heads, num_runs=num_runs, seed=seed)
+    if is_encoder(pretrained):
+        return ReadEncoder(pretrained, reading, answer, heads=heads, num_runs=num_runs, seed=seed)
+    decoding = Decoding(asked.max_new_tokens, seed=asked.seed)
+    given = answer_to(pretrained, reading, answer, decoding, on_text=on_text)
+    return ReadAnswer(
+        pretrained,
+        reading,
+        given,
+        heads=heads,
+        head_weights=asked.head_weights,
+        num_runs=num_runs,
+        seed=seed,
+    )
+
+
+@checked
+def compare_explanations(
+    model: Model,
+    prompts: SourcePrompts,
+    *,
+    ways: Ways = (),
+    split: Split = "sentence",
+    chat: bool = False,
+    max_new_tokens: Size = 24,
+    heads: HeadsArgument = (),
+    head_weights: GivenHeadWeights = None,
+    num_runs: Size = 32,
+    seed: Seed = 0,
+    progress: Callable[[float], None] | None = None,
+) -> ComparedWays:
+    """How well each way to read predicts what answers lose without their sources, over many prompts.
+
+    `prompts` is a file (JSON Lines, CSV), or mappings, with sentence and context, and maybe answer, id and
+    right, the name or the number of the source that is right; without a context the parts of the sentence are
+    the sources. Of pictures it is a folder of them, a list of their names (.txt), or mappings with image in
+    place of sentence and context. A prompt that cannot be read is left out, with a note; UserError where none
+    is left, and as for `explanations`.
+    """
+    from attncli.features.source.compared_ways import WaysTotals
+    from attncli.features.source.explanations import mean_notes
+
+    asked = _asked(split, chat, max_new_tokens, num_runs, seed, heads, head_weights)
+    with ExitStack() as opened:
+        lines = _listed(prompts, opened)
+        pretrained = opened.enter_context(in_use(model))
+        totals, notes = WaysTotals([*ways]), list[str]()
+        for prompt, read, right in _read_prompts(pretrained, lines, asked, notes, progress):
+            totals.add(prompt.name, read, right)
+        if not totals.counts:
+            raise UserError(*notes)
+        notes += [*totals.equal_notes(), *mean_notes(pretrained, totals.names)]
+        return totals.result(notes)
+
+
+@checked
+def learned_head_weights(
+    model: Model,
+    prompts: SourcePrompts,
+    *,
+    split: Split = "sentence",
+    chat: bool = False,
+    max_new_tokens: Size = 24,
+    num_runs: Size = 32,
+    seed: Seed = 0,
+    progress: Callable[[float], None] | None = None,
+) -> LearnedWeights:
+    """A weight for each head of a decoder, learned from what answers lose as sources are hidden: AT2.
+
+    `prompts` are those of `compare_explanations`, others than those that ways are then compared on. Of each
+    `num_runs` sets of its sources are read. `head_weights` of `explanations` takes what this gives. UserError
+    for an encoder, for pictures, and where no prompt can be read.
+    """
+    from attncli.features.source.learned_weights import ablations, learned_weights
+
+    asked = _asked(split, chat, max_new_tokens, num_runs, seed)
+    with ExitStack() as opened:
+        lines = _listed(prompts, opened)
+        if any(line.image is not None for line in lines):
+            raise UserError("prompts: must be texts, of which sources can be hidden (got a picture)")
+        pretrained = opened.enter_context(in_use(model))
+        if is_encoder(pretrained):
+            name = pretrained.name
+            raise UserError(f"model: {name} writes no answers, which weights are learned from: use a decoder")
+        notes, answers, names = list[str](), [], list[tuple[str, int, int]]()
+        for _, read, _ in _read_prompts(pretrained, lines, asked, notes, progress):
+            answers.append(ablations(read))
+            names = read.weights.heads
+        if not answers:
+            raise UserError(*notes)
+        return replace(learned_weights(names, answers, seed), num_runs=num_runs, notes=tuple(notes))
+
+
+def _read_prompts(
+    pretrained: Pretrained,
+    lines: Sequence[SourcePrompt],
+    asked: _Asked,
+    notes: list[str],
+    progress: Callable[[float], None] | None,
+) -> Iterator[tuple[SourcePrompt, "ReadAnswer", int | None]]:
+    """Each prompt with what is explained, and the source that is right; a note for one that cannot be read.
+
+    UserError where the only one cannot.
+    """
+    for done, prompt in enumerate(lines, start=1):
+        try:
+            reading = _prompt(pretrained, prompt, asked.split, asked.chat)
+            read = _read(pretrained, reading, prompt.answer, asked)
+            right = _right(prompt, read)
+        except UserError as error:
+            if len(lines) == 1:
+                raise
+            notes.append(f"prompt {prompt.name}: {error.lines[0]}")
+        else:
+            yield prompt, read, right
+        if progress is not None:
+            progress(done / len(lines))
+
+
+def _prompt(
+    pretrained: Pretrained, prompt: SourcePrompt, split: Split | None, chat: bool
+) -> SourcedReading | PictureCells:
+    """One of many, as the model reads it."""
+    if prompt.image is not None:
+        return picture_cells(pretrained, read_picture(pretrained, prompt.image))
+    return _reading(pretrained, prompt.question, prompt.sources, split, chat=chat)
+
+
+OF_PICTURE = ("image", "answer", "id", "right")
+
+
+def _listed(
+    prompts: str | PathLike[str] | Iterable[Mapping[str, object]], opened: ExitStack
+) -> list[SourcePrompt]:
+    if isinstance(prompts, str | PathLike):
+        file = fspath(prompts)
+        if is_of_pictures(file):
+            return [SourcePrompt(line.label, "", image=line.file) for line in pictures_in(file, opened)]
+        return opened.enter_context(SourcePromptFile(file)).prompts()
+    listed_prompts = []
+    for number, prompt in enumerate(prompts, start=1):
+        cells = {key: _cell(f"prompts: {number}", key, cell) for key, cell in prompt.items()}
+        columns = OF_PICTURE if "image" in cells else SourcePromptFile.columns
+        unknown = [key for key in cells if key not in columns]
+        if unknown:
+            raise UserError(f"prompts: {number}: must have {', '.join(columns)} (got {unknown[0]})")
+        main = cells.get(columns[0])
+        if main is None:
+            raise UserError(f"prompts: {number}: must have {columns[0]}")
+        others = {key: cells.get(key) for key in ("context", "answer", "right", "image")}
+        listed_prompts.append(SourcePrompt(cells.get("id") or str(number), main, **others))
+    if not listed_prompts:
+        raise UserError("prompts: must hold at least one prompt (got none)")
+    return listed_prompts
+
+
+def _cell(where: str, key: str, cell: object) -> str | None:
+    """A text, and for names also a whole number, as in files; UserError for anything else."""
+    is_number = isinstance(cell, int) and not isinstance(cell, bool) and key in ("id", "right")
+    if cell is None or isinstance(cell, str) or is_number:
+        return None if cell is None else str(cell)
+    must = "a text or a whole number" if key in ("id", "right") else "a text"
+    raise UserError(f"{where}: {key}: must be {must} (got {shown(cell)})")
+
+
+def _right(prompt: SourcePrompt, read: "ReadAnswer") -> int | None:
+    """The number of the source that is right, by its name or number; UserError for one that is not there."""
+    if prompt.right is None:
+        return None
+    names = [source.name for source in read.sources]
+    number = source_number(prompt.right) or whole_number(prompt.right)
+    if prompt.right in names:
+        number = names.index(prompt.right) + 1
+    if number is None or not 1 <= number <= len(names):
+        raise UserError(f"right: must be of {names[0]} to {names[-1]} (got {prompt.right})")
+    return number

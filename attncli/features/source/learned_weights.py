@@ -1,0 +1,107 @@
+"""A weight for each head, learned from what answers lose as sets of their sources are hidden: AT2.
+
+Cohen-Wang et al. 2025, 2504.13752: the score of a source is the sum over the heads of weight x the attention
+on it, and the weights are those whose scores, summed over the sources of a set, follow the logit of the
+answer's probability best, by Pearson's correlation. They are fitted as in the authors' package at2 0.0.1.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attncli.errors import UserError
+from attncli.features.source.explanation_results import LearnedFit, LearnedHead, LearnedWeights
+from attncli.features.source.explanations import ReadAnswer
+from attncli.features.source.source_removals import hiding
+from attncli.features.source.sources import answer_logits, sampled_masks
+
+STEPS, LEARNING_RATE, MOST_OF_A_STEP = 1000, 1e-3, 512
+"""Adam's, its rate falling with a cosine, on so many answers at most in a step, as in at2."""
+LARGEST_GRADIENT = 1.0
+NEAR_ZERO = 1e-8
+
+
+class Ablations(NamedTuple):
+    """What heads look at in an answer's sources, and how likely the answer is with sets of them."""
+
+    attention: Float[Tensor, "head source"]
+    masks: Bool[Tensor, "run source"]
+    logits: Float[Tensor, " run"]
+
+    def features(self) -> Float[Tensor, "run head"]:
+        """Of each set the attention on its sources, minus that on the others."""
+        return (self.masks.double() * 2 - 1) @ self.attention.double().mT
+
+
+@torch.no_grad()
+def ablations(answer: ReadAnswer) -> Ablations:
+    """Those of sets that hold each source with a probability of one half."""
+    masks = sampled_masks(answer.num_runs, answer.num_sources, answer.seed)
+    log_probabilities = hiding(answer.reading, answer.replay, masks)
+    return Ablations(answer.attention, masks, answer_logits(log_probabilities.sum(dim=1)))
+
+
+def correlations(
+    features: Float[Tensor, "answer run head"],
+    logits: Float[Tensor, "answer run"],
+    weights: Float[Tensor, " head"],
+) -> Float[Tensor, " answer"]:
+    """Pearson's, over the sets of each answer."""
+    scores = features @ weights
+    scores = scores - scores.mean(dim=1, keepdim=True)
+    centred = logits - logits.mean(dim=1, keepdim=True)
+    spreads = [numbers.square().mean(dim=1).sqrt() for numbers in (scores, centred)]
+    return (scores * centred).mean(dim=1) / (spreads[0] * spreads[1] + NEAR_ZERO)
+
+
+def fitted_weights(
+    features: Float[Tensor, "answer run head"], logits: Float[Tensor, "answer run"], seed: int = 0
+) -> Float[Tensor, " head"]:
+    """The weights with the largest mean correlation, whose absolute values sum to 1.
+
+    From equal ones; the gradient of a step is cut to length 1.
+    """
+    num_heads, generator = features.shape[2], torch.Generator().manual_seed(seed)
+    weights = torch.full((num_heads,), 1 / num_heads, dtype=features.dtype, requires_grad=True)
+    adam = torch.optim.Adam([weights], lr=LEARNING_RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, T_max=STEPS)
+    for _ in range(STEPS):
+        some = torch.randperm(len(features), generator=generator)[:MOST_OF_A_STEP]
+        with torch.enable_grad():
+            loss = -correlations(features[some], logits[some], weights).mean()
+            (weights.grad,) = torch.autograd.grad(loss, [weights])
+        torch.nn.utils.clip_grad_norm_([weights], LARGEST_GRADIENT)
+        adam.step()
+        schedule.step()
+    learned = weights.detach()
+    return learned / learned.abs().sum()
+
+
+@torch.no_grad()
+def learned_weights(
+    heads: Sequence[tuple[str, int, int]], answers: Sequence[Ablations], seed: int = 0
+) -> LearnedWeights:
+    """The weights of a model's heads, the largest first. UserError where no answer tells sets apart."""
+    telling = [
+        (features, of_answer.logits)
+        for of_answer in answers
+        if (features := of_answer.features()).std(dim=0).any() and of_answer.logits.std() > 0
+    ]
+    if not telling:
+        raise UserError("prompts: no answer is more likely with some of its sources than with others")
+    features, logits = (torch.stack(parts) for parts in zip(*telling, strict=True))
+    weights = fitted_weights(features, logits, seed)
+    equal = torch.ones_like(weights)
+    fits = [float(correlations(features, logits, of_heads).mean()) for of_heads in (weights, equal)]
+    rows = [
+        {"stack": stack, "layer": layer, "head": head, "weight": float(weight)}
+        for (stack, layer, head), weight in zip(heads, weights, strict=True)
+    ]
+    return LearnedWeights(
+        rows=LearnedHead.rows(rows).sorted(lambda row: -row.weight),
+        fit=LearnedFit.single(prompts=len(telling), correlation=fits[0], correlation_of_mean=fits[1]),
+        seed=seed,
+    )

@@ -1,0 +1,100 @@
+"""What a model says of a picture, to be explained by several ways to read, beside what its cells change.
+
+A cell is left out by giving its pixels the picture's mean colour.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from attncli.features.source.encoder_runs import MOST_TOKENS, EncoderRun, ReadEncoder, in_chunks
+from attncli.features.source.explanations import NamedSource, check_sources
+from attncli.features.source.token_flow import EmbeddedTokens
+from attncli.models.encoders import EncoderOutput, run_encoder
+from attncli.models.picture_sources import PictureCells, picture_output
+from attncli.models.pretrained import Pretrained, Reading, part_that_sees
+
+OF_CONVOLUTION = 4
+"""Axes of patches in rows and columns: picture, channel, row, column."""
+
+
+class PictureRun(EncoderRun):
+    """An encoder reads a picture: a class is explained, or how near the picture's vector is to its own."""
+
+    what = "what is said of a picture"
+
+    def __init__(self, pretrained: Pretrained, reading: PictureCells, output: EncoderOutput) -> None:
+        super().__init__(pretrained, reading, output)
+        self._reading = reading
+        self._patches = torch.tensor(sorted(token for cell in reading.cells for token in cell.tokens))
+
+    def reading(self) -> Reading:
+        """That of the picture."""
+        return self._reading
+
+    @property
+    def embeddings(self) -> nn.Module:
+        """Those of the part that has them by that name: some heads of classes do not say which (CLIP)."""
+        parts = (part for part in self.whole.modules() if isinstance(part, PreTrainedModel))
+        owner = next((part for part in parts if hasattr(part, "embeddings")), self.whole)
+        embeddings: nn.Module = owner.get_input_embeddings()
+        return embeddings
+
+    def embedded(self, output: object) -> EmbeddedTokens | None:
+        """The vectors of the patches, before those of [CLS] and of positions."""
+        if not isinstance(output, Tensor) or len(output) != 1:
+            return None
+        shape, count = output.shape, len(self._patches)
+        if output.ndim == OF_CONVOLUTION and shape[2] * shape[3] == count:
+            return EmbeddedTokens(output.flatten(2).mT, lambda vectors: vectors.mT.reshape(shape))
+        return EmbeddedTokens(output, lambda vectors: vectors) if shape[1] == count else None
+
+    def by_token(self, of_embedded: Float[Tensor, " vector"]) -> Float[Tensor, " token"]:
+        """Those of the patches; [CLS] and registers have 0."""
+        of_tokens = torch.zeros(len(self.ids), dtype=of_embedded.dtype)
+        of_tokens[self._patches] = of_embedded
+        return of_tokens
+
+
+class ReadPicture(ReadEncoder):
+    """What a model says of a picture. UserError as for `ReadAnswer`, and for a class that there is not."""
+
+    run: PictureRun
+
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        reading: PictureCells,
+        answer: str | None = None,
+        *,
+        heads: Sequence[str] = (),
+        num_runs: int = 64,
+        seed: int = 0,
+    ) -> None:
+        part = part_that_sees(pretrained)
+        check_sources(len(reading.cells), ": the picture has too few patches")
+        self.picture = reading
+        self.sources = tuple(NamedSource(cell.name, cell.text, cell.tokens) for cell in reading.cells)
+        output = picture_output(part, reading, answer)
+        self.begin(output, PictureRun(part, reading, output), heads, num_runs, seed)
+
+    def orders(self, number: int) -> dict[str, Float[Tensor, " source"]]:
+        """The cells nearest to the centre first, row by row, and at random."""
+        places = torch.tensor([cell.place for cell in self.picture.cells]).double()
+        middle = (torch.tensor(self.picture.shape) - 1) / 2
+        return {
+            "centre": -(places - middle).norm(dim=-1),
+            "first": -torch.arange(self.num_sources).double(),
+            "random": self.random_order(number),
+        }
+
+    def measured(self, masks: Sequence[Sequence[bool]]) -> list[float]:
+        """What is explained with the cells of each mask alone."""
+        numbers: list[float] = []
+        for some in in_chunks(masks, max(1, MOST_TOKENS // len(self.run.ids))):
+            outputs = run_encoder(self.output.model, self.picture.with_only(some))
+            numbers += self.output.measured(outputs).tolist()
+        return numbers

@@ -1,0 +1,157 @@
+"""Which heads look at the source of an answer, on synthetic contexts whose right sentence is known."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+
+from attncli.errors import UserError
+from attncli.features.source.results import ChosenHead, RetrievingHead, RetrievingHeads
+from attncli.features.source.sources import given_answer, source_weights
+from attncli.models.pretrained import Pretrained
+from attncli.models.replay import Replay
+from attncli.models.source_texts import Passage, SourcedReading, SourcedText, read_sourced
+
+NUM_CONTEXTS, NUM_SENTENCES = 24, 16
+MOST_CHOSEN = 8
+LEAST_FOUND = 0.75
+"""The share of the contexts in which a head has to look at the right sentence most, to be chosen."""
+FACTS = 0.4
+"""The share of the other sentences that say where somebody left something, as the right one does."""
+
+# fmt: off
+NAMES = (
+    "Anna", "Boris", "Clara", "David", "Elena", "Felix", "Greta", "Henry", "Irene", "Jonas", "Karen", "Lukas",
+    "Maria", "Nolan", "Olive", "Peter", "Rosa", "Simon", "Tessa", "Victor", "Wendy", "Yusuf", "Zoe", "Arthur",
+)
+VERBS = ("left", "put", "hid", "dropped", "forgot", "placed")
+THINGS = (
+    "key", "lamp", "letter", "coat", "hammer", "basket", "ticket", "camera", "pencil", "blanket", "wallet",
+    "bottle", "mirror", "bucket", "ribbon", "helmet", "spoon", "drum", "map", "coin", "candle", "kettle",
+    "scarf", "notebook",
+)
+PLACES = (
+    "in the drawer", "behind the door", "on the shelf", "under the bed", "in the cellar", "beside the stove",
+    "at the station", "on the roof", "in the garden", "near the window", "inside the box", "by the fountain",
+    "in the attic", "under the stairs", "on the bench", "behind the curtain", "at the bakery",
+    "in the kitchen", "on the balcony", "beside the gate", "in the barn", "near the lake", "under the table",
+    "at the library",
+)
+OTHERS = (
+    "The train", "A neighbour", "The baker", "My sister", "The old clock", "A grey cat", "The teacher",
+    "Our guide", "The market", "A farmer", "The music", "The road", "The children", "A sailor", "The soup",
+    "The river",
+)
+DID = (
+    "was late again", "sang quietly", "opened early in spring", "waited for the rain to stop",
+    "told a long story about the war", "ran along the wall", "looked smaller than before",
+    "never asked twice", "stood still for an hour", "smelled of bread and smoke", "had been painted green",
+    "took longer than anyone expected", "came back on Sunday", "said nothing about it",
+    "moved slowly toward the hills", "was full of people",
+)
+# fmt: on
+
+
+class SyntheticContext(NamedTuple):
+    """Sentences, the number of the right one from 0, and how it begins and ends."""
+
+    sentences: list[str]
+    right: int
+    question: str
+    answer: str
+
+    def sourced(self) -> SourcedText:
+        """The sentences as sources, the beginning of the right one below them."""
+        text, sources = "", list[Passage]()
+        for number, sentence in enumerate(self.sentences, start=1):
+            start = len(text) + bool(text)
+            text = f"{text} {sentence}".strip()
+            sources.append(Passage(f"sentence{number}", start, len(text)))
+        return SourcedText(f"{text}\n\n{self.question}", tuple(sources))
+
+
+def synthetic_contexts(num_contexts: int = NUM_CONTEXTS, seed: int = 0) -> Iterator[SyntheticContext]:
+    """`Anna left the key in the drawer.` among other sentences, some of which say as much of other things."""
+    generator = random.Random(seed)
+    for _ in range(num_contexts):
+        who, what, where = (generator.sample(words, NUM_SENTENCES) for words in (NAMES, THINGS, PLACES))
+        facts = [
+            (f"{name} {generator.choice(VERBS)} the {thing}", f" {place}.")
+            for name, thing, place in zip(who, what, where, strict=True)
+        ]
+        others = [f"{generator.choice(OTHERS)} {did}." for did in generator.sample(DID, NUM_SENTENCES)]
+        right = generator.randrange(NUM_SENTENCES)
+        sentences = [
+            "".join(fact) if place == right or generator.random() < FACTS else other
+            for place, (fact, other) in enumerate(zip(facts, others, strict=True))
+        ]
+        yield SyntheticContext(sentences, right, *facts[right])
+
+
+def search_takes_less(pretrained: Pretrained, reading: SourcedReading, answer: str | None) -> bool:
+    """Whether `retrieving_heads` reads fewer tokens than a prompt has, with an answer that is given."""
+    num_tokens = len(reading.prompt.ids)
+    if answer is not None:
+        num_tokens += len(pretrained.encoded(answer, add_special_tokens=False)["input_ids"])
+    if num_tokens < NUM_CONTEXTS * NUM_SENTENCES * LEAST_TOKENS:
+        return False
+    needed = 0
+    for context in synthetic_contexts():
+        text = f"{context.sourced().text}{context.answer}"
+        needed += len(pretrained.encoded(text, add_special_tokens=True)["input_ids"])
+        if needed >= num_tokens:
+            return False
+    return True
+
+
+LEAST_TOKENS = 4
+"""A synthetic sentence has more than these."""
+
+
+def retrieving_heads(
+    pretrained: Pretrained,
+    *,
+    num_contexts: int = NUM_CONTEXTS,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> RetrievingHeads:
+    """The heads with the largest found x weight on synthetic contexts, whose answers the model reads.
+
+    UserError for a model that cannot read these contexts, and where no head looks at the right sentence.
+    """
+    shares: torch.Tensor | None = None
+    weight: torch.Tensor | None = None
+    names: list[tuple[str, int, int]] = []
+    for done, context in enumerate(synthetic_contexts(num_contexts, seed), start=1):
+        reading = read_sourced(pretrained, context.sourced(), num_new=NUM_SENTENCES, key="model")
+        ids = torch.tensor(given_answer(pretrained, context.answer, reading).ids)
+        layers, _ = Replay(pretrained.whole, reading.prompt.ids, ids).layers()
+        weights = source_weights(layers, reading, len(ids))
+        names, of_heads = weights.heads, weights.of_heads
+        is_right = (of_heads.argmax(dim=1) == context.right).double()
+        shares = is_right if shares is None else shares + is_right
+        weight = of_heads[:, context.right] if weight is None else weight + of_heads[:, context.right]
+        if progress is not None:
+            progress(done / num_contexts)
+    assert shares is not None and weight is not None
+    shares, weight = shares / num_contexts, weight / num_contexts
+    order = (shares * weight).argsort(descending=True, stable=True).tolist()
+    rows = RetrievingHead.table(
+        stack=[names[place][0] for place in order],
+        layer=[names[place][1] for place in order],
+        head=[names[place][2] for place in order],
+        found=shares[order].tolist(),
+        weight=weight[order].tolist(),
+    )
+    chosen = rows.where(lambda row: (row.share_found or 0.0) >= LEAST_FOUND)[:MOST_CHOSEN]
+    if not chosen:
+        best = f"{rows[0].name} does in {rows[0].share_found:.0%}"
+        message = f"looks at the right sentence most in {LEAST_FOUND:.0%} of the contexts (the best, {best})"
+        raise UserError(f"model: no head of {pretrained.name} {message}: name some yourself")
+    return RetrievingHeads(
+        rows=rows,
+        chosen=ChosenHead.table(chosen_head=[row.name for row in chosen]),
+        num_contexts=num_contexts,
+        seed=seed,
+    )

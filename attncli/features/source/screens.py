@@ -1,0 +1,238 @@
+"""The first screens of `source`: where an answer came from, and which heads tell it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+
+from attncli.features.source.results import (
+    AnswerSources,
+    AnswerToken,
+    RankedSource,
+    RetrievingHead,
+    RetrievingHeads,
+)
+from attncli.plain_text import counted, plain_text
+from attncli.records.columns import Records
+from attncli.report import Report
+from attncli.systems import shell_line
+from attncli.views import TEXT_WIDTH, Display
+from attncli.views.first_screen import (
+    FirstScreen,
+    HeadLabel,
+    Notes,
+    PlaceCells,
+    Ranked,
+    Sentences,
+    Special,
+    StatisticCells,
+)
+from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
+from attncli.views.texts import ScreenLine, fixed, joined, plain_line, shortened, styled
+
+MOST_SOURCES, LEAST_SOURCES = 8, 2
+ANSWER_LINES, LEAST_LINES = 3, 1
+MOST_CHOSEN = 8
+LEAST_TEXT = 12
+COLOURS = ("\x1b[36m", "\x1b[33m", "\x1b[35m", "\x1b[32m", "\x1b[34m", "\x1b[31m")
+"""Of the sources in their order."""
+HEADERS = {
+    "all_heads": ("all", "heads"),
+    "retrieving_heads": ("retrieving", "heads"),
+    "lost": ("lost", "without"),
+    "effect": ("", "effect"),
+}
+
+
+def _title(report: Report, display: Display) -> Iterator[str]:
+    yield plain_text(f"source: {report.about.rstrip('.')}")
+
+
+def _ranked(report: Report, display: Display) -> ScreenParts:
+    """One line per source."""
+    sources = report.result_of(AnswerSources).sources
+    count = len(sources)
+    usual = min(MOST_SOURCES, count)
+    yield Elastic(
+        lambda most: _sources(sources, most, display), usual, min(LEAST_SOURCES, usual), count, rank=1
+    )
+
+
+def _answer(report: Report, display: Display) -> ScreenParts:
+    """The answer, its tokens with their source."""
+    result = report.result_of(AnswerSources)
+    lines = _answer_lines(result, display)
+    title = f"the answer, each part with the source {_coloured_by(result)}"
+
+    def answer(most: int) -> Iterator[Section]:
+        some = lines if most >= len(lines) else [*lines[: max(most - 1, 0)], plain_line("…")]
+        yield Drawing(title, [line.text for line in some])
+
+    yield Elastic(answer, min(ANSWER_LINES, len(lines)), LEAST_LINES, len(lines))
+    yield Paragraph("", "dim")
+
+
+def _notes(report: Report) -> Iterator[str]:
+    yield from report.notes
+    yield report.how_to_read
+
+
+def _heads_title(report: Report, heads: Records[RetrievingHead], total: int) -> str:
+    count = len(report.result_of(RetrievingHeads).chosen)
+    return f"the heads with the largest found × weight, the first {count} are chosen"
+
+
+def knows_heads(report: Report) -> bool:
+    """Whether the heads that retrieve are chosen here, or were, or named."""
+    result = report.result
+    return isinstance(result, RetrievingHeads) or (
+        isinstance(result, AnswerSources)
+        and any(source.retrieving_heads is not None for source in result.sources)
+    )
+
+
+PARTS_OF_TEXT = {"paragraph": re.compile(r"\n\s*\n"), "sentence": re.compile(r"[.!?]\s|\n")}
+"""What stands between the parts of a text that `split` makes sources."""
+
+
+def split_further(report: Report) -> str | None:
+    """`"QUESTION" --document a.md --split paragraph`, where the only source has parts to be told apart."""
+    result, spec = report.result, report.spec
+    files = [str(file) for file in spec.get("document") or [spec.get("file")] if file not in (None, "-")]
+    if not isinstance(result, AnswerSources) or len(result.sources) != 1:
+        return None
+    if len(files) != 1 or spec.get("chat"):
+        return None
+    text = (result.sources[0].text or "").strip()
+    split = next((name for name, between in PARTS_OF_TEXT.items() if between.search(text)), None)
+    flag = "--document" if spec.get("document") else "--file"
+    file = shell_line([plain_text(files[0])])
+    return None if split is None else f'"QUESTION" {flag} {file} --split {split}'
+
+
+def _question(report: Report, display: Display) -> Iterator[str]:
+    spec = report.spec
+    where = ", ".join(map(str, spec.get("document") or ())) or spec.get("file") or ""
+    text = " ".join(str(spec.get("sentence") or "").split())
+    asked = ": ".join(filter(None, (f"file {where}" if where and not spec.get("document") else where, text)))
+    yield shortened(plain_text(asked), display.width)
+
+
+def _sources(sources: Records[RankedSource], count: int, display: Display) -> Iterator[Section]:
+    # Those that were removed are there before others.
+    kept = sorted(range(len(sources)), key=lambda place: sources[place].lost is None)[:count]
+    some = sources.taken(sorted(kept))
+    columns = []
+    for name in HEADERS:
+        if name not in sources.cells or all(source[name] is None for source in sources):
+            continue
+        cells = [fixed(source[name], display.precision) for source in some]
+        ranks = [fixed(source.get(f"{name}_rank"), 0) for source in some]
+        columns += [Column(HEADERS[name], cells), Column(("", "#"), ranks)]
+    label = Column(("", "source"), [_source_name(source) for source in some], left=True)
+    taken = label.width + sum(GAP + column.width for column in columns) + GAP
+    room = max((display.width or TEXT_WIDTH) - taken, LEAST_TEXT)
+    texts = [shortened(plain_text(" ".join(str(source.text).split())), room) for source in some]
+    grid = Grid("", label, [*columns, Column(("", "text"), texts, left=True)])
+    yield grid.first_group(display.width)
+    if len(sources) > count:
+        yield Paragraph(f"Not shown: {counted(len(sources) - count, 'source')}: --show statistics.", "note")
+
+
+def _source_name(source: RankedSource) -> str:
+    """`doc2 b.md`: as --expect calls it, and its title."""
+    return plain_text(f"{source.name} {shortened(str(source.title), 16)}".strip())
+
+
+def _coloured_by(result: AnswerSources) -> str:
+    """What tells of which source a part of the answer is; in reports of before the weight did."""
+    if "measured_source" not in result.tokens.cells:
+        return "that has most of its weight"
+    is_fit = result.sources[0].ranked_by == "effect"
+    return "that adds most to it" if is_fit else "without which it loses most"
+
+
+def _compared(report: Report, display: Display) -> Iterator[str]:
+    """`Weights beside what is lost without 5 of 21 sources: all heads, rank correlation 0.10, first wrong`"""
+    result = report.result_of(AnswerSources)
+    rankings, num_sources = result.rankings, len(result.sources)
+    if num_sources < 2 or not rankings:
+        return
+    removed = rankings[0].removed
+    sources = "each source" if removed == num_sources else f"{removed} of {num_sources} sources"
+    is_lost = rankings[0].predicts == "lost"
+    what = f"what is lost without {sources}" if is_lost else "the effect of each source"
+    said = []
+    for row in rankings:
+        spearman = "" if row.spearman is None else f"rank correlation {fixed(row.spearman, 2)}, "
+        first = "first right" if row.first_right else "first wrong"
+        said.append(f"{row.ranking.replace('_', ' ')}, {spearman}{first}")
+    yield plain_text(f"Weights beside {what}: {'; '.join(said)}.")
+
+
+def _answer_lines(result: AnswerSources, display: Display) -> list[ScreenLine]:
+    """The answer in lines: behind each part the number of its source; the first sources have colours, too."""
+    numbers = [source.source for source in result.sources]
+    colours: Mapping[int | None, str] = dict(zip(numbers, COLOURS, strict=False)) if display.has_color else {}
+    words: list[list[ScreenLine]] = [[]]
+    for source, tokens in groupby(result.tokens, key=_comes_from):
+        text = "".join(token.text for token in tokens)
+        colour = colours.get(source, "")
+        end = f"[{source}]" if source is not None and text.strip() else ""
+        kept = f"{text.rstrip()}{end}{text[len(text.rstrip()) :]}"
+        for place, part in enumerate(kept.replace("\n", " ").split(" ")):
+            if place:
+                words.append([])
+            if part:
+                words[-1].append(styled(plain_text(part), colour, bool(colour)))
+    width = display.width or TEXT_WIDTH
+    lines: list[list[ScreenLine]] = []
+    for word in filter(None, map(joined, filter(None, words))):
+        if lines and sum(part.cells for part in lines[-1]) + 1 + word.cells <= width:
+            lines[-1] += [plain_line(" "), word]
+        else:
+            lines.append([word])
+    return [*map(joined, lines)]
+
+
+def _comes_from(token: AnswerToken) -> int | None:
+    return token.comes_from
+
+
+def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
+    """Choosing heads, where none are known; telling the parts of the only source apart."""
+    if (model := report.spec.get("model")) and not knows_heads(report):
+        steps = (f"--find-heads --model {shell_line([plain_text(str(model))])}", *steps)
+    further = split_further(report)
+    return (further, *steps) if further else steps
+
+
+SOURCE_SCREEN = FirstScreen(
+    AnswerSources,
+    (
+        Sentences(_title, "title", said=("about", "how_to_read")),
+        Sentences(_question),
+        Special(_ranked, "its texts have what the numbers leave of the width"),
+        Special(_answer, "each word has the colour of its source"),
+        Sentences(_compared, "line"),
+        Notes(_notes),
+    ),
+    next_steps=_next_steps,
+)
+"""One line per source; the answer, its tokens with their source; how well weights predict removal."""
+RETRIEVAL_SCREEN = FirstScreen(
+    RetrievingHeads,
+    (
+        Sentences(_title, "title", said=("about", "how_to_read")),
+        Ranked(
+            "rows",
+            (PlaceCells(), StatisticCells()),
+            title=_heads_title,
+            label=HeadLabel(has_stacks=False),
+            usual=MOST_CHOSEN,
+            least=lambda report, _: len(report.result_of(RetrievingHeads).chosen),
+        ),
+        Notes(_notes, apart=True),
+    ),
+    next_steps=_next_steps,
+)
+"""The heads that find the right sentence most."""

@@ -1,0 +1,563 @@
+"""Where an answer came from: how much each source was looked at, what the answer loses without it.
+
+Weights are where heads looked, not causes; a removal moves every token after it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers import DynamicCache
+
+from attncli.core.engines import attend
+from attncli.core.layer import Wanted
+from attncli.core.names import NamedHead, SourceMethod, head_range, named_head
+from attncli.core.progress import Stage, Work
+from attncli.core.summaries import rank_correlation
+from attncli.errors import UserError
+from attncli.features.source.results import (
+    AnswerCounts,
+    AnswerSources,
+    AnswerToken,
+    HeadOnSources,
+    RankedSource,
+    SourceRanking,
+)
+from attncli.models.answers import answer_forms, likelier_form
+from attncli.models.layers import CapturedLayer
+from attncli.models.pretrained import Pretrained
+from attncli.models.replay import Replay, queries_of
+from attncli.models.source_texts import SourcedReading, SourcedText, encoded_sources
+from attncli.models.writing import LONG_CHUNK, Decoding, whole_cache, write
+from attncli.records.columns import Records
+
+CHECKED = 5
+"""Sources that are removed where all of them would take long."""
+QUERIES_AT_ONCE = 64
+KEEP_SHARE, LASSO_ALPHA = 0.5, 0.01
+"""As ContextCite samples and fits (Cohen-Wang et al. 2024, 2409.00729)."""
+
+
+def given_answer(pretrained: Pretrained, answer: str, reading: SourcedReading) -> "Answer":
+    """An answer that is there; UserError for none, an unknown token, and more than the model reads."""
+    forms = answer_forms(pretrained, answer)
+    ids = max((form.ids for form in forms), key=len)
+    most, num_prompt = pretrained.most_tokens(), len(reading.prompt.ids)
+    room = None if most is None else most + 1 - (0 if pretrained.has_decoder else num_prompt)
+    if room is not None and len(ids) > room:
+        raise UserError(f"answer: must be at most {room} tokens after {num_prompt} (got {len(ids)})")
+    chosen = likelier_form(pretrained, forms, reading.prompt.ids)
+    return Answer(chosen.ids, notes=chosen.notes)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The tokens of an answer; where the model wrote it, what its cache holds of the prompt."""
+
+    ids: list[int]
+    cache: DynamicCache | None = None
+    notes: tuple[str, ...] = ()
+
+
+def answer_to(
+    pretrained: Pretrained,
+    reading: SourcedReading,
+    answer: str | None,
+    decoding: Decoding,
+    *,
+    on_text: Callable[[str], None] | None = None,
+    work: "AnswerWork | None" = None,
+) -> Answer:
+    """The answer that is given, else what the model writes; UserError for neither, MemoryError."""
+    if answer is not None:
+        return given_answer(pretrained, answer, reading)
+    return written_answer(pretrained, reading, decoding, on_text=on_text, work=work)
+
+
+def written_answer(
+    pretrained: Pretrained,
+    reading: SourcedReading,
+    decoding: Decoding,
+    *,
+    on_text: Callable[[str], None] | None = None,
+    work: "AnswerWork | None" = None,
+) -> Answer:
+    """What the model writes after its prompt, without the special tokens that end it.
+
+    UserError where it cannot write, and where it writes nothing; MemoryError.
+    """
+    ids: list[int] = []
+    handed_over = ""
+
+    def take(token: int, _layers: Sequence[CapturedLayer]) -> None:
+        nonlocal handed_over
+        if not ids and work is not None:
+            work.write()
+        ids.append(token)
+        text = pretrained.text_of(ids)
+        if on_text is not None and not text.endswith("\ufffd"):
+            on_text(text[len(handed_over) :])
+            handed_over = text
+
+    whole = whole_cache(pretrained.whole)
+    cache = whole.cache if whole is not None and whole.may_be_cut else None
+    prompt = reading.prompt.ids.unsqueeze(0).to(pretrained.device)
+    inputs = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
+    if work is not None:
+        work.read()
+    write(pretrained.whole, inputs, decoding, take, pretrained.tokenizer, cache)
+    while ids and ids[-1] in pretrained.special_ids:
+        ids.pop()
+    if not ids:
+        talks = pretrained.tokenizer.chat_template is not None and not reading.sourced.is_whole
+        ways = f'{"use `chat`, " if talks else ""}end the prompt in "Answer:", or give an answer'
+        raise UserError(f"answer: {pretrained.name} writes nothing after this prompt: {ways}")
+    return Answer(ids, cache)
+
+
+WRITTEN_TOKEN = 4.0
+"""What a token that is written costs, in tokens of a prompt, which are read together."""
+
+
+class AnswerWork:
+    """Tells one share of all passes that an answer takes: the prompt is read, the answer written (at most
+    `num_new` tokens; 0 where it is given) and read, then the prompts without sources; in tokens.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[Stage], None],
+        reading: SourcedReading,
+        num_new: int,
+        method: SourceMethod,
+        num_runs: int,
+    ) -> None:
+        self.reading, self.num_prompt, self.num_new = reading, len(reading.prompt.ids), num_new
+        num_sources = len(reading.places)
+        removals = {"sampled": num_runs, "removal": num_sources, "weights": min(CHECKED, num_sources)}
+        self._without = removals[method] * self.num_prompt / 2
+        written = self.num_prompt + WRITTEN_TOKEN * num_new if num_new else 0.0
+        self._work = Work(tell, written + self.num_prompt + self._without)
+
+    def read(self) -> None:
+        """The prompt is read, to be continued."""
+        self._work.begin("reading", float(self.num_prompt), runs=-(-self.num_prompt // LONG_CHUNK))
+
+    def write(self) -> None:
+        """The answer is written."""
+        self._work.begin("writing", WRITTEN_TOKEN * self.num_new)
+
+    def look(self, replay: Replay) -> None:
+        """The answer is read, and its prompt, unless what was read of it is kept."""
+        count = len(replay.answer) + (0 if replay.is_read else self.num_prompt)
+        self._work.begin("reading the answer", float(count), runs=-(-count // LONG_CHUNK))
+        self._work.expect(self._without)
+
+    def remove(self, masks: Bool[Tensor, "run source"], replay: Replay, what: str) -> Iterator[None]:
+        """Before each run, the prompts without the sources of a mask, in the order in which they run."""
+        before = torch.ones_like(masks[0])
+        costs = []
+        for mask in masks:
+            costs.append(self._tokens_read(mask, before) if replay.shares_prompts else self.num_prompt)
+            costs[-1] += len(replay.answer)
+            before = mask
+        self._work.expect(float(sum(costs)))
+        for number, cost in enumerate(costs, start=1):
+            self._work.begin(what, float(cost), number, len(costs), runs=-(-cost // LONG_CHUNK))
+            yield
+
+    def _tokens_read(self, mask: Bool[Tensor, " source"], before: Bool[Tensor, " source"]) -> int:
+        """Those from the first source on that is not as in the whole prompt, or as in the one before."""
+        kept = [0]
+        for other in (torch.ones_like(mask), before):
+            differ = (mask != other).nonzero()
+            first = int(differ[0]) if len(differ) else len(mask)
+            kept.append(self._start_of(first))
+        gone = sum(
+            len(places)
+            for places, is_there in zip(self.reading.places, mask.tolist(), strict=True)
+            if not is_there and places and places[0] >= max(kept)
+        )
+        return max(0, self.num_prompt - max(kept) - gone)
+
+    def _start_of(self, source: int) -> int:
+        """The first token of a source and of those behind it."""
+        starts = [places[0] for places in self.reading.places[source:] if places]
+        return min(starts, default=self.num_prompt)
+
+
+@dataclass(frozen=True)
+class SourceWeights:
+    """The weight of the answer's queries on each source; the prompt's first token, where sinks are, in none.
+
+    `of_heads` are means over tokens, `heads` their names; `mean` is that over all heads, `chosen` that over
+    the heads that were named, if any were.
+    """
+
+    heads: list[tuple[str, int, int]]
+    of_heads: Float[Tensor, "head source"]
+    mean: Float[Tensor, "token source"]
+    chosen: Float[Tensor, "token source"] | None
+
+
+def source_weights(
+    layers: Sequence[CapturedLayer],
+    reading: SourcedReading,
+    num_tokens: int,
+    named: Sequence[NamedHead] = (),
+    *,
+    with_first: bool = False,
+) -> SourceWeights:
+    """From the layers with the queries of the answer; UserError for a named head that is not there.
+
+    The prompt's first token counts only `with_first`.
+    """
+    num_heads = {layer.layer: layer.attention.shape[1] for layer in layers}
+    for head in named:
+        if head.head >= num_heads.get(head.layer, 0):
+            raise UserError(f"head: {head_range(num_heads)} (got {head.layer}:{head.head})")
+    member = torch.zeros(len(reading.prompt.ids), len(reading.places))
+    for source, places in enumerate(reading.places):
+        member[[place for place in places if place or with_first], source] = 1.0
+    names: list[tuple[str, int, int]] = []
+    of_heads: list[Tensor] = []
+    total = torch.zeros(num_tokens, len(reading.places), dtype=torch.float64)
+    chosen = torch.zeros_like(total)
+    for layer in layers:
+        rows = torch.cat([*_on_sources(layer, member, num_tokens)], dim=1).double().cpu()
+        names += [(layer.stack_name, layer.layer, head) for head in range(len(rows))]
+        of_heads.append(rows.mean(dim=1))
+        total += rows.sum(dim=0)
+        for head in named:
+            if head.layer == layer.layer:
+                chosen += rows[head.head]
+    weights = torch.cat(of_heads)
+    return SourceWeights(names, weights, total / len(weights), chosen / len(named) if named else None)
+
+
+def likeliest(weights: SourceWeights) -> Float[Tensor, " source"]:
+    """What sources are removed by: the weight of the named heads; without them the largest weight of any
+    single head less the mean over all heads, which a few heads that retrieve decide and no sum of others.
+    """
+    if weights.chosen is not None:
+        return weights.chosen.mean(dim=0)
+    return weights.of_heads.amax(dim=0) - weights.of_heads.mean(dim=0)
+
+
+def _on_sources(
+    layer: CapturedLayer, member: Float[Tensor, "key source"], num_tokens: int
+) -> Iterator[Float[Tensor, "head token source"]]:
+    """The weight of some tokens at a time on each source; what was written is no source."""
+    for start in range(0, num_tokens, QUERIES_AT_ONCE):
+        part = queries_of(layer, start, min(start + QUERIES_AT_ONCE, num_tokens))
+        weights = attend(part.attention, Wanted(weights=True)).weights
+        assert weights is not None
+        weights = weights[0, ..., : len(member)]
+        yield weights @ member.to(weights)
+
+
+class Removals:
+    """The answer's log-probability after prompts from which sources were removed: their text is taken out."""
+
+    def __init__(self, pretrained: Pretrained, reading: SourcedReading, replay: Replay) -> None:
+        self.pretrained, self.sourced, self.replay = pretrained, reading.sourced, replay
+
+    def log_probabilities(
+        self,
+        masks: Bool[Tensor, "run source"],
+        work: AnswerWork | None = None,
+        what: str = "without source",
+    ) -> Float[Tensor, "run token"]:
+        """Those of the answer's tokens with the sources of each mask; alike ones run one after another."""
+        log_probabilities = torch.zeros(len(masks), len(self.replay.answer), dtype=torch.float64)
+        order = sorted(range(len(masks)), key=lambda run: masks[run].tolist())
+        told = repeat(None) if work is None else work.remove(masks[order], self.replay, what)
+        prompts = [self._prompt(self.sourced.with_only(masks[run])) for run in order]
+        for run, _, given in zip(order, told, self.replay.each_log_probabilities(prompts), strict=False):
+            log_probabilities[run] = given
+        return log_probabilities
+
+    def _prompt(self, sourced: SourcedText) -> Int[Tensor, " token"]:
+        ids, _ = encoded_sources(self.pretrained, sourced)
+        if not ids:
+            raise UserError("document: no token of the prompt is left without its sources: give a question")
+        return torch.tensor(ids)
+
+
+def sampled_masks(num_runs: int, num_sources: int, seed: int) -> Bool[Tensor, "run source"]:
+    """Each source is there in half of the runs, at random."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(num_runs, num_sources, generator=generator) < KEEP_SHARE
+
+
+def answer_logits(log_probabilities: Float[Tensor, " run"]) -> Float[Tensor, " run"]:
+    """ln p - ln(1 - p) of whole answers."""
+    sums = log_probabilities.double().clamp(max=-torch.finfo(torch.float64).eps)
+    return sums - torch.log(-torch.expm1(sums))
+
+
+def lasso_effects(
+    masks: Bool[Tensor, "run source"], log_probabilities: Float[Tensor, " run"], num_tokens: int
+) -> Float[Tensor, " source"]:
+    """What each source adds to the logit of the answer's probability, ln p - ln(1 - p), by ContextCite's fit.
+
+    The Lasso of the logits per token on standardised masks, with a penalty of 0.01.
+    """
+    return _fitted(masks, answer_logits(log_probabilities) / num_tokens) * num_tokens
+
+
+def standardised_effects(
+    masks: Bool[Tensor, "run source"], numbers: Float[Tensor, " run"]
+) -> Float[Tensor, " source"]:
+    """What each source adds to a number that is no probability, by the same fit in units of its deviation."""
+    spread = numbers.double().std(correction=0)
+    return torch.zeros(masks.shape[1]) if not spread else _fitted(masks, numbers.double() / spread) * spread
+
+
+def _fitted(masks: Bool[Tensor, "run source"], target: Float[Tensor, " run"]) -> Float[Tensor, " source"]:
+    """The weights of the Lasso on standardised masks, per mask."""
+    present = masks.double()
+    scale = present.std(dim=0, correction=0)
+    scale = torch.where(scale > 0, scale, 1.0)
+    return lasso((present - present.mean(dim=0)) / scale, target, LASSO_ALPHA) / scale
+
+
+def lasso(
+    columns: Float[Tensor, "row column"],
+    target: Float[Tensor, " row"],
+    penalty: float,
+    *,
+    tolerance: float = 1e-10,
+) -> Float[Tensor, " column"]:
+    """w with the least |y - X w|^2 / 2n + penalty |w|_1, the columns of X and y centred.
+
+    By coordinate descent: Friedman, Hastie & Tibshirani 2010, equation 5.
+    """
+    # Of each column its product with the rest, kept up to date (covariance updates).
+    gram = (columns.mT @ columns / len(target)).numpy()
+    with_rest = (columns.mT @ (target - target.mean()) / len(target)).numpy()
+    weights = [0.0] * len(with_rest)
+    used = [(place, square) for place, square in enumerate(gram.diagonal().tolist()) if square]
+    for _ in range(MOST_SWEEPS):
+        largest = 0.0
+        for place, square in used:
+            before = weights[place]
+            pull = float(with_rest[place]) + square * before
+            now = max(abs(pull) - penalty, 0.0) * (1 if pull > 0 else -1) / square
+            if now != before:
+                with_rest -= gram[place] * (now - before)
+                weights[place] = now
+                largest = max(largest, abs(now - before))
+        if largest <= tolerance:
+            break
+    return torch.tensor(weights, dtype=columns.dtype)
+
+
+MOST_SWEEPS = 10_000
+
+
+@torch.no_grad()
+def answer_sources(
+    pretrained: Pretrained,
+    reading: SourcedReading,
+    answer: Answer,
+    *,
+    heads: Sequence[str] = (),
+    method: SourceMethod = "weights",
+    num_runs: int = 64,
+    seed: int = 0,
+    work: AnswerWork | None = None,
+) -> AnswerSources:
+    """Where an answer, written by the model or read by it, came from.
+
+    `heads`, as 18:6, are those whose weight is told apart. `method`: weights, and what is lost without the
+    five sources, by `likeliest`; removal, without each source; sampled, by `num_runs` random sets.
+    UserError for heads that are not there, and what the model cannot do; MemoryError.
+    """
+    ids = torch.tensor(answer.ids)
+    replay = Replay(pretrained.whole, reading.prompt.ids, ids, answer.cache)
+    if work is not None:
+        work.look(replay)
+    layers, expected = replay.layers()
+    named = [named_head(name) for name in heads]
+    weights = source_weights(layers, reading, len(ids), named)
+    of_tokens_on = weights.mean if weights.chosen is None else weights.chosen
+    num_sources, removals = len(reading.places), Removals(pretrained, reading, replay)
+    unknown = torch.full((num_sources,), torch.nan, dtype=torch.float64)
+    measured: dict[str, Float[Tensor, " source"]] = {
+        "all_heads": weights.mean.mean(dim=0),
+        "retrieving_heads": unknown if weights.chosen is None else weights.chosen.mean(dim=0),
+    }
+    lost = unknown.clone()
+    if method == "sampled":
+        masks = sampled_masks(num_runs, num_sources, seed)
+        given = removals.log_probabilities(masks, work, "sources, set")
+        measured["effect"] = lasso_effects(masks, given.sum(dim=1), len(ids))
+        of_tokens = torch.stack([lasso_effects(masks, of_token, 1) for of_token in given.unbind(dim=1)])
+    else:
+        order = likeliest(weights).argsort(descending=True, stable=True)
+        removed = order[: num_sources if method == "removal" else CHECKED].sort().values
+        masks = torch.ones(len(removed), num_sources, dtype=torch.bool)
+        masks[torch.arange(len(removed)), removed] = False
+        of_tokens = torch.full((len(ids), num_sources), torch.nan, dtype=torch.float64)
+        of_tokens[:, removed] = (expected - removals.log_probabilities(masks, work)).mT
+        lost = of_tokens.sum(dim=0)
+    measured["lost"] = lost
+    sources = _ranked_sources(reading, measured)
+    return AnswerSources(
+        sources=sources,
+        tokens=_token_rows(pretrained, answer.ids, reading, of_tokens_on, expected, of_tokens),
+        rankings=_rankings(measured),
+        counts=_counts(sources, reading, expected),
+        heads=_head_rows(weights),
+        answer=pretrained.text_of(answer.ids),
+        ids=answer.ids,
+        weights=of_tokens_on.float().numpy(force=True),
+        notes=(
+            *answer.notes,
+            *replay.way.notes(),
+            *source_notes(reading.sourced),
+            *reading.left_out_notes(),
+        ),
+    )
+
+
+def _counts(
+    sources: Records[RankedSource], reading: SourcedReading, expected: Float[Tensor, " token"]
+) -> AnswerCounts:
+    return AnswerCounts.single(
+        first=sources[0].source,
+        sources=len(sources),
+        prompt_tokens=len(reading.prompt.ids),
+        answer_tokens=len(expected),
+        log_probability=float(expected.sum()),
+    )
+
+
+def _ranks(numbers: Float[Tensor, " source"]) -> list[int | None]:
+    """1 for the largest; equal ones in their order, None for no number."""
+    known = [place for place, number in enumerate(numbers.tolist()) if number == number]
+    order = sorted(known, key=lambda place: -float(numbers[place]))
+    ranks: list[int | None] = [None] * len(numbers)
+    for rank, place in enumerate(order, start=1):
+        ranks[place] = rank
+    return ranks
+
+
+RANKED_BY = ("lost", "effect", "retrieving_heads", "all_heads")
+"""What sources are in the order of: each by the first of these that is known of it."""
+LEAST_LOST = 0.05
+"""Nats that a token loses without a source, below which it is said to come of none."""
+
+
+def _ranked_sources(reading: SourcedReading, measured: Mapping[str, Tensor]) -> Records[RankedSource]:
+    """The sources by what was measured of them, those of which less is known behind them."""
+    ranks = {name: _ranks(numbers) for name, numbers in measured.items()}
+    rows, sourced = [], reading.sourced
+    for place, (source, text, tokens) in enumerate(
+        zip(sourced.sources, sourced.texts(), reading.places, strict=True)
+    ):
+        row: dict[str, str | int | float | None] = {"source": place + 1, "name": source.name}
+        row |= {"title": source.title, "tokens": len(tokens), "first_token": tokens[0] if tokens else None}
+        for name, numbers in measured.items():
+            number = float(numbers[place])
+            row |= {name: number if number == number else None, f"{name}_rank": ranks[name][place]}
+        ranked_by = next(name for name in RANKED_BY if row.get(name) is not None)
+        rows.append(row | {"text": text, "ranked_by": ranked_by})
+    return RankedSource.rows(rows).sorted(
+        lambda row: (RANKED_BY.index(row.ranked_by or ""), row.number(f"{row.ranked_by}_rank") or 0)
+    )
+
+
+def _token_rows(
+    pretrained: Pretrained,
+    ids: list[int],
+    reading: SourcedReading,
+    weights: Float[Tensor, "token source"],
+    expected: Float[Tensor, " token"],
+    measured: Float[Tensor, "token source"],
+) -> Records[AnswerToken]:
+    rows = []
+    first = 0 if pretrained.has_decoder else len(reading.prompt.ids)
+    labels, texts = pretrained.labels(ids), written_pieces(pretrained, ids)
+    for place, (label, text) in enumerate(zip(labels, texts, strict=True)):
+        most, total = weights[place].max(dim=0), float(weights[place].sum())
+        is_clear = 2 * float(most.values) > total > 0
+        gains = measured[place].nan_to_num().clamp(min=0)
+        gain = float(gains.max())
+        is_measured = gain >= LEAST_LOST and 2 * gain > float(gains.sum())
+        rows.append(
+            {
+                "token": label,
+                "text": text,
+                "position": first + place,
+                "source": int(most.indices) + 1 if is_clear else None,
+                "weight": float(most.values),
+                "log_probability": float(expected[place]),
+                "measured_source": int(gains.argmax()) + 1 if is_measured else None,
+                "measured": gain,
+            }
+        )
+    return AnswerToken.rows(rows)
+
+
+def written_pieces(pretrained: Pretrained, ids: list[int]) -> list[str]:
+    """What each token adds to the text; a character of several tokens comes with the last of them."""
+    pieces, before = [], ""
+    for end in range(1, len(ids) + 1):
+        text = pretrained.text_of(ids[:end])
+        is_whole = not text.endswith("\ufffd") or end == len(ids)
+        pieces.append(text[len(before) :] if is_whole else "")
+        before = text if is_whole else before
+    return pieces
+
+
+def _rankings(measured: Mapping[str, Tensor]) -> Records[SourceRanking]:
+    """How well the weights predict what is lost, or what the fit says."""
+    reference = "effect" if "effect" in measured else "lost"
+    known = ~measured[reference].isnan()
+    rows: list[dict[str, str | int | float]] = []
+    for name in ("all_heads", "retrieving_heads"):
+        weights, expected = measured[name][known], measured[reference][known]
+        if not weights.isnan().any():
+            rows.append(
+                {
+                    "ranking": name,
+                    "predicts": reference,
+                    "removed": int(known.sum()),
+                    "spearman": float(rank_correlation(weights, expected)),
+                    "first_right": int(weights.argmax() == expected.argmax()),
+                }
+            )
+    return SourceRanking.rows(rows)
+
+
+def _head_rows(weights: SourceWeights) -> Records[HeadOnSources]:
+    """One row per head: its weight on all sources, and the source that it looked at most."""
+    return HeadOnSources.rows(
+        {
+            "stack": stack,
+            "layer": layer,
+            "head": head,
+            "weight": float(row.sum()),
+            "source": int(row.argmax()) + 1,
+            "source_weight": float(row.max()),
+        }
+        for (stack, layer, head), row in zip(weights.heads, weights.of_heads, strict=True)
+    )
+
+
+def source_notes(sourced: SourcedText) -> Iterator[str]:
+    """A note on the end of a text that is no source, and on each text that several sources hold."""
+    if sourced.asking:
+        asking = " ".join(sourced.asking.split())
+        yield f'"{asking}" asks, and is no source; between <source> and </source> it is one.'
+    alike: dict[str, list[str]] = {}
+    for source, text in zip(sourced.sources, sourced.texts(), strict=True):
+        alike.setdefault(text, []).append(source.name)
+    for names in alike.values():
+        if len(names) > 1:
+            yield f"{', '.join(names)} hold the same text: what one loses the others may still say."

@@ -1,0 +1,616 @@
+"""Heads measured while a model trains, and kept in a store."""
+
+import os
+import sqlite3
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from operator import index
+from os import fspath
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from transformers import PreTrainedModel
+
+from attncli.arguments import Conditions, Every, FilePath, Seed, Size, checked, conditions
+from attncli.errors import UserError, WriteError
+from attncli.features.watch.training import step_rows
+from attncli.features.watch.training_steps import (
+    LOSS,
+    MeasuredStep,
+    StepSpec,
+    StoredSteps,
+    broken_at,
+    key_of_step,
+    measured_step,
+    parse_expectations,
+    settings_of,
+    store_step,
+    stored_values,
+    text_key,
+    text_of,
+    with_loss,
+)
+from attncli.measure.recorded import Recorder
+from attncli.models.capture import undisturbed
+from attncli.models.in_turn import random_numbers_kept
+from attncli.models.listening import Listener
+from attncli.models.listening import reading as reading_recorded
+from attncli.models.loading import (
+    IN_PARTS,
+    borrowed,
+    is_sharded,
+    measuring,
+    short_name,
+    unwrapped,
+)
+from attncli.models.pretrained import read_text
+from attncli.report import Report
+from attncli.runs.plan import resolved_settings
+from attncli.runs.reading import StepOnText, model_of, reading
+from attncli.runs.report_values import Expectations
+from attncli.runs.runner import model_page_of
+from attncli.runs.store import Store, open_store
+from attncli.runs.store_files import check_header
+from attncli.settings.fields import Given, checked_spec
+from attncli.settings.heads import HeadsSpec
+from attncli.settings.record import WatchedModuleSpec
+from attncli.settings.text import Texts
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
+NUM_TOKENS = 24
+
+
+class Watch:
+    """Measures the heads of a model while it trains: on random tokens read twice, and on a `text`, if given.
+
+    Any other module, which transformers does not know, is called with `inputs` instead, the same at each
+    step: a tensor, a tuple of arguments or a dict of named ones; whole numbers of one row are its tokens. Of
+    its attention that is measured which `attncli.record` hears.
+
+    Every `every` steps each statistic of a survey is measured of each head (`heads`), and kept in the
+    `store`, which `attn watch` shows while it grows; without a store only the last step is kept. The model
+    is unwrapped (torch.compile, DDP, PEFT) and measured in evaluation mode, without gradients; weights,
+    buffers, modes, hooks and random generators are as before. Only the first of several processes measures.
+
+    `expect` are conditions on the statistics of every head, or on the loss, as "max_score < 100": one that
+    does not hold is a warning or, with on_fail="raise", a UserError, which ends the training. Nothing else
+    ends it: what cannot be measured or stored later is a warning, once, and steps that cannot be stored stay
+    in memory (`unwritten`) until they can.
+
+    A store that has steps is refused unless `resume`: then steps from the first that comes are replaced.
+    UserError, at once, for a model that cannot be measured; RunError where another process writes the store.
+    """
+
+    @checked
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any = None,
+        *,
+        inputs: Any = None,
+        every: Every = 100,
+        store: FilePath | None = None,
+        text: str | None = None,
+        num_tokens: Size = NUM_TOKENS,
+        seed: Seed = 0,
+        expect: Conditions = (),
+        on_fail: Literal["warn", "raise"] = "warn",
+        resume: bool = False,
+    ) -> None:
+        # In each process: one that fails alone leaves the others waiting.
+        self._model = _unwrapped_model(model) if inputs is None else _unwrapped_module(model)
+        self.every, self.on_fail = every, on_fail
+        self.heads: list[dict[str, Any]] = []
+        self.last_step: int | None = None
+        self.unwritten: list[MeasuredStep] = []
+        self._last: list[MeasuredStep] = []
+        self._completed: list[MeasuredStep] = []
+        self._store: Store | None = None
+        self._open = ExitStack()
+        self._warned: set[str] = set()
+        self._removes = resume
+        self._is_closed = False
+        self.is_measuring = is_first_process()
+        if not self.is_measuring:
+            return
+        self._probe: _TextProbe | _InputsProbe
+        with self._undisturbed():
+            if inputs is None:
+                self._probe = _TextProbe(self._model, tokenizer, text, num_tokens, seed)
+            else:
+                _refuse_beside_inputs(tokenizer, text, num_tokens)
+                self._probe = _InputsProbe(self._model, inputs)
+            specs = self._probe.specs
+            self._expectations = Expectations(parse_expectations(conditions(expect), specs, "expect"))
+            # All that is tried once for a model is tried now, so that nothing is left to fail as it trains.
+            self._probe.begin()
+            if store is not None:
+                path = Path(fspath(store))
+                self._store = self._open.enter_context(opened(path, specs, resume=resume))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def step(
+        self, step: int, *, loss: float | torch.Tensor | None = None, now: bool = False
+    ) -> dict[str, float] | None:
+        """What was measured at this step, as numbers for a logger: None where it is not due.
+
+        Due is every multiple of `every`, or any step `now`. The `loss` is read only then.
+        """
+        try:
+            step = index(step)  # of numpy or torch, too
+        except TypeError:
+            self._warn("step", f"step: must be a whole number (got {step!r:.40}): nothing is measured")
+            return None
+        if step % self.every and not now:
+            return None
+        if step == self.last_step or not self.is_measuring or not is_first_process():
+            return None
+        if self._is_closed:
+            self._warn("closed", f"step {step} is not measured: the watch was closed")
+            return None
+        is_later = self.last_step is None or step > self.last_step
+        if not is_later:
+            after = f"step {step} after step {self.last_step}"
+            self._warn("order", f"{after} is not kept: count the steps of all epochs")
+        with self._undisturbed():
+            measured = self._measured(step, self._number(loss))
+            if measured is None:
+                return None
+            self._tell_broken(measured[0])
+            if is_later:
+                self.last_step, self._last = step, measured
+                self._keep(measured)
+            lines = broken_at(self._expectations, measured)
+            numbers = numbers_of(measured)
+        self._tell_lines(lines)
+        return numbers
+
+    def add_loss(self, step: int, loss: float | torch.Tensor) -> None:
+        """Keep the loss of the step that was measured last, where it is known only after `step`.
+
+        The loss of any other step is not kept, nor is a second one.
+        """
+        if step != self.last_step or not self._last or self._is_closed:
+            return
+        first, *others = self._last
+        if LOSS in first.columns or (number := self._number(loss)) is None:
+            return
+        whole = with_loss(first, number)
+        self._last = [whole, *others]
+        places = [place for place, each in enumerate(self.unwritten) if each is first]
+        for place in places:
+            self.unwritten[place] = whole
+        if self._store is not None and not places:
+            self._completed.append(whole)
+            self._keep([])
+        conditions = self._expectations.conditions
+        on_loss = Expectations([each for each in conditions if each.name == LOSS.statistic])
+        self._tell_lines(broken_at(on_loss, [whole]))
+
+    def _tell_lines(self, lines: Sequence[str]) -> None:
+        """A warning for each condition that does not hold; UserError with on_fail="raise"."""
+        if lines and self.on_fail == "raise":
+            self.close()
+            raise UserError(*lines)
+        for line in lines:
+            warnings.warn(f"attn: {line}", RuntimeWarning, stacklevel=3)
+
+    def close(self) -> None:
+        """Write what could not be written before, and close the store."""
+        if self._store is not None and (self.unwritten or self._completed):
+            self._keep([])
+            if self.unwritten:
+                self._warn("left", f"{len(self.unwritten)} runs are not stored; `unwritten` has them")
+        self._store = None
+        self._is_closed = True
+        try:
+            self._open.close()
+        except WriteError as error:
+            self._warn("left", str(error))
+
+    @checked
+    def callback(self, of: Literal["transformers", "lightning"] = "transformers") -> Any:
+        """A callback that calls `step` and, at the end, `close`: for transformers' Trainer, or Lightning's.
+
+        Of transformers the loss that is logged at a step is that step's: a step at which none is logged has
+        none. Of Lightning it is the one of the batch that ended the step. UserError where Lightning is not
+        installed.
+        """
+        return (_trainer_callback if of == "transformers" else _lightning_callback)(self)
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """While it is open this thread alone measures the model; it and all generators are then as before."""
+        name = type(self._model).__name__
+        with measuring(name, self._model), random_numbers_kept(), undisturbed(self._model):
+            yield
+
+    def _number(self, loss: Any) -> float | None:
+        """A loss as one number, the mean of several; None, with a warning, for anything else."""
+        if loss is None:
+            return None
+        try:
+            if isinstance(loss, torch.Tensor):
+                numbers = loss.detach()
+            else:  # a number of Python has more digits than torch's default
+                numbers = torch.as_tensor(loss, dtype=torch.float64)
+            if not numbers.is_complex():
+                return float(numbers.double().mean())
+        except (TypeError, ValueError, RuntimeError, OverflowError):  # what torch says of no number
+            pass
+        self._warn("loss", f"loss: must be a number (got {type(loss).__name__}): it is not kept")
+        return None
+
+    def _tell_broken(self, measured: MeasuredStep) -> None:
+        """A warning, once, where heads have no number, as with weights that are none."""
+        lost = [
+            f"{column.layer}:{column.head}"
+            for column, value in zip(measured.columns, measured.values, strict=True)
+            if column.statistic.endswith("entropy") and column.layer is not None and np.isnan(value)
+            if not column.statistic.endswith("normalized_entropy")
+        ]
+        if lost:
+            count = f"{len(lost)} heads have" if len(lost) > 1 else "1 head has"
+            self._warn("numbers", f"step {measured.step}: {count} no number (NaN), {lost[0]} the first")
+
+    def _measured(self, step: int, loss: float | None) -> list[MeasuredStep] | None:
+        """What is measured now; None, with a warning, where that is not possible any more."""
+        if is_sharded(self._model):
+            self._warn("model", "weights are in parts on several processes now: nothing is measured")
+            return None
+        try:
+            reports = self._probe.reports()
+        except Exception as error:  # whatever it is, the training goes on
+            self._warn(
+                "model",
+                f"step {step} is not measured: {type(error).__name__}: {' '.join(str(error).split())}",
+            )
+            return None
+        self.heads = [dict(row) for row in reports[0].table("heads")]
+        measured: list[MeasuredStep] = []
+        specs: Sequence[StepSpec] = self._probe.specs
+        for spec, report in zip(specs, reports, strict=True):
+            of_first = None if measured else loss
+            measured.append(measured_step(step, spec, key_of_step(spec, step), report, of_first))
+        return measured
+
+    def _keep(self, measured: Sequence[MeasuredStep]) -> None:
+        """Store a step with those that were not stored before; a warning, once, where that fails."""
+        if self._store is None:
+            return
+        self.unwritten += measured
+        try:
+            if self._removes:
+                self._store.remove_steps(self.unwritten[0].step)
+                self._removes = False
+            if self.unwritten:
+                store_step(self._store, self.unwritten)
+                self.unwritten.clear()
+            for each in self._completed:
+                self._store.replace_values(each.key, each.columns, stored_values(each))
+            self._completed.clear()
+        except (sqlite3.Error, OSError) as error:
+            self._warn("store", f"{self._store.path}: cannot be written: {error}: steps stay in memory")
+
+    def _warn(self, about: str, line: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            warnings.warn(f"attn: {line}", RuntimeWarning, stacklevel=4)
+
+
+def numbers_of(measured: Sequence[MeasuredStep]) -> dict[str, float]:
+    """A step as numbers by name, of its first text, as loggers take them."""
+    first = measured[0]
+    steps = StoredSteps({})
+    steps.add(StepOnText(first.step, 0, None, first.columns, first.values))
+    (row,) = step_rows(steps.stacks(), steps.losses())
+    return {
+        f"attn/{name}": number
+        for name, number in row.numbers().items()
+        if name != "step" and number is not None
+    }
+
+
+def is_first_process() -> bool:
+    """Whether this is the first of the processes that train together, or the only one."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank() == 0
+    # Of torchrun and Lightning, before there is a process group.
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK"))
+
+
+def _unwrapped_model(model: Any) -> PreTrainedModel:
+    """The transformers model inside a wrapper. UserError, with what to do, for a module that has none."""
+    parts = model.modules() if isinstance(model, nn.Module) else ()
+    is_of_peft = hasattr(model, "get_base_model")
+    if not is_of_peft and not any(isinstance(part, PreTrainedModel) for part in parts):
+        name = type(model).__name__
+        raise UserError(
+            f"model: must be a transformers PreTrainedModel (got {name}); of any other module give inputs, "
+            "what it is called with at each measured step: attncli.Watch(model, inputs=x)"
+        )
+    return unwrapped(model)
+
+
+def _unwrapped_module(model: Any) -> nn.Module:
+    """The module inside a wrapper of torch.compile, DDP or DataParallel, or the unwrapped module itself.
+
+    UserError for what is no module, and for weights split over processes.
+    """
+    inner = model
+    while hasattr(inner, "_orig_mod") or isinstance(inner, DistributedDataParallel | DataParallel):
+        inner = inner._orig_mod if hasattr(inner, "_orig_mod") else inner.module
+    if not isinstance(inner, nn.Module):
+        raise UserError(f"model: must be a torch.nn.Module (got {type(inner).__name__})")
+    if is_sharded(model) or is_sharded(inner):
+        raise UserError(f"{IN_PARTS}: attn record -o run.db -- COMMAND hears each of them")
+    return inner
+
+
+class _TextProbe:
+    """What a transformers model is measured on: random tokens read twice, and a text, where one is given."""
+
+    def __init__(self, model: Any, tokenizer: Any, text: str | None, num_tokens: int, seed: int) -> None:
+        self._model, self._tokenizer = model, tokenizer
+        self.specs = _specs_of(model, text, num_tokens, seed)
+        self._page = model_page_of(self.specs[0])
+
+    def begin(self) -> None:
+        """Read and measure for the first time. UserError for a model that cannot be measured."""
+        first, *others = self.specs
+        with borrowed(str(first.model), self._model, self._tokenizer) as self._pretrained:
+            self._readings = [
+                self._page.read(first, Texts(), self._pretrained, _generator(first)),
+                *(read_text(self._pretrained, str(spec.sentence), truncate=None) for spec in others),
+            ]
+            self.reports()
+        self.reports()
+
+    def reports(self) -> list[Report]:
+        """A survey of each text."""
+        pairs = zip(self.specs, self._readings, strict=True)
+        return [self._page.reports([spec], [read], self._pretrained, None)[0] for spec, read in pairs]
+
+
+class _InputsProbe:
+    """What any other module is called with, and which of its attention is heard meanwhile."""
+
+    def __init__(self, module: nn.Module, inputs: Any) -> None:
+        self._module, self._inputs = module, _copied(inputs)
+        self._tokens = _tokens_of(inputs)
+        content = sha256("".join(map(_digest, _parts_of(inputs))).encode()).hexdigest()
+        sizes = ", ".join(map(_size, _tensors_of(inputs)))
+        named = {"program": type(module).__name__, "calls": "all", "inputs": sizes, "content": content}
+        self.specs = [WatchedModuleSpec.model_validate(named)]
+
+    def begin(self) -> None:
+        """Measure for the first time. UserError where the module cannot be called so, or nothing is heard."""
+        name = type(self._module).__name__
+        try:
+            self.reports()
+        except UserError:
+            raise
+        except Exception as error:  # whatever a module raises
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(f"inputs: {name} cannot be called with them: {said}") from error
+
+    def reports(self) -> list[Report]:
+        """What the heads of the module do."""
+        (spec,) = self.specs
+        recorder = Recorder(tokens=self._tokens)
+        listener = Listener(recorder.take, calls="all")
+        inputs = _copied(self._inputs)  # a module may change what it is given
+        with torch.no_grad(), listener.listening():
+            if isinstance(inputs, Mapping):
+                self._module(**inputs)
+            elif isinstance(inputs, tuple | list):
+                self._module(*inputs)
+            else:
+                self._module(inputs)
+        if not recorder.has_heard:
+            raise UserError(
+                f"model: no attention was heard in {spec.program}: neither torch's own functions nor a "
+                "softmax whose result reaches a product"
+            )
+        with reading_recorded():
+            survey = recorder.result(listener.counts)
+        return [Report(spec.experiment, resolved_settings(spec), {}, result=replace(survey, notes=()))]
+
+
+def _refuse_beside_inputs(tokenizer: Any, text: str | None, num_tokens: int) -> None:
+    given = {"tokenizer": tokenizer is not None, "text": text is not None}
+    given |= {"num_tokens": num_tokens != NUM_TOKENS}
+    if names := [name for name, is_given in given.items() if is_given]:
+        raise UserError(f"inputs: are what the model is called with: leave out {' and '.join(names)}")
+
+
+def _parts_of(inputs: Any) -> Iterator[Any]:
+    """The tensors and other values in arguments of a module, whatever lists, tuples and dicts they lie in."""
+    if isinstance(inputs, Mapping | tuple | list):
+        for part in inputs.values() if isinstance(inputs, Mapping) else inputs:
+            yield from _parts_of(part)
+    else:
+        yield inputs
+
+
+def _tensors_of(inputs: Any) -> list[torch.Tensor]:
+    return [part for part in _parts_of(inputs) if isinstance(part, torch.Tensor)]
+
+
+def _copied(inputs: Any) -> Any:
+    """The same arguments with copies of the tensors."""
+    if isinstance(inputs, torch.Tensor):
+        return inputs.detach().clone()
+    if isinstance(inputs, Mapping):
+        return {name: _copied(part) for name, part in inputs.items()}
+    if type(inputs) in (tuple, list):
+        return type(inputs)(map(_copied, inputs))
+    return inputs
+
+
+def _size(tensor: torch.Tensor) -> str:
+    """`1 × 48 int64`"""
+    sizes = " × ".join(map(str, tensor.shape)) or "1"
+    return f"{sizes} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _digest(part: Any) -> str:
+    """Equal for equal tensors and plain values; of anything else its class."""
+    if isinstance(part, torch.Tensor):
+        dense = part.detach().to_dense().cpu().reshape(-1)
+        return sha256(_size(part).encode() + dense.view(torch.uint8).numpy().tobytes()).hexdigest()
+    return repr(part) if isinstance(part, str | int | float | None) else type(part).__name__
+
+
+def _tokens_of(inputs: Any) -> list[str] | None:
+    """The names of tokens: the first whole numbers of one row among the arguments. None where there are none.
+
+    Equal tokens are what patterns of repeated tokens need.
+    """
+    for tensor in _tensors_of(inputs):
+        is_whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+        if is_whole and tensor.ndim and tensor.numel() == tensor.shape[-1] > 1:
+            return [str(number) for number in tensor.flatten().tolist()]
+    return None
+
+
+def _specs_of(model: Any, text: str | None, num_tokens: int, seed: int) -> list[HeadsSpec]:
+    """The settings of the survey of each text, as those of `attn heads` on that model."""
+    name = short_name(getattr(model, "name_or_path", "") or type(model).__name__)
+    probe: dict[str, int | str] = {"num_tokens": num_tokens, "seed": seed}
+    texts: list[dict[str, int | str]] = [probe] if text is None else [probe, {"sentence": text, "seed": seed}]
+    named = {"sentence": "text"}
+    return [
+        checked_spec(
+            HeadsSpec,
+            {key: Given(value, named.get(key, key), is_flag=True) for key, value in given.items()},
+        ).model_copy(update={"model": name})
+        for given in texts
+    ]
+
+
+def _generator(spec: HeadsSpec) -> torch.Generator:
+    return torch.Generator().manual_seed(spec.seed)
+
+
+@contextmanager
+def opened(path: Path, specs: Sequence[StepSpec], *, resume: bool) -> Iterator[Store]:
+    """A store for the steps of a training run, for one process at a time.
+
+    UserError for one that has steps already, unless it is to `resume` and these are of the same settings.
+    """
+    if path.exists():
+        check_header(path)
+    with open_store(path, fresh=False, rows=False, weights=False) as store:
+        if store.last_run():
+            _check_earlier(path, store, specs, resume=resume)
+        yield store
+
+
+def _check_earlier(path: Path, store: Store, specs: Sequence[StepSpec], *, resume: bool) -> None:
+    steps = sorted({*store.steps().values()})
+    if not steps:
+        raise UserError(f"store: {path} has runs that are no steps of a training run: give another name")
+    have = f"{path} has steps {steps[0]} to {steps[-1]} of a run"
+    if not resume:
+        raise UserError(f"store: {have}: give another name, or resume=True where this run goes on from it")
+    with reading(path) as reader:
+        stored = reader.texts_of_steps()
+    models = {model_of(settings) for settings, _ in stored}
+    texts = {text_key(*text) for text in stored}
+    if models != {model_of(settings_of(specs[0]))} or texts != set(map(text_of, specs)):
+        raise UserError(f"resume: {have} of another model, or on other texts or inputs: give another name")
+
+
+def _trainer_callback(watch: Watch) -> "TrainerCallback":
+    from transformers import TrainerCallback
+
+    class OfTrainer(TrainerCallback):
+        """Calls `step` at the beginning, after each step, and at the end; a loss is logged after its step."""
+
+        logged: tuple[int, Any] | None = None
+        """The step of the last logged loss, and the loss."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            earlier = [(row["step"], row["loss"]) for row in state.log_history if "loss" in row]
+            self.logged = earlier[-1] if earlier else None  # of a training that is resumed
+            self._measure(state, now=True)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            self._measure(state, now=False)
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
+            if "loss" in (logs or {}):
+                self.logged = state.global_step, logs["loss"]
+                watch.add_loss(*self.logged)
+            if "train_loss" in (logs or {}):  # logged once, before the best checkpoint replaces the weights
+                self._measure(state, now=True)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            self._measure(state, now=True)
+            watch.close()
+
+        def _measure(self, state: Any, *, now: bool) -> None:
+            step, loss = self.logged or (None, None)
+            watch.step(state.global_step, loss=loss if step == state.global_step else None, now=now)
+
+    return OfTrainer()
+
+
+def _lightning_callback(watch: Watch) -> Any:
+    try:
+        from lightning.pytorch import Callback
+    except ModuleNotFoundError:
+        try:
+            from pytorch_lightning import Callback
+        except ModuleNotFoundError:
+            raise UserError("of: lightning is not installed: pip install lightning") from None
+
+    class OfLightning(Callback):  # type: ignore[misc]  # its class is not known here
+        """Calls `step` at the beginning, after each batch, and at the end."""
+
+        step: int | None = None
+        """That of the loss."""
+        loss: Any = None
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            self.step, self.loss = trainer.global_step, None
+            watch.step(self.step, now=True)
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *batch: Any) -> None:
+            if trainer.global_step != self.step:  # else the batch is one of several of the next step
+                loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+                # Lightning divides the loss of a batch by the number of batches in a step.
+                num_batches = getattr(trainer, "accumulate_grad_batches", 1)
+                self.step, self.loss = trainer.global_step, None if loss is None else loss * num_batches
+            watch.step(trainer.global_step, loss=self.loss)
+
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            watch.step(trainer.global_step, loss=self.loss, now=True)
+            watch.close()
+
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+            watch.close()
+
+    return OfLightning()

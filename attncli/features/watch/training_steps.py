@@ -1,0 +1,307 @@
+"""The steps of a training run as runs of a store: for each text one, whose id is the step's number."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
+from attncli.core.runtime import versions
+from attncli.errors import UserError
+from attncli.features.watch.results import HeadInTraining, HeadsInTraining, count_name
+from attncli.features.watch.training import (
+    SUMMARIES,
+    HeadsOverSteps,
+    head_in_training,
+    heads_in_training,
+    step_rows,
+)
+from attncli.records.surveys import Stack
+from attncli.records.values import PLACES, NamedTensor
+from attncli.report import Report
+from attncli.runs.chunks import Chunk, ChunkResult
+from attncli.runs.packing import Packed, packed, rounded
+from attncli.runs.plan import Item, Job, Plan, RunKeys, canonical, resolved_settings
+from attncli.runs.reading import Reader, StepOnText, model_of
+from attncli.runs.report_values import (
+    Condition,
+    Expectations,
+    parse_conditions,
+    refuse_unknown,
+    refuse_unmeasured,
+    values_of,
+)
+from attncli.runs.store import STEP, Store
+from attncli.runs.stored_columns import StoredColumn, StoredColumns, survey_columns_of, survey_number
+from attncli.settings.heads import HeadsSpec
+from attncli.settings.record import RECORDED_STATISTICS, WatchedModuleSpec
+
+LOSS = StoredColumn("loss")
+StepSpec = HeadsSpec | WatchedModuleSpec
+"""What a step is measured by: a survey of a text, or a call of any module."""
+
+
+@lru_cache(maxsize=64)
+def _with_loss(columns: StoredColumns) -> StoredColumns:
+    """The same tuple for the same columns: their shape is then looked up quickly."""
+    return (*columns, LOSS)
+
+
+class MeasuredStep(NamedTuple):
+    """What was measured of a step on one text: its settings, the key of the run, columns and values."""
+
+    step: int
+    spec: StepSpec
+    key: bytes
+    columns: StoredColumns
+    values: np.ndarray
+
+
+def _sentence(spec: StepSpec) -> str | None:
+    return spec.sentence if isinstance(spec, HeadsSpec) else None
+
+
+def key_of_step(spec: StepSpec, step: int) -> bytes:
+    """SHA-256 of the settings, the text and the step."""
+    settings = {**resolved_settings(spec), "sentence": _sentence(spec)}
+    return sha256(canonical({"experiment": spec.experiment, "settings": settings, "step": step})).digest()
+
+
+def content_key(spec: HeadsSpec, step: int, commit: str | None = None) -> bytes:
+    """The same for a checkpoint: by the content of its files, wherever they lie, or by its commit."""
+    item = Item(spec, None)
+    (key,) = RunKeys(Plan(((item,),))).of_job(Job((item,), None, 1))
+    return sha256(key + canonical(step if commit is None else [step, commit])).digest()
+
+
+def measured_step(
+    step: int, spec: StepSpec, key: bytes, report: Report, loss: float | None = None
+) -> MeasuredStep:
+    """The values of a survey of heads, rounded as in a store, and the loss of the step where it is known."""
+    columns, values = values_of(report)
+    measured = MeasuredStep(step, spec, key, columns, rounded(values))
+    return measured if loss is None else with_loss(measured, loss)
+
+
+def with_loss(measured: MeasuredStep, loss: float) -> MeasuredStep:
+    """The same step with its loss."""
+    columns, values = _with_loss(measured.columns), np.append(measured.values, loss)
+    return measured._replace(columns=columns, values=rounded(values))
+
+
+def stored_values(measured: MeasuredStep) -> Packed:
+    """The values of a step as a store has them."""
+    return packed(measured.columns, measured.values[None])[0]
+
+
+def store_step(store: Store, measured: Sequence[MeasuredStep]) -> None:
+    """Keep a step, or several, in one transaction."""
+    chunk, result = [], ChunkResult(environment=versions())
+    for number, each in enumerate(measured):
+        item = Item(each.spec, f"{STEP}{each.step}", id=str(each.step))
+        chunk.append((Job((item,), None, store.last_run() + 1 + number), (each.key,)))
+        result.values[number] = each.columns, stored_values(each)
+    store.write(Chunk(tuple(chunk)), result)
+
+
+def parse_expectations(texts: Sequence[str], specs: Sequence[StepSpec], flag: str) -> tuple[Condition, ...]:
+    """The conditions on the statistics of each head, or on a number of a step; UserError for another name."""
+    conditions = parse_conditions(texts, flag, numbers_only=True)
+    of_heads = [condition for condition in conditions if condition.name not in (LOSS.statistic, *OF_A_STEP)]
+    if isinstance(specs[0], WatchedModuleSpec):
+        refuse_unmeasured(of_heads, [LOSS.statistic, *OF_A_STEP, *RECORDED_STATISTICS], flag)
+    else:
+        refuse_unknown(of_heads, specs, rows=False, flag=flag)
+    return conditions
+
+
+OF_A_STEP = ("step", *SUMMARIES, *map(count_name, HEAD_PATTERNS))
+"""What a step is told by, of all its heads, beside the loss, which is stored with it."""
+
+
+def broken_expectations(
+    expectations: Expectations, step: int, columns: StoredColumns, values: np.ndarray
+) -> list[str]:
+    """A line for each condition that does not hold: `step 300: expected max_score < 100: got 132.4 ...`."""
+    if any(condition.name in OF_A_STEP for condition in expectations.conditions):
+        steps = StoredSteps({})
+        steps.add(StepOnText(step, 0, None, columns, values))
+        (row,) = step_rows(steps.stacks(), None)
+        numbers = [np.nan if number is None else number for number in row.numbers().values()]
+        columns, values = _with_row(columns, tuple(row)), np.append(values, numbers)
+    return [f"step {step}: {line}" for line in expectations.broken(columns, values)]
+
+
+@lru_cache(maxsize=64)
+def _with_row(columns: StoredColumns, names: tuple[str, ...]) -> StoredColumns:
+    return (*columns, *map(StoredColumn, names))
+
+
+def broken_at(expectations: Expectations, measured: Sequence[MeasuredStep]) -> list[str]:
+    """The same for a step on each of its texts."""
+    return [
+        line
+        for each in measured
+        for line in broken_expectations(expectations, each.step, each.columns, each.values)
+    ]
+
+
+class _Places(NamedTuple):
+    """Where the columns of a run have what is known of each stack, and single numbers."""
+
+    heads: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]
+    single: Mapping[str, int]
+
+
+@lru_cache(maxsize=64)
+def _places_of(columns: StoredColumns) -> _Places:
+    by_stack: dict[str, dict[str, list[tuple[int, int, int]]]] = {}
+    single = {column.statistic: place for place, column in enumerate(columns) if column.head is None}
+    for (stack, statistic, *_), place, layer, head in survey_columns_of(columns).of_all:
+        if layer is not None and head is not None:
+            by_stack.setdefault(stack, {}).setdefault(statistic, []).append((place, layer, head))
+    heads = {
+        stack: {name: tuple(np.array(places).T) for name, places in names.items()}
+        for stack, names in by_stack.items()
+    }
+    return _Places(heads, single)
+
+
+MAIN_STATISTICS = tuple(
+    dict.fromkeys(
+        (
+            *("induction", "previous_token", "max_score", "entropy", "sink_mass"),
+            *(pattern.statistic for pattern in HEAD_PATTERNS.values()),
+        )
+    )
+)
+"""Of each head at each step: what a step is told by, and what patterns are named by."""
+
+
+@dataclass
+class StoredSteps:
+    """The steps of a training run on one text, read from a store one by one, and their settings."""
+
+    settings: dict[str, Any]
+    statistics: Sequence[str] | None = MAIN_STATISTICS
+    """Which of them are read; None for all."""
+    steps: list[int] = field(default_factory=list)
+    are_calls: bool = False
+    """Whether they are recorded calls of a program, each on inputs of its own."""
+    grids: dict[str, dict[str, list[np.ndarray]]] = field(default_factory=dict)
+    single: list[dict[str, float]] = field(default_factory=list)
+
+    def add(self, step: StepOnText) -> None:
+        """One more step."""
+        places = _places_of(step.columns)
+        self.steps.append(step.step)
+        self.single.append({name: float(step.values[place]) for name, place in places.single.items()})
+        for stack, names in places.heads.items():
+            some = names.values()
+            shape = tuple(max(int(each[axis].max()) for each in some) + 1 for axis in (1, 2))
+            for name, (place, layer, head) in names.items():
+                if self.statistics is None or name in self.statistics:
+                    grid = np.full(shape, np.nan)
+                    grid[layer, head] = step.values[place]
+                    self.grids.setdefault(stack, {}).setdefault(name, []).append(grid)
+
+    @property
+    def name(self) -> str:
+        """The model's folder or name; of a recording its program, which is no path."""
+        name = str(model_of(self.settings))
+        return Path(name).name if "model" in self.settings else name
+
+    def losses(self) -> list[float | None] | None:
+        """The loss of each step, None where it is not known; None where it is known of none."""
+        losses = [single.get(LOSS.statistic) for single in self.single]
+        return None if losses.count(None) == len(losses) else losses
+
+    def stacks(self) -> list[HeadsOverSteps]:
+        """The statistics of each stack over the steps that have them all."""
+        last = self.single[-1]
+        stacks = []
+        for stack, grids in self.grids.items():
+            num_rows, starts_special = {}, False
+            for name, value in last.items():
+                number = survey_number(name)
+                if number is None or number.stack != stack or number.is_of_rest:
+                    continue
+                if number.statistic == STARTS_SPECIAL:
+                    starts_special = bool(value)
+                elif number.counts_rows:
+                    num_rows[number.statistic] = int(value)
+            names = [*(name for name in MAIN_STATISTICS if name in grids), *grids]
+            whole = {name: np.stack(grids[name]) for name in names if len(grids[name]) == len(self.steps)}
+            stacks.append(HeadsOverSteps(Stack(stack, num_rows, starts_special), tuple(self.steps), whole))
+        return stacks
+
+    def of_all_heads(self) -> HeadsInTraining:
+        """What all heads do over the steps."""
+        return heads_in_training(self.stacks(), self.losses())
+
+    def of_head(self, layer: int, head: int) -> HeadInTraining:
+        """Every statistic of a head over the steps; UserError for one that no stack has."""
+        stacks = self.stacks()
+        with_head = [over for over in stacks if over.has_head(layer, head)]
+        if not with_head:
+            layers, heads = np.max([over.is_head.shape for over in stacks], axis=0).tolist()
+            known = f"layers 0 to {layers - 1}, heads 0 to {heads - 1}"
+            raise UserError(f"--head: must be a head of {self.name}: {known} (got {layer}:{head})")
+        return head_in_training(with_head, self.losses(), layer, head)
+
+    def tensors(self) -> dict[str, NamedTensor]:
+        """Each statistic by step, layer and head; of a model of several stacks a grid for each of them."""
+        stacks = self.stacks()
+        return {
+            f"{name} {over.stack.name}" if len(stacks) > 1 else name: NamedTensor(("step", *PLACES), values)
+            for over in stacks
+            for name, values in over.statistics.items()
+        }
+
+
+def text_key(settings: Mapping[str, Any], sentence: str | None) -> bytes:
+    """Equal for what was measured of several models with the same settings on the same text."""
+    return canonical([{**settings, "model": None}, sentence])
+
+
+def settings_of(spec: StepSpec) -> dict[str, Any]:
+    """The settings as those of a run of a store."""
+    return {"experiment": spec.experiment, **resolved_settings(spec)}
+
+
+def text_of(spec: StepSpec) -> bytes:
+    """The `text_key` of what is measured."""
+    return text_key(settings_of(spec), _sentence(spec))
+
+
+def has_steps(reader: Reader) -> bool:
+    """Whether a store has steps of a training run, or recorded calls, which are steps, too."""
+    return reader.has_steps() or reader.has_recorded_calls()
+
+
+def steps_in(reader: Reader) -> Iterator[StepOnText]:
+    """The steps of the training run that a store is of; else the calls that were recorded."""
+    return reader.steps() if reader.has_steps() else reader.recorded_calls()
+
+
+def stored_steps(reader: Reader, statistics: Sequence[str] | None = MAIN_STATISTICS) -> list[StoredSteps]:
+    """The steps of a store on each of its texts; those of checkpoints, each its own model, together.
+
+    Recorded calls go together where they are of one program and of the same modules.
+    """
+    of_texts: dict[tuple[bytes, StoredColumns], StoredSteps] = {}
+    are_calls = not reader.has_steps()
+    for step in steps_in(reader):
+        settings = reader.settings[step.settings]
+        key = text_key(settings, step.sentence), (step.columns if are_calls else ())
+        if key not in of_texts:
+            named = {**settings, "sentence": step.sentence}
+            of_texts[key] = StoredSteps(named, statistics, are_calls=are_calls)
+        if "model" in settings:
+            of_texts[key].settings["model"] = settings["model"]
+        of_texts[key].add(step)
+    return list(of_texts.values())
