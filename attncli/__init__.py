@@ -17,28 +17,9 @@ if TYPE_CHECKING:
     from attncli.api import NotebookReport, heads, read_cache, run
     from attncli.core.attention_statistics import AttentionStatistics
     from attncli.errors import UserError
-    from attncli.features.diff.differences import changed_heads, head_differences
-    from attncli.features.separate.door import apply_detector, read_detector, separate
-    from attncli.features.source.explaining import compare_explanations, explanations, learned_head_weights
-    from attncli.features.watch.door import Watch
     from attncli.index import *  # noqa: F403 - the functions of features
     from attncli.known_pairs import pair_table, pairs, relations
-    from attncli.library import (
-        ablate,
-        answer_sources,
-        compositions,
-        examples,
-        generate,
-        head_edges,
-        layers,
-        next_tokens,
-        retrieving_heads,
-        score_parts,
-        survey,
-        survey_texts,
-        text_differences,
-        why,
-    )
+    from attncli.library import layers, next_tokens, survey, survey_texts
     from attncli.measure.own_tensors import attention_statistics
     from attncli.models.picture_reading import read_picture
     from attncli.models.pretrained import read_text
@@ -57,48 +38,29 @@ __all__ = [
     "Recording",
     "Report",
     "UserError",
-    "Watch",
-    "ablate",
     "activation_cache",
     "aligning_heads",
-    "answer_sources",
-    "apply_detector",
     "attention_statistics",
-    "changed_heads",
-    "compare_explanations",
-    "compositions",
-    "examples",
-    "explanations",
-    "generate",
-    "head_differences",
-    "head_edges",
     "heads",
     "hooks",
     "layers",
     "layers_of",
-    "learned_head_weights",
     "next_tokens",
     "open_model",
     "pair_table",
     "pairs",
     "patch",
     "read_cache",
-    "read_detector",
     "read_picture",
     "read_probe",
     "read_sound",
     "read_text",
     "record",
     "relations",
-    "retrieving_heads",
     "run",
-    "score_parts",
-    "separate",
     "spoken_words",
     "survey",
     "survey_texts",
-    "text_differences",
-    "why",
     "words_of_characters",
 ]
 if not TYPE_CHECKING:
@@ -107,20 +69,10 @@ if not TYPE_CHECKING:
     )
 
 _OF_MODELS = {
-    **dict.fromkeys(
-        (
-            *("ablate", "answer_sources", "compositions", "examples", "generate"),
-            *("head_edges", "layers", "next_tokens", "retrieving_heads", "score_parts"),
-            *("survey", "survey_texts", "text_differences", "why"),
-        ),
-        "library",
-    ),
+    **dict.fromkeys(("layers", "next_tokens", "survey", "survey_texts"), "library"),
     **dict.fromkeys(("activation_cache", "hooks", "patch"), "activations"),
-    **dict.fromkeys(("apply_detector", "read_detector", "separate"), "detectors"),
-    **dict.fromkeys(("compare_explanations", "explanations", "learned_head_weights"), "explaining"),
     **dict.fromkeys(("pair_table", "pairs", "relations"), "known_pairs"),
     **dict.fromkeys(("aligning_heads", "spoken_words"), "sound"),
-    "Watch": "runs.watching",
     **dict.fromkeys(("NotebookModel", "open_model"), "opened"),
     "read_picture": "models.picture_reading",
     "read_sound": "models.sound_reading",
@@ -136,8 +88,6 @@ _MODULES = {
     "Report": "report",
     "UserError": "errors",
     "attention_statistics": "measure.own_tensors",
-    "changed_heads": "measure.differences",
-    "head_differences": "measure.differences",
     "heads": "api",
     "layers_of": "recording",
     "read_cache": "api",

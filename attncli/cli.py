@@ -35,7 +35,7 @@ from attncli.errors import (
     out_of_memory,
 )
 from attncli.plain_text import LEGIBLE, forget_notes, note, plain_text
-from attncli.settings import EXPERIMENTS, SPECS
+from attncli.settings import EXPERIMENTS, QUESTIONS, SPECS
 from attncli.signals import ENDING, end_as_by_default, end_quietly
 from attncli.systems import at_fork, interrupt_main_thread, let_consoles_follow_escapes
 from attncli.version import __version__
@@ -51,29 +51,24 @@ attn info has versions, plugins and schemas.
 
 
 class CommandRow(NamedTuple):
-    """A row of the help, below its group; the module of this room whose `command(name, summary)` makes it."""
+    """A row of the help, below its group; the place of the function that makes it: `place(name, summary)`."""
 
     summary: str
-    module: str
+    place: str
     group: str
 
 
 UNLISTED = "About attn"
 """The group of what answers no question: the words above name it."""
+OF_SPEC = "attncli.commands.experiment:command"
 COMMANDS = {
-    "lesson": CommandRow("Short lessons, which run in the terminal", "lesson", "Learn"),
-    **{name: CommandRow(row.summary, "experiment", row.group) for name, row in EXPERIMENTS.items()},
-    "heads": CommandRow(EXPERIMENTS["heads"].summary, "experiment:heads_command", "Models"),
-    "separate": CommandRow(EXPERIMENTS["separate"].summary, "experiment:separate_command", "Models"),
-    "watch": CommandRow("Heads over the steps of a training run", "watch", "Models"),
-    "record": CommandRow("Heads of any PyTorch program, while it runs", "record", "Models"),
-    "show": CommandRow("A saved report, or weights from another tool, in any view", "show", "See"),
-    "diff": CommandRow("Two experiments or saved reports side by side", "diff", "See"),
-    "browse": CommandRow("Look through heads and tokens in the terminal", "browse", "Models"),
-    "serve": CommandRow("A web page of a model, which answers what you type", "serve", "Models"),
-    "batch": CommandRow("Run the experiments of config files", "batch", "Many runs"),
-    "results": CommandRow("What a batch has kept: a summary, or every value", "results", "Many runs"),
-    "info": CommandRow("Versions, plugins, and the schemas of files", "info", UNLISTED),
+    **{
+        name: CommandRow(row.question.summary, row.question.command or OF_SPEC, row.question.group)
+        for name, row in QUESTIONS.items()
+    },
+    "info": CommandRow(
+        "Versions, plugins, and the schemas of files", "attncli.commands.info:command", UNLISTED
+    ),
 }
 COMMAND_GROUPS = ("See", "Learn", "Models", "Many runs")
 FORMER = {
@@ -102,10 +97,11 @@ class CommandWithExamples(TyperCommand):
     everyday: Mapping[str, str] = {}
     """What everyday help says of a flag, by the name of its parameter."""
     is_help_whole = False
+    needs_torch = False
 
     def invoke(self, ctx: Any) -> Any:
         """Run it; what was imported until now lives as long as the process, and is not collected."""
-        check_place(needs_torch=ctx.info_name in (*EXPERIMENTS, "batch", "watch"))
+        check_place(needs_torch=self.needs_torch)
         gc.freeze()
         gc.enable()
         return super().invoke(ctx)
@@ -352,7 +348,7 @@ def _typer_command(command: "Command") -> Any:
         context_settings={**HELP_NAMES, "allow_interspersed_args": not command.runs_program},
     )(call)
     made: Any = typer.main.get_command(app)
-    made.examples = command.examples
+    made.examples, made.needs_torch = command.examples, command.needs_torch
     made.everyday = {
         _name(parameter): parameter.everyday
         for parameter in command.parameters
@@ -366,9 +362,7 @@ def _command(name: str) -> Any:
     row = COMMANDS[name]
     if name in EXPERIMENTS and name not in SPECS:  # it has been said why
         raise typer.Exit(FAILED)
-    module, _, function = row.module.partition(":")
-    command = load_place(f"attncli.commands.{module}:{function or 'command'}")(name, row.summary)
-    return _typer_command(command)
+    return _typer_command(load_place(row.place)(name, row.summary))
 
 
 def _with_present_names(words: list[str]) -> list[str]:
@@ -454,7 +448,7 @@ def _root(
 ) -> None:
     if context.invoked_subcommand is None:
         check_place(needs_torch=True)
-        from attncli.features.lesson.question import show_first_look
+        from attncli.commands.first_look import show_first_look
 
         show_first_look()
 

@@ -128,21 +128,6 @@ SYNONYMS = {
     "workers": "num_workers n_jobs jobs j threads processes parallel",
     "fresh": "overwrite force restart clean",
     "open": "show_plot view display",
-    "self": "attention attend sdpa self_attention single visualize",
-    "multihead": "mha multi multi_head multi_head_attention",
-    "cross": "cross_attention encoder_decoder",
-    "norm": "layernorm layer_norm batchnorm rmsnorm normalize",
-    "scale-demo": "scale scaling softmax",
-    "show": "view cat display load print",
-    "heads": "head bertviz head_view model_view survey analyze analyse inspect model induction",
-    "browse": "tui ui interactive explore gui",
-    "batch": "run sweep grid experiments",
-    "generate": "chat complete completion write sample",
-    "diff": "compare",
-    "why": "attribute attribution explain dla direct_logit_attribution logit_lens lens",
-    "lesson": "tutorial learn docs course examples list",
-    "pitfalls": "mistakes bugs",
-    "results": "summary stats query report",
     "float16": "fp16 half f16",
     "bfloat16": "bf16",
     "float32": "fp32 float f32 full float64 fp64 double",
@@ -156,9 +141,9 @@ SYNONYMS = {
     "npz": "numpy npy",
     "safetensors": "torch pt pth bin",
 }
-"""What other tools call our flags, settings, commands and formats; the first row that is known counts.
+"""What other tools call our flags, settings and formats; the first row that is known counts.
 
-Cards of features have more.
+Cards of features say what they call commands.
 """
 
 

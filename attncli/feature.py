@@ -30,19 +30,21 @@ GROUP = "features"
 
 
 class Question(NamedTuple):
-    """A command, which is also an experiment of config files.
+    """A command; with a Spec, also an experiment of config files.
 
     `summary` and `group` are its row in `attn --help`. `spec` is the place of the class of its settings,
     `page` of what runs it (default: PAGE beside the Spec) and `model_page` of what runs it with a model.
-    `synonyms` are names for it in other tools, separated by blanks.
+    `command` is the place of the function that makes the command from its name and summary (default: the
+    fields of the Spec are its flags). `synonyms` are names for it in other tools, separated by blanks.
     """
 
     name: str
     summary: str
     group: str
-    spec: str
+    spec: str = ""
     page: str = ""
     model_page: str = ""
+    command: str = ""
     synonyms: str = ""
 
 
@@ -54,6 +56,7 @@ class Feature(NamedTuple):
         a command begin with its name: `spread`, `spread of texts`.
     screens: the place of the first screen of a class of results, by the place of the class.
     functions: the place of each function `attncli.NAME`, by its name.
+    needs: the features that it imports. It is switched off with them.
     extras: the extras of attn that the functions need.
     docs: its page in docs/.
     """
@@ -62,22 +65,26 @@ class Feature(NamedTuple):
     results: Mapping[str, str] = {}
     screens: Mapping[str, str] = {}
     functions: Mapping[str, str] = {}
+    needs: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
     docs: str = ""
 
 
 def with_absolute_places(card: Feature, package: str) -> Feature:
-    """The card with places that begin with the package."""
+    """The card with places that begin with the package; one of attn itself stays as it is."""
 
     def absolute(place: str) -> str:
-        return f"{package}.{place}" if package and place else place
+        return f"{package}.{place}" if package and place and not place.startswith("attncli.") else place
 
     def values(places: Mapping[str, str]) -> dict[str, str]:
         return {name: absolute(place) for name, place in places.items()}
 
     questions = (
         each._replace(
-            spec=absolute(each.spec), page=absolute(each.page), model_page=absolute(each.model_page)
+            spec=absolute(each.spec),
+            page=absolute(each.page),
+            model_page=absolute(each.model_page),
+            command=absolute(each.command),
         )
         for each in card.questions
     )
@@ -95,9 +102,13 @@ def names_switched_off() -> list[str]:
 
 
 def switched_on(features: Mapping[str, Feature]) -> dict[str, Feature]:
-    """The features that `ATTN_OFF` does not name."""
-    off = names_switched_off()
-    return {name: feature for name, feature in features.items() if name not in off}
+    """The features that `ATTN_OFF` does not name and that need none that it names."""
+    off = {*names_switched_off()}
+    on = {name: feature for name, feature in features.items() if name not in off}
+    while lacking := [name for name, feature in on.items() if not {*feature.needs} <= on.keys()]:
+        for name in lacking:
+            del on[name]
+    return on
 
 
 def read_card(plugin: Plugin) -> Feature:

@@ -10,13 +10,228 @@ from typing import TYPE_CHECKING
 from attncli.feature import Feature, Question, features_in_use
 
 if TYPE_CHECKING:
+    from attncli.features.ablate.door import ablate as ablate
     from attncli.features.cache.door import cache as cache
     from attncli.features.cache.door import cache_policies as cache_policies
+    from attncli.features.circuit.door import compositions as compositions
+    from attncli.features.circuit.door import head_edges as head_edges
+    from attncli.features.diff.differences import changed_heads as changed_heads
+    from attncli.features.diff.differences import head_differences as head_differences
+    from attncli.features.diff.door import text_differences as text_differences
+    from attncli.features.generate.door import generate as generate
+    from attncli.features.heads.door import examples as examples
+    from attncli.features.separate.door import apply_detector as apply_detector
+    from attncli.features.separate.door import read_detector as read_detector
+    from attncli.features.separate.door import separate as separate
+    from attncli.features.source.door import answer_sources as answer_sources
+    from attncli.features.source.door import retrieving_heads as retrieving_heads
+    from attncli.features.source.explaining import compare_explanations as compare_explanations
+    from attncli.features.source.explaining import explanations as explanations
+    from attncli.features.source.explaining import learned_head_weights as learned_head_weights
+    from attncli.features.watch.door import Watch as Watch
+    from attncli.features.why.door import score_parts as score_parts
+    from attncli.features.why.door import why as why
 
-__all__ = ["cache", "cache_policies"]
+__all__ = [
+    "Watch",
+    "ablate",
+    "answer_sources",
+    "apply_detector",
+    "cache",
+    "cache_policies",
+    "changed_heads",
+    "compare_explanations",
+    "compositions",
+    "examples",
+    "explanations",
+    "generate",
+    "head_differences",
+    "head_edges",
+    "learned_head_weights",
+    "read_detector",
+    "retrieving_heads",
+    "score_parts",
+    "separate",
+    "text_differences",
+    "why",
+]
 """Functions, for type checkers: at run time `attncli.NAME` imports them."""
 
 FEATURES: dict[str, Feature] = {
+    "lesson": Feature(
+        questions=(
+            Question(
+                name="lesson",
+                summary="Short lessons, which run in the terminal",
+                group="Learn",
+                command="attncli.features.lesson.question:command",
+                synonyms="tutorial learn docs course examples list",
+            ),
+        ),
+    ),
+    "average": Feature(
+        questions=(
+            Question(
+                name="average",
+                summary="Average each token with its past, in three ways",
+                group="Learn",
+                spec="attncli.features.average.question:AverageSpec",
+            ),
+        ),
+        results={
+            "average": "attncli.records.attention:AverageStatistics",
+        },
+        screens={
+            "attncli.records.attention:AverageStatistics": "attncli.views.screens:AVERAGE_SCREEN",
+        },
+    ),
+    "attention": Feature(
+        questions=(
+            Question(
+                name="self",
+                summary="Self-attention of one sentence, with one head",
+                group="See",
+                spec="attncli.features.attention.settings:SelfSettings",
+                page="attncli.features.attention.question:SELF",
+                model_page="attncli.features.attention.in_models:PAGE",
+                synonyms="attention attend sdpa self_attention single visualize",
+            ),
+            Question(
+                name="multihead",
+                summary="Multi-head attention of one sentence",
+                group="See",
+                spec="attncli.features.attention.settings:MultiheadSettings",
+                page="attncli.features.attention.question:MULTIHEAD",
+                model_page="attncli.features.attention.in_models:PAGE",
+                synonyms="mha multi multi_head multi_head_attention",
+            ),
+            Question(
+                name="cross",
+                summary="Cross-attention from a sentence to a context",
+                group="See",
+                spec="attncli.features.attention.settings:CrossSettings",
+                page="attncli.features.attention.question:CROSS",
+                model_page="attncli.features.attention.in_models:PAGE",
+                synonyms="cross_attention encoder_decoder",
+            ),
+        ),
+        results={
+            "self": "attncli.records.attention:LayerStatistics",
+            "multihead": "attncli.records.attention:LayerStatistics",
+            "cross": "attncli.records.attention:LayerStatistics",
+        },
+        screens={
+            "attncli.records.attention:LayerStatistics": "attncli.views.screens:ATTENTION_SCREEN",
+        },
+    ),
+    "scale_demo": Feature(
+        questions=(
+            Question(
+                name="scale-demo",
+                summary="Why scores are scaled: variance and sharpness",
+                group="Learn",
+                spec="attncli.features.scale_demo.question:ScaleDemoSpec",
+                synonyms="scale scaling softmax",
+            ),
+        ),
+        results={
+            "scale-demo": "attncli.records.demonstrations:ScaleEffects",
+        },
+        screens={
+            "attncli.records.demonstrations:ScaleEffects": "attncli.views.screens:SCALE_SCREEN",
+        },
+    ),
+    "norm": Feature(
+        questions=(
+            Question(
+                name="norm",
+                summary="Batch, layer and RMS normalisation",
+                group="Learn",
+                spec="attncli.features.norm.question:NormSpec",
+                synonyms="layernorm layer_norm batchnorm rmsnorm normalize",
+            ),
+        ),
+        results={
+            "norm": "attncli.records.demonstrations:NormEffects",
+        },
+        screens={
+            "attncli.records.demonstrations:NormEffects": "attncli.views.screens:NORM_SCREEN",
+        },
+    ),
+    "heads": Feature(
+        questions=(
+            Question(
+                name="heads",
+                summary="What each head of a pretrained model does",
+                group="Models",
+                spec="attncli.settings.heads:HeadsSpec",
+                page="attncli.features.heads.question:PAGE",
+                command="attncli.features.heads.command:command",
+                synonyms="head bertviz head_view model_view survey analyze analyse inspect model induction",
+            ),
+        ),
+        results={
+            "heads": "attncli.records.surveys:HeadSurvey",
+            "heads of examples": "attncli.records.examples:HeadExamples",
+            "heads of relations": "attncli.records.relations:HeadRelations",
+            "heads of pairs": "attncli.records.known_pairs:HeadsOnPairs",
+            "heads of words": "attncli.records.spoken_words:SpokenWords",
+            "heads of alignment": "attncli.records.spoken_words:AligningHeads",
+        },
+        screens={
+            "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
+            "attncli.records.examples:HeadExamples": "attncli.views.example_screens:EXAMPLES_SCREEN",
+            "attncli.records.relations:HeadRelations": "attncli.views.relation_screens:RELATIONS_SCREEN",
+            "attncli.records.known_pairs:HeadsOnPairs": "attncli.views.pair_screens:PAIRS_SCREEN",
+            "attncli.records.spoken_words:SpokenWords": "attncli.views.word_screens:WORDS_SCREEN",
+            "attncli.records.spoken_words:AligningHeads": "attncli.views.word_screens:ALIGNING_SCREEN",
+        },
+        functions={
+            "examples": "attncli.features.heads.door:examples",
+        },
+        extras=("models",),
+    ),
+    "generate": Feature(
+        questions=(
+            Question(
+                name="generate",
+                summary="Where a model looks while it writes",
+                group="Models",
+                spec="attncli.features.generate.question:GenerateSpec",
+                synonyms="chat complete completion write sample",
+            ),
+        ),
+        results={
+            "generate": "attncli.records.writings:WrittenText",
+        },
+        screens={
+            "attncli.records.writings:WrittenText": "attncli.features.generate.screens:WRITER_SCREEN",
+        },
+        functions={
+            "generate": "attncli.features.generate.door:generate",
+        },
+        extras=("models",),
+    ),
+    "ablate": Feature(
+        questions=(
+            Question(
+                name="ablate",
+                summary="What is lost without each head (swap: activation patching)",
+                group="Models",
+                spec="attncli.features.ablate.question:AblateSpec",
+            ),
+        ),
+        results={
+            "ablate": "attncli.features.ablate.results:HeadEffects",
+        },
+        screens={
+            "attncli.features.ablate.results:HeadEffects": "attncli.features.ablate.screens:SCREEN",
+        },
+        functions={
+            "ablate": "attncli.features.ablate.door:ablate",
+        },
+        extras=("models",),
+    ),
     "cache": Feature(
         questions=(
             Question(
@@ -42,6 +257,259 @@ FEATURES: dict[str, Feature] = {
         },
         extras=("models",),
         docs="cache.md",
+    ),
+    "why": Feature(
+        questions=(
+            Question(
+                name="why",
+                summary="What each head adds to a logit: direct logit attribution",
+                group="Models",
+                spec="attncli.features.why.question:WhySpec",
+                synonyms="attribute attribution explain dla direct_logit_attribution logit_lens lens",
+            ),
+        ),
+        results={
+            "why": "attncli.records.logits:LogitAttribution",
+            "why of a score": "attncli.records.logits:ScoreParts",
+        },
+        screens={
+            "attncli.records.logits:LogitAttribution": "attncli.features.why.screens:LOGIT_SCREEN",
+            "attncli.records.logits:ScoreParts": "attncli.features.why.screens:SCORE_SCREEN",
+        },
+        functions={
+            "why": "attncli.features.why.door:why",
+            "score_parts": "attncli.features.why.door:score_parts",
+        },
+        extras=("models",),
+    ),
+    "source": Feature(
+        questions=(
+            Question(
+                name="source",
+                summary="Which sources an answer came from",
+                group="Models",
+                spec="attncli.features.source.question:SourceSpec",
+            ),
+        ),
+        results={
+            "source": "attncli.features.source.results:AnswerSources",
+            "source of heads": "attncli.features.source.results:RetrievingHeads",
+            "source of explanations": "attncli.features.source.explanation_results:Explanations",
+            "source of ways": "attncli.features.source.explanation_results:ComparedWays",
+            "source of weights": "attncli.features.source.explanation_results:LearnedWeights",
+        },
+        screens={
+            "attncli.features.source.results:AnswerSources": "attncli.features.source.screens:SOURCE_SCREEN",
+            "attncli.features.source.results:RetrievingHeads": "attncli.features.source.screens:RETRIEVAL_SCREEN",
+            "attncli.features.source.explanation_results:Explanations": "attncli.features.source.explanation_screens:EXPLANATIONS_SCREEN",
+            "attncli.features.source.explanation_results:ComparedWays": "attncli.features.source.explanation_screens:WAYS_SCREEN",
+            "attncli.features.source.explanation_results:LearnedWeights": "attncli.features.source.explanation_screens:WEIGHTS_SCREEN",
+        },
+        functions={
+            "answer_sources": "attncli.features.source.door:answer_sources",
+            "retrieving_heads": "attncli.features.source.door:retrieving_heads",
+            "compare_explanations": "attncli.features.source.explaining:compare_explanations",
+            "explanations": "attncli.features.source.explaining:explanations",
+            "learned_head_weights": "attncli.features.source.explaining:learned_head_weights",
+        },
+        extras=("models",),
+    ),
+    "separate": Feature(
+        questions=(
+            Question(
+                name="separate",
+                summary="Which heads tell two groups of texts apart",
+                group="Models",
+                spec="attncli.features.separate.question:SeparateSpec",
+                command="attncli.features.separate.command:command",
+            ),
+        ),
+        results={
+            "separate": "attncli.features.separate.results:SeparatedTexts",
+            "separate of texts": "attncli.features.separate.results:AppliedDetector",
+        },
+        screens={
+            "attncli.features.separate.results:SeparatedTexts": "attncli.features.separate.screens:SEPARATE_SCREEN",
+            "attncli.features.separate.results:AppliedDetector": "attncli.features.separate.screens:APPLIED_SCREEN",
+        },
+        functions={
+            "separate": "attncli.features.separate.door:separate",
+            "apply_detector": "attncli.features.separate.door:apply_detector",
+            "read_detector": "attncli.features.separate.door:read_detector",
+        },
+        extras=("models",),
+    ),
+    "circuit": Feature(
+        questions=(
+            Question(
+                name="circuit",
+                summary="Which heads feed which: QK and OV circuits",
+                group="Models",
+                spec="attncli.features.circuit.question:CircuitSpec",
+            ),
+        ),
+        results={
+            "circuit": "attncli.records.circuit:HeadEdges",
+            "circuit of weights": "attncli.records.circuit:Compositions",
+        },
+        screens={
+            "attncli.records.circuit:HeadEdges": "attncli.views.graphs:CIRCUIT_SCREEN",
+            "attncli.records.circuit:Compositions": "attncli.views.graphs:COMPOSITIONS_SCREEN",
+        },
+        functions={
+            "compositions": "attncli.features.circuit.door:compositions",
+            "head_edges": "attncli.features.circuit.door:head_edges",
+        },
+        extras=("models",),
+    ),
+    "pitfalls": Feature(
+        questions=(
+            Question(
+                name="pitfalls",
+                summary="Classic mistakes, each next to the right way",
+                group="Learn",
+                spec="attncli.features.pitfalls.question:PitfallsSpec",
+                synonyms="mistakes bugs",
+            ),
+        ),
+        results={
+            "pitfalls": "attncli.records.demonstrations:Mistakes",
+            "pitfalls of one": "attncli.records.demonstrations:MistakeComparison",
+        },
+        screens={
+            "attncli.records.demonstrations:Mistakes": "attncli.features.pitfalls.screens:MISTAKES_SCREEN",
+            "attncli.records.demonstrations:MistakeComparison": "attncli.features.pitfalls.screens:MISTAKE_SCREEN",
+        },
+    ),
+    "watch": Feature(
+        questions=(
+            Question(
+                name="watch",
+                summary="Heads over the steps of a training run",
+                group="Models",
+                command="attncli.features.watch.question:command",
+            ),
+        ),
+        results={
+            "watch": "attncli.features.watch.results:HeadsInTraining",
+            "watch of a head": "attncli.features.watch.results:HeadInTraining",
+        },
+        screens={
+            "attncli.features.watch.results:HeadsInTraining": "attncli.features.watch.screens:WATCH_SCREEN",
+            "attncli.features.watch.results:HeadInTraining": "attncli.features.watch.screens:WATCH_HEAD_SCREEN",
+        },
+        functions={
+            "Watch": "attncli.features.watch.door:Watch",
+        },
+        extras=("models",),
+    ),
+    "record": Feature(
+        questions=(
+            Question(
+                name="record",
+                summary="Heads of any PyTorch program, while it runs",
+                group="Models",
+                command="attncli.features.record.question:command",
+            ),
+        ),
+        results={
+            "record": "attncli.records.recordings:RecordedHeads",
+        },
+        screens={
+            "attncli.records.recordings:RecordedHeads": "attncli.features.record.screens:RECORDED_SCREEN",
+        },
+    ),
+    "show": Feature(
+        questions=(
+            Question(
+                name="show",
+                summary="A saved report, or weights from another tool, in any view",
+                group="See",
+                command="attncli.features.show.question:command",
+                synonyms="view cat display load print",
+            ),
+        ),
+        results={
+            "show": "attncli.records.attention:OutsideWeights",
+        },
+        screens={
+            "attncli.records.attention:OutsideWeights": "attncli.views.screens:OUTSIDE_SCREEN",
+        },
+    ),
+    "diff": Feature(
+        questions=(
+            Question(
+                name="diff",
+                summary="Two experiments or saved reports side by side",
+                group="See",
+                command="attncli.features.diff.question:command",
+                synonyms="compare",
+            ),
+        ),
+        results={
+            "diff of texts": "attncli.features.diff.results:TextDifferences",
+            "diff": "attncli.features.diff.results:ReportDifferences",
+        },
+        screens={
+            "attncli.features.diff.results:ReportDifferences": "attncli.features.diff.screens:COMPARISON_SCREEN",
+            "attncli.features.diff.results:TextDifferences": "attncli.features.diff.screens:TWO_TEXTS_SCREEN",
+        },
+        functions={
+            "text_differences": "attncli.features.diff.door:text_differences",
+            "changed_heads": "attncli.features.diff.differences:changed_heads",
+            "head_differences": "attncli.features.diff.differences:head_differences",
+        },
+    ),
+    "browse": Feature(
+        questions=(
+            Question(
+                name="browse",
+                summary="Look through heads and tokens in the terminal",
+                group="Models",
+                command="attncli.features.browse.question:command",
+                synonyms="tui ui interactive explore gui",
+            ),
+        ),
+        needs=("heads", "ablate", "why"),
+    ),
+    "serve": Feature(
+        questions=(
+            Question(
+                name="serve",
+                summary="A web page of a model, which answers what you type",
+                group="Models",
+                command="attncli.features.serve.question:command",
+            ),
+        ),
+        needs=("generate", "why"),
+    ),
+    "batch": Feature(
+        questions=(
+            Question(
+                name="batch",
+                summary="Run the experiments of config files",
+                group="Many runs",
+                command="attncli.features.batch.question:command",
+                synonyms="run sweep grid experiments",
+            ),
+        ),
+    ),
+    "results": Feature(
+        questions=(
+            Question(
+                name="results",
+                summary="What a batch has kept: a summary, or every value",
+                group="Many runs",
+                command="attncli.features.results.question:command",
+                synonyms="summary stats query report",
+            ),
+        ),
+        results={
+            "results": "attncli.records.store_summaries:StoreSummary",
+        },
+        screens={
+            "attncli.records.store_summaries:StoreSummary": "attncli.features.results.screens:SUMMARY_SCREEN",
+        },
     ),
 }
 

@@ -11,92 +11,41 @@ Each call is held to its annotations before a model is loaded (`attncli.argument
 each argument that does not fit.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import torch
+from typing import TYPE_CHECKING
 
 from attncli.arguments import (
-    AnswerArgument,
     Count,
-    HeadArgument,
     HeadsArgument,
-    HeadsWithoutStack,
-    HeadWithoutStack,
     Layers,
-    NonBlankText,
-    Position,
-    Seed,
     Size,
-    Temperature,
     TokenNames,
-    TopShare,
-    by,
     checked,
-    head_name,
-    head_name_without_stack,
     head_names,
-    head_names_without_stack,
-    one_of,
     token_names,
     whole_numbers,
 )
 from attncli.core.layer import AttentionLayer
-from attncli.core.names import (
-    HEAD_PATTERNS,
-    PATTERNS,
-    ROW_STATISTICS,
-    RemovalMethod,
-    SourceMethod,
-    WholeRows,
-    named_head,
-)
-from attncli.core.progress import Stage
 from attncli.errors import UserError, refuse_bytes
-from attncli.features.ablate.results import HeadEffects
-from attncli.features.diff.results import TextDifferences
-from attncli.features.source.results import AnswerSources, RetrievingHeads
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import (
     Model,
-    OneOrMoreTexts,
-    Sources,
-    TextOrPrompt,
     TextOrReading,
     TextsOrFile,
-    several_texts,
 )
-from attncli.models.predicted import Predicted, check_swap, predicted_of
-from attncli.models.pretrained import Pretrained, Reading, TextOrIds, check_made_for, read_text, reader_of
-from attncli.models.prompts import Prompt, prompt_of_sound, read_prompt
-from attncli.models.source_texts import SourcedReading, Split, read_sourced, sourced_text
+from attncli.models.pretrained import Pretrained, Reading, read_text, reader_of, reading_for
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine, text_or_ids
 from attncli.models.words import words_of_characters
-from attncli.models.writing import Decoding
-from attncli.records.circuit import Compositions, HeadEdges
-from attncli.records.examples import HeadExamples
-from attncli.records.logits import LogitAttribution, ScoreParts
 from attncli.records.surveys import HeadSurvey
-from attncli.records.writings import NextTokens, WrittenText
+from attncli.records.writings import NextTokens
 
 if TYPE_CHECKING:
     from attncli.measure.heads import HeadOptions
-
-WRITTEN = 20
-"""Tokens that a model writes after a text, where nobody says how many."""
-StatisticName = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
-NamedPattern = Annotated[str, by(one_of(HEAD_PATTERNS))]
-
-
-def _read(model: Pretrained, text: TextOrIds | Reading, key: str = "text") -> Reading:
-    if isinstance(text, Reading):
-        return check_made_for(model, text, key)
-    return read_text(model, text, key=key)
 
 
 @checked
@@ -125,7 +74,7 @@ def layers(model: Model, text: TextOrReading, *, numbers: Layers = ()) -> list[C
             raise StopCapture
 
     with in_use(model) as whole:
-        reading = _read(whole, text)
+        reading = reading_for(whole, text)
         pretrained = reader_of(whole, reading)
         capture(pretrained.model, pretrained.inputs([reading]), keep)
     missing = sorted({*chosen} - {layer.layer for layer in captured})
@@ -164,7 +113,7 @@ def survey(
 
     _check_weighted(weighted, head_names(ablate))
     with in_use(model) as whole:
-        reading = _read(whole, text)
+        reading = reading_for(whole, text)
         pretrained = reader_of(whole, reading)
         options = HeadOptions(
             skip_sink=skip_sink,
@@ -200,7 +149,7 @@ def _check_weighted(weighted: bool, ablated: Sequence[str], *, words: bool = Fal
 
 
 @contextmanager
-def _many(
+def many_texts(
     model: Model, texts: TextsOrFile, options: "HeadOptions", *, truncate: bool
 ) -> Iterator[tuple[Pretrained, ManyTexts[TextLine]]]:
     """The model in use, and the texts as it reads them."""
@@ -252,150 +201,10 @@ def survey_texts(
         rest=not (skip_sink or weighted),
         linear=not (skip_sink or words or weighted),
     )
-    with _many(model, texts, options, truncate=truncate) as (pretrained, many):
+    with many_texts(model, texts, options, truncate=truncate) as (pretrained, many):
         totals, notes = head_totals(pretrained, many, options, ablate=head_names(ablate))
     result, _ = totals.survey()
     return replace(result, notes=(*many.notes(), *notes))
-
-
-@checked
-def examples(
-    model: Model,
-    texts: TextsOrFile,
-    head: HeadWithoutStack,
-    statistic: StatisticName,
-    *,
-    count: Size = 3,
-    truncate: bool = False,
-    words: bool = False,
-    skip_sink: Count = 0,
-) -> HeadExamples:
-    """Texts, and in each the query, where a statistic of a head, as 5:11, is strongest, weakest and typical.
-
-    The statistic is one of a row, as entropy, or a pattern, as induction. UserError for one that is neither,
-    for a head that the model does not have, and for a model of two stacks.
-    """
-    from attncli.measure.examples import head_examples
-    from attncli.measure.heads import HeadOptions
-
-    _, layer, number = named_head(head_name_without_stack(head))
-    options = HeadOptions(skip_sink=skip_sink, words=words)
-    with _many(model, texts, options, truncate=truncate) as (pretrained, many):
-        result = head_examples(
-            pretrained, many, layer=layer, head=number, statistic=statistic, count=count, options=options
-        )
-    return replace(result, notes=(*many.notes(), *result.notes))
-
-
-@checked
-def ablate(
-    model: Model,
-    text: OneOrMoreTexts,
-    *,
-    heads: HeadsArgument = (),
-    method: RemovalMethod = "zero",
-    jointly: bool = False,
-    approximate: bool = False,
-    answer: AnswerArgument | None = None,
-    against: AnswerArgument | None = None,
-    other: OneOrMoreTexts | None = None,
-    token: Position | Literal["each"] | None = None,
-    into: HeadArgument | None = None,
-    seed: Seed = 0,
-    progress: Callable[[float], None] | None = None,
-) -> HeadEffects:
-    """What the model loses on a text, or on several, without each of some heads, as 5:11, or of all.
-
-    linear:5:11 is one without a softmax, where layers have both kinds.
-    What is predicted: every token from those before it; for an encoder tokens masked at random, from the
-    `seed`; or the `answer` alone, a text or the id of a token, and by how much its logit is above `against`.
-    `method`: zero, mean, sink or swap, what replaces a head's output (see `Removal`). `jointly` also takes
-    out all of them at once; `approximate` orders every head by one backward pass.
-    With swap a head gives what it gave on the `other` prompt, one for each text: at all tokens, at the
-    position `token`, or at each by itself; `into` one later head alone, or into all. `back` is the other
-    direction. UserError for heads that are not there, and for what the model cannot do; MemoryError.
-    """
-    from attncli.features.ablate.effects import ablated
-
-    generator = torch.Generator().manual_seed(seed)
-    texts, others = several_texts(text), None if other is None else several_texts(other)
-    names, later = head_names(heads), None if into is None else head_name(into)
-    are_pairs = all(isinstance(prompt, Predicted) and prompt.other is not None for prompt in texts)
-    num_others = len(texts) if are_pairs else None if others is None else len(others)
-    check_swap(method, len(texts), num_others, token, later)
-
-    with in_use(model) as pretrained:
-        readings = [
-            predicted_of(
-                _read(pretrained, prompt),
-                None if others is None else _read(pretrained, others[place], "other"),
-                pretrained,
-                generator,
-                answer=answer,
-                against=against,
-                token=None if token == "each" else token,
-            )
-            for place, prompt in enumerate(texts)
-        ]
-        return ablated(
-            reader_of(pretrained, readings[0]),
-            readings,
-            heads=names,
-            method=method,
-            jointly=jointly,
-            approximate=approximate,
-            each_token=token == "each",
-            into=later,
-            progress=progress,
-        )
-
-
-@checked
-def text_differences(model: Model, a: TextOrReading, b: TextOrReading) -> TextDifferences:
-    """What a model does otherwise on text B than on text A: which heads look elsewhere, what comes next.
-
-    UserError for what the model cannot do; MemoryError.
-    """
-    from attncli.features.diff.two_texts import text_differences as differences_of_texts
-
-    with in_use(model) as pretrained:
-        return differences_of_texts(pretrained, _read(pretrained, a, "a"), _read(pretrained, b, "b"))
-
-
-@checked
-def why(
-    model: Model,
-    text: OneOrMoreTexts,
-    *,
-    answer: AnswerArgument | None = None,
-    against: AnswerArgument | None = None,
-    head: HeadArgument | None = None,
-    names: Sequence[str] = (),
-    progress: Callable[[float], None] | None = None,
-) -> LogitAttribution:
-    """What each head adds to the logit of the next token, the likeliest or the `answer`: a text, or
-    the id of a token.
-
-    With `against`, to how far it is above that token's. On a text, whose `head`, as 5:11, is split by tokens:
-    by default the one that adds most; or means over several texts, with 95 % intervals, and the logit of
-    each, by `names` or numbers; one text that has its name is one of several. Heads without a softmax are
-    among them. UserError for a model whose logits are not such a sum; MemoryError.
-    """
-    from attncli.features.why.attribution import attribution, mean_attribution
-
-    name = None if head is None else head_name(head)
-    texts = several_texts(text)
-    if len(texts) > 1 and name is not None:
-        raise UserError(f"head: is split by the tokens of one text (got {len(texts)} texts)")
-    if names and len(names) != len(texts):
-        raise UserError(f"names: must be one of each text (got {len(names)} of {len(texts)} texts)")
-    with in_use(model) as pretrained:
-        readings = [_read(pretrained, each) for each in texts]
-        if len(readings) > 1 or names:
-            return mean_attribution(
-                pretrained, readings, names, answer=answer, against=against, progress=progress
-            )
-        return attribution(pretrained, readings[0], answer=answer, against=against, head=name)
 
 
 @checked
@@ -411,201 +220,4 @@ def next_tokens(
 
     names = head_names(heads)
     with in_use(model) as pretrained:
-        return expected_next(pretrained, _read(pretrained, text), heads=names, top=top)
-
-
-@checked
-def score_parts(
-    model: Model,
-    text: TextOrReading,
-    head: HeadWithoutStack,
-    *,
-    query: Position = -1,
-    key: Position | None = None,
-    over: Count = 2,
-) -> ScoreParts:
-    """Why `head`, as 18:6, looks from one token to another: its score as a sum over what each part wrote.
-
-    `query` and `key` are positions: by default the last token, and the key with most weight beyond the first.
-    `over` of the heads that count most say what they looked at when they wrote. UserError for a model whose
-    scores are not such sums, and a head or key that is not there; MemoryError.
-    """
-    from attncli.measure.scores import score_parts as parts_of_score
-
-    _, layer, number = named_head(head_name_without_stack(head))
-    with in_use(model) as pretrained:
-        reading = _read(pretrained, text)
-        return parts_of_score(pretrained, reading, layer=layer, head=number, query=query, key=key, over=over)
-
-
-@checked
-def head_edges(
-    model: Model,
-    text: OneOrMoreTexts,
-    *,
-    heads: HeadsWithoutStack = (),
-    pattern: NamedPattern | None = None,
-    progress: Callable[[float], None] | None = None,
-) -> HeadEdges:
-    """How much of what each head does, and of the logits, comes from each earlier part of the model.
-
-    On a text, or means over several with 95 % intervals; of some heads, as 18:6, of those with a `pattern`
-    on most of the texts, or of all. UserError for a model whose scores are not sums, heads that are not
-    there, and a pattern that no head has; MemoryError.
-    """
-    from attncli.features.circuit.edges import head_edges as edges_of_heads
-
-    texts = [text] if isinstance(text, str | Reading) else text
-    names = head_names_without_stack(heads)
-    if names and pattern is not None:
-        raise UserError("pattern: cannot be combined with `heads`")
-    with in_use(model) as pretrained:
-        readings = [_read(pretrained, each) for each in texts]
-        return edges_of_heads(pretrained, readings, heads=names, pattern=pattern, progress=progress)
-
-
-@checked
-def compositions(
-    model: Model,
-    *,
-    head: HeadWithoutStack | None = None,
-    progress: Callable[[float], None] | None = None,
-) -> Compositions:
-    """How much of what earlier heads can write each head can read, and how much each copies, without a text.
-
-    Of all pairs of heads, or those with the one `head`, as 18:6. UserError for a model whose heads do not add
-    to a stream that later heads read; MemoryError.
-    """
-    from attncli.features.circuit.edges import compositions as compositions_of_heads
-
-    name = None if head is None else head_name_without_stack(head)
-    with in_use(model) as pretrained:
-        return compositions_of_heads(pretrained, head=name, progress=progress)
-
-
-@checked
-def generate(
-    model: Model,
-    text: TextOrPrompt,
-    *,
-    max_new_tokens: Size | None = None,
-    temperature: Temperature | None = None,
-    top_p: TopShare | None = None,
-    seed: Seed = 0,
-    top_k: Size = 3,
-    layer: Count | None = None,
-    head: HeadWithoutStack | None = None,
-    maps: WholeRows = "none",
-    prefill_chunk: Size | None = None,
-    on_text: Callable[[str], None] | None = None,
-) -> WrittenText:
-    """The model continues a text; where each head looked for each new token, at the `top_k` keys first.
-
-    `text` may be token ids, or what `read_sound` made of a sound, of which the model writes what is said.
-    Without `max_new_tokens` it writes 20, of a sound as many as its generation_config.json lets it.
-
-    The likeliest token each time, or one sampled at a temperature among the likeliest with `top_p` of the
-    probability. Of every head, of those of one `layer`, or of one `head`, as 17:3; `maps` keeps whole rows,
-    their mean or those of all heads. `on_text` gets what is written as it comes; Ctrl-C then ends it.
-    UserError for a model that cannot write; MemoryError.
-    """
-    from attncli.features.generate.writing import written
-
-    number = None
-    if head is not None:
-        _, layer, number = named_head(head_name_without_stack(head))
-    with in_use(model) as pretrained:
-        if isinstance(text, str | Mapping):
-            num_new = max_new_tokens or WRITTEN
-            prompt = read_prompt(pretrained, text_or_ids(text), max_new_tokens=num_new, truncate=None)
-        else:
-            prompt = text if isinstance(text, Prompt) else prompt_of_sound(text, pretrained)
-        most = max_new_tokens or (WRITTEN if prompt.heard is None else None)
-        decoding = Decoding(most, temperature, top_p, seed, prefill_chunk)
-        return written(
-            pretrained,
-            prompt,
-            decoding,
-            layer=layer,
-            head=number,
-            top_k=top_k,
-            whole_rows=maps,
-            on_text=on_text,
-        )
-
-
-@checked
-def answer_sources(
-    model: Model,
-    question: str | None,
-    sources: Sources,
-    *,
-    split: Split | None = None,
-    chat: bool = False,
-    answer: NonBlankText | None = None,
-    max_new_tokens: Size = 24,
-    heads: HeadsArgument = (),
-    method: SourceMethod = "weights",
-    num_runs: Size = 64,
-    seed: Seed = 0,
-    on_text: Callable[[str], None] | None = None,
-    progress: Callable[[Stage], None] | None = None,
-) -> AnswerSources:
-    """Which sources an answer came from: one that is given, or what the model writes.
-
-    `sources` are documents above the question (with `split` their parts), a text whose parts are the sources
-    (sentences, or `split`; not what asks at its end, where no question is given), or a prompt of your own
-    with its sources. `heads`, as `retrieving_heads` chose them, are told apart from all heads; `method` is
-    weights, removal or sampled. `on_text` gets what is written as it comes, and a blank line
-    after it. UserError for what the model cannot do; MemoryError.
-    """
-    from attncli.features.source.sources import AnswerWork, answer_to
-    from attncli.features.source.sources import answer_sources as sources_of_answer
-
-    with in_use(model) as pretrained:
-        reading = sources
-        if not isinstance(reading, SourcedReading):
-            sourced = sourced_text(question, reading, split)
-            if chat:
-                sourced = sourced.in_template(pretrained)
-            num_new = max_new_tokens - 1 if answer is None and not pretrained.has_decoder else 0
-            reading = read_sourced(pretrained, sourced, num_new=num_new, key="sources")
-        work = None
-        if progress is not None:
-            num_new = max_new_tokens if answer is None else 0
-            work = AnswerWork(progress, reading, num_new, method, num_runs)
-        decoding = Decoding(max_new_tokens, seed=seed)
-        ids = answer_to(pretrained, reading, answer, decoding, on_text=on_text, work=work)
-        if on_text is not None and answer is None:
-            on_text("\n\n")
-        return sources_of_answer(
-            pretrained,
-            reading,
-            ids,
-            heads=head_names(heads),
-            method=method,
-            num_runs=num_runs,
-            seed=seed,
-            work=work,
-        )
-
-
-@checked
-def retrieving_heads(
-    model: Model, *, seed: Seed = 0, progress: Callable[[float], None] | None = None
-) -> RetrievingHeads:
-    """The heads that look at the right sentence of 24 synthetic contexts, from the seed.
-
-    UserError for a model that cannot read these, and where no head does; MemoryError.
-    """
-    from attncli.features.source.retrieving_heads import retrieving_heads as heads_that_retrieve
-
-    with in_use(model) as pretrained:
-        return heads_that_retrieve(pretrained, seed=seed, progress=progress)
-
-
-def search_takes_less(model: Pretrained, sources: SourcedReading, answer: str | None) -> bool:
-    """Whether `retrieving_heads` reads fewer tokens than a prompt has, with an answer that is given."""
-    from attncli.features.source.retrieving_heads import search_takes_less as takes_less
-
-    return takes_less(model, sources, answer)
+        return expected_next(pretrained, reading_for(pretrained, text), heads=names, top=top)

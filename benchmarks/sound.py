@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attncli.library import generate
+from attncli.features.generate.door import generate
 from attncli.models.loading import load_pretrained
 from attncli.models.pretrained import Pretrained
 from attncli.models.sound_files import feature_extractor, open_sound

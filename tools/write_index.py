@@ -1,10 +1,13 @@
 """Writes attncli/index.py from the cards of the built-in features: python tools/write_index.py [--check]
 
+Features keep the order that they have there, which is that of help; a new one comes last, and is moved by hand.
+
 With --check it writes nothing, and fails if the index is stale. --package FOLDER is another copy of attncli.
 """
 
 import argparse
 import json
+import re
 import runpy
 import sys
 from collections.abc import Iterator, Mapping
@@ -52,6 +55,13 @@ def cards(package: Path) -> dict[str, Any]:
     }
 
 
+def in_order_of(index: Path, features: Mapping[str, Any]) -> dict[str, Any]:
+    """The features in the order that they have in the index, which is theirs in help; new ones last."""
+    text = index.read_text(encoding="utf-8") if index.exists() else ""
+    before = [name for name in re.findall(r'^    "(\w+)": Feature\(', text, re.MULTILINE) if name in features]
+    return {name: features[name] for name in (*before, *features)}
+
+
 def literal(value: object, indent: str = "") -> Iterator[str]:
     """The lines of a value as a literal: texts on one line, else one line per item."""
     inner = f"{indent}    "
@@ -92,7 +102,7 @@ def _text(value: str) -> str:
 
 def index_of(package: Path) -> str:
     """The text of index.py."""
-    features = cards(package)
+    features = in_order_of(package / "index.py", cards(package))
     places = {name: place for card in features.values() for name, place in sorted(card.functions.items())}
     checking = "".join(
         f"    from {place.partition(':')[0]} import {place.partition(':')[2]} as {name}\n"

@@ -166,6 +166,7 @@ class Command:
 
     Where it `runs_commands`, `run` takes `attn`, too: what runs a command line and gives its exit code.
     Where it `runs_program`, all that follows the first word that is no flag, or `--`, is the program's.
+    If it `needs_torch`, it is refused at once where memory is too small for that.
     """
 
     name: str
@@ -175,6 +176,7 @@ class Command:
     examples: Sequence[str]
     runs_commands: bool = False
     runs_program: bool = False
+    needs_torch: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", with_other_names(self.parameters))

@@ -2,22 +2,18 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from attncli.commands.command import (
     CONFIG,
     DEBUG,
-    FRESH,
     OUTPUT_FLAGS,
-    SCHEDULER,
     SHOW,
     STEP,
-    WORKERS,
     Command,
     Parameter,
     argument,
@@ -26,23 +22,19 @@ from attncli.commands.command import (
     metavar,
     option,
     setting_options,
-    store_errors,
     with_piped_text,
 )
-from attncli.commands.mistakes import CHECKPOINTS, unquoted
-from attncli.commands.output import Destination, checked_store, first_words, progress_line
-from attncli.core.progress import Stage
+from attncli.commands.output import Destination, first_words, progress_line
 from attncli.errors import (
     DONE,
     FAILED,
     INTERRUPTED,
-    SOME_FAILED,
     ClosedPipe,
     UserError,
     forget_stdout,
 )
 from attncli.models.text_files import KINDS_OF_FILES
-from attncli.plain_text import note, plain_text
+from attncli.plain_text import plain_text
 from attncli.settings import SPECS
 from attncli.settings.config_file import resolved_yaml
 from attncli.settings.fields import (
@@ -55,13 +47,10 @@ from attncli.settings.fields import (
     with_maps,
 )
 from attncli.settings.text import names_file
-from attncli.systems import shell_line
 
 if TYPE_CHECKING:
-    from attncli.features.separate.question import SeparateSpec
     from attncli.report import Report
     from attncli.runs.report_values import Expectations as _Expectations
-    from attncli.settings.heads import HeadsSpec
 
 
 MAX_METAVAR = 30
@@ -290,7 +279,7 @@ def command(
     if bare is not None:
         meaning = in_words_of(str(fields[bare].description), flags=True)
         parameters.append(argument("argument", meaning, name_of_value, required=False))
-    return Command(name, summary, run, parameters, spec_class.examples)
+    return Command(name, summary, run, parameters, spec_class.examples, needs_torch=True)
 
 
 STORE = option(
@@ -302,11 +291,6 @@ STORE = option(
 )
 
 
-OF_WATCH = (
-    replace(option(CHECKPOINTS, "See attn watch.", "PATTERN", kind=list[str]), hidden=True),
-    replace(flag("--follow", "See attn watch."), hidden=True),
-)
-"""How attn watch of checkpoints was spelled before: still read."""
 EXPECT = option(
     "--expect",
     'A condition that every head must meet, or exit 1: "max_score < 100", of --pairs "best.hit > 0.9"; '
@@ -314,287 +298,4 @@ EXPECT = option(
     "CONDITION",
     kind=list[str],
     group="Input",
-)
-
-
-DISPLAY_KEYS = ("sort", "ascending", "top", "table", "statistic")
-"""Settings that change what a report shows but not what a store keeps."""
-
-
-def run_heads(
-    name: str,
-    config: str | None,
-    show_config: bool,
-    flags: dict[str, Any],
-    destination: dict[str, Any],
-    store: str | None,
-    checkpoints: Sequence[str],
-    follow: bool,
-    expect: Sequence[str],
-    **of_store: Any,
-) -> int:
-    """The survey of one text or of many, which may be written to a store or read from one."""
-    from attncli.runs.store_files import is_store_name
-
-    kept = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
-    if follow and not checkpoints:
-        raise UserError("--follow: is a flag of attn watch")
-    if errors := [*store_errors(kept, of_store)]:
-        raise UserError(*errors)
-    if checkpoints:
-        return _watch(
-            checkpoints, config, show_config, flags, destination, store, kept, follow, expect, **of_store
-        )
-    if store is not None:
-        return show_store(store, config, flags, Destination(**destination, experiment=name), expect)
-    if kept is None or show_config:
-        return run_experiment(name, config, show_config, flags, destination, expect)
-    to = Destination(**{**destination, "output": None}, experiment=name)
-    return keep_survey(kept, config, flags, to, expect, **of_store)
-
-
-def _watch(
-    checkpoints: Sequence[str],
-    config: str | None,
-    show_config: bool,
-    flags: dict[str, Any],
-    destination: dict[str, Any],
-    store: str | None,
-    kept: Path | None,
-    follow: bool,
-    expect: Sequence[str],
-    *,
-    fresh: bool,
-    workers: int | None,
-    scheduler: str | None,
-) -> int:
-    """The heads of checkpoints over the steps, as `attn watch` shows them, and a line that says so."""
-    from attncli.features.watch.question import watch_checkpoints
-
-    text = flags["sentence"]
-    if text is not None and Path(text).is_dir():
-        raise UserError(unquoted([*checkpoints, text]))
-    meaningless = {
-        "store": store,
-        "workers": workers,
-        "scheduler": scheduler,
-        "show-config": show_config or None,
-    }
-    if errors := [
-        f"--{name}: is not for --checkpoints" for name, value in meaningless.items() if value is not None
-    ]:
-        raise UserError(*errors)
-    note(f"attn heads --checkpoints is now attn watch {shell_line(checkpoints)}")
-    to = Destination(**(destination if kept is None else {**destination, "output": None}), experiment="watch")
-    others = {**flags, "head": None}
-    return watch_checkpoints(
-        checkpoints,
-        config,
-        others,
-        to,
-        kept=kept,
-        head=flags["head"],
-        expect=expect,
-        follow=follow,
-        fresh=fresh,
-    )
-
-
-def keep_survey(
-    path: Path,
-    config: str | None,
-    flags: dict[str, Any],
-    to: Destination,
-    expect: Sequence[str],
-    **of_store: Any,
-) -> int:
-    """Survey every text that the store does not have yet; then write the summary of all."""
-    from attncli.commands.batch import keep
-    from attncli.models.text_files import TextFile
-    from attncli.runs.plan import plan_of_texts
-    from attncli.settings.heads import HeadsSpec
-
-    checked_store(path)
-    given = given_settings("heads", config, flags)
-    spec = checked_spec(HeadsSpec, given)
-    if spec.texts is None:
-        others = {"relations": "relations", "pairs": "pairs", "image": "pictures", "sound": "sounds"}
-        other = next((kept for setting, kept in others.items() if getattr(spec, setting) is not None), "")
-        advice = f"-o FILE.json keeps {other}" if other else "give --texts FILE"
-        raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
-    expected = Expected(expect, spec)
-    with errors_at(spec, given, config), TextFile(spec.texts, spec.text_group) as file:
-        # A run keeps every statistic of every head of one text, whatever is shown.
-        off = dict.fromkeys(("texts", "text_group", "probe", "num_tokens", "sort"))
-        unsorted = {key: HeadsSpec.model_fields[key].default for key in DISPLAY_KEYS if key != "sort"}
-        plan = plan_of_texts(spec.model_copy(update={**off, **unsorted}), "attn heads", file)
-        code = keep(plan, path, rows=False, weights=False, conditions=(), fail_fast=False, **of_store)
-    report = _survey_of_store(path, spec, {})
-    expected.check(report)
-    expected.write(to, [report])
-    return code or expected.exit_code()
-
-
-def show_store(
-    store: str, config: str | None, flags: dict[str, Any], to: Destination, expect: Sequence[str]
-) -> int:
-    """Write the survey that a store has kept, shown as the settings say."""
-    from attncli.settings.heads import HeadsSpec
-
-    given = given_settings("heads", config, flags)
-    spec = checked_spec(HeadsSpec, {key: given[key] for key in given if key in DISPLAY_KEYS})
-    choice = {key: given[key].value for key in given if key not in DISPLAY_KEYS}
-    report = _survey_of_store(Path(store), spec, choice)
-    expected = Expected(expect, spec)
-    expected.check(report)
-    expected.write(to, [report])
-    return expected.exit_code()
-
-
-def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "Report":
-    """The stored survey with the chosen settings. Raises UserError where none or several match."""
-    with progress_line() as line:
-        line.begin(f"reading {path.name}")
-        from attncli.commands.surveys import store_report
-        from attncli.runs.reading import reading
-
-        display = spec.model_dump(include={*DISPLAY_KEYS})
-        with reading(path) as reader:
-            return store_report(path, reader, display, choice)
-
-
-FITTING = "fitting detectors"
-STORE_OF_TEXTS = replace(
-    STORE, help="Take what was measured of the texts from the store of a survey of them, and run nothing."
-)
-
-
-def run_separate(
-    name: str,
-    config: str | None,
-    show_config: bool,
-    flags: dict[str, Any],
-    destination: dict[str, Any],
-    store: str | None,
-    expect: Sequence[str],
-    **of_store: Any,
-) -> int:
-    """What separates texts, which may be measured into a store first, or have been."""
-    from attncli.runs.store_files import is_store_name
-
-    kept = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
-    if errors := [*store_errors(kept, of_store)]:
-        raise UserError(*errors)
-    given = given_settings(name, config, flags)
-    _refuse_unlabelled(given, expect)
-    texts = given.get("texts")
-    source = store or (str(texts.value) if texts and is_store_name(str(texts.value)) else None)
-    if show_config or not (kept or source):
-        from attncli.features.separate.question import of_page
-
-        code = run_experiment(name, config, show_config, flags, destination, expect, of_page)
-        if not show_config and "apply" not in given:
-            _say_how_to_apply(destination, given)
-        return code
-    if kept is not None:
-        _refuse_other_stores(kept, source)
-        destination = {**destination, "output": None}
-    spec = checked_spec(
-        SPECS[name], given | ({} if texts or not store else {"texts": Given(store, "--store")})
-    )
-    for key in ("apply", *(["model"] if source else [])):
-        if key in given:
-            why = "which names its model" if key == "model" else "which holds texts to fit a detector to"
-            raise UserError(
-                given[key].line(key, f"cannot be combined with the store {source or kept}, {why}")
-            )
-    to = Destination(**destination, experiment=name)
-    code = DONE
-    with errors_at(spec, given, config):
-        if kept is not None:
-            code = _measure_texts(kept, spec, **of_store)
-            spec = spec.model_copy(update={"texts": str(kept)})
-        with progress_line() as line:
-            path = kept or Path(str(source))
-            line.begin(f"reading {path.name}")
-            from attncli.features.separate.measured_texts import report_of_store
-            from attncli.features.separate.question import of_page
-
-            def progress(share: float) -> None:
-                line.stage(Stage(FITTING, share, 1.0))
-
-            report = report_of_store(path, cast("SeparateSpec", spec), draws=to.view.draws, progress=progress)
-    expected = Expected(expect, spec)
-    expected.check(report)
-    expected.write(to, [*of_page(report)] if to.view.draws and to.view.whole else [report])
-    _say_how_to_apply(destination, given)
-    return code or expected.exit_code()
-
-
-def _refuse_unlabelled(given: Mapping[str, Given], expect: Sequence[str]) -> None:
-    """Raise UserError for a condition on how well a detector does on texts whose labels are not known."""
-    if "apply" not in given or "label" in given:
-        return
-    for text in expect:
-        if text.strip().startswith("measured."):
-            raise UserError(f"--expect '{text}': needs --label, the column that says which texts are which")
-
-
-def _refuse_other_stores(kept: Path, source: str | None) -> None:
-    from attncli.runs.store_files import is_file_name
-
-    if not is_file_name(kept):
-        raise UserError(f"-o {kept}: is a store in a folder, which keeps no labels: -o FILE.db keeps them")
-    if source is not None:
-        raise UserError(f"-o {kept}: cannot be combined with the store {source}: -o FILE.json keeps reports")
-
-
-def _say_how_to_apply(destination: Mapping[str, Any], given: Mapping[str, Given]) -> None:
-    """What to type next where a detector was written."""
-    file = destination.get("output") or ""
-    if file.endswith(".json") and sys.stderr.isatty():
-        model = "".join(f" --model {each.value}" for key, each in given.items() if key == "model")
-        print(plain_text(f"Next: attn separate FILE.csv --apply {file}{model}"), file=sys.stderr)
-
-
-def _measure_texts(path: Path, spec: Any, **of_store: Any) -> int:
-    """Measure every text that a store does not have yet; those that the model cannot read are left out."""
-    from attncli.commands.batch import keep
-    from attncli.features.separate.measured_texts import has_failed, plan_of
-    from attncli.models.labelled_texts import LabelNames, WholeLines
-
-    checked_store(path)
-    with WholeLines(spec.texts, LabelNames.of(spec.label), spec.hold_out) as file:
-        code = keep(
-            plan_of(spec, file),
-            path,
-            rows=False,
-            weights=False,
-            conditions=(),
-            fail_fast=False,
-            **of_store,
-        )
-    return DONE if code == SOME_FAILED and not has_failed(path) else code
-
-
-separate_command = partial(
-    command,
-    more=(
-        STORE_OF_TEXTS,
-        replace(
-            EXPECT,
-            help='A condition that must hold, or exit 1: "held_out.auroc > 0.8"; repeatable.',
-        ),
-        FRESH,
-        replace(WORKERS, everyday=""),
-        SCHEDULER,
-    ),
-    run_with=run_separate,
-)
-
-
-heads_command = partial(
-    command,
-    more=(STORE, *OF_WATCH, EXPECT, FRESH, replace(WORKERS, everyday=""), SCHEDULER),
-    run_with=run_heads,
 )

@@ -660,6 +660,13 @@ def check_made_for(pretrained: Pretrained, reading: Reading, key: str) -> Readin
     return reading
 
 
+def reading_for(pretrained: Pretrained, text: TextOrIds | Reading, key: str = "text") -> Reading:
+    """The text as the model reads it; a reading is checked. See `read_text` and `check_made_for`."""
+    if isinstance(text, Reading):
+        return check_made_for(pretrained, text, key)
+    return read_text(pretrained, text, key=key)
+
+
 def texts_of_stack(reading: Reading, stack: str) -> tuple[ModelText, ModelText]:
     """The texts of queries and keys: an encoder reads the context, cross-attention looks at it."""
     text, context = reading.text, reading.context or reading.text

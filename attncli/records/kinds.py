@@ -12,45 +12,11 @@ from attncli.index import installed_features
 from attncli.records.columns import Result, UntypedResult
 from attncli.records.values import NamedTensor, Statistic, is_table_of_heads
 
-RESULT_CLASSES = {
-    "self": "attncli.records.attention:LayerStatistics",
-    "multihead": "attncli.records.attention:LayerStatistics",
-    "cross": "attncli.records.attention:LayerStatistics",
-    "show": "attncli.records.attention:OutsideWeights",
-    "average": "attncli.records.attention:AverageStatistics",
-    "scale-demo": "attncli.records.demonstrations:ScaleEffects",
-    "norm": "attncli.records.demonstrations:NormEffects",
-    "pitfalls": "attncli.records.demonstrations:Mistakes",
-    "pitfalls of one": "attncli.records.demonstrations:MistakeComparison",
-    "ablate": "attncli.features.ablate.results:HeadEffects",
-    "heads": "attncli.records.surveys:HeadSurvey",
-    "record": "attncli.records.recordings:RecordedHeads",
-    "diff of texts": "attncli.features.diff.results:TextDifferences",
-    "diff": "attncli.features.diff.results:ReportDifferences",
-    "generate": "attncli.records.writings:WrittenText",
-    "heads of examples": "attncli.records.examples:HeadExamples",
-    "heads of relations": "attncli.records.relations:HeadRelations",
-    "heads of pairs": "attncli.records.known_pairs:HeadsOnPairs",
-    "heads of words": "attncli.records.spoken_words:SpokenWords",
-    "heads of alignment": "attncli.records.spoken_words:AligningHeads",
-    "results": "attncli.records.store_summaries:StoreSummary",
-    "source": "attncli.features.source.results:AnswerSources",
-    "source of heads": "attncli.features.source.results:RetrievingHeads",
-    "source of explanations": "attncli.features.source.explanation_results:Explanations",
-    "source of ways": "attncli.features.source.explanation_results:ComparedWays",
-    "source of weights": "attncli.features.source.explanation_results:LearnedWeights",
-    "watch": "attncli.features.watch.results:HeadsInTraining",
-    "watch of a head": "attncli.features.watch.results:HeadInTraining",
-    "why": "attncli.records.logits:LogitAttribution",
-    "why of a score": "attncli.records.logits:ScoreParts",
-    "circuit": "attncli.records.circuit:HeadEdges",
-    "circuit of weights": "attncli.records.circuit:Compositions",
-    "separate": "attncli.features.separate.results:SeparatedTexts",
-    "separate of texts": "attncli.features.separate.results:AppliedDetector",
-}
-"""An experiment with one kind has its name; more begin with it.
+RESULT_CLASSES: dict[str, str] = {}
+"""The place of the class of each kind.
 
-Of a report that does not name its kind, the first one is that its statistics fit.
+An experiment with one kind has its name; more begin with it. Of a report that does not name its kind,
+the first one is that its statistics fit.
 """
 for feature in installed_features().values():
     RESULT_CLASSES |= {kind: place for kind, place in feature.results.items() if kind not in RESULT_CLASSES}

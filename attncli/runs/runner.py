@@ -29,13 +29,21 @@ from attncli.runs.stored_columns import StoredColumns
 from attncli.settings.fields import Spec
 from attncli.settings.models import ModelSpec, SurveyTextSpec
 from attncli.settings.pages import ModelPage, Page, SampledPage
-from attncli.settings.text import Texts, find_vectors, read_texts, read_tokens, uses_vector_file, with_vectors
+from attncli.settings.text import (
+    Texts,
+    TextSpec,
+    find_vectors,
+    read_texts,
+    read_tokens,
+    uses_vector_file,
+    with_vectors,
+)
 
 if TYPE_CHECKING:
     from torch import Generator
 
     from attncli.models.pretrained import Pretrained, Reading
-    from attncli.toys.attention import Draws, Progress
+    from attncli.toys.attention import Draws, Progress, Source
 
 
 def import_what_runs(spec: Spec) -> Page:
@@ -159,6 +167,25 @@ def _check_tokens(spec: ModelSpec, texts: Texts) -> None:
         check_num_tokens(len(read.text.ids), spec.least_tokens(), key_of_text)
     for key, name in repeated.items():
         token_named(name, read.text, described, key=key)
+
+
+def embedded(spec: TextSpec, texts: Texts, draws: "Draws") -> "list[Source]":
+    """The vectors of the tokens and of any context tokens, on the spec's device."""
+    import torch
+
+    from attncli.toys.attention import Vocabulary, choose_device, embed
+
+    together = texts.together()
+    read = [text.word_vectors for text in together if text.word_vectors is not None]
+    return embed(
+        [(text.tokens, text.context_tokens) if texts.context_tokens else (text.tokens,) for text in together],
+        draws,
+        embedding=spec.embedding,
+        dim=spec.embed_dim,
+        batch_size=spec.batch_size,
+        read=[Vocabulary(vectors.words, torch.from_numpy(vectors.table)) for vectors in read],
+        device=choose_device(spec.device),
+    )
 
 
 def read_survey_text(

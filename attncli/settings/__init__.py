@@ -13,120 +13,54 @@ if TYPE_CHECKING:
 
 
 class Experiment(NamedTuple):
-    """A row of `attn --help`, which imports no pydantic; the place of the Spec, which says the rest.
+    """The question of a card, and the entry point of the card unless it is built in."""
 
-    What runs it is PAGE beside the Spec, or what `page` names, and `model_page` where a model is given.
-    """
+    question: Question
+    card_entry: Plugin | None = None
 
-    summary: str
-    spec: str
-    group: str = "See"
-    plugin: Plugin | None = None
-    page: str = ""
-    model_page: str = ""
-
-
-def row_of(question: Question, card_entry: Plugin | None = None) -> Experiment:
-    """The row of a question: of another package with its entry point, else with places as those below."""
-    spec, page, model_page = question.spec, question.page, question.model_page
-    if card_entry is None:
-        spec, page, model_page = (place.removeprefix("attncli.") for place in (spec, page, model_page))
-    plugin = None if card_entry is None else card_entry._replace(name=question.name, place=spec)
-    return Experiment(question.summary, spec, question.group, plugin, page, model_page)
+    @property
+    def spec_entry(self) -> Plugin | None:
+        """The entry point with the place of the Spec, for what is told when its import fails."""
+        if self.card_entry is None:
+            return None
+        return self.card_entry._replace(name=self.question.name, place=self.question.spec)
 
 
-EXPERIMENTS = {
-    "average": Experiment(
-        "Average each token with its past, in three ways", "features.average.question:AverageSpec", "Learn"
-    ),
-    "self": Experiment(
-        "Self-attention of one sentence, with one head",
-        "features.attention.settings:SelfSettings",
-        page="features.attention.question:SELF",
-        model_page="features.attention.in_models:PAGE",
-    ),
-    "multihead": Experiment(
-        "Multi-head attention of one sentence",
-        "features.attention.settings:MultiheadSettings",
-        page="features.attention.question:MULTIHEAD",
-        model_page="features.attention.in_models:PAGE",
-    ),
-    "cross": Experiment(
-        "Cross-attention from a sentence to a context",
-        "features.attention.settings:CrossSettings",
-        page="features.attention.question:CROSS",
-        model_page="features.attention.in_models:PAGE",
-    ),
-    "scale-demo": Experiment(
-        "Why scores are scaled: variance and sharpness", "features.scale_demo.question:ScaleDemoSpec", "Learn"
-    ),
-    "norm": Experiment("Batch, layer and RMS normalisation", "features.norm.question:NormSpec", "Learn"),
-    "heads": Experiment(
-        "What each head of a pretrained model does",
-        "settings.heads:HeadsSpec",
-        "Models",
-        page="features.heads.question:PAGE",
-    ),
-    "generate": Experiment(
-        "Where a model looks while it writes", "features.generate.question:GenerateSpec", "Models"
-    ),
-    "ablate": Experiment(
-        "What is lost without each head (swap: activation patching)",
-        "features.ablate.question:AblateSpec",
-        "Models",
-    ),
-    **{
-        question.name: row_of(question)
-        for feature in switched_on(FEATURES).values()
-        for question in feature.questions
-    },
-    "why": Experiment(
-        "What each head adds to a logit: direct logit attribution", "features.why.question:WhySpec", "Models"
-    ),
-    "source": Experiment(
-        "Which sources an answer came from", "features.source.question:SourceSpec", "Models"
-    ),
-    "separate": Experiment(
-        "Which heads tell two groups of texts apart", "features.separate.question:SeparateSpec", "Models"
-    ),
-    "circuit": Experiment(
-        "Which heads feed which: QK and OV circuits", "features.circuit.question:CircuitSpec", "Models"
-    ),
-    "pitfalls": Experiment(
-        "Classic mistakes, each next to the right way", "features.pitfalls.question:PitfallsSpec", "Learn"
-    ),
+KERNEL_COMMANDS = frozenset({"info", "help", "version"})
+"""Commands that belong to no feature."""
+FORMER_COMMANDS = frozenset({"export", "plugins", "config", "report"})
+"""Names that commands had; the command line still reads them."""
+QUESTIONS = {
+    question.name: Experiment(question)
+    for feature in switched_on(FEATURES).values()
+    for question in feature.questions
 }
-
-
-OTHER_COMMANDS = frozenset({
-    "lesson", "watch", "record", "show", "diff", "browse", "serve", "batch", "results", "export", "info",
-    "plugins", "config", "report", "help", "version",
-})  # fmt: skip
-"""Names of the command line that no experiment of a plugin may have."""
-PLUGINS_GROUP = "Plugins"
+"""Each question of a feature that is on, by the name of its command."""
+TAKEN = {*KERNEL_COMMANDS, *FORMER_COMMANDS} | {
+    question.name for feature in FEATURES.values() for question in feature.questions
+}
+"""Names of commands that another package's question cannot have."""
 for feature_name, card_entry in added(GROUP, {*FEATURES}).items():
-    EXPERIMENTS |= {
-        question.name: row_of(question, card_entry)
-        for name, feature in installed_features().items()
-        for question in feature.questions
-        if name == feature_name and question.name not in {*EXPERIMENTS, *OTHER_COMMANDS}
-    }
-EXPERIMENTS |= {
-    name: Experiment(f"From {plugin.package}", plugin.place, PLUGINS_GROUP, plugin)
-    for name, plugin in added("experiments", {*EXPERIMENTS, *OTHER_COMMANDS}).items()
-}
+    if feature_name in installed_features():
+        QUESTIONS |= {
+            question.name: Experiment(question, card_entry)
+            for question in installed_features()[feature_name].questions
+            if question.name not in {*QUESTIONS, *TAKEN}
+        }
+EXPERIMENTS = {name: row for name, row in QUESTIONS.items() if row.question.spec}
+"""The questions that config files can ask."""
 
 
 def page_of(experiment: str, module: str, *, is_of_model: bool) -> "Page":
     """What runs an experiment, imported now; of a plugin the `run` of its module, where that is named."""
-    row = EXPERIMENTS[experiment]
+    question = EXPERIMENTS[experiment].question
     if module:
         from attncli.settings.pages import SampledPage
 
         name, _, function = module.partition(":")
         return SampledPage(run=load_place(f"{name}:{function or 'run'}"))
-    place = (row.model_page if is_of_model else "") or row.page or f"{row.spec.partition(':')[0]}:PAGE"
-    page: Page = load_place(place if row.plugin else f"attncli.{place}")
+    place = (question.model_page if is_of_model else "") or question.page
+    page: Page = load_place(place or f"{question.spec.partition(':')[0]}:PAGE")
     return page
 
 
@@ -135,9 +69,9 @@ class Specs(Mapping[str, "type[Spec]"]):
 
     def __getitem__(self, experiment: str) -> "type[Spec]":
         row = EXPERIMENTS[experiment]
-        if row.plugin is not None and imported_or_told(row.plugin) is None:
+        if row.spec_entry is not None and imported_or_told(row.spec_entry) is None:
             raise KeyError(experiment)
-        spec_class: type[Spec] = load_place(row.spec if row.plugin else f"attncli.{row.spec}")
+        spec_class: type[Spec] = load_place(row.question.spec)
         return spec_class
 
     def __iter__(self) -> Iterator[str]:
@@ -148,7 +82,7 @@ class Specs(Mapping[str, "type[Spec]"]):
 
     def __contains__(self, experiment: object) -> bool:
         row = EXPERIMENTS.get(str(experiment))
-        return row is not None and (row.plugin is None or imported_or_told(row.plugin) is not None)
+        return row is not None and (row.spec_entry is None or imported_or_told(row.spec_entry) is not None)
 
 
 SPECS = Specs()

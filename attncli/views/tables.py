@@ -138,40 +138,7 @@ def _is_new(step: str, report: Report) -> bool:
     return key in report.spec and setting(report.spec[key]) != (value or "true")
 
 
-SCREEN_PLACES = {
-    "attncli.features.ablate.results:HeadEffects": "attncli.features.ablate.screens:SCREEN",
-    "attncli.records.logits:LogitAttribution": "attncli.features.why.screens:LOGIT_SCREEN",
-    "attncli.records.logits:ScoreParts": "attncli.features.why.screens:SCORE_SCREEN",
-    "attncli.features.source.results:AnswerSources": "attncli.features.source.screens:SOURCE_SCREEN",
-    "attncli.features.source.results:RetrievingHeads": "attncli.features.source.screens:RETRIEVAL_SCREEN",
-    "attncli.features.source.explanation_results:Explanations": "attncli.features.source.explanation_screens:EXPLANATIONS_SCREEN",
-    "attncli.features.source.explanation_results:ComparedWays": "attncli.features.source.explanation_screens:WAYS_SCREEN",
-    "attncli.features.source.explanation_results:LearnedWeights": "attncli.features.source.explanation_screens:WEIGHTS_SCREEN",
-    "attncli.records.circuit:HeadEdges": "attncli.views.graphs:CIRCUIT_SCREEN",
-    "attncli.records.circuit:Compositions": "attncli.views.graphs:COMPOSITIONS_SCREEN",
-    "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
-    "attncli.records.writings:WrittenText": "attncli.features.generate.screens:WRITER_SCREEN",
-    "attncli.records.examples:HeadExamples": "attncli.views.example_screens:EXAMPLES_SCREEN",
-    "attncli.records.relations:HeadRelations": "attncli.views.relation_screens:RELATIONS_SCREEN",
-    "attncli.records.known_pairs:HeadsOnPairs": "attncli.views.pair_screens:PAIRS_SCREEN",
-    "attncli.records.recordings:RecordedHeads": "attncli.features.record.screens:RECORDED_SCREEN",
-    "attncli.records.spoken_words:SpokenWords": "attncli.views.word_screens:WORDS_SCREEN",
-    "attncli.records.spoken_words:AligningHeads": "attncli.views.word_screens:ALIGNING_SCREEN",
-    "attncli.records.attention:LayerStatistics": "attncli.views.screens:ATTENTION_SCREEN",
-    "attncli.records.attention:OutsideWeights": "attncli.views.screens:OUTSIDE_SCREEN",
-    "attncli.records.attention:AverageStatistics": "attncli.views.screens:AVERAGE_SCREEN",
-    "attncli.records.demonstrations:ScaleEffects": "attncli.views.screens:SCALE_SCREEN",
-    "attncli.records.demonstrations:NormEffects": "attncli.views.screens:NORM_SCREEN",
-    "attncli.records.demonstrations:Mistakes": "attncli.features.pitfalls.screens:MISTAKES_SCREEN",
-    "attncli.records.demonstrations:MistakeComparison": "attncli.features.pitfalls.screens:MISTAKE_SCREEN",
-    "attncli.records.store_summaries:StoreSummary": "attncli.features.results.screens:SUMMARY_SCREEN",
-    "attncli.features.separate.results:SeparatedTexts": "attncli.features.separate.screens:SEPARATE_SCREEN",
-    "attncli.features.separate.results:AppliedDetector": "attncli.features.separate.screens:APPLIED_SCREEN",
-    "attncli.features.diff.results:ReportDifferences": "attncli.features.diff.screens:COMPARISON_SCREEN",
-    "attncli.features.diff.results:TextDifferences": "attncli.features.diff.screens:TWO_TEXTS_SCREEN",
-    "attncli.features.watch.results:HeadsInTraining": "attncli.features.watch.screens:WATCH_SCREEN",
-    "attncli.features.watch.results:HeadInTraining": "attncli.features.watch.screens:WATCH_HEAD_SCREEN",
-}
+SCREEN_PLACES: dict[str, str] = {}
 """The place of the first screen of each class of results, by the place of the class."""
 for feature in installed_features().values():
     SCREEN_PLACES |= {kind: place for kind, place in feature.screens.items() if kind not in SCREEN_PLACES}

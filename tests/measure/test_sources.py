@@ -770,7 +770,7 @@ def test_heads_are_looked_for_once_where_that_reads_less_than_the_prompt_has(
         chosen = ChosenHead.table(chosen_head=["1:0"])
         return RetrievingHeads(rows=RetrievingHead.rows([]), chosen=chosen, num_contexts=24)
 
-    monkeypatch.setattr("attncli.library.retrieving_heads", search)
+    monkeypatch.setattr("attncli.features.source.door.retrieving_heads", search)
     short = asked(count)
     assert not searches and short["statistics"]["sources"][0]["retrieving_heads"] is None
     for _ in range(2):
@@ -785,7 +785,7 @@ def test_heads_are_looked_for_once_where_that_reads_less_than_the_prompt_has(
         searches.append("none")
         raise UserError("model: no head looks at the right sentence")
 
-    monkeypatch.setattr("attncli.library.retrieving_heads", none)
+    monkeypatch.setattr("attncli.features.source.door.retrieving_heads", none)
     for _ in range(2):
         found = asked(count + 5)
         assert searches == ["search", "none"]

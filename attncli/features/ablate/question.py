@@ -364,8 +364,8 @@ def _report(
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
 ) -> "Report":
-    from attncli.features.heads.question import pictures_of
-    from attncli.library import ablate
+    from attncli.commands.pictures import pictures_of
+    from attncli.features.ablate.door import ablate
     from attncli.report_parts import build_report
 
     result = ablate(

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attncli.commands.pictures import pictures_of
 from attncli.commands.surveys import ablated_notes
 from attncli.core.engines import attend
 from attncli.core.formulas import Plane
@@ -16,7 +17,6 @@ from attncli.core.names import head_range
 from attncli.core.summaries import moments
 from attncli.errors import UserError, refuse_bytes
 from attncli.features.attention.settings import CrossOfModelSpec, MultiheadOfModelSpec, SelfOfModelSpec
-from attncli.features.heads.question import pictures_of
 from attncli.measure.masks import mask_of, scale_of
 from attncli.measure.removal import heads_removed
 from attncli.models.architectures import output_projection

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -30,8 +29,9 @@ from attncli.records.attention import (
 from attncli.records.columns import Records
 from attncli.report import NamedTensor, Report, Step
 from attncli.report_parts import LeadingAxes, RowTensors, build_report, named, row_summaries, row_tensors
+from attncli.runs.runner import embedded
 from attncli.settings.pages import SampledPage
-from attncli.settings.text import Texts, TextSpec, explained_token
+from attncli.settings.text import Texts, explained_token
 from attncli.toys.attention import (
     MAX_LOOP_CELLS,
     AttentionForm,
@@ -39,9 +39,6 @@ from attncli.toys.attention import (
     NamedVectors,
     SampledAttention,
     Source,
-    Vocabulary,
-    choose_device,
-    embed,
     loop_difference,
     project,
     sampled_attention,
@@ -52,21 +49,6 @@ POSITION_NOTE = "Attention has no notion of position: permuting the tokens only 
 CAUSAL_NOTE = "The causal mask is all that attention knows of positions here; an encoder block just drops it."
 BATCH_NOTE = "Batch items never talk to each other."
 NO_SOFTMAX_NOTE = "Without softmax a row of weights is not a distribution: it has no row statistics."
-
-
-def embedded(spec: TextSpec, texts: Texts, draws: Draws) -> list[Source]:
-    """The vectors of the tokens and of any context tokens, on the spec's device."""
-    together = texts.together()
-    read = [text.word_vectors for text in together if text.word_vectors is not None]
-    return embed(
-        [(text.tokens, text.context_tokens) if texts.context_tokens else (text.tokens,) for text in together],
-        draws,
-        embedding=spec.embedding,
-        dim=spec.embed_dim,
-        batch_size=spec.batch_size,
-        read=[Vocabulary(vectors.words, torch.from_numpy(vectors.table)) for vectors in read],
-        device=choose_device(spec.device),
-    )
 
 
 def form_of(spec: AttentionSpec) -> AttentionForm:

@@ -98,9 +98,9 @@ def steps(spec: AverageSpec, report: Report) -> tuple[Step, ...]:
 
 def run(spec: AverageSpec, texts: Texts, draws: Any) -> Report:
     """Each token's mean (or sum) over what it sees: by a loop, a matrix product and a masked softmax."""
-    from attncli.features.attention.question import embedded
     from attncli.records.attention import AverageStatistics, mask_of_averages
     from attncli.report_parts import LeadingAxes, RowTensors, build_report, named, row_tensors
+    from attncli.runs.runner import embedded
     from attncli.toys.lessons import average, averaging_statistics, differences_from_loop
 
     (source,) = embedded(spec, texts, draws)

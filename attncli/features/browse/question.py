@@ -25,9 +25,9 @@ from attncli.commands.command import (
 )
 from attncli.commands.experiment import errors_at
 from attncli.commands.output import first_words, progress_line
+from attncli.commands.saved_files import ARRAY_FLAGS, opened, refuse_what_is_only_written
 from attncli.core.names import EFFECTS, PLACE
 from attncli.errors import UserError
-from attncli.features.show.question import ARRAY_FLAGS, opened, refuse_what_is_only_written
 from attncli.plain_text import note, readable_tokens
 from attncli.report import Report
 from attncli.settings import SPECS
@@ -149,7 +149,7 @@ class OpenModel:
 
     def without(self, heads: Sequence[str]) -> Mapping[str, float]:
         """The loss from removing all of these heads together."""
-        from attncli.library import ablate
+        from attncli.features.ablate.door import ablate
 
         result = ablate(
             self.pretrained, self.reading, heads=heads, jointly=len(heads) > 1, seed=self.spec.seed
@@ -160,7 +160,7 @@ class OpenModel:
     def addition(self, head: str) -> "Addition":
         """What a head adds to the logit of the likeliest next token."""
         from attncli.features.browse.browser_choice import Addition
-        from attncli.library import why
+        from attncli.features.why.door import why
 
         pretrained = self.pretrained
         result = why(pretrained, self.reading, head=head)

@@ -128,7 +128,7 @@ def _report(
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
 ) -> Report:
-    from attncli.library import head_edges
+    from attncli.features.circuit.door import head_edges
     from attncli.report_parts import build_report, shipped_notes
 
     heads = [] if spec.head is None else [spec.head]
@@ -157,7 +157,7 @@ def _report(
 def _report_weights(
     spec: CircuitSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
-    from attncli.library import compositions
+    from attncli.features.circuit.door import compositions
     from attncli.report_parts import build_report, shipped_notes
 
     result = compositions(pretrained, head=spec.head, progress=progress)

@@ -11,9 +11,9 @@ import numpy as np
 from attncli.arrays import is_array_file
 from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, is_file, option
 from attncli.commands.output import Destination, ProgressLine, first_words, progress_line
+from attncli.commands.saved_files import opened, refuse_what_is_only_written
 from attncli.errors import UserError, nearest
 from attncli.features.diff.results import UNMAPPED, ReportDifferences, StatisticPair
-from attncli.features.show.question import opened, refuse_what_is_only_written
 from attncli.models.folder import local_model
 from attncli.plain_text import counted
 from attncli.records.columns import Records, few_notes
@@ -361,7 +361,7 @@ def report(
 ) -> Report:
     """B compared with A."""
     from attncli.core.runtime import versions
-    from attncli.library import text_differences
+    from attncli.features.diff.door import text_differences
 
     result = text_differences(pretrained, *reading)
     aligned = result.alignment

@@ -284,7 +284,7 @@ def report(
     spec: GenerateSpec, reading: "Prompt", pretrained: "Pretrained", progress: "Progress | None"
 ) -> "Report":
     """What the model writes after the prompt."""
-    from attncli.library import generate
+    from attncli.features.generate.door import generate
     from attncli.report_parts import build_report
 
     if progress is not None:
@@ -363,7 +363,7 @@ def _texts(prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained") ->
 
 def _pictures(prompt: "Prompt", num_written: int) -> "tuple[Picture, ...]":
     """Those that it read; what was written lies on none of them."""
-    from attncli.features.heads.question import pictures_of
+    from attncli.commands.pictures import pictures_of
 
     beside = (None,) * max(0, num_written - 1)
     return tuple(

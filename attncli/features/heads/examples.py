@@ -1,6 +1,6 @@
 """`attn heads --head LAYER:HEAD --examples N`: the texts where a statistic of one head is strongest."""
 
-from attncli.library import examples
+from attncli.features.heads.door import examples
 from attncli.models.pretrained import Pretrained
 from attncli.models.text_files import ManyTexts, TextLine
 from attncli.plain_text import counted

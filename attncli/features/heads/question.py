@@ -5,12 +5,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 
 from attncli.activations import activations_and_missing
+from attncli.commands.pictures import pictures_of
 from attncli.commands.surveys import (
     ablated_notes,
     about_heads,
@@ -24,7 +24,7 @@ from attncli.core.runtime import versions
 from attncli.features.heads.examples import report_examples
 from attncli.features.heads.known_pairs import report_pairs
 from attncli.features.heads.relations import report_relations
-from attncli.features.heads.spoken_words import picture_of_sound, report_aligning, report_words
+from attncli.features.heads.spoken_words import report_aligning, report_words
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
@@ -54,7 +54,6 @@ from attncli.records.surveys import (
 from attncli.report import (
     Mask,
     NamedTensor,
-    Picture,
     PictureMaps,
     PictureRow,
     Report,
@@ -407,16 +406,6 @@ def report_of_text(
         spec, read, tensors, survey, notes, about=about, how_to_read=unseen, pictures=pictures
     )
     return replace(report, missing=run.way.unshown)
-
-
-def pictures_of(reading: Reading) -> tuple[Picture, ...]:
-    """The pictures of a reading, as a report has them."""
-    axis: Literal["tokens", "context_tokens"] = "context_tokens" if reading.text.seen is None else "tokens"
-    seen = () if reading.seen is None else reading.seen.pictures
-    pictures = [Picture(each.name, each.size, each.crop, each.png, each.boxes, axis) for each in seen]
-    if reading.heard is not None:
-        pictures.append(picture_of_sound(reading))
-    return tuple(pictures)
 
 
 def _with_norms(survey: HeadSurvey, run: Surveyed, reading: Reading, text: int) -> HeadSurvey:

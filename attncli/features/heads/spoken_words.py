@@ -1,9 +1,9 @@
 """The reports of `heads --sound --words` and `heads --find-heads`: words in time, and who says so."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.pretrained import Pretrained
 from attncli.models.sound_files import SoundStream, sound_to_play, spectrogram
 from attncli.plain_text import counted
 from attncli.report import Picture, Report
@@ -20,20 +20,6 @@ HOW_TO_READ = (
     "error: the median distance of the begins of words from where they are, by each head alone. "
     "concentration: Yeh et al. 2025 (2509.09987)."
 )
-
-
-def picture_of_sound(reading: Reading) -> Picture:
-    """The spectrogram of a sound, on which each token of it is a strip."""
-    heard = reading.heard
-    assert heard is not None
-    png, size = spectrogram([heard.samples], heard.rate, len(heard.samples))
-    begins, ends = heard.begins / heard.seconds, (heard.begins + heard.step) / heard.seconds
-    strips = zip(begins.tolist(), ends.tolist(), strict=True)
-    boxes = tuple((begin, 0.0, min(1.0, end), 1.0) if begin < 1.0 else None for begin, end in strips)
-    axis: Literal["tokens", "context_tokens"] = "tokens" if reading.context is None else "context_tokens"
-    crop = 0.0, 0.0, float(size[0]), float(size[1])
-    seconds, sound = heard.seconds, sound_to_play(heard.file)
-    return Picture(heard.name, size, crop, png, boxes, axis, seconds=seconds, sound=sound)
 
 
 def report_words(

@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager, redirect_stdout
-from dataclasses import replace
 from functools import partial
 from importlib.resources import files
 from io import StringIO
@@ -29,11 +28,9 @@ from attncli.commands.command import (
 )
 from attncli.commands.pager import walk
 from attncli.errors import DONE, FAILED, INTERRUPTED, UserError, WriteError, alike
-from attncli.saved import read_reports
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.layout import Screen
-from attncli.views.sections import Grid, Paragraph
-from attncli.views.tables import sections
+from attncli.views.sections import Paragraph
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -280,38 +277,6 @@ def run(which: str | None, copy: str | None, attn: Attn) -> int:
             print(fill(f"{each.number:>2}  {each.title}", columns, subsequent_indent=" " * 4))
         print("Next: attn lesson 1")  # all of it on a screen of 24 lines
     return DONE
-
-
-FIRST_LOOK = "bat-cave.json", "bat"
-WAYS_ON = {
-    'attn self "the cat walks on the street"': "your own sentence, random weights",
-    "attn lesson 1": "why attention, in a few minutes",
-    "attn heads --model FOLDER": "which heads of a model do what",
-    "attn --help": "every command",
-}
-"""What to type next, and what it shows."""
-
-
-def show_first_look() -> None:
-    """What `attn` alone shows: a trained head, what one word looks at, and ways on."""
-    (report,) = read_reports(str(LESSON_FILES / FIRST_LOOK[0])).reports
-    is_terminal = sys.stdout.isatty()
-    display = Display(width=width(is_terminal), colors=color_depth("auto", is_terminal))
-    parts = sections(report, replace(display, show=("weights",), precision=display.screen_precision))
-    grid = next(part for part in parts if isinstance(part, Grid))
-    weights, word = report.tensors["weights"].values, report.tokens.index(FIRST_LOOK[1])
-    nearest = weights[word].argsort()[::-1]
-    first, second = (f'"{report.tokens[key]}" ({weights[word, key]:.2f})' for key in nearest[:2])
-    screen = Screen(sys.stdout, display)
-    screen.draw(Paragraph(f"attn: {report.spec['sentence']}", "title"))
-    title = f"where each token looks: weights of a trained head ({report.spec['model']})"
-    screen.draw(replace(grid, title=title))
-    row = f'Row {word}: "{FIRST_LOOK[1]}" looks most at {first} and {second}. Each row sums to 1.'
-    screen.draw(Paragraph(row, "line"))
-    screen.draw(Paragraph("Next:", "lead"))
-    room = max(map(len, WAYS_ON))
-    for line, what in WAYS_ON.items():
-        screen.draw(Paragraph(f"  {line:<{room}}   {what}", "line"))
 
 
 command = partial(Command, run=run, parameters=[LESSON, COPY, DEBUG], examples=EXAMPLES, runs_commands=True)

@@ -13,7 +13,7 @@ import torch
 from attncli.core.progress import Stage
 from attncli.errors import UserError, is_about_memory, out_of_memory
 from attncli.features.serve.questions import HAS_STOPPED, AskedFor, Question
-from attncli.library import why
+from attncli.features.why.door import why
 from attncli.measure.next_tokens import KnownProbabilities, expected_next
 from attncli.measure.removal import few_tokens, heads_removed
 from attncli.models.loading import in_use

@@ -136,7 +136,7 @@ def _report_picture(
     spec: "SourceSpec", reading: "PictureCells", pretrained: "Pretrained", result: Explanations
 ) -> Report:
     """What each way says of the cells of a picture, with its maps over the picture."""
-    from attncli.features.heads.question import pictures_of
+    from attncli.commands.pictures import pictures_of
 
     assert result.tokens is not None and reading.seen is not None
     (picture,) = pictures_of(reading)

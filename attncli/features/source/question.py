@@ -413,7 +413,7 @@ def report_many(
 def _report(
     spec: SourceSpec, reading: "SourcedReading", pretrained: "Pretrained", progress: "Progress | None"
 ) -> Report:
-    from attncli.library import answer_sources
+    from attncli.features.source.door import answer_sources
     from attncli.report_parts import build_report
 
     answer = None if spec.answer is None else text_or_file(spec.answer, "answer")
@@ -467,7 +467,7 @@ def _known_heads(
     None where they are not known, an empty list where none retrieves. In a batch none are looked for: its
     numbers would depend on which prompt came first.
     """
-    from attncli.library import retrieving_heads, search_takes_less
+    from attncli.features.source.door import retrieving_heads, search_takes_less
 
     kept = kept_heads(spec)
     if kept is not None or progress is None or _place_of_heads(spec) is None:
@@ -535,7 +535,7 @@ def _order_notes(result: "AnswerSources") -> Iterator[str]:
 
 def _report_of_heads(spec: SourceSpec, pretrained: "Pretrained", progress: "Progress | None") -> Report:
     """The heads that retrieve, which are kept for the model."""
-    from attncli.library import retrieving_heads
+    from attncli.features.source.door import retrieving_heads
     from attncli.report_parts import build_report
 
     result = retrieving_heads(pretrained, seed=spec.seed, progress=progress)

@@ -556,4 +556,5 @@ command = partial(
         *(FORMAT, KEEP, OPEN, TITLE, SHOW_STEPS, PRECISION, COLOR, SCALE_COLORS, DEBUG),
     ],
     examples=EXAMPLES,
+    needs_torch=True,
 )

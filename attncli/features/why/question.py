@@ -191,7 +191,7 @@ def report_many(
     """What the heads add to the logits after many texts: means, with 95 % intervals."""
     import torch
 
-    from attncli.library import why
+    from attncli.features.why.door import why
     from attncli.models.predicted import check_answers_alike
     from attncli.models.text_files import ManyTexts, PromptsFile
     from attncli.report_parts import build_report, shipped_notes
@@ -243,7 +243,7 @@ def _how_to_read_many(first: "Reading") -> str:
 
 
 def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
-    from attncli.library import why
+    from attncli.features.why.door import why
     from attncli.report_parts import build_report
 
     result = why(pretrained, reading, answer=spec.answer, against=spec.against, head=spec.head)
@@ -280,7 +280,7 @@ def _notes(spec: WhySpec, result: "LogitAttribution", reading: "Reading") -> lis
 
 
 def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
-    from attncli.library import score_parts
+    from attncli.features.why.door import score_parts
     from attncli.models.token_names import token_named
     from attncli.report_parts import build_report, shipped_notes
 

@@ -1,35 +1,14 @@
-"""`attn batch`: the experiments of config files, shown as they come or kept in a store."""
+"""Runs that are kept in a store: chosen workers, progress, errors as they come, a summary."""
 
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from attncli.commands.command import (
-    COLOR_FLAGS,
-    DEBUG_HELP,
-    FORMAT,
-    FRESH,
-    OPEN,
-    PRECISION,
-    SCHEDULER,
-    SHOW,
-    WORKERS,
-    Command,
-    argument,
-    flag,
-    option,
-    store_errors,
-)
 from attncli.commands.output import (
-    STDOUT,
-    Destination,
     ProgressLine,
-    checked_store,
     counted_runs,
     first_words,
     progress_line,
@@ -42,13 +21,9 @@ from attncli.errors import (
     FAILED,
     MOST_LINES,
     SOME_FAILED,
-    ClosedPipe,
-    UserError,
     available_bytes,
     first_lines,
-    forget_stdout,
 )
-from attncli.files import STORE_SUFFIXES
 from attncli.plain_text import counted, plain_text
 from attncli.runs.connection import opened_to_read
 from attncli.runs.driver import (
@@ -61,23 +36,15 @@ from attncli.runs.driver import (
     run_in_workers,
 )
 from attncli.runs.plan import (
-    Item,
     Plan,
-    PromptFile,
     RunKeys,
     estimated_work,
-    make_plan,
-    num_together,
     num_workers,
 )
 from attncli.runs.report_values import (
     Condition,
     Expectations,
-    parse_conditions,
-    refuse_unknown,
-    values_of,
 )
-from attncli.runs.runner import run_jobs
 from attncli.runs.store import (
     WeightFiles,
     count_planned,
@@ -85,141 +52,12 @@ from attncli.runs.store import (
     open_store,
     refuse_without_safetensors,
 )
-from attncli.runs.store_files import check_header, is_file_name, is_new_folder, is_store_name
+from attncli.runs.store_files import check_header, is_file_name, is_new_folder
 from attncli.settings.fields import in_words_of
-from attncli.settings.overrides import parse_overrides
 from attncli.systems import usable_cores
-from attncli.views import SUFFIXES
 
 if TYPE_CHECKING:
-    from attncli.report import Report
-
-
-EXAMPLES = (
-    "attn batch lessons/sweep.yaml --dry-run",
-    "attn batch lessons/sweep.yaml -o runs.db --workers 4",
-    "attn batch my.yaml --file prompts.txt -o runs.db",
-    "attn batch lessons/glove.yaml lessons/simple.yaml -o lessons.jsonl",
-    'attn batch lessons/sweep.yaml --set embed_dim=32 --expect "entropy.mean < 2"',
-)
-ROWS = flag("--rows", "Keep the statistics of every row, too.")
-# Flags that need a store.
-STORE_FLAGS = (
-    FRESH,
-    ROWS,
-    flag("--weights", "Keep the weights as safetensors beside the store."),
-    WORKERS,
-    SCHEDULER,
-)
-PARAMETERS = (
-    argument(
-        "files",
-        "Config files, each with one experiment, steps or a sweep, as {experiment: heads, sweep: {sentence: "
-        "[a b, c d]}}. `attn lesson --copy lessons` writes some; `attn heads --show-config > my.yaml` writes "
-        "the settings of a command.",
-        "FILE",
-        kind=list[str],
-        reads_file=True,
-    ),
-    option(
-        "sentences --file",
-        "Run each experiment on every sentence of a file: one per line, or JSON Lines (.jsonl) with "
-        "sentence (or text), context, answer and id; - reads stdin.",
-        "FILE",
-        reads_file=True,
-        everyday="run each on every sentence of a file",
-    ),
-    option(
-        "--set",
-        "A setting that overrides the files; repeatable.",
-        "KEY=VALUE",
-        kind=list[str],
-        everyday="a setting that overrides the files",
-    ),
-    flag(
-        "--dry-run",
-        "Check everything, print the plan, and exit.",
-        everyday="check everything and print the plan",
-    ),
-    option(
-        "--output -o",
-        "Write reports to a file, whole or not at all; or keep every run in a store (.db, .sqlite), or in a "
-        "folder of Parquet files (runs/): rerun the same command to resume.",
-        "FILE",
-        everyday="write reports, or keep every run in a store (.db)",
-    ),
-    *STORE_FLAGS,
-    flag("--fail-fast", "Stop at the first run that fails."),
-    option(
-        "--expect",
-        'A condition that every run must meet, or exit 1: "entropy.mean < 2"; repeatable.',
-        "CONDITION",
-        kind=list[str],
-        everyday='what every run must meet: "entropy.mean < 2"',
-    ),
-    *(FORMAT, OPEN, SHOW, PRECISION, *COLOR_FLAGS),
-    flag("--debug", DEBUG_HELP),
-)
-
-
-def run_files(
-    files: Sequence[str],
-    sentences: str | None,
-    set: Sequence[str],
-    dry_run: bool,
-    output: str | None,
-    fail_fast: bool,
-    expect: Sequence[str],
-    debug: bool,
-    *,
-    format: str | None,
-    fresh: bool,
-    rows: bool,
-    weights: bool,
-    workers: int | None,
-    scheduler: str | None,
-    **flags: Any,
-) -> int:
-    """Validate every file and sentence, then run; failures are reported and the others still run."""
-    of_store: dict[str, Any] = {
-        "fresh": fresh,
-        "rows": rows,
-        "weights": weights,
-        "workers": workers,
-        "scheduler": scheduler,
-    }
-    store = Path(output) if output is not None and is_store_name(output) else None
-    _refuse_flags(store, of_store, format)
-    if store is not None:
-        checked_store(store)
-    elif output and not (output in STDOUT or format or Path(output).suffix.lower() in SUFFIXES):
-        known = f"{', '.join(STORE_SUFFIXES)} (a store), / (one in a folder), {', '.join(SUFFIXES)}"
-        raise UserError(f"-o {output}: the suffix must be one of {known}, or give --format")
-    conditions = parse_conditions(expect, "--expect", numbers_only=True)
-    to = Destination(output=None if store else output, format=format, several=True, **flags)
-    overrides = parse_overrides(set)
-    with PromptFile(sentences) if sentences is not None else nullcontext() as prompts:
-        plan = make_plan([Path(file) for file in files], overrides, prompts)
-        if conditions:
-            refuse_unknown(conditions, plan.specs(), rows=rows)
-        if dry_run:
-            for line in [*plan.lines(), *(lines_about(plan, store) if store is not None else ())]:
-                print(plain_text(line))
-            return 0
-        if store is None:
-            return _show(plan, to, conditions, fail_fast=fail_fast, debug=debug)
-        code = keep(plan, store, conditions=conditions, fail_fast=fail_fast, **of_store)
-    if code == DONE and sys.stderr.isatty():
-        print(plain_text(f"Next: attn results {store}"), file=sys.stderr)
-    return code
-
-
-def _refuse_flags(store: Path | None, of_store: dict[str, Any], view: str | None) -> None:
-    errors = [*store_errors(store, of_store)]
-    if store is not None and view is not None:
-        errors.append(f"--format: needs no store: attn results {store} --tidy -o FILE reads one")
-    if errors:
-        raise UserError(*errors)
+    pass
 
 
 class RunErrors:
@@ -260,57 +98,6 @@ class RunErrors:
                 print(message, file=sys.stderr)
 
 
-def _show(
-    plan: Plan, to: Destination, conditions: tuple[Condition, ...], *, fail_fast: bool, debug: bool
-) -> int:
-    """Write each report to the destination when it is ready."""
-    expectations = Expectations(conditions)
-    failed = broken = 0
-
-    def fail(item: Item, error: UserError) -> None:
-        nonlocal failed
-        failed += 1
-        if debug and not errors.are_many:
-            traceback.print_exception(error)
-        errors.add(str(item.source), error.lines)
-
-    def checked(results: "Iterator[tuple[Item, Report]]") -> "Iterator[Report]":
-        nonlocal broken
-        for item, report in results:
-            progress.clear()
-            yield replace(report, id=item.id)
-            if conditions:
-                lines = expectations.broken(*values_of(report))
-                broken += bool(lines)
-                errors.add(str(item.source), lines)
-
-    with (
-        progress_line() as progress,
-        RunErrors(progress.clear) as errors,
-        one_torch_thread() if len(plan) > 1 else nullcontext(),
-    ):
-        progress.begin(first_words(spec.model_source() for spec in plan.specs()))
-        results = run_jobs(
-            plan.jobs(),
-            fail,
-            progress,
-            stopped=lambda: fail_fast and bool(failed or broken),
-            num_together=num_together(estimated_work(plan, len(plan))),
-        )
-        reports = checked(results)
-        try:
-            to.write(reports)
-        except ClosedPipe:
-            if not conditions:
-                raise
-            forget_stdout()
-            for _ in reports:  # an expectation of every run also covers the runs that nobody reads
-                pass
-    if failed:
-        print(f"{failed} of {len(plan)} experiments failed", file=sys.stderr)
-    return exit_code(expectations.unmet(), broken=broken, failed=failed)
-
-
 def exit_code(unmet: list[str], *, broken: int, failed: int) -> int:
     """1 where something expected does not hold, else 3 where a run failed, else 0."""
     for line in unmet:
@@ -319,9 +106,6 @@ def exit_code(unmet: list[str], *, broken: int, failed: int) -> int:
         runs = "1 run does" if broken == 1 else f"{broken:,} runs do"
         print(f"{runs} not meet what is expected", file=sys.stderr)
     return FAILED if broken or unmet else SOME_FAILED if failed else DONE
-
-
-command = partial(Command, run=run_files, parameters=PARAMETERS, examples=EXAMPLES)
 
 
 def chosen_executor(workers: int, scheduler: str | None) -> Executor:

@@ -1,0 +1,18 @@
+"""The card of `attn ablate`."""
+
+from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(
+        Question(
+            "ablate",
+            "What is lost without each head (swap: activation patching)",
+            "Models",
+            spec="question:AblateSpec",
+        ),
+    ),
+    results={"ablate": "results:HeadEffects"},
+    screens={"results:HeadEffects": "screens:SCREEN"},
+    functions={"ablate": "door:ablate"},
+    extras=("models",),
+)

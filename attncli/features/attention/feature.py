@@ -1,0 +1,41 @@
+"""The card of `attn self`, `attn multihead` and `attn cross`."""
+
+from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(
+        Question(
+            "self",
+            "Self-attention of one sentence, with one head",
+            "See",
+            spec="settings:SelfSettings",
+            page="question:SELF",
+            model_page="in_models:PAGE",
+            synonyms="attention attend sdpa self_attention single visualize",
+        ),
+        Question(
+            "multihead",
+            "Multi-head attention of one sentence",
+            "See",
+            spec="settings:MultiheadSettings",
+            page="question:MULTIHEAD",
+            model_page="in_models:PAGE",
+            synonyms="mha multi multi_head multi_head_attention",
+        ),
+        Question(
+            "cross",
+            "Cross-attention from a sentence to a context",
+            "See",
+            spec="settings:CrossSettings",
+            page="question:CROSS",
+            model_page="in_models:PAGE",
+            synonyms="cross_attention encoder_decoder",
+        ),
+    ),
+    results={
+        "self": "attncli.records.attention:LayerStatistics",
+        "multihead": "attncli.records.attention:LayerStatistics",
+        "cross": "attncli.records.attention:LayerStatistics",
+    },
+    screens={"attncli.records.attention:LayerStatistics": "attncli.views.screens:ATTENTION_SCREEN"},
+)

@@ -1,0 +1,13 @@
+"""The card of `attn average`."""
+
+from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(
+        Question(
+            "average", "Average each token with its past, in three ways", "Learn", spec="question:AverageSpec"
+        ),
+    ),
+    results={"average": "attncli.records.attention:AverageStatistics"},
+    screens={"attncli.records.attention:AverageStatistics": "attncli.views.screens:AVERAGE_SCREEN"},
+)

@@ -1,0 +1,15 @@
+"""The card of `attn batch`."""
+
+from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(
+        Question(
+            "batch",
+            "Run the experiments of config files",
+            "Many runs",
+            command="question:command",
+            synonyms="run sweep grid experiments",
+        ),
+    ),
+)

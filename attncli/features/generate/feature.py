@@ -1,0 +1,19 @@
+"""The card of `attn generate`."""
+
+from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(
+        Question(
+            "generate",
+            "Where a model looks while it writes",
+            "Models",
+            spec="question:GenerateSpec",
+            synonyms="chat complete completion write sample",
+        ),
+    ),
+    results={"generate": "attncli.records.writings:WrittenText"},
+    screens={"attncli.records.writings:WrittenText": "screens:WRITER_SCREEN"},
+    functions={"generate": "door:generate"},
+    extras=("models",),
+)

@@ -1,0 +1,194 @@
+"""The command `attn heads`: a survey of one text or of many, kept in a store or read from one."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attncli.commands import experiment
+from attncli.commands.command import (
+    FRESH,
+    SCHEDULER,
+    WORKERS,
+    flag,
+    given_settings,
+    option,
+    store_errors,
+)
+from attncli.commands.experiment import EXPECT, STORE, Expected, errors_at, run_experiment
+from attncli.commands.mistakes import CHECKPOINTS, unquoted
+from attncli.commands.output import Destination, checked_store, progress_line
+from attncli.errors import (
+    UserError,
+)
+from attncli.plain_text import note
+from attncli.settings.fields import (
+    checked_spec,
+)
+from attncli.settings.heads import HeadsSpec
+from attncli.systems import shell_line
+
+if TYPE_CHECKING:
+    from attncli.report import Report
+    from attncli.settings.heads import HeadsSpec
+
+
+OF_WATCH = (
+    replace(option(CHECKPOINTS, "See attn watch.", "PATTERN", kind=list[str]), hidden=True),
+    replace(flag("--follow", "See attn watch."), hidden=True),
+)
+"""How attn watch of checkpoints was spelled before: still read."""
+
+
+DISPLAY_KEYS = ("sort", "ascending", "top", "table", "statistic")
+"""Settings that change what a report shows but not what a store keeps."""
+
+
+def run_heads(
+    name: str,
+    config: str | None,
+    show_config: bool,
+    flags: dict[str, Any],
+    destination: dict[str, Any],
+    store: str | None,
+    checkpoints: Sequence[str],
+    follow: bool,
+    expect: Sequence[str],
+    **of_store: Any,
+) -> int:
+    """The survey of one text or of many, which may be written to a store or read from one."""
+    from attncli.runs.store_files import is_store_name
+
+    kept = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
+    if follow and not checkpoints:
+        raise UserError("--follow: is a flag of attn watch")
+    if errors := [*store_errors(kept, of_store)]:
+        raise UserError(*errors)
+    if checkpoints:
+        return _watch(
+            checkpoints, config, show_config, flags, destination, store, kept, follow, expect, **of_store
+        )
+    if store is not None:
+        return show_store(store, config, flags, Destination(**destination, experiment=name), expect)
+    if kept is None or show_config:
+        return run_experiment(name, config, show_config, flags, destination, expect)
+    to = Destination(**{**destination, "output": None}, experiment=name)
+    return keep_survey(kept, config, flags, to, expect, **of_store)
+
+
+def _watch(
+    checkpoints: Sequence[str],
+    config: str | None,
+    show_config: bool,
+    flags: dict[str, Any],
+    destination: dict[str, Any],
+    store: str | None,
+    kept: Path | None,
+    follow: bool,
+    expect: Sequence[str],
+    *,
+    fresh: bool,
+    workers: int | None,
+    scheduler: str | None,
+) -> int:
+    """The heads of checkpoints over the steps, as `attn watch` shows them, and a line that says so."""
+    from attncli.features.watch.question import watch_checkpoints
+
+    text = flags["sentence"]
+    if text is not None and Path(text).is_dir():
+        raise UserError(unquoted([*checkpoints, text]))
+    meaningless = {
+        "store": store,
+        "workers": workers,
+        "scheduler": scheduler,
+        "show-config": show_config or None,
+    }
+    if errors := [
+        f"--{name}: is not for --checkpoints" for name, value in meaningless.items() if value is not None
+    ]:
+        raise UserError(*errors)
+    note(f"attn heads --checkpoints is now attn watch {shell_line(checkpoints)}")
+    to = Destination(**(destination if kept is None else {**destination, "output": None}), experiment="watch")
+    others = {**flags, "head": None}
+    return watch_checkpoints(
+        checkpoints,
+        config,
+        others,
+        to,
+        kept=kept,
+        head=flags["head"],
+        expect=expect,
+        follow=follow,
+        fresh=fresh,
+    )
+
+
+def keep_survey(
+    path: Path,
+    config: str | None,
+    flags: dict[str, Any],
+    to: Destination,
+    expect: Sequence[str],
+    **of_store: Any,
+) -> int:
+    """Survey every text that the store does not have yet; then write the summary of all."""
+    from attncli.commands.batch import keep
+    from attncli.models.text_files import TextFile
+    from attncli.runs.plan import plan_of_texts
+    from attncli.settings.heads import HeadsSpec
+
+    checked_store(path)
+    given = given_settings("heads", config, flags)
+    spec = checked_spec(HeadsSpec, given)
+    if spec.texts is None:
+        others = {"relations": "relations", "pairs": "pairs", "image": "pictures", "sound": "sounds"}
+        other = next((kept for setting, kept in others.items() if getattr(spec, setting) is not None), "")
+        advice = f"-o FILE.json keeps {other}" if other else "give --texts FILE"
+        raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
+    expected = Expected(expect, spec)
+    with errors_at(spec, given, config), TextFile(spec.texts, spec.text_group) as file:
+        # A run keeps every statistic of every head of one text, whatever is shown.
+        off = dict.fromkeys(("texts", "text_group", "probe", "num_tokens", "sort"))
+        unsorted = {key: HeadsSpec.model_fields[key].default for key in DISPLAY_KEYS if key != "sort"}
+        plan = plan_of_texts(spec.model_copy(update={**off, **unsorted}), "attn heads", file)
+        code = keep(plan, path, rows=False, weights=False, conditions=(), fail_fast=False, **of_store)
+    report = _survey_of_store(path, spec, {})
+    expected.check(report)
+    expected.write(to, [report])
+    return code or expected.exit_code()
+
+
+def show_store(
+    store: str, config: str | None, flags: dict[str, Any], to: Destination, expect: Sequence[str]
+) -> int:
+    """Write the survey that a store has kept, shown as the settings say."""
+    from attncli.settings.heads import HeadsSpec
+
+    given = given_settings("heads", config, flags)
+    spec = checked_spec(HeadsSpec, {key: given[key] for key in given if key in DISPLAY_KEYS})
+    choice = {key: given[key].value for key in given if key not in DISPLAY_KEYS}
+    report = _survey_of_store(Path(store), spec, choice)
+    expected = Expected(expect, spec)
+    expected.check(report)
+    expected.write(to, [report])
+    return expected.exit_code()
+
+
+def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "Report":
+    """The stored survey with the chosen settings. Raises UserError where none or several match."""
+    with progress_line() as line:
+        line.begin(f"reading {path.name}")
+        from attncli.commands.surveys import store_report
+        from attncli.runs.reading import reading
+
+        display = spec.model_dump(include={*DISPLAY_KEYS})
+        with reading(path) as reader:
+            return store_report(path, reader, display, choice)
+
+
+command = partial(
+    experiment.command,
+    more=(STORE, *OF_WATCH, EXPECT, FRESH, replace(WORKERS, everyday=""), SCHEDULER),
+    run_with=run_heads,
+)

@@ -1,0 +1,59 @@
+"""`attncli.examples`."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+from attncli.arguments import (
+    Count,
+    HeadWithoutStack,
+    Size,
+    by,
+    checked,
+    head_name_without_stack,
+    one_of,
+)
+from attncli.core.names import (
+    PATTERNS,
+    ROW_STATISTICS,
+    named_head,
+)
+from attncli.library import many_texts
+from attncli.models.model_arguments import (
+    Model,
+    TextsOrFile,
+)
+from attncli.records.examples import HeadExamples
+
+if TYPE_CHECKING:
+    pass
+
+StatisticName = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
+
+
+@checked
+def examples(
+    model: Model,
+    texts: TextsOrFile,
+    head: HeadWithoutStack,
+    statistic: StatisticName,
+    *,
+    count: Size = 3,
+    truncate: bool = False,
+    words: bool = False,
+    skip_sink: Count = 0,
+) -> HeadExamples:
+    """Texts, and in each the query, where a statistic of a head, as 5:11, is strongest, weakest and typical.
+
+    The statistic is one of a row, as entropy, or a pattern, as induction. UserError for one that is neither,
+    for a head that the model does not have, and for a model of two stacks.
+    """
+    from attncli.measure.examples import head_examples
+    from attncli.measure.heads import HeadOptions
+
+    _, layer, number = named_head(head_name_without_stack(head))
+    options = HeadOptions(skip_sink=skip_sink, words=words)
+    with many_texts(model, texts, options, truncate=truncate) as (pretrained, many):
+        result = head_examples(
+            pretrained, many, layer=layer, head=number, statistic=statistic, count=count, options=options
+        )
+    return replace(result, notes=(*many.notes(), *result.notes))

@@ -1,0 +1,35 @@
+"""The card of `attn heads`."""
+
+from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(
+        Question(
+            "heads",
+            "What each head of a pretrained model does",
+            "Models",
+            spec="attncli.settings.heads:HeadsSpec",
+            page="question:PAGE",
+            command="command:command",
+            synonyms="head bertviz head_view model_view survey analyze analyse inspect model induction",
+        ),
+    ),
+    results={
+        "heads": "attncli.records.surveys:HeadSurvey",
+        "heads of examples": "attncli.records.examples:HeadExamples",
+        "heads of relations": "attncli.records.relations:HeadRelations",
+        "heads of pairs": "attncli.records.known_pairs:HeadsOnPairs",
+        "heads of words": "attncli.records.spoken_words:SpokenWords",
+        "heads of alignment": "attncli.records.spoken_words:AligningHeads",
+    },
+    screens={
+        "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
+        "attncli.records.examples:HeadExamples": "attncli.views.example_screens:EXAMPLES_SCREEN",
+        "attncli.records.relations:HeadRelations": "attncli.views.relation_screens:RELATIONS_SCREEN",
+        "attncli.records.known_pairs:HeadsOnPairs": "attncli.views.pair_screens:PAIRS_SCREEN",
+        "attncli.records.spoken_words:SpokenWords": "attncli.views.word_screens:WORDS_SCREEN",
+        "attncli.records.spoken_words:AligningHeads": "attncli.views.word_screens:ALIGNING_SCREEN",
+    },
+    functions={"examples": "door:examples"},
+    extras=("models",),
+)

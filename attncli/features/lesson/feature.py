@@ -1,0 +1,15 @@
+"""The card of `attn lesson`."""
+
+from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(
+        Question(
+            "lesson",
+            "Short lessons, which run in the terminal",
+            "Learn",
+            command="question:command",
+            synonyms="tutorial learn docs course examples list",
+        ),
+    ),
+)

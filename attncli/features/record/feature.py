@@ -1,0 +1,13 @@
+"""The card of `attn record`."""
+
+from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(
+        Question(
+            "record", "Heads of any PyTorch program, while it runs", "Models", command="question:command"
+        ),
+    ),
+    results={"record": "attncli.records.recordings:RecordedHeads"},
+    screens={"attncli.records.recordings:RecordedHeads": "screens:RECORDED_SCREEN"},
+)

@@ -1,0 +1,17 @@
+"""The card of `attn results`."""
+
+from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(
+        Question(
+            "results",
+            "What a batch has kept: a summary, or every value",
+            "Many runs",
+            command="question:command",
+            synonyms="summary stats query report",
+        ),
+    ),
+    results={"results": "attncli.records.store_summaries:StoreSummary"},
+    screens={"attncli.records.store_summaries:StoreSummary": "screens:SUMMARY_SCREEN"},
+)

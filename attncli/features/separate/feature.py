@@ -1,0 +1,26 @@
+"""The card of `attn separate`."""
+
+from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(
+        Question(
+            "separate",
+            "Which heads tell two groups of texts apart",
+            "Models",
+            spec="question:SeparateSpec",
+            command="command:command",
+        ),
+    ),
+    results={"separate": "results:SeparatedTexts", "separate of texts": "results:AppliedDetector"},
+    screens={
+        "results:SeparatedTexts": "screens:SEPARATE_SCREEN",
+        "results:AppliedDetector": "screens:APPLIED_SCREEN",
+    },
+    functions={
+        "separate": "door:separate",
+        "apply_detector": "door:apply_detector",
+        "read_detector": "door:read_detector",
+    },
+    extras=("models",),
+)

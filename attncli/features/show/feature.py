@@ -1,0 +1,17 @@
+"""The card of `attn show`."""
+
+from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(
+        Question(
+            "show",
+            "A saved report, or weights from another tool, in any view",
+            "See",
+            command="question:command",
+            synonyms="view cat display load print",
+        ),
+    ),
+    results={"show": "attncli.records.attention:OutsideWeights"},
+    screens={"attncli.records.attention:OutsideWeights": "attncli.views.screens:OUTSIDE_SCREEN"},
+)

@@ -1,0 +1,16 @@
+"""The card of `attn watch`."""
+
+from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(
+        Question("watch", "Heads over the steps of a training run", "Models", command="question:command"),
+    ),
+    results={"watch": "results:HeadsInTraining", "watch of a head": "results:HeadInTraining"},
+    screens={
+        "results:HeadsInTraining": "screens:WATCH_SCREEN",
+        "results:HeadInTraining": "screens:WATCH_HEAD_SCREEN",
+    },
+    functions={"Watch": "door:Watch"},
+    extras=("models",),
+)

@@ -1,0 +1,25 @@
+"""The card of `attn why`."""
+
+from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(
+        Question(
+            "why",
+            "What each head adds to a logit: direct logit attribution",
+            "Models",
+            spec="question:WhySpec",
+            synonyms="attribute attribution explain dla direct_logit_attribution logit_lens lens",
+        ),
+    ),
+    results={
+        "why": "attncli.records.logits:LogitAttribution",
+        "why of a score": "attncli.records.logits:ScoreParts",
+    },
+    screens={
+        "attncli.records.logits:LogitAttribution": "screens:LOGIT_SCREEN",
+        "attncli.records.logits:ScoreParts": "screens:SCORE_SCREEN",
+    },
+    functions={"why": "door:why", "score_parts": "door:score_parts"},
+    extras=("models",),
+)
