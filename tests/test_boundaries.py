@@ -33,18 +33,15 @@ ARROWS = {
     "opened": {"api", "models"},
     "recording": {"measure", "models", "core", "commands", "api", *LEAVES},
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
-    "explaining": {"measure", "models", "core", *LEAVES} - {"report"},
     "known_pairs": {"measure", "models", "core", *LEAVES} - {"report"},
-    "detectors": {"measure", "models", "core", *LEAVES} - {"report"},
     "sound": {"measure", "models", "core", *LEAVES} - {"report"},
-    "serving": {"core", "errors", "plain_text", "systems"},
     "commands": {
-        "serving",
-        *("library", "activations", "explaining", "known_pairs", "detectors", "sound"),
+        *("library", "activations", "known_pairs", "sound"),
         *("runs", "views", "settings"),
         *("toys", "measure", "models", "core", "saved", "arrays", "report_parts", *LEAVES),
     },
     "features": {
+        *("api", "library", "activations", "known_pairs", "sound", "recording"),
         *("commands", "runs", "views", "settings", "toys", "measure", "models", "core", "saved", "arrays"),
         *("report_parts", *LEAVES),
     }
@@ -80,9 +77,9 @@ MOST_VAGUE_NAMES = 25
 
 LIBRARY = (
     *("core", "models", "measure", "library", "activations"),
-    *("explaining", "known_pairs", "detectors", "sound"),
+    *("known_pairs", "sound"),
 )
-TORCH_FREE = ("api", "cli", "settings", "saved", "arrays", "views", "serving", *LEAVES)
+TORCH_FREE = ("api", "cli", "settings", "saved", "arrays", "views", *LEAVES)
 
 
 def room_of(path: Path) -> str:
@@ -103,14 +100,12 @@ def imported_modules(path: Path) -> set[str]:
 
 TABLES = {
     "__init__.py": "attncli.",
-    "cli.py": "attncli.commands.",
+    "cli.py": "",
     "core/names.py": "",
-    "settings/__init__.py": "attncli.",
+    "settings/__init__.py": "",
     "views/__init__.py": "attncli.views.",
 }
 """The files whose tables name what is imported when it is asked for, and what the names begin with."""
-TABLE_ARROWS = {"settings": {"commands"}}
-"""The one table of experiments names their pages, which run them."""
 LOADERS = {"import_module", "__import__", "load_place"}
 
 
@@ -223,7 +218,7 @@ def test_tables_name_modules_along_the_arrows() -> None:
         room = room_of(path)
         if room not in ("__init__", "__main__"):
             ours = {name.split(".")[1] for name in modules_named(path) if "." in name}
-            assert ours <= ARROWS[room] | TABLE_ARROWS.get(room, set()) | {room}, path
+            assert ours <= ARROWS[room] | {room}, path
 
 
 def test_only_tables_import_by_a_text() -> None:

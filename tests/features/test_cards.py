@@ -13,7 +13,7 @@ import pytest
 
 from attncli.feature import Feature, with_absolute_places
 from attncli.index import FEATURES
-from attncli.settings import OTHER_COMMANDS
+from attncli.settings import FORMER_COMMANDS, KERNEL_COMMANDS
 from tests.running import ROOT
 from tests.test_plugins import attn, install
 
@@ -57,7 +57,7 @@ def test_each_place_of_a_card_exists_and_its_page_is_listed(name: str) -> None:
         assert module.startswith(f"attncli.features.{name}.")
         assert hasattr(importlib.import_module(module), part)
     assert {*card.screens} <= {*card.results.values()}
-    assert not {each.name for each in card.questions} & OTHER_COMMANDS
+    assert not {each.name for each in card.questions} & {*KERNEL_COMMANDS, *FORMER_COMMANDS}
     assert card.docs == "" or f"({card.docs})" in (ROOT / "docs" / "README.md").read_text()
 
 
