@@ -10,51 +10,29 @@ from typing import TYPE_CHECKING
 from attncli.feature import Feature, Question, features_in_use
 
 if TYPE_CHECKING:
+    from attncli.features.heads.door import examples as examples
+    from attncli.features.generate.door import generate as generate
     from attncli.features.ablate.door import ablate as ablate
     from attncli.features.cache.door import cache as cache
     from attncli.features.cache.door import cache_policies as cache_policies
-    from attncli.features.circuit.door import compositions as compositions
-    from attncli.features.circuit.door import head_edges as head_edges
-    from attncli.features.diff.differences import changed_heads as changed_heads
-    from attncli.features.diff.differences import head_differences as head_differences
-    from attncli.features.diff.door import text_differences as text_differences
-    from attncli.features.generate.door import generate as generate
-    from attncli.features.heads.door import examples as examples
-    from attncli.features.separate.door import apply_detector as apply_detector
-    from attncli.features.separate.door import read_detector as read_detector
-    from attncli.features.separate.door import separate as separate
+    from attncli.features.why.door import score_parts as score_parts
+    from attncli.features.why.door import why as why
     from attncli.features.source.door import answer_sources as answer_sources
-    from attncli.features.source.door import retrieving_heads as retrieving_heads
     from attncli.features.source.explaining import compare_explanations as compare_explanations
     from attncli.features.source.explaining import explanations as explanations
     from attncli.features.source.explaining import learned_head_weights as learned_head_weights
+    from attncli.features.source.door import retrieving_heads as retrieving_heads
+    from attncli.features.separate.door import apply_detector as apply_detector
+    from attncli.features.separate.door import read_detector as read_detector
+    from attncli.features.separate.door import separate as separate
+    from attncli.features.circuit.door import compositions as compositions
+    from attncli.features.circuit.door import head_edges as head_edges
     from attncli.features.watch.door import Watch as Watch
-    from attncli.features.why.door import score_parts as score_parts
-    from attncli.features.why.door import why as why
+    from attncli.features.diff.differences import changed_heads as changed_heads
+    from attncli.features.diff.differences import head_differences as head_differences
+    from attncli.features.diff.door import text_differences as text_differences
 
-__all__ = [
-    "Watch",
-    "ablate",
-    "answer_sources",
-    "apply_detector",
-    "cache",
-    "cache_policies",
-    "changed_heads",
-    "compare_explanations",
-    "compositions",
-    "examples",
-    "explanations",
-    "generate",
-    "head_differences",
-    "head_edges",
-    "learned_head_weights",
-    "read_detector",
-    "retrieving_heads",
-    "score_parts",
-    "separate",
-    "text_differences",
-    "why",
-]
+__all__ = ["Watch", "ablate", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "learned_head_weights", "read_detector", "retrieving_heads", "score_parts", "separate", "text_differences", "why"]
 """Functions, for type checkers: at run time `attncli.NAME` imports them."""
 
 FEATURES: dict[str, Feature] = {
@@ -79,10 +57,10 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         results={
-            "average": "attncli.records.attention:AverageStatistics",
+            "average": "attncli.features.average.results:AverageStatistics",
         },
         screens={
-            "attncli.records.attention:AverageStatistics": "attncli.views.screens:AVERAGE_SCREEN",
+            "attncli.features.average.results:AverageStatistics": "attncli.features.average.screens:AVERAGE_SCREEN",
         },
     ),
     "attention": Feature(
@@ -121,7 +99,7 @@ FEATURES: dict[str, Feature] = {
             "cross": "attncli.records.attention:LayerStatistics",
         },
         screens={
-            "attncli.records.attention:LayerStatistics": "attncli.views.screens:ATTENTION_SCREEN",
+            "attncli.records.attention:LayerStatistics": "attncli.features.attention.screens:ATTENTION_SCREEN",
         },
     ),
     "scale_demo": Feature(
@@ -135,10 +113,10 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         results={
-            "scale-demo": "attncli.records.demonstrations:ScaleEffects",
+            "scale-demo": "attncli.features.scale_demo.results:ScaleEffects",
         },
         screens={
-            "attncli.records.demonstrations:ScaleEffects": "attncli.views.screens:SCALE_SCREEN",
+            "attncli.features.scale_demo.results:ScaleEffects": "attncli.features.scale_demo.screens:SCALE_SCREEN",
         },
     ),
     "norm": Feature(
@@ -152,10 +130,10 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         results={
-            "norm": "attncli.records.demonstrations:NormEffects",
+            "norm": "attncli.features.norm.results:NormEffects",
         },
         screens={
-            "attncli.records.demonstrations:NormEffects": "attncli.views.screens:NORM_SCREEN",
+            "attncli.features.norm.results:NormEffects": "attncli.features.norm.screens:NORM_SCREEN",
         },
     ),
     "heads": Feature(
@@ -373,12 +351,12 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         results={
-            "pitfalls": "attncli.records.demonstrations:Mistakes",
-            "pitfalls of one": "attncli.records.demonstrations:MistakeComparison",
+            "pitfalls": "attncli.features.pitfalls.results:Mistakes",
+            "pitfalls of one": "attncli.features.pitfalls.results:MistakeComparison",
         },
         screens={
-            "attncli.records.demonstrations:Mistakes": "attncli.features.pitfalls.screens:MISTAKES_SCREEN",
-            "attncli.records.demonstrations:MistakeComparison": "attncli.features.pitfalls.screens:MISTAKE_SCREEN",
+            "attncli.features.pitfalls.results:Mistakes": "attncli.features.pitfalls.screens:MISTAKES_SCREEN",
+            "attncli.features.pitfalls.results:MistakeComparison": "attncli.features.pitfalls.screens:MISTAKE_SCREEN",
         },
     ),
     "watch": Feature(
@@ -433,7 +411,7 @@ FEATURES: dict[str, Feature] = {
             "show": "attncli.records.attention:OutsideWeights",
         },
         screens={
-            "attncli.records.attention:OutsideWeights": "attncli.views.screens:OUTSIDE_SCREEN",
+            "attncli.records.attention:OutsideWeights": "attncli.features.show.screens:OUTSIDE_SCREEN",
         },
     ),
     "diff": Feature(

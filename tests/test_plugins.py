@@ -14,7 +14,7 @@ import pytest
 
 from attncli.cli import COMMANDS
 from attncli.core.runtime import GROUPS
-from attncli.settings import EXPERIMENTS, OTHER_COMMANDS
+from attncli.settings import EXPERIMENTS, TAKEN
 from attncli.views import VIEWS
 from tests.test_adding import ROOT, SENTENCE, additions, nearby_mass
 
@@ -256,4 +256,4 @@ def test_help_imports_no_plugin(tmp_path: Path) -> None:
 
 
 def test_no_experiment_of_a_plugin_takes_the_name_of_a_command() -> None:
-    assert {*COMMANDS} - {*EXPERIMENTS} <= OTHER_COMMANDS
+    assert {*COMMANDS} - {*EXPERIMENTS} <= TAKEN
