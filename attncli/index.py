@@ -10,29 +10,51 @@ from typing import TYPE_CHECKING
 from attncli.feature import Feature, Question, features_in_use
 
 if TYPE_CHECKING:
-    from attncli.features.heads.door import examples as examples
-    from attncli.features.generate.door import generate as generate
     from attncli.features.ablate.door import ablate as ablate
     from attncli.features.cache.door import cache as cache
     from attncli.features.cache.door import cache_policies as cache_policies
-    from attncli.features.why.door import score_parts as score_parts
-    from attncli.features.why.door import why as why
-    from attncli.features.source.door import answer_sources as answer_sources
-    from attncli.features.source.explaining import compare_explanations as compare_explanations
-    from attncli.features.source.explaining import explanations as explanations
-    from attncli.features.source.explaining import learned_head_weights as learned_head_weights
-    from attncli.features.source.door import retrieving_heads as retrieving_heads
-    from attncli.features.separate.door import apply_detector as apply_detector
-    from attncli.features.separate.door import read_detector as read_detector
-    from attncli.features.separate.door import separate as separate
     from attncli.features.circuit.door import compositions as compositions
     from attncli.features.circuit.door import head_edges as head_edges
-    from attncli.features.watch.door import Watch as Watch
     from attncli.features.diff.differences import changed_heads as changed_heads
     from attncli.features.diff.differences import head_differences as head_differences
     from attncli.features.diff.door import text_differences as text_differences
+    from attncli.features.generate.door import generate as generate
+    from attncli.features.heads.door import examples as examples
+    from attncli.features.separate.door import apply_detector as apply_detector
+    from attncli.features.separate.door import read_detector as read_detector
+    from attncli.features.separate.door import separate as separate
+    from attncli.features.source.door import answer_sources as answer_sources
+    from attncli.features.source.door import retrieving_heads as retrieving_heads
+    from attncli.features.source.explaining import compare_explanations as compare_explanations
+    from attncli.features.source.explaining import explanations as explanations
+    from attncli.features.source.explaining import learned_head_weights as learned_head_weights
+    from attncli.features.watch.door import Watch as Watch
+    from attncli.features.why.door import score_parts as score_parts
+    from attncli.features.why.door import why as why
 
-__all__ = ["Watch", "ablate", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "learned_head_weights", "read_detector", "retrieving_heads", "score_parts", "separate", "text_differences", "why"]
+__all__ = [
+    "Watch",
+    "ablate",
+    "answer_sources",
+    "apply_detector",
+    "cache",
+    "cache_policies",
+    "changed_heads",
+    "compare_explanations",
+    "compositions",
+    "examples",
+    "explanations",
+    "generate",
+    "head_differences",
+    "head_edges",
+    "learned_head_weights",
+    "read_detector",
+    "retrieving_heads",
+    "score_parts",
+    "separate",
+    "text_differences",
+    "why",
+]
 """Functions, for type checkers: at run time `attncli.NAME` imports them."""
 
 FEATURES: dict[str, Feature] = {

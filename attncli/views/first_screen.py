@@ -9,7 +9,7 @@ What a screen needs of a report follows from its parts and from the class of its
 some of it, as an edited one, is shown whole.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
@@ -353,7 +353,7 @@ class FirstScreen:
     `next_steps` are what to type next, from what the command offers, and `next_head` is the head to name in
     them (None: the first one of the report). `if_empty` says of a table why it has no
     rows, where that is an answer; `finding` is what a page says first. `figures` are what a picture draws
-    of the result besides its tensors: of a report with the parts that --show asks for.
+    of the result besides its tensors, of the statistics with these names.
     """
 
     kind: type[Result]
@@ -362,7 +362,7 @@ class FirstScreen:
     next_head: Callable[[Report], str | None] = lambda _: None
     if_empty: Mapping[str, str] = field(default_factory=dict)
     finding: Callable[[Report], Iterator[str]] | None = None
-    figures: Callable[[Report], Iterator[Curves | Spreads]] = lambda _: iter(())
+    figures: Callable[[Report, Collection[str]], Iterator[Curves | Spreads]] = lambda *_: iter(())
 
     def suits(self, report: Report) -> bool:
         """Whether a report has what it shows: one that was edited may not."""

@@ -131,7 +131,7 @@ def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[Pictur
     for curves in curves_of(chosen):
         yield [curves]
     if (screen := first_screen(report.result)) is not None:
-        for figure in screen.figures(chosen):
+        for figure in screen.figures(report, chosen.statistics):
             yield [figure]
 
 

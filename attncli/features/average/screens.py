@@ -1,7 +1,7 @@
 """The first screen of averages."""
 
+from attncli.features.average.results import AverageStatistics
 from attncli.records.attention import (
-    AverageStatistics,
     LoopDifferences,
 )
 from attncli.report import Report

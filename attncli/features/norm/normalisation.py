@@ -12,7 +12,7 @@ from attncli.core.mechanisms import (
     layer_norm,
     rms_norm,
 )
-from attncli.records.demonstrations import (
+from attncli.features.norm.results import (
     FirstMoments,
     NormDifferences,
     NormEffects,

@@ -1,10 +1,10 @@
 """The first screen of normalisation."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from attncli.records.demonstrations import (
+from attncli.features.norm.results import (
     NormEffects,
 )
 from attncli.report import Report
@@ -57,10 +57,10 @@ def _norms(report: Report, display: Display) -> ScreenParts:
         yield Paragraph(f"Largest difference from torch's own layers: {', '.join(texts)}.", "line")
 
 
-def _spreads(report: Report) -> Iterator[Spreads]:
+def _spreads(report: Report, chosen: Collection[str]) -> Iterator[Spreads]:
     """A feature over the examples, and an example over its features, before and after each norm."""
     of_all = report.result_of(NormEffects).states()
-    states = {name: row for name, row in of_all.items() if name in report.statistics}
+    states = {name: row for name, row in of_all.items() if name in chosen}
     if not states:
         return
     names, rows = [name.replace("_", " ") for name in states], states.values()

@@ -1,15 +1,15 @@
 """The first screen of scaling: variances, weights by factor as bars, and the curve of the softmax."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 
 import numpy as np
 
-from attncli.records.columns import Records
-from attncli.records.demonstrations import (
+from attncli.features.scale_demo.results import (
     ScaleEffects,
     ScoreVariances,
 )
+from attncli.records.columns import Records
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Sentences, Special
@@ -104,9 +104,9 @@ def _chart(curve: Curve, columns: int, display: Display, rows: int) -> Iterator[
     yield Drawing(CURVE_TITLE, [line.text.rstrip() for line in lines])
 
 
-def _gradient_norms(report: Report) -> Iterator[Curves]:
+def _gradient_norms(report: Report, names: Collection[str]) -> Iterator[Curves]:
     """The norm of the gradient of the softmax, by factor."""
-    if "sharpness" in report.statistics:
+    if "sharpness" in names:
         sharpness = report.result_of(ScaleEffects).sharpness
         factors, norms = sharpness.column("factor"), sharpness.column("gradient_norm")
         yield Curves("gradient norm by factor", "factor", [Curve("", factors, norms)], is_of_rows=True)
