@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from attncli.features.average.averaging import AverageForm
 from attncli.report import Report, Step, Terms
 from attncli.toys.explained_attention import token_steps
 from attncli.toys.explained_rows import (
@@ -14,7 +15,6 @@ from attncli.toys.explained_rows import (
     terms,
     weighted_terms,
 )
-from attncli.toys.lessons import AverageForm
 
 
 def average_steps(

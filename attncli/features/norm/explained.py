@@ -4,6 +4,7 @@ from math import sqrt
 
 import numpy as np
 
+from attncli.features.norm.normalisation import NormForm
 from attncli.report import Cell, Report, Shape, Step
 from attncli.toys.explained_rows import (
     MOST_DIMS,
@@ -13,7 +14,6 @@ from attncli.toys.explained_rows import (
     shapes_of,
     terms,
 )
-from attncli.toys.lessons import NormForm
 
 
 def norm_steps(report: Report, form: NormForm) -> tuple[Step, ...]:
