@@ -32,29 +32,7 @@ if TYPE_CHECKING:
     from attncli.features.why.door import score_parts as score_parts
     from attncli.features.why.door import why as why
 
-__all__ = [
-    "Watch",
-    "ablate",
-    "answer_sources",
-    "apply_detector",
-    "cache",
-    "cache_policies",
-    "changed_heads",
-    "compare_explanations",
-    "compositions",
-    "examples",
-    "explanations",
-    "generate",
-    "head_differences",
-    "head_edges",
-    "learned_head_weights",
-    "read_detector",
-    "retrieving_heads",
-    "score_parts",
-    "separate",
-    "text_differences",
-    "why",
-]
+__all__ = ["Watch", "ablate", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "learned_head_weights", "read_detector", "retrieving_heads", "score_parts", "separate", "text_differences", "why"]
 """Functions, for type checkers: at run time `attncli.NAME` imports them."""
 
 FEATURES: dict[str, Feature] = {

@@ -103,7 +103,8 @@ def _text(value: str) -> str:
 def index_of(package: Path) -> str:
     """The text of index.py."""
     features = in_order_of(package / "index.py", cards(package))
-    places = {name: place for card in features.values() for name, place in sorted(card.functions.items())}
+    functions = [item for card in features.values() for item in card.functions.items()]
+    places = dict(sorted(functions, key=lambda item: (item[1].partition(":")[0], item[0])))
     checking = "".join(
         f"    from {place.partition(':')[0]} import {place.partition(':')[2]} as {name}\n"
         for name, place in places.items()

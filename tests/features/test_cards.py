@@ -44,7 +44,10 @@ def test_the_index_has_the_card_of_each_folder_and_no_other() -> None:
 def test_each_place_of_a_card_exists_and_its_page_is_listed(name: str) -> None:
     card = FEATURES[name]
     questions = [
-        place for each in card.questions for place in (each.spec, each.page, each.model_page) if place
+        place
+        for each in card.questions
+        for place in (each.spec, each.page, each.model_page, each.command)
+        if place
     ]
     places = [
         *questions,
@@ -54,7 +57,6 @@ def test_each_place_of_a_card_exists_and_its_page_is_listed(name: str) -> None:
         *card.functions.values(),
     ]
     for module, part in (place.split(":") for place in places):
-        assert module.startswith(f"attncli.features.{name}.")
         assert hasattr(importlib.import_module(module), part)
     assert {*card.screens} <= {*card.results.values()}
     assert not {each.name for each in card.questions} & {*KERNEL_COMMANDS, *FORMER_COMMANDS}
