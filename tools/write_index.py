@@ -1,6 +1,6 @@
 """Writes attncli/index.py from the cards of the built-in features: python tools/write_index.py [--check]
 
-Features keep the order that they have there, which is that of help. A new one comes last, and is moved by hand.
+Features keep the order that they have there, which is that of help. A new one is last until moved by hand.
 
 With --check it writes nothing, and fails if the index is stale. --package FOLDER is another copy of attncli.
 """
