@@ -101,6 +101,7 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.records.attention:LayerStatistics": "attncli.features.attention.screens:ATTENTION_SCREEN",
         },
+        docs="variants.md",
     ),
     "scale_demo": Feature(
         questions=(
@@ -168,6 +169,7 @@ FEATURES: dict[str, Feature] = {
             "examples": "attncli.features.heads.door:examples",
         },
         extras=("models",),
+        docs="survey.md",
     ),
     "generate": Feature(
         questions=(
@@ -189,6 +191,7 @@ FEATURES: dict[str, Feature] = {
             "generate": "attncli.features.generate.door:generate",
         },
         extras=("models",),
+        docs="generate.md",
     ),
     "ablate": Feature(
         questions=(
@@ -209,6 +212,7 @@ FEATURES: dict[str, Feature] = {
             "ablate": "attncli.features.ablate.door:ablate",
         },
         extras=("models",),
+        docs="ablate.md",
     ),
     "cache": Feature(
         questions=(
@@ -291,6 +295,7 @@ FEATURES: dict[str, Feature] = {
             "learned_head_weights": "attncli.features.source.explaining:learned_head_weights",
         },
         extras=("models",),
+        docs="source.md",
     ),
     "separate": Feature(
         questions=(
@@ -316,6 +321,7 @@ FEATURES: dict[str, Feature] = {
             "read_detector": "attncli.features.separate.door:read_detector",
         },
         extras=("models",),
+        docs="separate.md",
     ),
     "circuit": Feature(
         questions=(
@@ -339,6 +345,7 @@ FEATURES: dict[str, Feature] = {
             "head_edges": "attncli.features.circuit.door:head_edges",
         },
         extras=("models",),
+        docs="circuit.md",
     ),
     "pitfalls": Feature(
         questions=(
@@ -380,6 +387,7 @@ FEATURES: dict[str, Feature] = {
             "Watch": "attncli.features.watch.door:Watch",
         },
         extras=("models",),
+        docs="watch.md",
     ),
     "record": Feature(
         questions=(
@@ -396,6 +404,7 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.records.recordings:RecordedHeads": "attncli.features.record.screens:RECORDED_SCREEN",
         },
+        docs="record.md",
     ),
     "show": Feature(
         questions=(
@@ -413,6 +422,7 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.records.attention:OutsideWeights": "attncli.features.show.screens:OUTSIDE_SCREEN",
         },
+        docs="show.md",
     ),
     "diff": Feature(
         questions=(
@@ -437,6 +447,7 @@ FEATURES: dict[str, Feature] = {
             "changed_heads": "attncli.features.diff.differences:changed_heads",
             "head_differences": "attncli.features.diff.differences:head_differences",
         },
+        docs="show.md",
     ),
     "browse": Feature(
         questions=(
@@ -449,6 +460,7 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         needs=("heads", "ablate", "why"),
+        docs="browse.md",
     ),
     "serve": Feature(
         questions=(
@@ -460,6 +472,7 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         needs=("generate", "why"),
+        docs="serve.md",
     ),
     "batch": Feature(
         questions=(
@@ -471,6 +484,7 @@ FEATURES: dict[str, Feature] = {
                 synonyms="run sweep grid experiments",
             ),
         ),
+        docs="batch.md",
     ),
     "results": Feature(
         questions=(
@@ -488,6 +502,7 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.records.store_summaries:StoreSummary": "attncli.features.results.screens:SUMMARY_SCREEN",
         },
+        docs="batch.md",
     ),
 }
 

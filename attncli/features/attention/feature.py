@@ -38,4 +38,5 @@ FEATURE = Feature(
         "cross": "attncli.records.attention:LayerStatistics",
     },
     screens={"attncli.records.attention:LayerStatistics": "screens:ATTENTION_SCREEN"},
+    docs="variants.md",
 )

@@ -18,4 +18,5 @@ FEATURE = Feature(
     },
     functions={"compositions": "door:compositions", "head_edges": "door:head_edges"},
     extras=("models",),
+    docs="circuit.md",
 )

@@ -32,4 +32,5 @@ FEATURE = Feature(
     },
     functions={"examples": "door:examples"},
     extras=("models",),
+    docs="survey.md",
 )

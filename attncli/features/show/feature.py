@@ -14,4 +14,5 @@ FEATURE = Feature(
     ),
     results={"show": "attncli.records.attention:OutsideWeights"},
     screens={"attncli.records.attention:OutsideWeights": "screens:OUTSIDE_SCREEN"},
+    docs="show.md",
 )
