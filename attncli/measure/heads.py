@@ -509,8 +509,8 @@ def _add_layers(totals: HeadTotals, surveyed: SurveyedLayers, num_texts: int) ->
     for layer, numbers in zip(surveyed.layers, head_numbers(surveyed), strict=True):
         totals.add(layer.place, numbers.names, numbers.values.cpu())
     for text in range(num_texts):
-        for name, stack in stacks_of(surveyed, text).items():
-            totals.add_rows(name, stack.num_rows, starts_special=stack.starts_special)
+        for stack in stacks_of(surveyed, text).values():
+            totals.add_rows(stack)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from attncli.measure.padding import (
 )
 from attncli.measure.patterns import LayerPlace, wanted_scores, without_first_key
 from attncli.plain_text import counted
-from attncli.records.surveys import Stack
+from attncli.records.surveys import Stack, TextMean
 
 NUMBERS_HIDE = (
     "a mask of large negative numbers (500 and more) stands over whole rows: these count as rows without "
@@ -347,7 +347,12 @@ def _stacks_of_texts(layers: SurveyedLayers, place: LayerPlace, *, is_empty: boo
     every = (stacks_of(layers, text)[place.stack] for text in range(len(layer.computed.seeing)))
     stacks = [_with_empty(stack, place.kind) for stack in every]
     if is_empty:
-        stacks = [stack._replace(num_rows=dict.fromkeys(stack.num_rows, 0)) for stack in stacks]
+        stacks = [
+            stack._replace(
+                num_rows=dict.fromkeys(stack.num_rows, 0), even=dict.fromkeys(stack.even, TextMean.of(None))
+            )
+            for stack in stacks
+        ]
     return stacks
 
 
