@@ -33,11 +33,7 @@ from attncli.errors import UserError, refuse_bytes
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
-from attncli.models.model_arguments import (
-    Model,
-    TextOrReading,
-    TextsOrFile,
-)
+from attncli.models.model_arguments import Model, TextOrReading, TextsOrFile
 from attncli.models.pretrained import Pretrained, Reading, read_text, reader_of, reading_for
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine, text_or_ids
 from attncli.models.words import words_of_characters

@@ -11,14 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    StrictBool,
-    TypeAdapter,
-    ValidationError,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, BeforeValidator, StrictBool, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic.dataclasses import dataclass as checked
 from pydantic_core import ErrorDetails
 

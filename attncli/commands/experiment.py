@@ -25,27 +25,12 @@ from attncli.commands.command import (
     with_piped_text,
 )
 from attncli.commands.output import Destination, first_words, progress_line
-from attncli.errors import (
-    DONE,
-    FAILED,
-    INTERRUPTED,
-    ClosedPipe,
-    UserError,
-    forget_stdout,
-)
+from attncli.errors import DONE, FAILED, INTERRUPTED, ClosedPipe, UserError, forget_stdout
 from attncli.models.text_files import KINDS_OF_FILES
 from attncli.plain_text import plain_text
 from attncli.settings import SPECS
 from attncli.settings.config_file import resolved_yaml
-from attncli.settings.fields import (
-    ExplainSpec,
-    Given,
-    Spec,
-    checked_spec,
-    flag_name,
-    in_words_of,
-    with_maps,
-)
+from attncli.settings.fields import ExplainSpec, Given, Spec, checked_spec, flag_name, in_words_of, with_maps
 from attncli.settings.text import names_file
 
 if TYPE_CHECKING:

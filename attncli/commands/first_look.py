@@ -2,22 +2,13 @@
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from attncli.commands.command import (
-    LESSON_FILES,
-    color_depth,
-    width,
-)
+from attncli.commands.command import LESSON_FILES, color_depth, width
 from attncli.saved import read_reports
 from attncli.views import Display
 from attncli.views.layout import Screen
 from attncli.views.sections import Grid, Paragraph
 from attncli.views.tables import sections
-
-if TYPE_CHECKING:
-    pass
-
 
 FIRST_LOOK = "bat-cave.json", "bat"
 

@@ -10,15 +10,7 @@ from typing import Any
 import attncli
 from attncli.commands.command import DEBUG, Command, argument, refuse_unknown
 from attncli.core.names import PLUGGED
-from attncli.core.runtime import (
-    GROUPS,
-    BrokenPlugin,
-    Plugin,
-    added,
-    imported,
-    plugins,
-    tile_pass_in_use,
-)
+from attncli.core.runtime import GROUPS, BrokenPlugin, Plugin, added, imported, plugins, tile_pass_in_use
 from attncli.errors import DONE, FAILED
 from attncli.feature import GROUP, SWITCH, Feature, names_switched_off, read_card
 from attncli.index import FEATURES, installed_features

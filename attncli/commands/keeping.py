@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from attncli.commands.output import (
     ProgressLine,
@@ -16,14 +16,7 @@ from attncli.commands.output import (
     readable_seconds,
 )
 from attncli.core.runtime import one_torch_thread
-from attncli.errors import (
-    DONE,
-    FAILED,
-    MOST_LINES,
-    SOME_FAILED,
-    available_bytes,
-    first_lines,
-)
+from attncli.errors import DONE, FAILED, MOST_LINES, SOME_FAILED, available_bytes, first_lines
 from attncli.plain_text import counted, plain_text
 from attncli.runs.connection import opened_to_read
 from attncli.runs.driver import (
@@ -35,16 +28,8 @@ from attncli.runs.driver import (
     run_here,
     run_in_workers,
 )
-from attncli.runs.plan import (
-    Plan,
-    RunKeys,
-    estimated_work,
-    num_workers,
-)
-from attncli.runs.report_values import (
-    Condition,
-    Expectations,
-)
+from attncli.runs.plan import Plan, RunKeys, estimated_work, num_workers
+from attncli.runs.report_values import Condition, Expectations
 from attncli.runs.store import (
     WeightFiles,
     count_planned,
@@ -55,9 +40,6 @@ from attncli.runs.store import (
 from attncli.runs.store_files import check_header, is_file_name, is_new_folder
 from attncli.settings.fields import in_words_of
 from attncli.systems import usable_cores
-
-if TYPE_CHECKING:
-    pass
 
 
 class RunErrors:

@@ -15,28 +15,16 @@ from pydantic_core import PydanticSerializationError
 from attncli.core.formulas import sink_rate
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
 from attncli.errors import UserError
-from attncli.measure.patterns import (
-    HeadTotals,
-    LayerPlace,
-    LinearPlace,
-    NumbersByName,
-    heads_with,
-)
+from attncli.measure.patterns import HeadTotals, LayerPlace, LinearPlace, NumbersByName, heads_with
 from attncli.plain_text import counted
 from attncli.records.columns import Records, few_notes
-from attncli.records.surveys import LINEAR_OVER_TEXTS, HeadSurvey, SinkRate, Stack, SurveyedHead
+from attncli.records.surveys import LINEAR_OVER_TEXTS, HeadSurvey, SinkRate, Stack, SurveyedHead, TextMean
 from attncli.records.values import NamedTensor
 from attncli.report import PictureMaps, Report
 from attncli.report_parts import WORDS_NOTE, build_report, shipped_notes
 from attncli.runs.connection import Damaged
 from attncli.runs.reading import Reader, differing_settings
-from attncli.runs.stored_columns import (
-    OF_LINEAR,
-    UNSHOWN,
-    StoredColumn,
-    SurveyColumn,
-    survey_columns_of,
-)
+from attncli.runs.stored_columns import OF_LINEAR, UNSHOWN, StoredColumn, SurveyColumn, survey_columns_of
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.record import RecordSpec
 from attncli.settings.text import Texts
@@ -196,40 +184,55 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
 
 def _totals(reader: Reader, settings: int) -> HeadTotals:
     """The totals over the runs with these settings, each of which is a text."""
-    totals, rest = HeadTotals(), HeadTotals()
+    totals, rest, has_even = HeadTotals(), HeadTotals(), True
     for runs in reader.done():
         kept = [place for place, run in enumerate(runs.runs) if run.settings == settings]
         if kept:
             columns = survey_columns_of(runs.columns)
+            has_even &= any(column.number.is_even for column in columns.of_all)
             _add(totals, columns.of_all, runs.values[kept])
             if columns.of_rest:
                 _add(rest, columns.of_rest, runs.values[kept])
             _add_linear(totals, columns.of_linear, runs.values[kept])
     # A store of before (0.2.0) does not have it, and one that was continued has it of some texts.
     totals.rest = rest if rest.num_texts == totals.num_texts else None
+    if not has_even:  # a store before 0.5.0, or one that was continued
+        for of_some in (totals, rest):
+            of_some.stacks = {name: stack._replace(even={}) for name, stack in of_some.stacks.items()}
     return totals
 
 
 def _add(totals: HeadTotals, columns: Sequence[SurveyColumn], values: np.ndarray) -> None:
     """Add runs with the same columns (run, column), each of which is a text."""
     totals.num_texts += len(values)
-    known: set[str] = set()
+    starts_special: dict[str, bool] = {}
+    num_rows: dict[str, dict[str, int]] = {}
+    even: dict[str, dict[str, TextMean]] = {}
     layers: dict[tuple[int, str], dict[int, dict[str, int]]] = {}
-    for (stack, statistic, _, counts_rows), place, layer, head in columns:
+    for number, place, layer, head in columns:
+        stack, statistic = number.stack, number.statistic
         if layer is not None and head is not None:
             layers.setdefault((layer, stack), {}).setdefault(head, {})[statistic] = place
         elif statistic == STARTS_SPECIAL:
-            known.add(stack)
-            totals.add_rows(stack, {}, starts_special=bool(values[:, place].all()))
-        elif counts_rows:
-            totals.add_rows(stack, {statistic: int(values[:, place].sum())})
+            starts_special[stack] = bool(values[:, place].all())
+        elif number.counts_rows:
+            num_rows.setdefault(stack, {})[statistic] = int(values[:, place].sum())
+        elif number.is_even:
+            of_texts = values[:, place]
+            known = ~np.isnan(of_texts)
+            mean = TextMean(float(of_texts[known].sum()), int(known.sum()))
+            even.setdefault(stack, {})[statistic] = mean
     for (layer, stack), heads in layers.items():
         (names, *_), places = heads.values(), np.array([list(head.values()) for head in heads.values()])
         of_layer = values[:, places]
         kind = "cross" if stack == "cross" else "self"
         totals.add(LayerPlace(layer, kind, stack), tuple(names), torch.from_numpy(of_layer))
-        if stack not in known:
-            totals.add_rows(stack, {}, starts_special=_starts_special_before(tuple(names), of_layer))
+        if stack not in starts_special:
+            is_special = _starts_special_before(tuple(names), of_layer)
+            totals.add_rows(Stack(stack, {}, is_special))
+    for stack in dict.fromkeys([*num_rows, *starts_special]):
+        is_special = starts_special.get(stack, True)
+        totals.add_rows(Stack(stack, num_rows.get(stack, {}), is_special, even.get(stack, {})))
 
 
 def _add_linear(totals: HeadTotals, columns: Sequence[tuple[int, StoredColumn]], values: np.ndarray) -> None:

@@ -186,6 +186,10 @@ HEAD_PATTERNS = {
 }
 
 
+EVEN = ("sink_mass", "previous_token", "next_token", "current_token", "special_mass", "one_key_mass")
+"""The statistics of patterns that short texts show by themselves, for which even weights are kept."""
+
+
 class Effect(NamedTuple):
     """What a model loses without a head, as one number."""
 

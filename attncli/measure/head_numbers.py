@@ -1,9 +1,11 @@
 """What is kept of each layer of a survey, and the numbers of its heads that follow from it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -17,7 +19,7 @@ from attncli.measure.patterns import (
     one_key,
     rows_of_patterns,
 )
-from attncli.records.surveys import Stack
+from attncli.records.surveys import Stack, TextMean
 
 if TYPE_CHECKING:  # what runs models imports transformers
     from attncli.measure.looks import LastNorms
@@ -129,8 +131,44 @@ def stacks_of(survey: SurveyedLayers, text: int) -> dict[str, Stack]:
             num_rows = dict.fromkeys(("sink_mass", "one_key_mass"), int(computed.seeing[text].sum()))
             num_rows["normalized_entropy"] = int((computed.visible[text] > 1).sum())
             num_rows |= dict(zip(wanted.patterns.names, counts, strict=True))
-            stacks[name] = Stack(name, num_rows, bool(wanted.patterns.marks.special[text, 0]))
+            special = wanted.patterns.marks.special[text].numpy(force=True)
+            visible = computed.visible[text].numpy(force=True)
+            even = _even_weights(visible, special, wanted.patterns.first_key, num_rows)
+            stacks[name] = Stack(name, num_rows, bool(special[0]), even)
     return stacks
+
+
+def _even_weights(
+    visible: Int[npt.NDArray[np.int64], " query"],
+    special: Bool[npt.NDArray[np.bool_], " key"],
+    first_key: int,
+    num_rows: Mapping[str, int],
+) -> dict[str, TextMean]:
+    """The mean over the rows of a statistic if each row gave its `visible` keys equal weights.
+
+    Row i of a causal model sees the i + 1 - `first_key` keys up to its own, in a window the last of these;
+    one that sees more looks ahead. In cross-attention every row sees the first keys.
+    """
+    has_positions = "current_token" in num_rows
+    place = np.arange(1, len(visible) + 1) - first_key if has_positions else np.ones_like(visible)
+    share = np.divide(1.0, visible, out=np.zeros(len(visible)), where=visible > 0)
+    looks_ahead = visible > place
+    num_special = np.append(0, np.cumsum(special & (np.arange(len(special)) >= first_key)))
+    ends = np.where(looks_ahead | (not has_positions), len(special), place + first_key)
+    on_special = num_special[ends] - num_special[np.maximum(ends - visible, 0)]
+    sums = {
+        "sink_mass": share[visible >= place].sum(),
+        "previous_token": share[(place > 1) & (visible > 1)].sum(),
+        "next_token": share[looks_ahead].sum(),
+        "current_token": share.sum(),
+        "special_mass": (share * on_special).sum(),
+        "one_key_mass": share[(visible >= place - 1) & ((place > 1) | looks_ahead)].sum(),
+    }
+    return {
+        name: TextMean.of(total / num_rows[name] if num_rows[name] else None)
+        for name, total in sums.items()
+        if name in num_rows
+    }
 
 
 def heads_of_layers(surveyed: SurveyedLayers, numbers: Sequence[HeadNumbers]) -> list[tuple[LayerPlace, int]]:

@@ -14,13 +14,7 @@ from torch import Tensor, nn
 
 from attncli.core.engines import attend
 from attncli.core.formulas import roll_out, value_norms
-from attncli.core.layer import (
-    AttentionLayer,
-    Computed,
-    Marks,
-    Wanted,
-    merge_heads,
-)
+from attncli.core.layer import AttentionLayer, Computed, Marks, Wanted, merge_heads
 from attncli.core.names import HEAD_PATTERNS, LOOKED_AT
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights, side_by_side
 from attncli.errors import UserError, refuse_bytes
@@ -53,24 +47,13 @@ from attncli.models.architectures import (
 )
 from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer, DeferredLayers
-from attncli.models.pretrained import (
-    Pretrained,
-    Reading,
-    attention_between_words,
-    texts_of_stack,
-)
+from attncli.models.pretrained import Pretrained, Reading, attention_between_words, texts_of_stack
 from attncli.models.probes import shorter_probe
 from attncli.models.side_by_side import of_this_run
 from attncli.models.text_files import ManyTexts, TextLine
 from attncli.models.token_names import check_tokens_named, positions_named
 from attncli.records.columns import Records
-from attncli.records.surveys import (
-    MIN_ROWS,
-    NAMING,
-    HeadSurvey,
-    LookedAtKey,
-    RestOfHead,
-)
+from attncli.records.surveys import MIN_ROWS, NAMING, HeadSurvey, LookedAtKey, RestOfHead
 from attncli.records.values import Mask
 
 if TYPE_CHECKING:  # few models have such layers
@@ -509,8 +492,8 @@ def _add_layers(totals: HeadTotals, surveyed: SurveyedLayers, num_texts: int) ->
     for layer, numbers in zip(surveyed.layers, head_numbers(surveyed), strict=True):
         totals.add(layer.place, numbers.names, numbers.values.cpu())
     for text in range(num_texts):
-        for name, stack in stacks_of(surveyed, text).items():
-            totals.add_rows(name, stack.num_rows, starts_special=stack.starts_special)
+        for stack in stacks_of(surveyed, text).values():
+            totals.add_rows(stack)
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,7 @@ from torch import Tensor
 from attncli.core.engines import attend
 from attncli.core.layer import MAP_SIZE, Computed, Marks, Patterns, Wanted
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights
-from attncli.measure.head_numbers import (
-    HeadNumbers,
-    SurveyedLayers,
-    head_numbers,
-    stacks_of,
-    without_numbers,
-)
+from attncli.measure.head_numbers import HeadNumbers, SurveyedLayers, head_numbers, stacks_of, without_numbers
 from attncli.measure.padding import (
     PositionsThere,
     TextsTogether,
@@ -30,7 +24,7 @@ from attncli.measure.padding import (
 )
 from attncli.measure.patterns import LayerPlace, wanted_scores, without_first_key
 from attncli.plain_text import counted
-from attncli.records.surveys import Stack
+from attncli.records.surveys import Stack, TextMean
 
 NUMBERS_HIDE = (
     "a mask of large negative numbers (500 and more) stands over whole rows: these count as rows without "
@@ -347,7 +341,12 @@ def _stacks_of_texts(layers: SurveyedLayers, place: LayerPlace, *, is_empty: boo
     every = (stacks_of(layers, text)[place.stack] for text in range(len(layer.computed.seeing)))
     stacks = [_with_empty(stack, place.kind) for stack in every]
     if is_empty:
-        stacks = [stack._replace(num_rows=dict.fromkeys(stack.num_rows, 0)) for stack in stacks]
+        stacks = [
+            stack._replace(
+                num_rows=dict.fromkeys(stack.num_rows, 0), even=dict.fromkeys(stack.even, TextMean.of(None))
+            )
+            for stack in stacks
+        ]
     return stacks
 
 

@@ -30,6 +30,7 @@ from attncli.core.names import (
 from attncli.core.summaries import RunningMoments, mean_interval
 from attncli.records.columns import Records
 from attncli.records.surveys import (
+    EVEN_COLUMNS,
     LINEAR_OVER_TEXTS,
     NAMING,
     NOT_FIRST,
@@ -345,12 +346,20 @@ def _rounded(value: float) -> float:
 
 
 def rows_by_stack(stacks: Sequence[Stack], names: Sequence[str] = tuple(PATTERNS)) -> Records[RowsOfStack]:
-    """For each stack whether texts begin with a special token, and how many rows each of these names has."""
+    """For each stack whether texts begin with a special token, how many rows each of these names has, and
+    what even weights give.
+    """
     known = {name for stack in stacks for name in stack.num_rows}
+    even = {
+        column: [stack.even[name].mean if name in stack.even else None for stack in stacks]
+        for name, column in EVEN_COLUMNS.items()
+        if any(name in stack.even for stack in stacks)
+    }
     return RowsOfStack.table(
         stack=[stack.name for stack in stacks],
         starts_special=[stack.starts_special for stack in stacks],
         **{name: [stack.num_rows.get(name) for stack in stacks] for name in names if name in known},
+        **even,
     )
 
 
@@ -572,12 +581,16 @@ class HeadTotals:
     unshown: str = ""
     """Which layers are not among these."""
 
-    def add_rows(self, stack: str, num_rows: Mapping[str, int], *, starts_special: bool = True) -> None:
-        """Rows of a stack by statistic, and whether its texts begin with a special token."""
-        known = self.stacks.get(stack, Stack(stack, {}, True))
+    def add_rows(self, rows: Stack) -> None:
+        """Add the rows of a stack on some texts."""
+        known = self.stacks.get(rows.name, Stack(rows.name, {}, True))
         total = Counter(known.num_rows)
-        total.update(num_rows)
-        self.stacks[stack] = Stack(stack, total, known.starts_special and starts_special)
+        total.update(rows.num_rows)
+        even = {**known.even}
+        for name, mean in rows.even.items():
+            even[name] = even[name].plus(mean) if name in even else mean
+        starts_special = known.starts_special and rows.starts_special
+        self.stacks[rows.name] = Stack(rows.name, total, starts_special, even)
 
     def add(
         self, place: LayerPlace, names: Sequence[str], values: Float[Tensor, "text head statistic"]

@@ -16,9 +16,7 @@ from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.mask_tensors import recognised
 from attncli.core.row_tiles import LayerOrWeights
 from attncli.measure.growing_texts import GrowingText, bytes_to_keep, may_grow, without_unused_keys
-from attncli.measure.head_numbers import (
-    HeadNumbers,
-)
+from attncli.measure.head_numbers import HeadNumbers
 from attncli.measure.measured_calls import (
     CallMeasurer,
     CountedRows,
@@ -107,7 +105,7 @@ def _add(totals: HeadTotals, place: LayerPlace, numbers: HeadNumbers, stacks: Se
     totals.num_texts += len(stacks)
     totals.add(place, numbers.names, numbers.values)
     for stack in stacks:
-        totals.add_rows(stack.name, stack.num_rows, starts_special=stack.starts_special)
+        totals.add_rows(stack)
 
 
 ModulePlaces = dict[tuple[str, str], LayerPlace]
@@ -506,7 +504,9 @@ def mask_name(visibility: Visibility) -> str:
 
 
 def _fewest(stacks: Sequence[Stack]) -> dict[str, Stack]:
-    """The rows of each stack: of each statistic the fewest that a layer has which has it at all."""
+    """The rows of each stack: of each statistic the fewest that a layer has which has it at all, and the most
+    that even weights give in a layer.
+    """
     fewest: dict[str, Stack] = {}
     for stack in stacks:
         before = fewest.get(stack.name, stack)
@@ -514,7 +514,12 @@ def _fewest(stacks: Sequence[Stack]) -> dict[str, Stack]:
             name: min(of_stack.num_rows[name] for of_stack in (before, stack) if name in of_stack.num_rows)
             for name in dict.fromkeys([*before.num_rows, *stack.num_rows])
         }
-        fewest[stack.name] = Stack(stack.name, rows, before.starts_special and stack.starts_special)
+        even = {
+            name: max(before.even[name], stack.even[name], key=lambda each: each.mean or 0.0)
+            for name in before.even.keys() & stack.even.keys()
+        }
+        starts_special = before.starts_special and stack.starts_special
+        fewest[stack.name] = Stack(stack.name, rows, starts_special, even)
     return fewest
 
 

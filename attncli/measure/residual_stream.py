@@ -13,12 +13,7 @@ from torch import Tensor, nn
 
 from attncli.core.layer import AttentionLayer, merge_heads
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.projected_heads import (
-    LINEAR,
-    GatedHeads,
-    ProjectedHeads,
-    hearing_projected_heads,
-)
+from attncli.measure.projected_heads import LINEAR, GatedHeads, ProjectedHeads, hearing_projected_heads
 from attncli.measure.removal import ModelBlocks, forwards_replaced, output_of
 from attncli.models.architectures import (
     BLOCK,

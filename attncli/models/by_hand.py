@@ -9,14 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attncli.models.after_softmax import weights_after
-from attncli.models.axis_labels import (
-    LABELS,
-    AxisPart,
-    Labelled,
-    contracted,
-    of_operand,
-    whole_axis,
-)
+from attncli.models.axis_labels import LABELS, AxisPart, Labelled, contracted, of_operand, whole_axis
 from attncli.models.before_softmax import EXP, axis_of_shares, scores_after, tokens_of_operand, told_by
 from attncli.models.followed import (
     EACH,

@@ -75,11 +75,7 @@ from attncli.models.in_turn import (
 from attncli.models.layers import uncompiled
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import Use, settled, unknown_types, weights_of_folder, weights_of_gguf
-from attncli.models.weight_headers import (
-    ARCHITECTURE,
-    check_gguf,
-    check_gguf_of_model,
-)
+from attncli.models.weight_headers import ARCHITECTURE, check_gguf, check_gguf_of_model
 
 remove_empty_compiler_folder()
 

@@ -23,9 +23,7 @@ from attncli.errors import UserError, readable_bytes, reason_of
 from attncli.files import PICTURE_BYTES, most_unpacked, open_file
 from attncli.models.architectures import PIXELS
 from attncli.models.folder import PROCESSOR_FILES, opened_part
-from attncli.models.pretrained import (
-    Pretrained,
-)
+from attncli.models.pretrained import Pretrained
 
 if TYPE_CHECKING:  # an extra
     from PIL.Image import Image

@@ -21,14 +21,7 @@ from attncli.core.layer import AttentionLayer
 from attncli.errors import UserError
 from attncli.models.architectures import BLOCK, TOKENS_OF_PICTURES
 from attncli.models.capture import model_errors, unchanged, with_eager_attention
-from attncli.models.layers import (
-    CannotShow,
-    CapturedLayer,
-    Consumer,
-    Numbering,
-    StopCapture,
-    handing_over,
-)
+from attncli.models.layers import CannotShow, CapturedLayer, Consumer, Numbering, StopCapture, handing_over
 from attncli.models.picture_files import AxisSources, OpenedPicture, Processing
 from attncli.models.token_places import Corners, PictureTokens, SeenPicture
 

@@ -518,6 +518,27 @@ class TextFile(LineFile):
         return TextLine(number, text, fields.get("id"), fields.get("group"))
 
 
+class CountedFile(Protocol):
+    """A file of texts that `count` reads to its end, which raises UserError for its wrong lines."""
+
+    def __enter__(self) -> "CountedFile": ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def count(self) -> int:
+        """The number of texts."""
+
+
+def check_lines(name: str, opened: Callable[[], CountedFile]) -> None:
+    """Read a file of texts to its end before a model is loaded; UserError for wrong lines.
+
+    A pipe can only be read once, by what measures its texts.
+    """
+    if Path(name).is_file():
+        with opened() as file:
+            file.count()
+
+
 class PromptsFile(TextFile):
     """Texts that may say what comes after them: JSON Lines or CSV also with answer and against, and other."""
 

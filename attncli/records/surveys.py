@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from attncli.core.names import (
+    EVEN,
     HEAD_PATTERNS,
     HEAD_STATISTICS,
     NOT_MEASURED,
@@ -37,12 +39,44 @@ MIN_ROWS = 5
 """Rows that a pattern must have to name a head: a mean over fewer says little."""
 
 
+EVEN_COLUMNS = {name: f"even_{name}" for name in EVEN}
+"""In the rows of a stack what even weights give, by the statistic."""
+ROUNDING = 1e-6
+"""By how much a mean changes if a store rounds its terms to float32."""
+
+
+class TextMean(NamedTuple):
+    """A mean over texts as its sum, and the number of texts that have it."""
+
+    total: float
+    num_texts: int
+
+    @classmethod
+    def of(cls, number: float | None) -> "TextMean":
+        """The number of one text; None and NaN if the text has none."""
+        return cls(0.0, 0) if number is None or number != number else cls(float(number), 1)
+
+    def plus(self, other: "TextMean") -> "TextMean":
+        """The mean over the texts of both."""
+        return TextMean(self.total + other.total, self.num_texts + other.num_texts)
+
+    @property
+    def mean(self) -> float | None:
+        """None if no text has it."""
+        return self.total / self.num_texts if self.num_texts else None
+
+
 class Stack(NamedTuple):
-    """How many rows each statistic of a stack is a mean of, and whether its first key is special."""
+    """How many rows each statistic of a stack is a mean of, and whether its first key is special.
+
+    `even` is what each statistic would be if every query gave the keys that it sees equal weights; stores and
+    reports before 0.5.0 have none.
+    """
 
     name: str
     num_rows: Mapping[str, int]
     starts_special: bool
+    even: Mapping[str, TextMean] = MappingProxyType({})
 
     def patterns(self) -> dict[str, HeadPattern]:
         """The patterns that there is a statistic for: in cross-attention positions do not compare."""
@@ -55,18 +89,30 @@ class Stack(NamedTuple):
         return self.num_rows[statistic] >= MIN_ROWS and not self._is_too_short(statistic)
 
     def _is_too_short(self, statistic: str) -> bool:
-        """Whether texts are so short that causal heads without a preference look like this.
+        """Whether texts are so short that heads without a preference look like this.
 
-        Their first row has one key, and gives it all of its weight. Of n tokens even weights put
-        (1 + 1/2 + ... + 1/n) / n on the first key, and on a row's own: more than 0.3 up to 9, 0.4 up to 6.
+        Even weights over n tokens of a causal model put (1 + 1/2 + ... + 1/n) / n on the first key, and on a
+        row's own: more than 0.3 up to 9, 0.4 up to 6. Over texts the statistic is a mean, and so is this.
         """
+        threshold = next(each.threshold for each in HEAD_PATTERNS.values() if each.statistic == statistic)
+        even = self._even_by_mean_length(statistic) if not self.even else self.even_weight(statistic)
+        return even is not None and even > threshold + ROUNDING
+
+    def even_weight(self, statistic: str) -> float | None:
+        """What even weights give of what a head is named by; None if that is not known."""
+        if statistic not in self.even or (even := self.even[statistic].mean) is None:
+            return None
+        first = self.even["sink_mass"].mean if self.name_of(statistic) == NOT_FIRST else 0.0
+        return None if first is None else even - first
+
+    def _even_by_mean_length(self, statistic: str) -> float | None:
+        """The same for the mean length of the texts of causal models, the only lengths that counts tell."""
         num_rows = self.num_rows.get("sink_mass", 0)
         num_texts = num_rows - self.num_rows.get("normalized_entropy", num_rows)  # each with one such row
         if statistic not in ("sink_mass", "current_token") or not num_texts:
-            return False
-        threshold = next(each.threshold for each in HEAD_PATTERNS.values() if each.statistic == statistic)
+            return None
         num_tokens = num_rows // num_texts
-        return sum(1 / tokens for tokens in range(1, num_tokens + 1)) / num_tokens > threshold
+        return sum(1 / tokens for tokens in range(1, num_tokens + 1)) / num_tokens
 
     def unnamed(self) -> str:
         """The name of heads that no pattern names: UNNAMED, or NOT_MEASURED on texts too short to tell."""
@@ -169,8 +215,12 @@ class StrongestHead(Record):
     upper: float | None = column(is_needed=False)
 
 
-class RowsOfStack(Record, numbers=(*PATTERNS, *NAMING)):
-    """Of how many rows each statistic of a stack is a mean; whether its texts begin with a special token."""
+class RowsOfStack(Record, numbers=(*PATTERNS, *NAMING, *EVEN_COLUMNS.values())):
+    """Of how many rows each statistic of a stack is a mean; whether its texts begin with a special token.
+
+    `even_NAME` is what the statistic NAME would be, as a mean over the texts, if every query gave the keys
+    that it sees equal weights.
+    """
 
     stack: str
     starts_special: bool = column(is_needed=False)

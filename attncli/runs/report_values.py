@@ -18,6 +18,7 @@ from attncli.errors import UserError, nearest
 from attncli.records.columns import Records, Result
 from attncli.records.kinds import KINDS
 from attncli.records.surveys import (
+    EVEN_COLUMNS,
     NAMING,
     HeadsOfPattern,
     HeadSurvey,
@@ -26,6 +27,7 @@ from attncli.records.surveys import (
     SinkRate,
     Stack,
     SurveyedHead,
+    TextMean,
 )
 from attncli.records.values import is_table_of_heads
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
@@ -231,6 +233,14 @@ def _row_counts(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber, float]]
         for name in PATTERNS:
             if name in stack.num_rows and name not in NAMING:
                 yield SurveyNumber(stack.name, name, counts_rows=True), stack.num_rows[name]
+        yield from _even_weights(stack, is_of_rest=False)
+
+
+def _even_weights(stack: Stack, *, is_of_rest: bool) -> Iterator[tuple[SurveyNumber, float]]:
+    """What the statistics of a stack would be for even weights, NaN if no row has one."""
+    for name, even in stack.even.items():
+        number = np.nan if even.mean is None else even.mean
+        yield SurveyNumber(stack.name, name, is_of_rest, is_even=True), number
 
 
 def _row_counts_of_rest(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber, float]]:
@@ -242,6 +252,7 @@ def _row_counts_of_rest(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber,
             if name in stack.num_rows:
                 counted = SurveyNumber(stack.name, name, is_of_rest=True, counts_rows=True)
                 yield counted, stack.num_rows[name]
+        yield from _even_weights(stack, is_of_rest=True)
 
 
 def _stacks_of_rows(
@@ -250,13 +261,18 @@ def _stacks_of_rows(
     """How many rows the statistics of each stack are means of, as a report has it."""
     stacks = []
     for row in rows:
-        names = [name for name in rows.cells if name not in ("stack", STARTS_SPECIAL)]
+        names = [name for name in rows.cells if name not in ("stack", STARTS_SPECIAL, *EVEN_COLUMNS.values())]
         counts = {name: row.number(name) for name in names}
         num_rows = {name: int(count) for name, count in counts.items() if count is not None}
         for pattern in patterns or ():
             if pattern.stack == row.stack and pattern.num_rows is not None:
                 num_rows[HEAD_PATTERNS[pattern.pattern].statistic] = pattern.num_rows
-        stacks.append(Stack(row.stack, num_rows, row.starts_special))
+        even = {
+            name: TextMean.of(row.number(column))
+            for name, column in EVEN_COLUMNS.items()
+            if column in rows.cells and name in num_rows
+        }
+        stacks.append(Stack(row.stack, num_rows, row.starts_special, even))
     return stacks
 
 

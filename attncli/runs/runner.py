@@ -14,12 +14,7 @@ import numpy as np
 
 from attncli.core.runtime import one_torch_thread, threads_of_idle_cores, without_autocast
 from attncli.errors import RunError, UserError, refuse_bytes
-from attncli.models.folder import (
-    check_model_folder,
-    check_packages,
-    local_model,
-    refuse_without_tokenizer,
-)
+from attncli.models.folder import check_model_folder, check_packages, local_model, refuse_without_tokenizer
 from attncli.models.text_files import TokenIds, in_batches
 from attncli.models.weight_headers import check_gguf
 from attncli.report import Report

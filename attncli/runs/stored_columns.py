@@ -1,5 +1,5 @@
 """The columns of a store, and how it names the numbers of a survey of heads:
-[STACK.][without_first.]STATISTIC[.rows].
+[STACK.][without_first.]STATISTIC[.rows or .even].
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ PREFIXES = {"encoder": "encoder.self.", "decoder": "decoder.self.", "cross": "de
 
 In a recording self-attention has no name of its own beside cross-attention.
 """
-OF_REST, ROWS = f"{WITHOUT_FIRST}.", ".rows"
+OF_REST, ROWS, EVEN = f"{WITHOUT_FIRST}.", ".rows", ".even"
 OF_LINEAR = "linear."
 """What the names begin with that heads of layers without a softmax have."""
 
@@ -44,18 +44,20 @@ class SurveyNumber(NamedTuple):
     """A number of a survey: of each head of a stack, or of the stack.
 
     `is_of_rest` says that it is of the weights without the first key, `counts_rows` that it is the number of
-    rows that the statistic of each head is a mean of.
+    rows that the statistic of each head is a mean of, `is_even` that it is the statistic of even weights.
     """
 
     stack: str
     statistic: str
     is_of_rest: bool = False
     counts_rows: bool = False
+    is_even: bool = False
 
     def name(self, *, has_stacks: bool) -> str:
         """What a store calls it, in a survey of several stacks or of one."""
         stack, rest = PREFIXES[self.stack] if has_stacks else "", OF_REST if self.is_of_rest else ""
-        return f"{stack}{rest}{self.statistic}{ROWS if self.counts_rows else ''}"
+        about = ROWS if self.counts_rows else EVEN if self.is_even else ""
+        return f"{stack}{rest}{self.statistic}{about}"
 
 
 def survey_number(name: str) -> SurveyNumber | None:
@@ -64,10 +66,12 @@ def survey_number(name: str) -> SurveyNumber | None:
     The stack is `self` in a model of one stack.
     """
     stack, rest = stack_and_name(name)
-    statistic = rest.removeprefix(OF_REST).removesuffix(ROWS)
+    statistic = rest.removeprefix(OF_REST).removesuffix(ROWS).removesuffix(EVEN)
     if "." in statistic:
         return None
-    return SurveyNumber(stack, statistic, rest.startswith(OF_REST), rest.endswith(ROWS))
+    return SurveyNumber(
+        stack, statistic, rest.startswith(OF_REST), rest.endswith(ROWS), is_even=rest.endswith(EVEN)
+    )
 
 
 def stack_and_name(name: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
 from attncli.arguments import head_name_without_stack, head_names_without_stack
 from attncli.core.names import (
+    EVEN,
     HEAD_PATTERNS,
     HEAD_STATISTICS,
     OF_PICTURES,
@@ -373,12 +374,14 @@ class HeadsSpec(
             return (self.statistic, *of_model)
         of_heads = self._of_heads()
         of_patterns = dict.fromkeys((*(pattern.statistic for pattern in HEAD_PATTERNS.values()), *PATTERNS))
-        rows = (f"{name}.rows" for name in of_patterns if name in of_heads)
+        rows = [f"{name}.rows" for name in of_patterns if name in of_heads]
+        even = [f"{name}.even" for name in EVEN if name in of_heads]
         rest: tuple[str, ...] = ()
         if self.names_rest():
             named = [pattern.statistic for pattern in HEAD_PATTERNS.values() if pattern.statistic in of_heads]
-            rest = in_group(WITHOUT_FIRST, *named, *(f"{name}.rows" for name in named), STARTS_SPECIAL)
-        return (*of_heads, *rows, STARTS_SPECIAL, *rest, *of_model)
+            of_rest = (*(f"{name}.rows" for name in named), *even, STARTS_SPECIAL)
+            rest = in_group(WITHOUT_FIRST, *named, *of_rest)
+        return (*of_heads, *rows, *even, STARTS_SPECIAL, *rest, *of_model)
 
     def _of_heads(self) -> tuple[str, ...]:
         """The statistics that each head has a number of."""

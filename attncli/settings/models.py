@@ -5,23 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    ValidationInfo,
-    WithJsonSchema,
-    create_model,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, create_model
 
-from attncli.arguments import (
-    Folds,
-    file_name,
-    head_name,
-    head_names,
-    head_names_without_stack,
-    is_pair,
-)
+from attncli.arguments import Folds, file_name, head_name, head_names, head_names_without_stack, is_pair
 from attncli.core.names import PairMethod
 from attncli.models.folder import SHIPPED_MODEL, local_model, no_such_model
 from attncli.settings.fields import (

@@ -12,7 +12,7 @@ from attncli.views import TEXT_WIDTH, Display, NothingToDraw
 from attncli.views.first_screen import Element, FirstScreen, Notes, ReadLine, Sentences, TitleLine
 from attncli.views.model_screens import half_width
 from attncli.views.sections import Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
-from attncli.views.texts import fixed, title, wrap_cells
+from attncli.views.texts import NO_NUMBER, fixed, title, wrap_cells
 
 LETTERS = {"key": "K", "query": "Q", "value": "V", "logit": ""}
 LOGITS = "logits"
@@ -144,11 +144,22 @@ def _edge_table(edges: Sequence[Edge], columns: ColumnsOfEdges, display: Display
     return Grid(title, label, [*ends, *columns(strongest, display.precision)])
 
 
+def _cancels(edge: Edge) -> bool:
+    """No share of a whole: the parts cancel, so that this one is more than their sum, or they have no sum."""
+    return edge.share is None or abs(edge.share) > 1
+
+
 def _share_columns(edges: Sequence[Edge], precision: int) -> list[Column]:
     """The shares, how sure they are over several texts, and what the edges are sorted by."""
-    columns = [Column(("", "share"), [fixed(edge.share, precision) for edge in edges])]
-    if any(edge.high is not None for edge in edges):
-        columns.append(Column(("", ""), [half_width(edge.share, edge.high) for edge in edges]))
+    columns = [
+        Column(
+            ("", "share"), [NO_NUMBER if _cancels(edge) else fixed(edge.share, precision) for edge in edges]
+        )
+    ]
+    if any(edge.high is not None and not _cancels(edge) for edge in edges):
+        columns.append(
+            Column(("", ""), ["" if _cancels(edge) else half_width(edge.share, edge.high) for edge in edges])
+        )
     return [*columns, Column(("", edges[0].measure), [fixed(edge.strength, precision) for edge in edges])]
 
 
@@ -202,6 +213,9 @@ def _copying(report: Report, display: Display) -> Iterator[str]:
 
 def _notes(report: Report) -> Iterator[str]:
     yield report.how_to_read
+    between = [edge for edge in head_edges(report.result) if edge.end != LOGITS]
+    if isinstance(report.result, HeadEdges) and any(map(_cancels, between[:USUAL_ROWS])):
+        yield f"share {NO_NUMBER}: parts of both signs cancel, and this one is more than their sum."
     yield from report.notes
 
 

@@ -31,14 +31,7 @@ from attncli.views.first_screen import (
     rows_of,
 )
 from attncli.views.matrices import head_name
-from attncli.views.model_screens import (
-    DECIMALS,
-    LEAST_LINES,
-    LEAST_ROWS,
-    half_width,
-    head_grid,
-    some_of,
-)
+from attncli.views.model_screens import DECIMALS, LEAST_LINES, LEAST_ROWS, half_width, head_grid, some_of
 from attncli.views.report_sections import TableLabels, asked_top, model_name, titled
 from attncli.views.screens import LooksAtPictures, PictureRows, WholeMatrix
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section

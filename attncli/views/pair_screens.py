@@ -15,14 +15,7 @@ from attncli.records.known_pairs import (
 )
 from attncli.report import Report
 from attncli.views import Display
-from attncli.views.first_screen import (
-    FirstScreen,
-    HeadLabel,
-    Notes,
-    Ranked,
-    Sentences,
-    SpecialCells,
-)
+from attncli.views.first_screen import FirstScreen, HeadLabel, Notes, Ranked, Sentences, SpecialCells
 from attncli.views.matrices import head_name
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column

@@ -56,10 +56,7 @@ from attncli.views.matrices import (
     unit_of,
 )
 from attncli.views.overlay_blocks import OverlayBlock, PictureMapsBlock
-from attncli.views.overlays import (
-    Overlays,
-    overlays_of,
-)
+from attncli.views.overlays import Overlays, overlays_of
 from attncli.views.tables import first_screen
 from attncli.views.texts import (
     LabelledAxis,

@@ -8,14 +8,7 @@ from attncli.records.columns import Records
 from attncli.records.relations import BestOfRelation, HeadRelations
 from attncli.report import Report
 from attncli.views import Display
-from attncli.views.first_screen import (
-    FirstScreen,
-    HeadLabel,
-    Notes,
-    Ranked,
-    Sentences,
-    SpecialCells,
-)
+from attncli.views.first_screen import FirstScreen, HeadLabel, Notes, Ranked, Sentences, SpecialCells
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
 from attncli.views.texts import NO_NUMBER, fixed, shortened, shortened_heading

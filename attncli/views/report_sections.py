@@ -35,15 +35,7 @@ from attncli.views.matrices import (
     place_names,
     tokens_of,
 )
-from attncli.views.sections import (
-    Column,
-    Drawing,
-    Elastic,
-    Grid,
-    NamedValues,
-    Paragraph,
-    Section,
-)
+from attncli.views.sections import Column, Drawing, Elastic, Grid, NamedValues, Paragraph, Section
 from attncli.views.texts import (
     NO_NUMBER,
     fixed,

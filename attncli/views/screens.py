@@ -8,9 +8,7 @@ import numpy as np
 from rich.cells import cell_len
 
 from attncli.plain_text import counted, plain_text
-from attncli.records.attention import (
-    LayerStatistics,
-)
+from attncli.records.attention import LayerStatistics
 from attncli.report import NamedTensor, Report
 from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display

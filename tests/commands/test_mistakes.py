@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -362,3 +363,40 @@ def test_what_files_and_settings_decide_is_said_before_a_model_is_read(
     }
     ended = attn([word.format(**names) for word in arguments])
     assert ended.code == 2 and message in ended.err
+
+
+WRONG_LINES = {
+    "x.jsonl": '{"text": "the cat sat on the mat", "label": 1}\n{"txt": "a"}\n',
+    "x.csv": 'text,label\nthe cat,1\n"a",b,c\n',
+    "x.conllu": "1\tcat\tcat\n\n",
+}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "heads --texts x.jsonl",
+        "heads --texts x.csv --head 1:0 --examples 3 --sort entropy",
+        "heads --pairs x.jsonl",
+        "heads --pairs x.conllu",
+        "heads --relations x.conllu",
+        "why --texts x.jsonl",
+        "ablate --texts x.csv",
+        "ablate --texts x.jsonl --method swap",
+        "circuit --texts x.jsonl",
+        "separate x.csv --label label",
+        "source --file x.jsonl --compare",
+    ],
+)
+def test_wrong_lines_of_texts_are_refused_before_a_model_is_read(
+    command: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("a model is read")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("attncli.runs.runner.model_of", load)
+    for name, text in WRONG_LINES.items():
+        Path(name).write_text(text)
+    ended = attn(command.split())
+    assert ended.code == 2 and re.search(r"\bx\.(jsonl|csv|conllu):[1-3]: ", ended.err), ended.err

@@ -138,6 +138,20 @@ def test_a_model_without_edges_between_heads_is_said_to_have_none(attn: Attn, tm
     assert "strongest" not in shown
 
 
+def test_a_part_that_is_more_than_the_whole_has_no_share_on_the_screen(attn: Attn, tmp_path: Path) -> None:
+    """-2.91 of a sum that parts of both signs leave is no share of it; -0.91 is."""
+    saved = json.loads(attn(["circuit", "--format", "json"]).out)
+    edges = saved["statistics"]["edges"]
+    first, second = [row for row in edges if None not in (row["from_head"], row["to_head"])][:2]
+    for share, shown, says_why in ((-2.91, "-", True), (None, "-", True), (-0.91, "-0.91", False)):
+        first["share"], second["share"] = share, 0.25
+        (tmp_path / "circuit.json").write_text(json.dumps(saved))
+        lines = attn(["show", str(tmp_path / "circuit.json")]).out.splitlines()
+        start = next(place for place, line in enumerate(lines) if line.startswith("head  feeds"))
+        assert [line.split()[3] for line in lines[start + 2 : start + 4]] == [shown, "0.25"]
+        assert ("share -: parts of both signs cancel" in "\n".join(lines)) == says_why
+
+
 def test_two_circuits_differ_in_their_heads(attn: Attn, tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{name}.json") for name in "ab"]
     for text, path in zip(("a b a b", "a b c a b c"), paths, strict=True):

@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+import torch
+from transformers import AutoModel, AutoTokenizer
 
-from attncli.core.names import PATTERNS
+import attncli
+from attncli.core.names import EVEN, PATTERNS
+from attncli.models.folder import SHIPPED_MODEL
 from attncli.report import Report, Row
 from tests.commands.test_models_together import SENTENCES
 from tests.conftest import Attn
@@ -16,6 +20,7 @@ from tests.model_folders import save_model
 from tests.running import run
 
 WHERE = ("stack", "layer", "head")
+OF_LENGTH = ("first token", "current token", "previous token", "next token")
 THRESHOLDS = {
     "previous token": ("previous_token", 0.4),
     "next token": ("next_token", 0.4),
@@ -162,3 +167,98 @@ def test_the_screen_fits(attn: Attn, texts: str) -> None:
     assert ended.code == 0 and len(lines) <= 30 and max(map(len, lines)) <= 80
     assert lines[0] == "heads: tiny-induction, 2 layers × 4 heads, 8 texts"
     assert lines[-1].startswith("Next, with attn heads: ")
+
+
+MIXED = (
+    "cat",
+    "the cat",
+    " ".join(["the cat sat on the street because the cat was tired"] * 2),
+    "sat on the street",
+)
+
+
+def even_statistics(visible: np.ndarray, special: np.ndarray, *, has_positions: bool) -> dict[str, float]:
+    """What rows of equal weights on the visible keys (query, key) give, by a loop over the entries."""
+    rows: dict[str, list[float]] = {name: [] for name in EVEN}
+    received = np.zeros(visible.shape[1])
+    for query, seen in enumerate(visible):
+        weights = seen / seen.sum()
+        received += weights / len(visible)
+        rows["sink_mass"].append(weights[0])
+        if special.any():
+            rows["special_mass"].append(weights[special].sum())
+        for name, key in (("previous_token", query - 1), ("next_token", query + 1), ("current_token", query)):
+            if has_positions and 0 <= key < len(seen):
+                rows[name].append(weights[key])
+    others = received[1:][~special[1:]]
+    if len(others):
+        rows["one_key_mass"].append(others.max())
+    return {name: float(np.mean(numbers)) if numbers else np.nan for name, numbers in rows.items()}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "maps"),
+    [("Llama", "self"), ("Mistral", "self"), ("BERT", "self"), ("T5", "cross"), ("", "self")],
+    ids=lambda value: value or "shipped",
+)
+def test_even_weights_are_those_of_each_text_at_its_own_length(
+    tmp_path: Path, attn: Attn, architecture: str, maps: str
+) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(MIXED))
+    model = {"model": str(save_model(tmp_path / "model", architecture))} if architecture else {}
+    expected = []
+    for text in MIXED:
+        report = run("heads", sentence=text, maps=maps, **model)
+        keys = report.context_tokens if maps == "cross" else report.tokens
+        special = np.array([token in ("[CLS]", "[SEP]", "<bos>") for token in keys])
+        visible = report.tensors["weights"].values[0, 0].astype(np.float64) > 0
+        own = even_statistics(visible, special, has_positions=maps != "cross")
+        (rows,) = (row for row in report.table("pattern_rows") if row["stack"] == maps)
+        for name in EVEN:
+            assert rows.get(f"even_{name}") == (
+                None if np.isnan(own[name]) else pytest.approx(own[name], abs=1e-12)
+            ), (text, name)
+        expected.append([own[name] for name in EVEN])
+    store = str(tmp_path / "s.db")
+    flags = [*(["--model", model["model"]] if model else []), "--texts", str(path), "-o", store]
+    kept = attn(["heads", *flags, "--format", "json"])
+    assert kept.code == 0, kept.err
+    again = json.loads(attn(["heads", "--store", store, "--format", "json"]).out)["statistics"]
+    surveys = (json.loads(kept.out)["statistics"], again)
+    whole = run("heads", texts=str(path), **model).table("pattern_rows")
+    for rows in (*(survey["pattern_rows"] for survey in surveys), whole):
+        (row,) = (row for row in rows if row["stack"] == maps)
+        for name, column in zip(EVEN, np.array(expected).T, strict=True):
+            known = column[~np.isnan(column)]
+            assert row.get(f"even_{name}") == (pytest.approx(known.mean(), abs=1e-6) if len(known) else None)
+
+
+@pytest.mark.parametrize(
+    ("texts", "unnamed_for_length"),
+    [
+        # Even weights put 0.44 on the first token of such texts; of one of their mean length, 17, it is 0.20.
+        (["a"] * 10 + ["the cat sat on the street, tired"] * 10, {"first token", "current token"}),
+        # Of three tokens 0.42 on the one before.
+        (["ab", "cd", "ef", "gh"], {"first token", "current token", "previous token"}),
+        (["the cat sat on the street", "because the cat was tired"], set()),
+    ],
+    ids=["mixed", "short", "long"],
+)
+def test_no_pattern_that_even_weights_show_names_a_head(
+    tmp_path: Path, attn: Attn, texts: list[str], unnamed_for_length: set[str]
+) -> None:
+    path, store = tmp_path / "texts.txt", tmp_path / "s.db"
+    path.write_text("\n".join(texts))
+    tokenizer, model = AutoTokenizer.from_pretrained(SHIPPED_MODEL), AutoModel.from_pretrained(SHIPPED_MODEL)
+    with attncli.record(calls="all") as seen, torch.no_grad():
+        for text in texts:
+            model(**tokenizer(text, return_tensors="pt"))
+    assert attn(["heads", "--texts", str(path), "-o", str(store)]).code == 0
+    stored = json.loads(attn(["heads", "--store", str(store), "--format", "json"]).out)["statistics"]
+    direct, recorded = run("heads", texts=str(path)), seen.survey()
+    surveys = (direct.table("patterns"), direct.table("heads")), (stored["patterns"], stored["heads"])
+    for patterns, heads in (*surveys, (recorded.patterns, recorded.heads)):
+        counts = {row["pattern"]: row["heads"] for row in patterns}
+        assert {name for name in OF_LENGTH if counts[name] is None} == unnamed_for_length
+        assert unnamed_for_length.isdisjoint(row["pattern"] for row in heads)

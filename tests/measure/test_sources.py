@@ -655,6 +655,23 @@ def test_a_model_that_writes_nothing_says_what_to_try(
             written_answer(pretrained, sourced_reading(pretrained), Decoding(3))
 
 
+@pytest.mark.parametrize(
+    ("answer", "error"), [((), "writes nothing after this prompt"), (("--answer", "[CLS]"), "answer: ")]
+)
+def test_an_answer_that_is_none_is_refused_before_heads_are_looked_for(
+    answer: tuple[str, ...], error: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attncli.measure.sources.write", lambda *_: None)
+    monkeypatch.setattr("attncli.measure.retrieving_heads.search_takes_less", lambda *_: True)
+    searched: list[object] = []
+    monkeypatch.setattr(
+        "attncli.measure.retrieving_heads.retrieving_heads", lambda *_, **__: searched.append(1)
+    )
+    asked = ["source", "it <source>w1 cat</source>", "--model", str(save_writer(tmp_path, "Llama"))]
+    ended = attn([*asked, *answer])
+    assert ended.code == 2 and error in ended.err and not searched, ended.err
+
+
 def test_a_long_first_line_is_wrapped(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     model = save_writer(tmp_path / "a-model-with-a-rather-long-name", "Llama")

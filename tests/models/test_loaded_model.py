@@ -123,6 +123,27 @@ def test_a_model_that_fails_says_how(how: str, tmp_path: Path) -> None:
             ask(pretrained, "the cat sat on the street")
 
 
+def test_heads_of_a_model_with_nan_behind_its_last_weights_are_those_of_eager_attention(
+    tmp_path: Path,
+) -> None:
+    """The engines agree with no NaN; the architecture, which they do know, is not to blame."""
+    folder = save_writer(tmp_path, "Llama")
+    tokenizer, text = AutoTokenizer.from_pretrained(folder), "the cat sat on the street"
+    sound, model = (AutoModelForCausalLM.from_pretrained(folder) for _ in range(2))
+    broken(model, "NaN in the output")
+    expected, found = (
+        attncli.run("heads", model=each, tokenizer=tokenizer, sentence=text) for each in (sound, model)
+    )
+    (note,) = set(found.notes) - set(expected.notes)
+    assert note.startswith("Weights are those of the model's eager attention, as dense matrices: ")
+    for row, of_sound in zip(found.table("heads"), expected.table("heads"), strict=True):
+        numbers = {
+            name: cell for name, cell in row.items() if isinstance(cell, float) and name != "max_score"
+        }
+        assert numbers == pytest.approx({name: of_sound[name] for name in numbers}, abs=1e-5) and numbers
+        assert row["pattern"] == of_sound["pattern"]
+
+
 def test_attributes_that_hold_themselves(tmp_path: Path) -> None:
     folder = save_writer(tmp_path, "Llama")
     model = AutoModelForCausalLM.from_pretrained(folder)

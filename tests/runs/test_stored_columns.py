@@ -7,6 +7,7 @@ from attncli.runs.stored_columns import StoredColumn, SurveyNumber, survey_colum
 NAMES = {
     "entropy": SurveyNumber("self", "entropy"),
     "sink_mass.rows": SurveyNumber("self", "sink_mass", counts_rows=True),
+    "encoder.self.without_first.sink_mass.even": SurveyNumber("encoder", "sink_mass", True, is_even=True),
     "without_first.starts_special": SurveyNumber("self", "starts_special", is_of_rest=True),
     "encoder.self.starts_special": SurveyNumber("encoder", "starts_special"),
     "decoder.cross.special_mass": SurveyNumber("cross", "special_mass"),

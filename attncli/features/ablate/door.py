@@ -1,7 +1,7 @@
 """`attncli.ablate`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 
@@ -15,24 +15,12 @@ from attncli.arguments import (
     head_name,
     head_names,
 )
-from attncli.core.names import (
-    RemovalMethod,
-)
+from attncli.core.names import RemovalMethod
 from attncli.features.ablate.results import HeadEffects
 from attncli.models.loading import in_use
-from attncli.models.model_arguments import (
-    Model,
-    OneOrMoreTexts,
-    several_texts,
-)
+from attncli.models.model_arguments import Model, OneOrMoreTexts, several_texts
 from attncli.models.predicted import Predicted, check_swap, predicted_of
-from attncli.models.pretrained import (
-    reader_of,
-    reading_for,
-)
-
-if TYPE_CHECKING:
-    pass
+from attncli.models.pretrained import reader_of, reading_for
 
 
 @checked

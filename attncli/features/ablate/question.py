@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from attncli.models.predicted import Predicted
     from attncli.models.pretrained import Pretrained, Reading
-    from attncli.models.text_files import TextLine
+    from attncli.models.text_files import PromptsFile, TextLine
     from attncli.report import Report
 
     Effect = str
@@ -346,11 +346,11 @@ def report_many(
     import torch
 
     from attncli.models.predicted import check_answers_alike
-    from attncli.models.text_files import ManyTexts, PairFile, PromptsFile
+    from attncli.models.text_files import ManyTexts
 
     assert spec.texts is not None
     generator = torch.Generator().manual_seed(spec.seed)
-    with (PairFile if spec.method == "swap" else PromptsFile)(spec.texts, spec.text_group) as file:
+    with _lines(spec) as file:
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained, generator))
         readings = [cast("Predicted", reading) for batch in many.batches() for _, reading in batch]
     check_answers_alike(readings)
@@ -462,4 +462,21 @@ def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pr
     return f"The loss, in nats per token, is on {places}, each predicted from those before it."
 
 
-PAGE = ModelPage(read=read, report=report, report_many=report_many)
+def _lines(spec: AblateSpec) -> "PromptsFile":
+    """The file of `texts`: of pairs where heads are swapped."""
+    from attncli.models import text_files
+
+    assert spec.texts is not None
+    kind = text_files.PairFile if spec.method == "swap" else text_files.PromptsFile
+    return kind(spec.texts, spec.text_group)
+
+
+def check_texts(spec: AblateSpec, _texts: Texts) -> None:
+    """UserError for wrong lines of `texts`, before a model is read."""
+    from attncli.models.text_files import check_lines
+
+    if spec.texts is not None:
+        check_lines(spec.texts, lambda: _lines(spec))
+
+
+PAGE = ModelPage(read=read, report=report, report_many=report_many, check_texts=check_texts)

@@ -23,13 +23,7 @@ from attncli.models.architectures import output_projection
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.picture_reading import read_picture
-from attncli.models.pretrained import (
-    Pretrained,
-    Reading,
-    attention_between_words,
-    reader_of,
-    texts_of_stack,
-)
+from attncli.models.pretrained import Pretrained, Reading, attention_between_words, reader_of, texts_of_stack
 from attncli.models.side_by_side import of_this_run
 from attncli.models.sound_reading import published_heads, read_sound
 from attncli.models.token_names import check_tokens_named, positions_that_look, token_named

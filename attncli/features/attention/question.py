@@ -19,13 +19,7 @@ from attncli.features.attention.settings import (
     SelfSpec,
 )
 from attncli.measure.masks import mask_of, mask_of_blocks, scale_of
-from attncli.records.attention import (
-    UNSCALED,
-    LambdaFactor,
-    LayerStatistics,
-    LoopDifferences,
-    ScoreMoments,
-)
+from attncli.records.attention import UNSCALED, LambdaFactor, LayerStatistics, LoopDifferences, ScoreMoments
 from attncli.records.columns import Records
 from attncli.report import NamedTensor, Report, Step
 from attncli.report_parts import LeadingAxes, RowTensors, build_report, named, row_summaries, row_tensors

@@ -3,23 +3,13 @@
 from collections.abc import Mapping
 from functools import partial
 
-from attncli.records.attention import (
-    LayerStatistics,
-    ScoreMoments,
-)
+from attncli.records.attention import LayerStatistics, ScoreMoments
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Notes, Special
-from attncli.views.screens import (
-    FirstWeights,
-    Opening,
-    lines_for_notes,
-)
+from attncli.views.screens import FirstWeights, Opening, lines_for_notes
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts, Section
-from attncli.views.texts import (
-    fixed,
-    scalar,
-)
+from attncli.views.texts import fixed, scalar
 
 
 def _score_moments(report: Report, display: Display) -> ScreenParts:

@@ -35,15 +35,7 @@ from attncli.settings.models import (
     SoundSpec,
     WordsSpec,
 )
-from attncli.settings.text import (
-    CONTEXT,
-    PictureName,
-    SentenceSpec,
-    SoundName,
-    Text,
-    TextPath,
-    TextSpec,
-)
+from attncli.settings.text import CONTEXT, PictureName, SentenceSpec, SoundName, Text, TextPath, TextSpec
 
 POSITIONS = ("rope", "alibi", "relative_bias")
 VARIANTS = (*POSITIONS, "window", "qk_norm", "softcap", "temperature", "sink", "differential")

@@ -1,18 +1,13 @@
 """The first screen of averages."""
 
 from attncli.features.average.results import AverageStatistics
-from attncli.records.attention import (
-    LoopDifferences,
-)
+from attncli.records.attention import LoopDifferences
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Notes, Special
 from attncli.views.screens import FirstWeights, Opening, lines_for_notes
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts
-from attncli.views.texts import (
-    NO_NUMBER,
-    scalar,
-)
+from attncli.views.texts import NO_NUMBER, scalar
 
 LINES_OF_WAYS = 2  # More than the variances of scores take.
 

@@ -1,7 +1,7 @@
 """`attncli.head_edges` and `attncli.compositions`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from attncli.arguments import (
     HeadsWithoutStack,
@@ -15,18 +15,9 @@ from attncli.arguments import (
 from attncli.core.names import HEAD_PATTERNS
 from attncli.errors import UserError
 from attncli.models.loading import in_use
-from attncli.models.model_arguments import (
-    Model,
-    OneOrMoreTexts,
-)
-from attncli.models.pretrained import (
-    Reading,
-    reading_for,
-)
+from attncli.models.model_arguments import Model, OneOrMoreTexts
+from attncli.models.pretrained import Reading, reading_for
 from attncli.records.circuit import Compositions, HeadEdges
-
-if TYPE_CHECKING:
-    pass
 
 NamedPattern = Annotated[str, by(one_of(HEAD_PATTERNS))]
 

@@ -167,4 +167,12 @@ def _report_weights(
     return build_report(spec, Texts(), {}, result, notes, about=about, how_to_read=WEIGHTS_NOTE)
 
 
-PAGE = ModelPage(read=read, report=report, report_many=report_many)
+def check_texts(spec: CircuitSpec, _texts: Texts) -> None:
+    """UserError for wrong lines of `texts`, before a model is read."""
+    from attncli.models.text_files import TextFile, check_lines
+
+    if (name := spec.texts) is not None:
+        check_lines(name, lambda: TextFile(name, spec.text_group))
+
+
+PAGE = ModelPage(read=read, report=report, report_many=report_many, check_texts=check_texts)

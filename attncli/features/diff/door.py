@@ -1,22 +1,10 @@
 """`attncli.text_differences`."""
 
-from typing import TYPE_CHECKING
-
-from attncli.arguments import (
-    checked,
-)
+from attncli.arguments import checked
 from attncli.features.diff.results import TextDifferences
 from attncli.models.loading import in_use
-from attncli.models.model_arguments import (
-    Model,
-    TextOrReading,
-)
-from attncli.models.pretrained import (
-    reading_for,
-)
-
-if TYPE_CHECKING:
-    pass
+from attncli.models.model_arguments import Model, TextOrReading
+from attncli.models.pretrained import reading_for
 
 
 @checked

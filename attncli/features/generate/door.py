@@ -1,7 +1,6 @@
 """`attncli.generate`."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from attncli.arguments import (
     Count,
@@ -13,22 +12,13 @@ from attncli.arguments import (
     checked,
     head_name_without_stack,
 )
-from attncli.core.names import (
-    WholeRows,
-    named_head,
-)
+from attncli.core.names import WholeRows, named_head
 from attncli.models.loading import in_use
-from attncli.models.model_arguments import (
-    Model,
-    TextOrPrompt,
-)
+from attncli.models.model_arguments import Model, TextOrPrompt
 from attncli.models.prompts import Prompt, prompt_of_sound, read_prompt
 from attncli.models.text_files import text_or_ids
 from attncli.models.writing import Decoding
 from attncli.records.writings import WrittenText
-
-if TYPE_CHECKING:
-    pass
 
 WRITTEN = 20
 """Tokens that a model writes after a text, where nobody says how many."""

@@ -7,21 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.commands import experiment
-from attncli.commands.command import (
-    FRESH,
-    SCHEDULER,
-    WORKERS,
-    given_settings,
-    store_errors,
-)
+from attncli.commands.command import FRESH, SCHEDULER, WORKERS, given_settings, store_errors
 from attncli.commands.experiment import EXPECT, STORE, Expected, errors_at, run_experiment
 from attncli.commands.output import Destination, checked_store, progress_line
-from attncli.errors import (
-    UserError,
-)
-from attncli.settings.fields import (
-    checked_spec,
-)
+from attncli.errors import UserError
+from attncli.settings.fields import checked_spec
 from attncli.settings.heads import HeadsSpec
 
 if TYPE_CHECKING:

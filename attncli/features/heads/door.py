@@ -1,31 +1,13 @@
 """`attncli.examples`."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from attncli.arguments import (
-    Count,
-    HeadWithoutStack,
-    Size,
-    by,
-    checked,
-    head_name_without_stack,
-    one_of,
-)
-from attncli.core.names import (
-    PATTERNS,
-    ROW_STATISTICS,
-    named_head,
-)
+from attncli.arguments import Count, HeadWithoutStack, Size, by, checked, head_name_without_stack, one_of
+from attncli.core.names import PATTERNS, ROW_STATISTICS, named_head
 from attncli.library import many_texts
-from attncli.models.model_arguments import (
-    Model,
-    TextsOrFile,
-)
+from attncli.models.model_arguments import Model, TextsOrFile
 from attncli.records.examples import HeadExamples
-
-if TYPE_CHECKING:
-    pass
 
 StatisticName = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
 

@@ -28,6 +28,7 @@ from attncli.features.heads.spoken_words import report_aligning, report_words
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
+from attncli.models.known_pairs import SentenceFile, open_pairs
 from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import (
     Pretrained,
@@ -38,7 +39,7 @@ from attncli.models.pretrained import (
     reader_of,
 )
 from attncli.models.sound_reading import read_sound
-from attncli.models.text_files import ManyTexts, TextFile, TextLine, files_named
+from attncli.models.text_files import ManyTexts, TextFile, TextLine, check_lines, files_named
 from attncli.models.token_names import positions_named
 from attncli.plain_text import counted
 from attncli.records.columns import Records
@@ -51,21 +52,9 @@ from attncli.records.surveys import (
     SurveyedHead,
     TokenNamed,
 )
-from attncli.report import (
-    Mask,
-    NamedTensor,
-    PictureMaps,
-    PictureRow,
-    Report,
-    whole_head_name,
-)
+from attncli.report import Mask, NamedTensor, PictureMaps, PictureRow, Report, whole_head_name
 from attncli.report_parts import build_report, named
-from attncli.runs.report_values import (
-    LayerOfHeads,
-    StacksOfText,
-    ValueTable,
-    survey_values,
-)
+from attncli.runs.report_values import LayerOfHeads, StacksOfText, ValueTable, survey_values
 from attncli.runs.runner import read_survey_text
 from attncli.runs.stored_columns import with_unshown
 from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
@@ -467,4 +456,20 @@ def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
     }
 
 
-PAGE = ModelPage(read=read, report_each=report_each, report_many=report_many, values_each=values_each)
+def check_texts(spec: HeadsSpec, _texts: Texts) -> None:
+    """UserError for wrong lines of a file of texts, sentences or pairs, before a model is read."""
+    if (sentences := spec.relations) is not None:
+        check_lines(sentences, lambda: SentenceFile(sentences))
+    elif (known := spec.pairs) is not None:
+        check_lines(known, lambda: open_pairs(known))
+    elif (name := spec.texts) is not None:
+        check_lines(name, lambda: TextFile(name, spec.text_group))
+
+
+PAGE = ModelPage(
+    read=read,
+    report_each=report_each,
+    report_many=report_many,
+    values_each=values_each,
+    check_texts=check_texts,
+)

@@ -6,14 +6,7 @@ import numpy as np
 
 from attncli.features.norm.normalisation import NormForm
 from attncli.report import Cell, Report, Shape, Step
-from attncli.toys.explained_rows import (
-    MOST_DIMS,
-    cell,
-    largest_difference,
-    part,
-    shapes_of,
-    terms,
-)
+from attncli.toys.explained_rows import MOST_DIMS, cell, largest_difference, part, shapes_of, terms
 
 
 def norm_steps(report: Report, form: NormForm) -> tuple[Step, ...]:

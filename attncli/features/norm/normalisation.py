@@ -6,17 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attncli.core.mechanisms import (
-    Data,
-    batch_norm,
-    layer_norm,
-    rms_norm,
-)
-from attncli.features.norm.results import (
-    FirstMoments,
-    NormDifferences,
-    NormEffects,
-)
+from attncli.core.mechanisms import Data, batch_norm, layer_norm, rms_norm
+from attncli.features.norm.results import FirstMoments, NormDifferences, NormEffects
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,19 +4,14 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from attncli.features.norm.results import (
-    NormEffects,
-)
+from attncli.features.norm.results import NormEffects
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special
 from attncli.views.matrices import Spreads
 from attncli.views.screens import NOTE_LINES, heading_lines
 from attncli.views.sections import Column, Grid, Paragraph, ScreenParts
-from attncli.views.texts import (
-    fixed,
-    scalar,
-)
+from attncli.views.texts import fixed, scalar
 
 BIASED = "Here std divides by n - 1, the norms by n: what they make 1 is a little more."
 

@@ -10,10 +10,7 @@ from attncli.core.formulas import softmax_gradient_norm
 from attncli.core.layer import scale_factors
 from attncli.core.summaries import moments
 from attncli.errors import RunError
-from attncli.features.scale_demo.results import (
-    ScoreVariances,
-    SharpenedSoftmax,
-)
+from attncli.features.scale_demo.results import ScoreVariances, SharpenedSoftmax
 
 
 def score_variances(tensors: Mapping[str, Tensor], head_dim: int) -> ScoreVariances:

@@ -5,10 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from attncli.features.scale_demo.results import (
-    ScaleEffects,
-    ScoreVariances,
-)
+from attncli.features.scale_demo.results import ScaleEffects, ScoreVariances
 from attncli.records.columns import Records
 from attncli.report import Report
 from attncli.views import Display
@@ -17,11 +14,7 @@ from attncli.views.matrices import Curve, Curves, curves_of
 from attncli.views.screens import LEAST_ROWS, heading_lines
 from attncli.views.sections import Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.terminal import LABEL_CELLS, axis_range, chart
-from attncli.views.texts import (
-    bar,
-    fixed,
-    scalar,
-)
+from attncli.views.texts import bar, fixed, scalar
 
 MOST_SIZES, MOST_LOGITS = 4, 5
 

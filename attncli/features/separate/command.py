@@ -8,27 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from attncli.commands import experiment
-from attncli.commands.command import (
-    FRESH,
-    SCHEDULER,
-    WORKERS,
-    given_settings,
-    store_errors,
-)
+from attncli.commands.command import FRESH, SCHEDULER, WORKERS, given_settings, store_errors
 from attncli.commands.experiment import EXPECT, STORE, Expected, errors_at, run_experiment
 from attncli.commands.output import Destination, checked_store, progress_line
 from attncli.core.progress import Stage
-from attncli.errors import (
-    DONE,
-    SOME_FAILED,
-    UserError,
-)
+from attncli.errors import DONE, SOME_FAILED, UserError
 from attncli.plain_text import plain_text
 from attncli.settings import SPECS
-from attncli.settings.fields import (
-    Given,
-    checked_spec,
-)
+from attncli.settings.fields import Given, checked_spec
 
 if TYPE_CHECKING:
     from attncli.features.separate.question import SeparateSpec

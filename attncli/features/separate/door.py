@@ -25,13 +25,7 @@ from attncli.features.separate.results import (
 from attncli.files import TEXT_BYTES, read_whole
 from attncli.models.digests import content_digest
 from attncli.models.folder import weight_files
-from attncli.models.labelled_texts import (
-    LabelledFile,
-    LabelledReader,
-    LabelledText,
-    LabelNames,
-    text_of_line,
-)
+from attncli.models.labelled_texts import LabelledFile, LabelledReader, LabelledText, LabelNames, text_of_line
 from attncli.models.loading import in_use, open_model
 from attncli.models.model_arguments import Model
 from attncli.models.pretrained import Pretrained, Reading

@@ -330,4 +330,16 @@ def _report_of_scores(
 ABOVE_CHANCE = "auroc_above_chance"
 LOSS = "loss"
 """What a store calls the loss of a text."""
-PAGE = ModelPage(read=read, report_many=report_many, values_each=values_each)
+
+
+def check_texts(spec: SeparateSpec | MeasuredTextSpec, _texts: Texts) -> None:
+    """UserError for wrong lines of the texts, before a model is read; of a detector the report has labels."""
+    from attncli.models.labelled_texts import LabelledFile, LabelNames
+    from attncli.models.text_files import check_lines
+
+    if isinstance(spec, SeparateSpec) and spec.apply is None and spec.label is not None:
+        label = spec.label
+        check_lines(spec.texts, lambda: LabelledFile(spec.texts, LabelNames.of(label), spec.hold_out))
+
+
+PAGE = ModelPage(read=read, report_many=report_many, values_each=values_each, check_texts=check_texts)

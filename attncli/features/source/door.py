@@ -1,34 +1,21 @@
 """`attncli.answer_sources` and `attncli.retrieving_heads`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attncli.arguments import (
-    HeadsArgument,
-    NonBlankText,
-    Seed,
-    Size,
-    checked,
-    head_names,
-)
-from attncli.core.names import (
-    SourceMethod,
-)
+from attncli.arguments import HeadsArgument, NonBlankText, Seed, Size, checked, head_names
+from attncli.core.names import SourceMethod
 from attncli.core.progress import Stage
 from attncli.features.source.results import AnswerSources, RetrievingHeads
 from attncli.models.loading import in_use
-from attncli.models.model_arguments import (
-    Model,
-    Sources,
-)
-from attncli.models.pretrained import (
-    Pretrained,
-)
+from attncli.models.model_arguments import Model, Sources
+from attncli.models.pretrained import Pretrained
 from attncli.models.source_texts import SourcedReading, Split, read_sourced, sourced_text
 from attncli.models.writing import Decoding
 
 if TYPE_CHECKING:
-    pass
+    from attncli.features.source.sources import Answer, AnswerWork
 
 
 @checked
@@ -56,35 +43,95 @@ def answer_sources(
     weights, removal or sampled. `on_text` gets what is written as it comes, and a blank line
     after it. UserError for what the model cannot do; MemoryError.
     """
-    from attncli.features.source.sources import AnswerWork, answer_to
-    from attncli.features.source.sources import answer_sources as sources_of_answer
-
     with in_use(model) as pretrained:
-        reading = sources
-        if not isinstance(reading, SourcedReading):
-            sourced = sourced_text(question, reading, split)
-            if chat:
-                sourced = sourced.in_template(pretrained)
-            num_new = max_new_tokens - 1 if answer is None and not pretrained.has_decoder else 0
-            reading = read_sourced(pretrained, sourced, num_new=num_new, key="sources")
+        num_new = max_new_tokens if answer is None else 0
+        reading = _sources_read(pretrained, question, sources, split, chat=chat, num_new=num_new)
+        answered = SourcedAnswer.of(
+            pretrained,
+            reading,
+            answer,
+            max_new_tokens=max_new_tokens,
+            method=method,
+            num_runs=num_runs,
+            seed=seed,
+            on_text=on_text,
+            progress=progress,
+        )
+        return answered.sources(head_names(heads))
+
+
+@dataclass(frozen=True)
+class SourcedAnswer:
+    """An answer, given or written, whose sources are not measured yet: `sources` does."""
+
+    pretrained: Pretrained
+    reading: SourcedReading
+    answer: "Answer"
+    method: SourceMethod
+    num_runs: int
+    seed: int
+    work: "AnswerWork | None"
+
+    @classmethod
+    def of(
+        cls,
+        pretrained: Pretrained,
+        reading: SourcedReading,
+        answer: str | None,
+        *,
+        max_new_tokens: int,
+        method: SourceMethod,
+        num_runs: int,
+        seed: int,
+        on_text: Callable[[str], None] | None,
+        progress: Callable[[Stage], None] | None,
+    ) -> "SourcedAnswer":
+        """The answer that is given, else what the model writes; UserError for neither, MemoryError."""
+        from attncli.features.source.sources import AnswerWork, answer_to
+
         work = None
         if progress is not None:
             num_new = max_new_tokens if answer is None else 0
             work = AnswerWork(progress, reading, num_new, method, num_runs)
         decoding = Decoding(max_new_tokens, seed=seed)
-        ids = answer_to(pretrained, reading, answer, decoding, on_text=on_text, work=work)
+        found = answer_to(pretrained, reading, answer, decoding, on_text=on_text, work=work)
         if on_text is not None and answer is None:
             on_text("\n\n")
+        return cls(pretrained, reading, found, method, num_runs, seed, work)
+
+    def sources(self, heads: Sequence[str]) -> AnswerSources:
+        """Where the answer came from, with the weight of these heads told apart."""
+        from attncli.features.source.sources import answer_sources as sources_of_answer
+
         return sources_of_answer(
-            pretrained,
-            reading,
-            ids,
-            heads=head_names(heads),
-            method=method,
-            num_runs=num_runs,
-            seed=seed,
-            work=work,
+            self.pretrained,
+            self.reading,
+            self.answer,
+            heads=heads,
+            method=self.method,
+            num_runs=self.num_runs,
+            seed=self.seed,
+            work=self.work,
         )
+
+
+def _sources_read(
+    pretrained: Pretrained,
+    question: str | None,
+    sources: Sources,
+    split: Split | None,
+    *,
+    chat: bool,
+    num_new: int,
+) -> SourcedReading:
+    """The sources in their prompt, with room for the tokens to be written; UserError for a wrong prompt."""
+    if isinstance(sources, SourcedReading):
+        return sources
+    sourced = sourced_text(question, sources, split)
+    if chat:
+        sourced = sourced.in_template(pretrained)
+    num_kept = 0 if pretrained.has_decoder else max(0, num_new - 1)
+    return read_sourced(pretrained, sourced, num_new=num_kept, key="sources")
 
 
 @checked

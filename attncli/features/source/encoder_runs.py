@@ -21,13 +21,7 @@ from attncli.features.source.relevance import rows_read
 from attncli.features.source.sources import SourceWeights, lasso_effects, source_notes, standardised_effects
 from attncli.features.source.token_flow import ExplainedRun
 from attncli.models.capture import capture
-from attncli.models.encoders import (
-    EncoderOutput,
-    inputs_of,
-    output_to_explain,
-    run_encoder,
-    token_types,
-)
+from attncli.models.encoders import EncoderOutput, inputs_of, output_to_explain, run_encoder, token_types
 from attncli.models.layers import CapturedLayer
 from attncli.models.picture_sources import PictureCells
 from attncli.models.pretrained import ModelText, Pretrained, Reading

@@ -413,25 +413,25 @@ def report_many(
 def _report(
     spec: SourceSpec, reading: "SourcedReading", pretrained: "Pretrained", progress: "Progress | None"
 ) -> Report:
-    from attncli.features.source.door import answer_sources
+    from attncli.features.source.door import SourcedAnswer
     from attncli.report_parts import build_report
 
     answer = None if spec.answer is None else text_or_file(spec.answer, "answer")
-    kept = None if spec.head else _known_heads(spec, reading, pretrained, answer, progress)
-    heads = _heads(spec, kept)
-    result = answer_sources(
+    # Before heads are looked for, which takes long: a model may write nothing.
+    answered = SourcedAnswer.of(
         pretrained,
-        None,
         reading,
-        answer=answer,
+        answer,
         max_new_tokens=spec.max_new_tokens,
-        heads=heads,
         method=spec.method,
         num_runs=spec.runs,
         seed=spec.seed,
         on_text=None if progress is None else progress.write,
         progress=None if progress is None else progress.stage,
     )
+    kept = None if spec.head else _known_heads(spec, reading, pretrained, answer, progress)
+    heads = _heads(spec, kept)
+    result = answered.sources(heads)
     if progress is not None:
         progress(1.0)
     assert result.weights is not None

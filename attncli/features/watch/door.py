@@ -43,14 +43,7 @@ from attncli.models.capture import undisturbed
 from attncli.models.in_turn import random_numbers_kept
 from attncli.models.listening import Listener
 from attncli.models.listening import reading as reading_recorded
-from attncli.models.loading import (
-    IN_PARTS,
-    borrowed,
-    is_sharded,
-    measuring,
-    short_name,
-    unwrapped,
-)
+from attncli.models.loading import IN_PARTS, borrowed, is_sharded, measuring, short_name, unwrapped
 from attncli.models.pretrained import read_text
 from attncli.report import Report
 from attncli.runs.plan import resolved_settings

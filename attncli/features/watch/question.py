@@ -43,13 +43,7 @@ from attncli.commands.command import (
 from attncli.commands.output import Destination, checked_store, progress_line
 from attncli.core.names import NamedHead, named_head
 from attncli.errors import DONE, FAILED, SOME_FAILED, UserError
-from attncli.features.watch.results import (
-    COUNT,
-    HeadAtStep,
-    PatternChange,
-    PatternOverSteps,
-    StepOfHead,
-)
+from attncli.features.watch.results import COUNT, HeadAtStep, PatternChange, PatternOverSteps, StepOfHead
 from attncli.plain_text import counted, note, plain_text
 from attncli.records.columns import Result
 from attncli.report import NamedTensor, Report, Row

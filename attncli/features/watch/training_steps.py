@@ -20,7 +20,7 @@ from attncli.features.watch.training import (
     heads_in_training,
     step_rows,
 )
-from attncli.records.surveys import Stack
+from attncli.records.surveys import Stack, TextMean
 from attncli.records.values import PLACES, NamedTensor
 from attncli.report import Report
 from attncli.runs.chunks import Chunk, ChunkResult
@@ -225,7 +225,7 @@ class StoredSteps:
         last = self.single[-1]
         stacks = []
         for stack, grids in self.grids.items():
-            num_rows, starts_special = {}, False
+            num_rows, even, starts_special = {}, {}, False
             for name, value in last.items():
                 number = survey_number(name)
                 if number is None or number.stack != stack or number.is_of_rest:
@@ -234,9 +234,12 @@ class StoredSteps:
                     starts_special = bool(value)
                 elif number.counts_rows:
                     num_rows[number.statistic] = int(value)
+                elif number.is_even:
+                    even[number.statistic] = TextMean.of(value)
             names = [*(name for name in MAIN_STATISTICS if name in grids), *grids]
             whole = {name: np.stack(grids[name]) for name in names if len(grids[name]) == len(self.steps)}
-            stacks.append(HeadsOverSteps(Stack(stack, num_rows, starts_special), tuple(self.steps), whole))
+            rows = Stack(stack, num_rows, starts_special, even)
+            stacks.append(HeadsOverSteps(rows, tuple(self.steps), whole))
         return stacks
 
     def of_all_heads(self) -> HeadsInTraining:

@@ -45,14 +45,7 @@ from attncli.models.patched_heads import refuse_replaced
 from attncli.models.predicted import Predicted
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.records.columns import Records
-from attncli.records.logits import (
-    HeadLogit,
-    KeyLogit,
-    LayerLogit,
-    LogitAttribution,
-    LogitParts,
-    TextLogit,
-)
+from attncli.records.logits import HeadLogit, KeyLogit, LayerLogit, LogitAttribution, LogitParts, TextLogit
 from attncli.records.surveys import LookedAtKey
 
 

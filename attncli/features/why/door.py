@@ -1,7 +1,6 @@
 """`attncli.why` and `attncli.score_parts`."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from attncli.arguments import (
     AnswerArgument,
@@ -13,24 +12,12 @@ from attncli.arguments import (
     head_name,
     head_name_without_stack,
 )
-from attncli.core.names import (
-    named_head,
-)
+from attncli.core.names import named_head
 from attncli.errors import UserError
 from attncli.models.loading import in_use
-from attncli.models.model_arguments import (
-    Model,
-    OneOrMoreTexts,
-    TextOrReading,
-    several_texts,
-)
-from attncli.models.pretrained import (
-    reading_for,
-)
+from attncli.models.model_arguments import Model, OneOrMoreTexts, TextOrReading, several_texts
+from attncli.models.pretrained import reading_for
 from attncli.records.logits import LogitAttribution, ScoreParts
-
-if TYPE_CHECKING:
-    pass
 
 
 @checked

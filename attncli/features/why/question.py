@@ -315,4 +315,12 @@ SCORE_NOTE = (
 )
 
 
-PAGE = ModelPage(read=read, report=report, report_many=report_many)
+def check_texts(spec: WhySpec, _texts: Texts) -> None:
+    """UserError for wrong lines of `texts`, before a model is read."""
+    from attncli.models.text_files import PromptsFile, check_lines
+
+    if (name := spec.texts) is not None:
+        check_lines(name, lambda: PromptsFile(name, spec.text_group))
+
+
+PAGE = ModelPage(read=read, report=report, report_many=report_many, check_texts=check_texts)
