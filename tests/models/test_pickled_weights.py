@@ -262,7 +262,6 @@ def test_small_files_that_hang_or_crash_their_reader_are_one_line(
     assert line.startswith(f"{path}: ") and reason in line
 
 
-@pytest.mark.parametrize("name", UNREAD)
 @pytest.mark.parametrize(("mebibytes", "seconds"), [(1, 5), (20, 17), (2000, 60)])
 def test_the_limit_of_time_grows_with_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mebibytes: int, seconds: int
@@ -281,6 +280,7 @@ def test_the_limit_of_time_grows_with_the_file(
     assert {*pickled_tensors(path)} == {"w"} and limits == [seconds]
 
 
+@pytest.mark.parametrize("name", UNREAD)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_what_is_no_state_dict_is_one_line(tmp_path: Path, name: str) -> None:
     write, said = UNREAD[name]
