@@ -223,8 +223,8 @@ def first_words(models: Iterable[str | None]) -> str:
 def _with_size(model: str) -> str:
     path = local_model(model)
     if path is None:
-        return f"{model} from the hub"
-    return f"{Path(model).name}, {readable_bytes(stored_bytes(path))}"
+        return f"{plain_text(model)} from the hub"
+    return f"{plain_text(Path(model).name)}, {readable_bytes(stored_bytes(path))}"
 
 
 def counted_runs(line: ProgressLine, total: int, kept: int, done: int, failed: int) -> str:

@@ -72,7 +72,7 @@ def _changed(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) 
     function, result = call.function, call.result
     assert isinstance(result, Tensor)
     if function in MIXING:
-        return known.mixed(axes)
+        return None if known.is_value else known.mixed(axes)
     if function in DROPOUTS:
         before = known.before
         if not _is_in_place(call) and not known.is_dropped:
@@ -137,7 +137,9 @@ def _viewed(known: Weights, tensor: Tensor, call: TorchCall, view: Tensor) -> We
         for each in (known.axes, axes)
     )
     if num_left < num_keys:
-        return replace(known, axes=axes, is_whole=False)
+        of = known.softmax.of
+        is_only_key = not num_left and of is not None and known.key not in of.labels  # no column beside it
+        return replace(known, axes=axes, is_whole=False, key=None if is_only_key else known.key)
     return replace(known, axes=axes, is_cut=known.is_cut or is_cut)
 
 

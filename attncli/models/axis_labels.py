@@ -220,7 +220,7 @@ def parts_of_axes(
         for span in spans:
             cuts |= {cut for cut in span if stride < cut < end and cut % stride == 0 and end % cut == 0}
         bounds = sorted(cuts, reverse=True)
-        if stride == 0 or any(high % low for high, low in pairwise(bounds)):
+        if stride == 0 or size == 0 or any(high % low for high, low in pairwise(bounds)):
             axes.append([(size, False)])
             continue
         axes.append(

@@ -66,6 +66,7 @@ from attncli.models.torch_calls import (
     labels_of,
     letters_of_contraction,
     letters_of_product,
+    picked_axis,
     unseen,
 )
 
@@ -92,9 +93,9 @@ class Follower(Origins):
         named: Mapping[str, object],
         result: object,
     ) -> None:
-        """A function ran, and gave `result`."""
+        """A function ran, and gave `result`; an empty one, as of experts without tokens, is not followed."""
         step = STEPS.get(function)
-        if step is not None:
+        if step is not None and not (isinstance(result, Tensor) and not result.numel()):
             step(self, TorchCall(function, arguments, named, result))
 
     # Products
@@ -140,9 +141,9 @@ class Follower(Origins):
         known = self.of(tensor)
         if isinstance(known, Projected):
             self.carry(call)
-        elif isinstance(known, Scores | Weights):
+        elif isinstance(known, Scores | Weights) and not (isinstance(known, Weights) and known.is_value):
             self.note(call.result, known.mixed(known.axes))
-        elif known is None:
+        elif not isinstance(known, LogShares | Blank):
             of_parameters = self.is_of_parameters(tensor)
             self.note(call.result, OF_PARAMETERS if of_parameters else Projected(self.source(tensor)))
 
@@ -157,7 +158,9 @@ class Follower(Origins):
     ) -> bool:
         """Follow scores or weights, alone or into a product, where their queries and keys are left."""
         kept, gone, new = contracted(axes, out, result.shape)
-        if known.tokens & {*gone} or (isinstance(known, Weights) and known.key is None and new and not gone):
+        if known.tokens & {*gone}:
+            return False
+        if isinstance(known, Weights) and (known.is_value or (known.key is None and new and not gone)):
             return False
         is_same = is_alone and not gone and not new
         self.note(result, replace(known, axes=kept) if is_same else known.mixed(kept))
@@ -255,7 +258,7 @@ class Follower(Origins):
         for kind in (Weights, Scores):
             for place, tensor in enumerate(operands):
                 known = self.of(tensor)
-                if not isinstance(known, kind):
+                if not isinstance(known, kind) or (isinstance(known, Weights) and known.is_value):
                     continue
                 axes = dict(zip(inputs[place], known.axes, strict=True))
                 if isinstance(known, Weights) and self.sums_other_tokens(known, axes, out):
@@ -370,7 +373,15 @@ class Follower(Origins):
         kept, gone, _ = contracted(axes, out, call.result.shape)
         if isinstance(known, Weights) and known.times and self.sums_other_tokens(known, axes, out):
             return
-        if isinstance(known, Weights) and known.key in gone and known.times and call.function in SUMMING:
+        is_of_key = isinstance(known, Weights) and (
+            known.key in gone
+            or (
+                known.key is None
+                and known.softmax.of is not None
+                and all(tensor.shape[place] == 1 for place in summed)
+            )
+        )
+        if isinstance(known, Weights) and is_of_key and known.times and call.function in SUMMING:
             weights, value, before = known.times
             self.reach(replace(before, axes=weights.axes), weights.tensor, known.query, value)
         elif not known.tokens & {*gone}:
@@ -593,6 +604,11 @@ class Follower(Origins):
         tensor = call.get(0, "input", "self")
         known = self.of(tensor)
         picked = call.result[0] if isinstance(call.result, tuple) else call.result
+        if isinstance(known, Projected) and isinstance(tensor, Tensor):
+            features = feature_axes(tensor, known.features)
+            if features is not None and picked_axis(call, tensor) in features:
+                self.note(picked, Projected(known.sources, known.parents))  # of experts, as by a router
+            return
         if not (isinstance(known, Scores | Weights) and isinstance(tensor, Tensor)):
             return
         if isinstance(picked, Tensor) and picked.ndim == tensor.ndim:
@@ -606,6 +622,8 @@ class Follower(Origins):
     def scatter(self, call: TorchCall) -> None:
         """Entries of a tensor were set by their places: scores, weights, or some of them in a new tensor."""
         known = self.of(call.get(0, "input", "self"))
+        if type(known) is Projected:
+            self.carry(call)
         if isinstance(known, Blank):
             known = known.like
             if isinstance(known, Weights):

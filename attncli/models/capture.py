@@ -196,6 +196,7 @@ EAGER_NOTE = (
     "Weights are those of the model's eager attention, as dense matrices: memory grows with the square of "
     "the tokens."
 )
+GIVES_NAN = "gives NaN: some of its weights are no numbers, or too large"
 NOT_COMPARED = "Not compared with the model's own eager attention"
 NOT_CHANGED = "computes its attention itself: no head of it can be changed"
 
@@ -544,7 +545,7 @@ def _finding_nan(model: PreTrainedModel) -> Iterator[None]:
     def check(name: str, output: Any) -> None:
         part = _first(output)
         if isinstance(part, Tensor) and part.is_floating_point() and bool(part.isnan().any()):
-            raise CannotShow(f"{name or 'it'} gives NaN: some of its weights are no numbers, or too large")
+            raise CannotShow(f"{name or 'it'} {GIVES_NAN}")
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():

@@ -149,14 +149,15 @@ class Scores:
     def with_keys_on(self, axis: int) -> "Scores | None":
         """The same, with the tensor whose tokens lie on an axis on the right; None where none do."""
         parts = self.axes[axis]
-        if not parts:  # one key
+        label = parts[0].label if parts else None
+        is_joined = label is not None and label not in self.labels and label not in self.features
+        if label is None or is_joined:  # one key, perhaps with a column beside it, as of a sink
             sizes = sizes_in(self.axes)
             for scores in (self, self.swapped()):
                 single = [label for label in scores.right_tokens if label not in sizes]
                 if single:
-                    return replace(scores, right_tokens=(single[0],))
+                    return replace(scores, right_tokens=(single[0] if label is None else label,))
             return None
-        label = parts[0].label
         if not is_whole_axis(parts, self.axes):
             return None
         scores = self if label in self.right_tokens else self.swapped()
@@ -253,6 +254,11 @@ class Weights:
         """Weights whose softmax was over an axis that is not summed where they meet values."""
         line = over_axis(WRONG_AXIS, self.softmax.scores.tensor, self.softmax.key_axis)
         return replace(self, unread=self.unread or line)
+
+    @property
+    def is_value(self) -> bool:
+        """Whether it is a value times the weight of one key: no longer weights."""
+        return self.times is not None and self.key not in labels_in(self.axes)
 
     @property
     def tokens(self) -> set[int]:

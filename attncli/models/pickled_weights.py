@@ -17,13 +17,15 @@ from unittest import mock
 import torch
 
 from attncli.errors import UserError
-from attncli.files import open_file
+from attncli.files import MEBIBYTE, open_file
 from attncli.models.child import MOST_MEMORY, made_in_child
 from attncli.models.number_sources import DTYPES
 from attncli.models.weight_headers import LFS, MOST_AXES, TensorInFile
 
-MOST_OBJECTS, MOST_DEPTH, MOST_SECONDS = 1_000_000, 64, 5.0
-"""In lists, tuples and dicts, of which a small file may hold one many times; of the child's work."""
+MOST_OBJECTS, MOST_DEPTH = 1_000_000, 64
+"""In lists, tuples and dicts, of which a small file may hold one many times."""
+MOST_SECONDS, SECONDS_PER_MEBIBYTE, LONGEST_SECONDS = 5.0, 0.6, 60.0
+"""Of the processor's time for the child; a small tensor takes 0.1 ms and 320 bytes of the file."""
 MOST_SHARED = 16
 """How many bytes of tensors a byte of a file may become: tied weights share theirs."""
 LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
@@ -85,11 +87,11 @@ def _pickled(path: Path, state: tuple[int, int], *, of_state_dict: bool) -> Pick
     instead = SAVE_STATE_DICT if of_state_dict else SAVE_ATTENTIONS
     if not start.startswith(b"PK\x03\x04"):
         raise ValueError(f"{DAMAGED}: {instead}")
-    describe, most = partial(_described, path, instead, of_state_dict), MOST_MEMORY + state[0]
+    size = state[0]
+    describe, most = partial(_described, path, instead, of_state_dict), MOST_MEMORY + size
+    seconds = min(MOST_SECONDS + SECONDS_PER_MEBIBYTE * size // MEBIBYTE, LONGEST_SECONDS)
     try:
-        described = json.loads(
-            made_in_child(describe, most_memory=most, most_seconds=MOST_SECONDS, is_quiet=True)
-        )
+        described = json.loads(made_in_child(describe, most_memory=most, most_seconds=seconds, is_quiet=True))
     except ValueError as error:
         if str(error).startswith("it "):
             raise ValueError(f"is not read by torch.load(weights_only=True): {error}") from None

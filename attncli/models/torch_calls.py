@@ -103,6 +103,8 @@ CASTS = {
 }
 COPIES = {Tensor.copy_}
 PICKS = functions_named("topk", "sort", "gather", "take_along_dim")
+PICKS_BY_SECOND = functions_named("topk", "take_along_dim")
+"""These take their axis behind another argument."""
 LOOKUPS = {functional.embedding}
 RECURRENCES = functions_named(
     *("gru", "lstm", "rnn_tanh", "rnn_relu", "gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")
@@ -266,6 +268,13 @@ def axes_of_sum(call: TorchCall, tensor: Tensor) -> list[int]:
     given = call.get(1, "dim", "axis")
     axes = [axis for axis in (given if isinstance(given, tuple | list) else (given,)) if type(axis) is int]
     return [axis if axis < 0 else axis - tensor.ndim for axis in axes]
+
+
+def picked_axis(call: TorchCall, tensor: Tensor) -> int:
+    """The axis along which a function picks entries of a tensor, counted from the end."""
+    given = call.get(2 if call.function in PICKS_BY_SECOND else 1, "dim", "axis")
+    axis = given if type(given) is int else -1
+    return axis if axis < 0 else axis - tensor.ndim
 
 
 def _without_last(spans: FeatureSpans, tensor: Tensor, result: Tensor) -> FeatureSpans | None:

@@ -18,6 +18,7 @@ from transformers import (
     EncoderDecoderCache,
     GenerationConfig,
     GenerationMixin,
+    LogitsProcessorList,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     StoppingCriteria,
@@ -38,6 +39,7 @@ from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError, reason_of
 from attncli.models.architectures import ROTATIONS_BY_LENGTH, WEIGHTS, decoder_start
 from attncli.models.capture import (
+    GIVES_NAN,
     Way,
     fault_of,
     guarded,
@@ -308,7 +310,12 @@ def write(
             watchers.append(_EndOfText(tokenizer, stop_strings))
         generate: Any = model.generate  # transformers leaves it without types
         with meanwhile():
-            generate(**inputs, **options, stopping_criteria=watchers)
+            generate(
+                **inputs,
+                **options,
+                stopping_criteria=watchers,
+                logits_processor=LogitsProcessorList([_check_numbers]),
+            )
         if not watcher.num_tokens:
             raise CannotShow("its own generate does not tell when it has written a token")
     return way
@@ -436,6 +443,13 @@ def _without_window(layer: Any) -> Any:
     if type(layer) is LinearAttentionAndSlidingWindowAttentionLayer:
         return LinearAttentionAndFullAttentionLayer(number_of_states=layer.number_of_states)
     return layer
+
+
+def _check_numbers(input_ids: Tensor, scores: Tensor) -> Tensor:
+    """The scores of the next token. Raises CannotShow for NaN, of which transformers takes the token 0."""
+    if bool(scores.isnan().any()):
+        raise CannotShow(f"it {GIVES_NAN}")
+    return scores
 
 
 class _TokenWatcher(StoppingCriteria):

@@ -15,6 +15,7 @@ from attncli.commands import output
 from attncli.commands.command import CLEAR
 from attncli.commands.output import first_words, progress_line
 from attncli.models.folder import SHIPPED_MODEL
+from attncli.plain_text import plain_text
 from tests.running import LESSON_FILES
 from tools.refresh_outputs import start_attn
 
@@ -121,3 +122,5 @@ def test_first_words_say_what_is_read(tmp_path: Path) -> None:
     one, other = f"{tmp_path.name}, 1.5 kB", "small.gguf, 2 MB"
     assert first_words([str(tmp_path), None, str(gguf), str(gguf)]) == f"reading {one}, {other}"
     assert first_words(["nobody/nothing"]) == "reading nobody/nothing from the hub"
+    (hostile := tmp_path / "a\n\x1b[31m\u202e").mkdir()
+    assert first_words([str(hostile)]) == f"reading {plain_text(hostile.name)}, 0 B"

@@ -17,6 +17,7 @@ from transformers import (
     JambaForCausalLM,
 )
 
+import attncli
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
 from attncli.errors import UserError
 from attncli.features.generate.writing import WrittenRows
@@ -208,6 +209,14 @@ def test_what_does_not_write_is_refused_in_a_line(
     with pytest.raises(UserError, match=reason) as raised:
         run("generate", model=str(folder), sentence=SENTENCE)
     assert len(raised.value.lines) == 1
+
+
+def test_a_model_whose_logits_are_nan_writes_nothing(tmp_path: Path) -> None:
+    opened = attncli.open_model(save_writer(tmp_path, "Llama"))
+    for parameter in opened.whole.get_output_embeddings().parameters():
+        parameter.data[3] = torch.nan
+    with pytest.raises(UserError, match="it gives NaN: some of its weights are no numbers"):
+        attncli.generate(opened, SENTENCE)
 
 
 def save_with_settings(folder: Path, architecture: str, **settings: Any) -> Path:

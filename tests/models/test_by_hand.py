@@ -443,6 +443,21 @@ def test_a_sink_is_cut_off(query: Tensor, key: Tensor) -> None:
     assert heard.query is None and heard.weights.shape[-1] == KEYS
 
 
+@pytest.mark.parametrize("queries", [1, 2])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_sink_beside_the_only_key_is_cut_off(queries: int, is_first: bool) -> None:
+    query, key = torch.randn(TEXTS, HEADS, queries, DIM), torch.randn(TEXTS, HEADS, 1, DIM)
+    sink = torch.randn(TEXTS, HEADS, queries, 1)
+    kept = slice(1, None) if is_first else slice(-1)
+
+    def shares() -> Tensor:
+        scores = [query @ key.mT, sink]
+        return torch.cat(scores[::-1] if is_first else scores, dim=-1).softmax(-1)[..., kept]
+
+    heard = the_one(lambda: shares() @ key)
+    torch.testing.assert_close(heard.weights, shares(), rtol=0, atol=1e-6)
+
+
 def test_rows_that_see_nothing_are_as_the_program_fills_them(query: Tensor, key: Tensor) -> None:
     hidden = torch.zeros(QUERIES, KEYS, dtype=torch.bool)
     hidden[1] = True
@@ -521,6 +536,36 @@ def test_what_is_no_attention_is_not_heard() -> None:
         assert heard_of(program) == [], program.__name__
     for program in (of_channels, an_unused_softmax, a_product_without_softmax):
         assert heard_of(program) == [], program.__name__
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1, KEYS])
+@pytest.mark.parametrize("picks", ["topk", "sort", "scatter", "unfollowed", "none"])
+@pytest.mark.parametrize("num_experts", [1, 2])
+def test_experts_that_a_router_picks_are_no_keys(num_tokens: int, picks: str, num_experts: int) -> None:
+    """As in GPT-OSS, Granite MoE and Phi-MoE; what the next layer attends with is heard as it is."""
+    x, to_state = torch.randn(TEXTS, num_tokens, WIDTH), nn.Linear(WIDTH, WIDTH)
+    router, norm = nn.Linear(WIDTH, num_experts if picks == "none" else 4), nn.LayerNorm(WIDTH)
+    experts = torch.randn(TEXTS, num_tokens, num_experts, WIDTH)
+
+    def routed() -> Tensor:
+        scores = router(to_state(x))
+        if picks == "topk":
+            scores = scores.topk(num_experts, dim=2).values
+        elif picks == "sort":
+            scores = scores.sort(-1).values[..., -num_experts:]
+        elif picks == "scatter":
+            places = scores.argsort(-1)
+            shares = scores.scatter(-1, places[..., :-num_experts], -torch.inf).softmax(-1)
+            return norm(x + (shares.gather(-1, places[..., -num_experts:]).unsqueeze(-1) * experts).sum(-2))
+        elif picks == "unfollowed":
+            shares = torch.cumsum(scores, -1).softmax(-1)[..., -num_experts:]
+            return norm(x + (shares.unsqueeze(-1) * experts).sum(-2))
+        return norm(x + (scores.softmax(-1).unsqueeze(-1) * experts).sum(-2))
+
+    heard = heard_of(lambda: _attended(to_state(routed()), routed()))
+    assert len(heard) == (num_tokens > 0)
+    for each in heard:
+        torch.testing.assert_close(each.weights, (to_state(routed()) @ routed().mT).softmax(-1))
 
 
 # Where query and key come from

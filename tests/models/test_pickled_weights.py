@@ -262,6 +262,24 @@ def test_small_files_that_hang_or_crash_their_reader_are_one_line(
     assert line.startswith(f"{path}: ") and reason in line
 
 
+@pytest.mark.parametrize(("mebibytes", "seconds"), [(1, 5), (20, 17), (2000, 60)])
+def test_the_limit_of_time_grows_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mebibytes: int, seconds: int
+) -> None:
+    """60,000 small tensors, as of many experts, are 20 MiB and take some 6 s."""
+    limits: list[float] = []
+
+    def made_in_child(make: Callable[[], str], *, most_seconds: float, **others: object) -> str:
+        limits.append(most_seconds)
+        return make()
+
+    monkeypatch.setattr(pickled_weights, "made_in_child", made_in_child)
+    path = save({"w": torch.ones(3)}, tmp_path / "small.bin")
+    state = mebibytes * 2**20, 0
+    monkeypatch.setattr(pickled_weights, "_state", lambda _: state)
+    assert {*pickled_tensors(path)} == {"w"} and limits == [seconds]
+
+
 @pytest.mark.parametrize("name", UNREAD)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_what_is_no_state_dict_is_one_line(tmp_path: Path, name: str) -> None:

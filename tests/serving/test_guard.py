@@ -31,10 +31,10 @@ def served() -> Iterator[Running]:
 
 
 def is_refused(reply: Reply) -> bool:
-    """403 without a word, or what is no HTTP at all."""
+    """403 with the same line for everybody, or what is no HTTP at all."""
     if reply.status == 403:
         told = {"set-cookie", "access-control-allow-origin", "location"} & reply.headers.keys()
-        return reply.body == b"" and not told
+        return reply.body in (guard.REFUSED, b"") and not told  # HEAD has no body
     return (reply.status, reply.body) in ((0, b""), (400, b"Invalid HTTP request received."))
 
 

@@ -131,6 +131,20 @@ def test_hostile_text_is_data(served: Running) -> None:
     assert line["next"]
 
 
+def test_an_error_with_a_hostile_text_is_data(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "<script>\x1b[31m\n\u202e", "BERT")
+    served = ServedModel({"model": Given(str(folder), "--model", True)}, attncli.open_model(folder))
+    with running(served.answer) as it:
+        for reply in (
+            it.ask("next"),
+            it.ask("heads", keys=[HOSTILE]),
+            it.ask("heads", HOSTILE, heads=["9:9"]),
+        ):
+            ((kind, line),) = reply.lines()[-1].items()
+            assert kind == "error" and not any(character in line for character in "\u202e\x1b\n")
+            assert b"<" not in reply.body and "<script>" in line
+
+
 def test_two_tabs_at_once_get_their_own_answers(served: Running) -> None:
     texts = [character * 5 + "b" for character in "cdefgh"]
     replies: dict[str, Any] = {}
@@ -172,16 +186,24 @@ def test_what_is_not_for_a_model_is_said_in_a_line(tmp_path: Path, architecture:
         assert lines_of(served, "generate", steps=3)[-1]["experiment"] == "generate"
 
 
+class PanicException(BaseException):
+    """As the tokenizers' Rust raises it: not an Exception."""
+
+
+@pytest.mark.parametrize("kind", [ZeroDivisionError, PanicException, SystemExit])
 def test_an_error_of_ours_is_a_line_and_the_server_goes_on(
-    shipped: ServedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: type[BaseException],
+    shipped: ServedModel,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fail(*_: object) -> None:
-        raise ZeroDivisionError("/home/somebody/secret.txt")
+        raise kind("/home/somebody/secret.txt")
 
     monkeypatch.setattr(ServedModel, "_report", fail)
     with running(shipped.answer) as it:
         (line,) = it.ask("heads").lines()
-        assert line == {"error": "internal error: ZeroDivisionError (please report it)"}
+        assert line == {"error": f"internal error: {kind.__name__} (please report it)"}
         monkeypatch.undo()
         assert it.ask("heads").lines()[-1]["experiment"] == "heads"
     assert "secret" not in "".join(capsys.readouterr())

@@ -1,6 +1,6 @@
 """Who is answered: whoever has the link, on this machine, from a page of this server. All others get 403.
 
-It stands before everything else and says nothing about why, but to whoever has the link. A request is
+It stands before everything else and says nothing about why, except to whoever has the link. A request is
 answered if all of this holds:
 
 - it comes from this machine, and its Host is 127.0.0.1, localhost or [::1]: a name that somebody's server
@@ -48,6 +48,7 @@ HEADERS = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+REFUSED = b"attn serve answers only its own page: paste the link that it printed into the address bar.\n"
 FROM_ELSEWHERE = b"Another page opened this link: copy it, and paste it into the address bar.\n"
 NOTHING_LOADED = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 
@@ -89,7 +90,7 @@ class Guard:
         if scope["type"] != "http":
             return  # no WebSocket is opened
         if not self.admits(scope):
-            await refuse(send, FROM_ELSEWHERE if self._is_followed_link(scope) else b"")
+            await refuse(send, FROM_ELSEWHERE if self._is_followed_link(scope) else REFUSED)
             return
         body = b""
         if scope["method"] == "POST":
@@ -200,11 +201,11 @@ async def whole_body(receive: Receive) -> bytes | None:
         return None
 
 
-async def refuse(send: Send, body: bytes = b"") -> None:
-    """403, and nothing else but a line for whoever has the link."""
-    closing = [(b"content-length", str(len(body)).encode()), (b"connection", b"close")]
-    kind = [(b"content-type", b"text/plain; charset=utf-8")] if body else []
-    headers = [*HEADERS, NOTHING_LOADED, *kind, *closing]
+async def refuse(send: Send, body: bytes = REFUSED) -> None:
+    """403, with a line of text."""
+    length = str(len(body)).encode()
+    about = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", length)]
+    headers = [*HEADERS, NOTHING_LOADED, *about, (b"connection", b"close")]
     await send({"type": "http.response.start", "status": 403, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -199,7 +199,7 @@ class OneModel:
                 waiting.put(BEGINS)
             try:
                 self._answer(waiting.question, waiting.stopped, waiting.put)
-            except Exception as error:  # the server goes on, whatever is wrong with one answer
+            except BaseException as error:  # a tokenizer's panic, too: the server goes on
                 line = f"internal error: {type(error).__name__} (please report it)"
                 print(f"serve: {waiting.question.ask}: {line}", file=sys.stderr)
                 waiting.put(json.dumps({"error": line}))

@@ -98,7 +98,7 @@ async def answer_lines(model: OneModel, question: Question) -> AsyncIterator[byt
     waiting = model.ask(question, put)
     try:
         while (line := await lines.get()) is not None:
-            yield line.encode() + b"\n"
+            yield line.replace("<", "\\u003c").encode() + b"\n"  # in JSON it stands only within texts
     finally:
         model.withdraw(waiting)
 
