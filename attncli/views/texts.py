@@ -437,7 +437,7 @@ def _settings(report: Report, without: str = "") -> list[str]:
     if spec.get("model") is None:
         spec = {**spec, "model": default_model(report)}
     settings = [
-        place_text(spec) if key == "layer" else f"{key} {_in_heading(spec, key)}"
+        place_text(spec) if key == "layer" else _named_setting(spec, key)
         for key in keys
         if key != without and is_in_heading(spec, key)
     ]
@@ -513,6 +513,19 @@ def place_text(spec: Mapping[str, Any]) -> str:
     return ", ".join(place_names((axis, spec[axis]) for axis in PLACES if spec.get(axis) is not None))
 
 
+STDIN = "standard input"
+
+
+def file_name(file: object) -> str:
+    """The name of a file without its folders, `standard input` for `-`."""
+    return STDIN if file == "-" else Path(str(file)).name
+
+
+def file_text(key: str, file: object) -> str:
+    """`file notes.txt`, as it was given; `standard input` for `-`."""
+    return STDIN if file == "-" else f"{key} {file}"
+
+
 def is_in_heading(spec: Mapping[str, Any], key: str) -> bool:
     """Whether a setting is there, and is not a switch in its usual position."""
     value = spec.get(key)
@@ -540,6 +553,11 @@ def is_sampled(spec: Mapping[str, Any]) -> bool:
     """Whether the seed matters: of a trained model on a text that was given, it does not."""
     is_trained = "allow_download" in spec and spec.get("projection") is None
     return not is_trained or any(spec.get(key) not in (None, False) for key in SAMPLED)
+
+
+def _named_setting(spec: Mapping[str, Any], key: str) -> str:
+    text = _in_heading(spec, key)
+    return file_text(key, text) if key == "file" else f"{key} {text}"
 
 
 def _in_heading(spec: Mapping[str, Any], key: str) -> str:
