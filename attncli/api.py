@@ -62,8 +62,14 @@ Not below 540 px: Colab's outputs are frames as high as their content, of which 
 """
 
 TRUST = "To see the page with its maps, run this cell or trust the notebook."
-HIDE_TEXT = "<style>.attn-text:has(~ iframe) { display: none }</style>"
+HIDE_TEXT = "<style>.attn-text:has(+ div > iframe) { display: none }</style>"
 """Of this cell only: in another one whose frame was removed the text stays."""
+
+HIDDEN_BY_NBCONVERT = "hidden lm-Widget lm-mod-hidden"
+"""Classes that the stylesheets of nbconvert's templates (classic, lab, reveal) do not display.
+
+`nbconvert --sanitize-html` keeps classes, removes styles, and shows the source of a frame as text.
+"""
 
 
 PartOfReport = TypeVar("PartOfReport", bound=Statistic)
@@ -127,8 +133,8 @@ class NotebookReport(Report):
     def _repr_html_(self) -> str:
         """The first screen as text, and the page in an isolated frame, which takes its place.
 
-        Neither the page nor the notebook can reach into the other. A notebook that is not trusted removes the
-        frame and the style: the text is left.
+        Neither the page nor the notebook can reach into the other. In a notebook that is not trusted, or that
+        nbconvert sanitises, only the text is left.
         """
         cell = _cell(self, self.to_html())
         if len(cell) <= MAX_CELL_BYTES:
@@ -170,7 +176,8 @@ def _cell(report: Report, page: str) -> str:
     """The first screen as text, hidden while the page in its frame stands after it."""
     screen = escape(_screen(report, TEXT_WIDTH))
     text = f'<pre class="attn-text"><code>{screen}\n\n{TRUST}</code></pre>'
-    return f"{text}{HIDE_TEXT}{_frame(report, page)}"
+    framed = f"{HIDE_TEXT}{_frame(report, page)}"
+    return f'{text}<div class="{HIDDEN_BY_NBCONVERT}" style="display: block !important">{framed}</div>'
 
 
 def _frame(report: Report, page: str) -> str:

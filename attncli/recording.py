@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -230,7 +231,7 @@ class Recording:
         return f"<Recording: {len(self.modules)} modules, {len(self.heads)} heads>"
 
     def _repr_html_(self) -> str:
-        return self.report()._repr_html_() if self._recorder.has_heard else f"<p>{self!r:.60}</p>"
+        return self.report()._repr_html_() if self._recorder.has_heard else f"<p>{escape(repr(self))}</p>"
 
 
 @checked

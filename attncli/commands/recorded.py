@@ -109,7 +109,7 @@ def _notes(survey: RecordedHeads, stack: str, unmapped: Sequence[str], spec: Rec
         hint = "" if spec.calls == "all" else " (--calls all measures every one)"
         notes.append(f"{which}; {counted(more, 'more call')} counted{hint}.")
     if survey.num_texts > 1:
-        notes.append("Maps are of the first text.")
+        notes.append(f"Maps are of the first of {survey.num_texts:,} texts.")
     if any(row.stack != stack for row in survey.modules):
         notes.append("Maps are of self-attention; cross-attention is in the table of heads.")
     if unmapped:

@@ -80,7 +80,7 @@ def opened(
             if "is not UTF-8 text" not in str(error):
                 raise
             read = "attn show reads saved reports (.json, .jsonl, .npz, .safetensors) and arrays (.npy, .pt)"
-            raise UserError(f"{file}: is no text: {read}") from None
+            raise UserError(f"{'standard input' if file == STDIN else file}: is no text: {read}") from None
     if array is None and (report := read_array_report(file, most_bytes=most_bytes)) is not None:
         refuse_given(flags, f"is for arrays from another tool, and {file} is a report of attn")
         return SavedReports((report,), several=False)

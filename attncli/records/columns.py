@@ -61,7 +61,7 @@ FEW = 50
 
 def few_notes(count: int, kind: str = "text") -> list[str]:
     """The note beside intervals of means over only a few texts, prompts or pictures."""
-    return [f"Few {kind}s: intervals of skewed numbers are too narrow."] if 1 < count < FEW else []
+    return [f"Under {FEW} {kind}s: intervals of skewed statistics are too narrow."] if 1 < count < FEW else []
 
 
 Cells = Sequence[object] | CellArray

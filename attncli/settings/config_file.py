@@ -74,13 +74,55 @@ def read_yaml(path: Path) -> Node:
     try:
         return _document(path, yaml.parse(text, Loader=_loader(len(text))))
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
+        mark, message = _syntax_error(error, text.split("\n"))
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        advice = _in_quotes(text.split("\n")[mark.line]) if mark else ""
-        raise UserError(f"{where}: is not valid YAML: {error.problem}{advice}") from None
+        raise UserError(f"{where}: {message}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise UserError(f"{path}:{line}: character U+{error.character:04X} is not allowed in YAML") from None
+
+
+BRACKETS = {"while parsing a flow sequence": ("[", "]"), "while parsing a flow mapping": ("{", "}")}
+"""The parser's words for where it is, and the brackets around it."""
+
+
+def _syntax_error(error: yaml.MarkedYAMLError, lines: list[str]) -> tuple[yaml.Mark | None, str]:
+    """Where a file is no YAML, what is wrong there, and what would work.
+
+    A bracket or quote that nothing closes is wrong where it is opened, not where the parser gives up.
+    """
+    mark, opened, problem = error.problem_mark, error.context_mark, error.problem or ""
+    if mark is None:
+        return None, f"is not valid YAML: {problem}"
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    before, at = line[: mark.column], line[mark.column : mark.column + 1]
+    if at == "\t" or "\\t" in problem:
+        return mark, "a tab: YAML takes blanks only, between a key and its value and for indentation"
+    if opened is not None and error.context in BRACKETS:
+        first, last = BRACKETS[error.context]
+        if opened.line < mark.line or "stream end" in problem:
+            return opened, f"{first} is not closed: write {last} after its last item"
+        return mark, f"must be a comma, or the {last} that ends the {first} of column {opened.column + 1}"
+    if opened is not None and "quoted scalar" in (error.context or ""):
+        if "escape" in problem:
+            return mark, f"\\{at} means nothing in double quotes: put the text in single quotes"
+        quote = lines[opened.line][opened.column]
+        return opened, f"{quote} is not closed: write {quote} at the end of the text"
+    if opened is not None and problem.startswith("could not find expected ':'"):
+        return opened, "has no colon: a line is KEY: VALUE, with a blank after the colon"
+    if problem.startswith("expected <block end>") and ":" in before:
+        return (
+            mark,
+            "text after the closing quote: a text with quotes in it stands in the other kind of quotes",
+        )
+    is_key = KEY.fullmatch(before.strip(" -")) is not None
+    if problem.startswith("expected <block end>") or (problem.startswith("mapping values") and is_key):
+        return mark, "is indented unlike the lines before it: keys that belong together begin in one column"
+    if problem.startswith("sequence entries"):
+        return mark, "a list begins on a line of its own, or is written in brackets: [A, B]"
+    if "cannot start any token" in problem or problem.startswith("expected the node content"):
+        return mark, f"a value cannot begin with {at}{_in_quotes(line)}"
+    return mark, f"is not valid YAML: {problem}{_in_quotes(line)}"
 
 
 def _in_quotes(line: str) -> str:

@@ -7,7 +7,7 @@ from itertools import groupby
 from rich.cells import cell_len
 
 from attncli.plain_text import counted, plain_text
-from attncli.records.columns import Records, few_notes
+from attncli.records.columns import FEW, Records, few_notes
 from attncli.records.examples import ExampleToken, HeadExample, HeadExamples
 from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display
@@ -29,7 +29,7 @@ def _on_average(report: Report, display: Display) -> Iterator[str]:
     """What the head does on average."""
     result, statistic = report.result_of(HeadExamples), plain_text(str(report.spec.get("sort")))
     mean = f"{fixed(result.mean, DECIMALS)} {half_width(result.mean, result.upper)}".rstrip()
-    mean += " (few texts)" if few_notes(result.num_texts) else ""
+    mean += f" (under {FEW} texts)" if few_notes(result.num_texts) else ""
     yield f"{statistic} {mean}, median of the rows {fixed(result.median, DECIMALS)}"
 
 

@@ -1,7 +1,6 @@
 """The first screen of `heads --pairs`: the best head of each measure, held out, and one example."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
@@ -19,7 +18,7 @@ from attncli.views.first_screen import FirstScreen, HeadLabel, Notes, Ranked, Se
 from attncli.views.matrices import head_name
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
-from attncli.views.texts import NO_NUMBER, fixed, shortened, shortened_heading
+from attncli.views.texts import NO_NUMBER, file_name, fixed, shortened, shortened_heading
 
 DECIMALS = 2
 MEASURES = {
@@ -43,7 +42,7 @@ def _read(report: Report, display: Display) -> Iterator[str]:
 
 def _texts(report: Report, display: Display) -> Iterator[str]:
     result, file = report.result_of(HeadsOnPairs), str(report.spec.get("pairs"))
-    name = "standard input" if file == "-" else Path(file).name
+    name = file_name(file)
     groups = f" in {counted(result.num_groups, 'group')}" if result.num_groups < result.num_texts else ""
     text = plain_text(f"{counted(result.num_texts, 'text')}{groups}: {name}")
     yield shortened_heading(text, display.width, plain_text(name))

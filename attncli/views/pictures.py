@@ -63,20 +63,24 @@ from attncli.views.texts import (
     fixed,
     labelled_axes,
     nothing_to_draw,
-    shortened,
+    shortened_text,
     subtitle,
-    title,
+    title_lines,
     wrap_cells,
 )
 
 
-def fitted_lines(text: str, width: float, size: float, most: int) -> list[str]:
-    """A text of that font size in at most that many lines of that width in inches; the rest is cut."""
-    cells = max(20, int(width / (TITLE_CHARACTER * size / 9)))
+def cells_of(width: float, size: float) -> int:
+    """The cells of that font size in that many inches."""
+    return max(20, int(width / (TITLE_CHARACTER * size / 9)))
+
+
+def fitted_lines(text: str, cells: int, most: int) -> list[str]:
+    """A text in at most that many lines of that many cells; the last line is shortened."""
     lines = wrap_cells(text, cells)
     if len(lines) <= most:
         return lines
-    return [*lines[: most - 1], shortened(" ".join(lines[most - 1 :]), cells)]
+    return [*lines[: most - 1], shortened_text(" ".join(lines[most - 1 :]), cells)]
 
 
 MOST_MATRICES = 1600
@@ -165,7 +169,8 @@ STRETCH = 2.5
 """How much wider or taller than usual a block may become where room is left."""
 # The size of a panel by how many there are: few are read, many are compared.
 PANEL_SIZES = {1: 4.2, 4: 2.6, 9: 2.1, 16: 1.7}
-SMALLEST_PANEL, LARGEST_PANEL, WIDEST_ATLAS, TALLEST_ATLAS = 0.25, 1.1, 13.0, 26.0
+SMALLEST_PANEL, LARGEST_PANEL, WIDEST_ATLAS, TALLEST_ATLAS = 0.25, 1.1, 13.0, 16.0
+FOLD_GAP = 0.15
 
 
 class MapsBlock:
@@ -182,8 +187,11 @@ class MapsBlock:
             compared=maps.compared,
         )
         self.precision = display.screen_precision
-        self.columns, self.rows = self._grid()
+        self.columns, rows = self._grid()
         self.is_atlas = len(self.matrices) > max(PANEL_SIZES)
+        # Of many more layers than heads the later layers stand to the right of the first.
+        self.folds = max(1, round(np.sqrt(rows / self.columns))) if self.is_atlas else 1
+        self.rows = -(-rows // self.folds)
         self.row_labels, self.column_labels = self._axis_labels(first)
         self.panel_width, self.panel_height = self._panel(first)
         self.gap = 0.0 if self.is_atlas else 0.12
@@ -195,7 +203,8 @@ class MapsBlock:
 
     def _measure(self) -> None:
         """The size of all panels with their labels, from that of one."""
-        self.across = self.columns * (self.panel_width + self.gap) - self.gap
+        self.fold_width = self.columns * (self.panel_width + self.gap) - self.gap + self.left + FOLD_GAP
+        self.across = self.folds * self.fold_width - self.left - FOLD_GAP
         map_width = self.left + self.across + BAR_GAP + BAR_WIDTH + BAR_LABELS
         self.width = max(map_width, TITLE_CHARACTER * cell_len(self.title))
         self.grid_height = self.rows * (self.panel_height + self.gap + self.panel_title) - self.gap
@@ -253,7 +262,7 @@ class MapsBlock:
         num_rows, num_columns = first.values.shape
         most = max(num_rows, num_columns)
         if self.is_atlas:
-            size = min(LARGEST_PANEL, WIDEST_ATLAS / self.columns, TALLEST_ATLAS / self.rows)
+            size = min(LARGEST_PANEL, WIDEST_ATLAS / (self.columns * self.folds), TALLEST_ATLAS / self.rows)
             size = max(size, SMALLEST_PANEL)
             return size * max(0.2, num_columns / most), size * max(0.2, num_rows / most)
         size = next(size for count, size in PANEL_SIZES.items() if len(self.matrices) <= count)
@@ -301,19 +310,28 @@ class MapsBlock:
             axes.tick_params(axis="x", labelrotation=90)
 
     def _draw_atlas(self, figure: Figure, left: float, top: float) -> None:
-        """All matrices as one image, with a margin between them."""
-        _, num_rows, num_columns = self.shading.places.shape
+        """All matrices as one image for each fold, with a margin between them."""
+        for fold in range(self.folds):
+            first, end = fold * self.rows, (fold + 1) * self.rows
+            places = self.shading.places[first * self.columns : end * self.columns]
+            self._draw_fold(figure, left + fold * self.fold_width, top, places, self.row_labels[first:end])
+
+    def _draw_fold(
+        self, figure: Figure, left: float, top: float, of_maps: np.ndarray, row_labels: list[str]
+    ) -> None:
+        _, num_rows, num_columns = of_maps.shape
         margin = max(1, round(0.06 * max(num_rows, num_columns)))
         down, along = num_rows + margin, num_columns + margin
-        atlas = np.full((self.rows * down, self.columns * along, 3), 255, dtype=np.uint8)
-        for number, places in enumerate(self.shading.places):
+        atlas = np.full((len(row_labels) * down, self.columns * along, 3), 255, dtype=np.uint8)
+        for number, places in enumerate(of_maps):
             row, column = divmod(number, self.columns)
             y, x = row * down, column * along
             atlas[y : y + num_rows, x : x + num_columns] = image(places, self.shading.is_diverging)
-        axes = axes_at(figure, left, top, self.across, self.rows * self.panel_height)
+        width = self.fold_width - self.left - FOLD_GAP
+        axes = axes_at(figure, left, top, width, len(row_labels) * self.panel_height)
         draw_image(axes, atlas, is_fine=num_rows > 150 * self.panel_height)
         axes.spines[:].set_visible(False)
-        axes.set_yticks(np.arange(self.rows) * down + (num_rows - 1) / 2, self.row_labels)
+        axes.set_yticks(np.arange(len(row_labels)) * down + (num_rows - 1) / 2, row_labels)
         columns = np.arange(self.columns) * along + (num_columns - 1) / 2
         axes.set_xticks(columns, self.column_labels)
         axes.tick_params(length=0, labeltop=True, labelbottom=False)
@@ -510,15 +528,18 @@ def block_of(part: PicturePart, display: Display) -> DrawnBlock:
 
 def title_and_settings(report: Report, display: Display, width: float) -> tuple[list[str], list[str]]:
     """The lines of both in that many inches; empty for an empty --title: a caption replaces it."""
-    own_title = title(report) if display.title is None else plain_text(display.title).strip()
-    if not own_title:
+    cells = cells_of(width, TITLE_SIZE)
+    if display.title is None:
+        of_title = title_lines(report, cells)
+    elif own := plain_text(display.title).strip():
+        of_title = fitted_lines(own, cells, TITLE_LINES)
+    else:
         return [], []
-    title_lines = fitted_lines(own_title, width, TITLE_SIZE, TITLE_LINES)
     settings = [subtitle(report)]
     if isinstance(report.result, LogitAttribution):  # whose logit it is
         settings.append(plain_text(report.how_to_read))
-    lines = (fitted_lines(text, width, SETTINGS_SIZE, SETTINGS_LINES) for text in settings)
-    return title_lines, [*chain.from_iterable(lines)]
+    lines = (fitted_lines(text, cells_of(width, SETTINGS_SIZE), SETTINGS_LINES) for text in settings)
+    return of_title, [*chain.from_iterable(lines)]
 
 
 def draw(report: Report, display: Display) -> Figure:
@@ -529,14 +550,14 @@ def draw(report: Report, display: Display) -> Figure:
         raise NothingToDraw(nothing_to_draw(report))
     blocks = arranged(groups)
     width = max(NARROWEST, blocks.width) + 2 * MARGIN
-    title_lines, settings_lines = title_and_settings(report, display, width - 2 * MARGIN)
-    below_title = MARGIN + TITLE_LINE * len(title_lines)
-    top = below_title + SETTINGS_LINE * len(settings_lines) + (GAP if title_lines else 0)
+    of_title, settings_lines = title_and_settings(report, display, width - 2 * MARGIN)
+    below_title = MARGIN + TITLE_LINE * len(of_title)
+    top = below_title + SETTINGS_LINE * len(settings_lines) + (GAP if of_title else 0)
     height = top + blocks.height + MARGIN
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     for lines, above, style in (
-        (title_lines, MARGIN, {"fontsize": TITLE_SIZE}),
+        (of_title, MARGIN, {"fontsize": TITLE_SIZE}),
         (settings_lines, below_title, {"fontsize": SETTINGS_SIZE, "color": "0.4"}),
     ):
         if lines:

@@ -1,7 +1,6 @@
 """The first screen of `heads --relations`: the head that finds most of each syntactic relation."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
@@ -11,7 +10,7 @@ from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, HeadLabel, Notes, Ranked, Sentences, SpecialCells
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
-from attncli.views.texts import NO_NUMBER, fixed, shortened, shortened_heading
+from attncli.views.texts import NO_NUMBER, file_name, fixed, shortened, shortened_heading
 
 MOST_RELATIONS, MOST_NAME, DECIMALS = 12, 14, 2
 DIRECTIONS = {"to_head": "to head", "from_head": "from head"}
@@ -25,7 +24,7 @@ def _heads(report: Report, display: Display) -> Iterator[str]:
 
 def _read(report: Report, display: Display) -> Iterator[str]:
     result, file = report.result_of(HeadRelations), str(report.spec.get("relations"))
-    name = "standard input" if file == "-" else Path(file).name
+    name = file_name(file)
     read = f"{result.num_sentences:,} sentences of {result.num_words:,} words: {name}"
     yield shortened_heading(plain_text(read), display.width, plain_text(name))
 

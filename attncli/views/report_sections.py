@@ -38,6 +38,7 @@ from attncli.views.matrices import (
 from attncli.views.sections import Column, Drawing, Elastic, Grid, NamedValues, Paragraph, Section
 from attncli.views.texts import (
     NO_NUMBER,
+    file_text,
     fixed,
     model_setting,
     scalar,
@@ -176,12 +177,12 @@ def text_line(report: Report, display: Display) -> Paragraph:
     if inputs := spec.get("inputs"):
         return one_line(f"inputs: {inputs}", display)
     group = f", group {spec['text_group']}" if spec.get("text_group") else ""
-    texts = f"texts {spec['texts']}{group}" if spec.get("texts") else ""
+    texts = f"{file_text('texts', spec['texts'])}{group}" if spec.get("texts") else ""
     if report.pictures:
         texts = f"{', '.join(picture.name for picture in report.pictures)} {spec.get('sentence') or ''}"
     elif many := spec.get("image") or spec.get("sound"):
         texts = f"{text_name(report)}s of {many} {spec.get('sentence') or ''}"
-    text = texts or spec.get("sentence") or f"file {spec.get('file')}"
+    text = texts or spec.get("sentence") or file_text("file", spec.get("file"))
     return one_line(" ".join(str(text).split()), display)
 
 

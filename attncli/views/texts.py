@@ -1,8 +1,9 @@
 """What people read of a report: numbers, lines and blocks of text, labels of axes, its title and settings."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, zip_longest
+from itertools import accumulate, groupby, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 from unicodedata import category
@@ -158,6 +159,34 @@ def shortened(text: str, most: int | None) -> str:
     return set_cell_size(text, most - 1).rstrip() + "…"
 
 
+PIECE = re.compile(r" *(?:\d[\d.,:/]*|\S)")
+"""A number or one character of a word, after the blanks before it."""
+
+
+def shortened_text(text: str, most: int) -> str:
+    """The first and last words of a text in at most that many cells, `…` for the words between.
+
+    Of words without blanks between them characters are left out. Numbers are left out whole.
+    """
+    if cell_len(text) <= most:
+        return text
+    room = most - cell_len(" … ")
+    pieces = [
+        piece
+        for word in re.findall(r" *\S+", text)
+        for piece in ([word] if cell_len(word) <= room // 2 else PIECE.findall(word))
+    ]
+    first = _fitting(pieces, 2 * room // 3)
+    last = _fitting(pieces[::-1], room - sum(map(cell_len, first)))[::-1]
+    return f"{''.join(first)} … {''.join(last).lstrip()}".strip()
+
+
+def _fitting(pieces: Sequence[str], room: int) -> list[str]:
+    """The first pieces that fit into that many cells."""
+    ends = accumulate(map(cell_len, pieces))
+    return [piece for piece, end in zip(pieces, ends, strict=True) if end <= room]
+
+
 LEAST_NAME = 8
 
 
@@ -297,21 +326,46 @@ def title(report: Report, *, name: str = "", without: Sequence[str] = ()) -> str
 
     `name` says what it shows instead of its experiment, `without` which heads were taken out meanwhile.
     """
+    return ": ".join(filter(None, (_title_name(report, name, without), _title_text(report))))
+
+
+def title_lines(report: Report, cells: int) -> list[str]:
+    """The title on one line if it fits; else the text on a line of its own, shortened to it.
+
+    What the lines above the text leave no room for is the model, if the settings name it.
+    """
+    if cell_len(whole := title(report)) <= cells:
+        return [whole]
+    name = _title_name(report)
+    if cell_len(name) > cells and "model" in getattr(SPECS.get(report.experiment), "heading_keys", ()):
+        name = _title_name(report, has_model=False)
+    return [*wrap_cells(name, cells), *filter(None, [shortened_text(_title_text(report), cells)])]
+
+
+def _title_name(
+    report: Report, name: str = "", without: Sequence[str] = (), *, has_model: bool = True
+) -> str:
+    """`Self-attention, tiny-induction, head 0:2`"""
     name = (
         name
         or (SPECS[report.experiment].title_of(report.spec) if report.experiment in SPECS else "")
         or report.experiment
     )
     parts = [OTHER_TITLES.get(name, name)]
-    parts += [setting(report.spec[key]) for key in ("model", "pitfall") if report.spec.get(key)]
+    keys = ("model", "pitfall") if has_model else ("pitfall",)
+    parts += [setting(report.spec[key]) for key in keys if report.spec.get(key)]
     if not isinstance(report.result, LogitAttribution):  # which is of all heads; one of them has a table more
         parts.append(place_text(report.spec))
     if isinstance(report.result, HeadsOnPairs):
         parts.append(report.result.about_example())
     if without:
         parts.append(f"without {', '.join(without)}")
-    text = ARROW.join(filter(None, (text_of(report, "sentence"), text_of(report, "context"))))
-    return ": ".join(filter(None, (", ".join(filter(None, parts)), text)))
+    return ", ".join(filter(None, parts))
+
+
+def _title_text(report: Report) -> str:
+    """The text, and the context that it looks at."""
+    return ARROW.join(filter(None, (text_of(report, "sentence"), text_of(report, "context"))))
 
 
 def subtitle(report: Report) -> str:
@@ -370,7 +424,8 @@ def text_of(report: Report, key: str, most: int | None = MOST_OF_TOKENS) -> str:
     text = spec.get(key)
     if text and isinstance(text, str):
         return plain_text(" ".join(text.split()))
-    return shortened(plain_text(" ".join(" ".join(tokens).split())), most)
+    text = plain_text(" ".join(" ".join(tokens).split()))
+    return text if most is None else shortened_text(text, most)
 
 
 def _settings(report: Report, without: str = "") -> list[str]:
@@ -382,7 +437,7 @@ def _settings(report: Report, without: str = "") -> list[str]:
     if spec.get("model") is None:
         spec = {**spec, "model": default_model(report)}
     settings = [
-        place_text(spec) if key == "layer" else f"{key} {_in_heading(spec, key)}"
+        place_text(spec) if key == "layer" else _named_setting(spec, key)
         for key in keys
         if key != without and is_in_heading(spec, key)
     ]
@@ -458,6 +513,19 @@ def place_text(spec: Mapping[str, Any]) -> str:
     return ", ".join(place_names((axis, spec[axis]) for axis in PLACES if spec.get(axis) is not None))
 
 
+STDIN = "standard input"
+
+
+def file_name(file: object) -> str:
+    """The name of a file without its folders, `standard input` for `-`."""
+    return STDIN if file == "-" else Path(str(file)).name
+
+
+def file_text(key: str, file: object) -> str:
+    """`file notes.txt`, as it was given; `standard input` for `-`."""
+    return STDIN if file == "-" else f"{key} {file}"
+
+
 def is_in_heading(spec: Mapping[str, Any], key: str) -> bool:
     """Whether a setting is there, and is not a switch in its usual position."""
     value = spec.get(key)
@@ -485,6 +553,11 @@ def is_sampled(spec: Mapping[str, Any]) -> bool:
     """Whether the seed matters: of a trained model on a text that was given, it does not."""
     is_trained = "allow_download" in spec and spec.get("projection") is None
     return not is_trained or any(spec.get(key) not in (None, False) for key in SAMPLED)
+
+
+def _named_setting(spec: Mapping[str, Any], key: str) -> str:
+    text = _in_heading(spec, key)
+    return file_text(key, text) if key == "file" else f"{key} {text}"
 
 
 def _in_heading(spec: Mapping[str, Any], key: str) -> str:

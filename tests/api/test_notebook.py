@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from html import escape
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_cells_are_drawn_in_frames_of_their_own(
         dark = inside.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 23, 28)"
         assert dark == (scheme == "dark")
     assert page.title() == "notebook"
-    assert page.evaluate("document.querySelectorAll('body *').length") == 5 * len(frames)
+    assert page.evaluate("document.querySelectorAll('body *').length") == 6 * len(frames)
     texts = page.query_selector_all(".attn-text")
     assert not any(text.is_visible() for text in texts)  # the page takes its place
     frames[0].evaluate("(frame) => frame.remove()")  # as where the notebook is not trusted
@@ -118,6 +119,42 @@ GROWS = """<!doctype html><body>{cell}<script>
 new ResizeObserver(() => parent.postMessage(document.body.offsetHeight + 16, "*")).observe(document.body);
 </script>"""
 """What Colab makes of an output: a frame of another origin, as high as what is in it."""
+
+
+class SanitisedByNbconvert(HTMLParser):
+    """The HTML that `nbconvert --sanitize-html` leaves: other tags become text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.html = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        kept = "".join(f' {name}="{escape(value)}"' for name, value in attrs if name == "class")
+        self.html += (
+            f"<{tag}{kept}>" if tag in ("div", "pre", "code") else escape(self.get_starttag_text() or "")
+        )
+
+    def handle_endtag(self, tag: str) -> None:
+        self.html += f"</{tag}>" if tag in ("div", "pre", "code") else escape(f"</{tag}>")
+
+    def handle_data(self, data: str) -> None:
+        self.html += escape(data)
+
+
+@pytest.mark.parametrize("rule", [".lm-Widget.lm-mod-hidden", ".hidden"])
+def test_what_nbconvert_sanitises_is_the_first_screen_alone(browser: Any, rule: str) -> None:  # noqa: F811
+    """Its templates lab and classic have these rules; a notebook that is trusted may have them, too."""
+    report = attncli.run("self", sentence=f"{ESCAPES} sat", tokenizer="whitespace")
+    style = f"<style>{rule} {{ display: none !important }}</style>"
+    page = browser.new_page()
+    page.set_content(f"{style}{SanitisedByNbconvert(report._repr_html_()).html}")
+    text = page.inner_text("body")
+    assert "the notebook." in text and "iframe" not in text and "attn-text" not in text
+    assert text.startswith(f"self: {ESCAPES} sat\n")
+    page.set_content(f"{style}{report._repr_html_()}")
+    assert page.query_selector("iframe").is_visible() and not page.query_selector("pre").is_visible()
+    page.close()
 
 
 def test_a_frame_that_grows_with_its_content_shows_a_cell(browser: Any) -> None:  # noqa: F811

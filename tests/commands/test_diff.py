@@ -116,7 +116,7 @@ def test_texts_without_a_common_token_are_not_said_to_be_equal(attn: Attn) -> No
 
 def test_a_diff_of_two_surveys_says_that_their_texts_are_few(attn: Attn, tmp_path: Path) -> None:
     """By the side with fewer texts; one text, or fifty, has no such line."""
-    line = "Few texts: intervals of skewed numbers are too narrow."
+    line = "Under 50 texts: intervals of skewed statistics are too narrow."
     for count in (3, 50):
         (tmp_path / f"{count}.txt").write_text("".join(f"the cat sat {number}\n" for number in range(count)))
         saved = str(tmp_path / f"{count}.json")

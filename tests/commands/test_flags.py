@@ -218,6 +218,8 @@ def test_every_weight_to_a_later_token_is_zero_which_is_said(attn: Attn) -> None
     out = " ".join(attn(["heads", "ab", "--from", "a", "--to", "b"]).out.split())
     assert "Every weight is 0: a stands before b, and this model never looks ahead." in out
     assert "The other way round: --from b --to a." in out
+    out = attn(["heads", "the cat sat", "--from", "the cat", "--to", "sat"]).out
+    assert "The other way round: --from sat --to 'the cat'." in " ".join(out.split())
     assert "Every weight" not in attn(["heads", "ab", "--from", "b", "--to", "a"]).out
 
 

@@ -19,6 +19,7 @@ import pytest
 from attncli.runs.reading import reading
 from attncli.runs.report_values import values_of
 from attncli.saved import read_reports
+from attncli.views.page import report_data
 from tests.conftest import Attn
 from tools.refresh_outputs import start_attn
 
@@ -192,6 +193,8 @@ def test_a_program_that_trains_is_counted_whole_and_its_step_is_named(
     assert (training["before_first"], training["before_last"], training["steps"]) == steps
     shown = attn(["show", str(tmp_path / "run.json")]).out.splitlines()
     assert shown[1].startswith(line)
+    (report,) = read_reports(str(tmp_path / "run.json")).reports
+    assert report_data(report)["finding"].startswith(line)  # above the maps of its page
 
 
 def test_a_call_after_the_last_step_is_of_the_trained_model(tmp_path: Path) -> None:

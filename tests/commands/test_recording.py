@@ -20,6 +20,7 @@ from attncli.report import Report
 from attncli.runs.report_values import Expectations, parse_conditions, values_of
 from attncli.saved import read_reports
 from attncli.settings.record import RecordSpec
+from attncli.views.page import report_data
 from tests.conftest import Attn
 from tests.views.browser.browsing import after, screen_text
 from tests.views.test_views import shown as shown_as
@@ -53,6 +54,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         report = recorded(texts, 3, tokens=TOKENS)
         (folder / f"{name}.json").write_text(json.dumps(report.to_data()))
     return folder
+
+
+def test_its_page_says_first_that_maps_are_of_one_text_of_several() -> None:
+    line = "Statistics are means over 4 texts; maps are of the first of them."
+    assert report_data(recorded(4))["finding"] == line
+    assert "Maps are of the first of 4 texts." in recorded(4).notes
+    assert report_data(recorded())["finding"] == ""
 
 
 def test_its_maps_are_those_of_a_survey_of_heads() -> None:

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from attncli.saved import reports_of
 from attncli.views import VIEWS
+from attncli.views.texts import subtitle
 from tests.conftest import Attn
 
 ATTN = [sys.executable, "-m", "attncli"]
@@ -66,6 +68,19 @@ def test_a_report_comes_through_a_pipe(attn: Attn, saved: Path, monkeypatch: pyt
         ["bash", "-c", f"{shlex.join(ATTN)} show <(cat x.json) --format json"], capture_output=True, cwd=saved
     )
     assert done.stdout == text, done.stderr
+
+
+def test_standard_input_is_named_and_no_dash(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In headings and in errors; a name that is a dash in another setting stays one."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the cat sat")))
+    shown = attn(["heads", "--file", "-"]).out.splitlines()
+    assert shown[1] == "standard input"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the cat-sat")))
+    report = attn(["why", "--file", "-", "--answer", "-", "--format", "json"]).out
+    (report,) = reports_of(report, "why").reports
+    assert subtitle(report).endswith(", standard input, model tiny-induction, answer -")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\x93NUMPY\x01\xff")))
+    assert attn(["show", "-"]).err.startswith("standard input: is no text: attn show reads saved reports")
 
 
 def test_an_array_has_the_statistics_that_our_own_weights_have(attn: Attn, saved: Path) -> None:

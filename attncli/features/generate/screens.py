@@ -25,7 +25,7 @@ from attncli.views.model_screens import LEAST_ROWS, token_cell
 from attncli.views.report_sections import TableLabels, model_name
 from attncli.views.screens import LooksAtPictures
 from attncli.views.sections import Column, Elastic, Grid, ScreenParts
-from attncli.views.texts import NO_NUMBER, fixed, place_text, shortened, wrap_cells
+from attncli.views.texts import NO_NUMBER, file_text, fixed, place_text, shortened, wrap_cells
 
 MOST_TOKENS = 9
 LINES_OF_ALL = 12  # of 30: for the text, the tokens and the notes
@@ -52,7 +52,7 @@ def _written_title(report: Report, display: Display) -> Iterator[str]:
 def _prompt(report: Report, display: Display) -> Iterator[str]:
     """What was read, on one line."""
     file = report.spec.get("file")
-    prompt = report.spec.get("sentence") or (f"file {file}" if file else "")
+    prompt = report.spec.get("sentence") or (file_text("file", file) if file else "")
     names = " ".join(picture.name for picture in report.pictures)
     words = f"{names} {prompt} {report.spec.get('question') or ''}".split()
     yield shortened(plain_text(f"prompt: {' '.join(words)}"), display.width)

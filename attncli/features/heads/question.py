@@ -60,6 +60,7 @@ from attncli.runs.stored_columns import with_unshown
 from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, read_texts
+from attncli.systems import shell_line
 
 NOT_DRAWN = (
     "Maps are of attention alone: those of heads without a softmax are kept up to 128 tokens, where no layer "
@@ -424,11 +425,12 @@ def _unseen(spec: HeadsSpec, named_tokens: Records[TokenNamed], heads: Records[S
     if not is_behind or heads.column("from_to_weight").any():
         return ""
     from_names, to_names = spec.sought().values()
-    flags = [*(f"--from {name}" for name in to_names), *(f"--to {name}" for name in from_names)]
+    flags = [word for name in to_names for word in ("--from", name)]
+    flags += [word for name in from_names for word in ("--to", name)]
     stand = "stands" if len(from_names) == 1 else "stand"
     return (
         f"Every weight is 0: {', '.join(from_names)} {stand} before {', '.join(to_names)}, and this model "
-        f"never looks ahead. The other way round: {' '.join(flags)}."
+        f"never looks ahead. The other way round: {shell_line(flags)}."
     )
 
 

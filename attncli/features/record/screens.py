@@ -31,7 +31,7 @@ def _title(report: Report, display: Display) -> Iterator[str]:
     yield shortened_heading(f"record: {parts}", display.width, program)
 
 
-def _training(report: Report, _display: Display) -> Iterator[str]:
+def _training(report: Report, _display: Display | None = None) -> Iterator[str]:
     """`Heads before the first of 200 training steps; ...`; nothing for a program that does not train."""
     training = report.result_of(RecordedHeads).training
     if training is None:
@@ -45,6 +45,14 @@ def _training(report: Report, _display: Display) -> Iterator[str]:
         yield f"During training: heads after {last:,} of {steps}."
     else:
         yield f"Heads before the first of {steps}; --calls last has later ones."
+
+
+def _finding(report: Report) -> Iterator[str]:
+    """The lines above the maps of a page: which step the heads are of, and which text the maps are of."""
+    yield from _training(report)
+    survey = report.result_of(RecordedHeads)
+    if survey.num_texts > 1 and report.tensors:
+        yield f"Statistics are means over {survey.num_texts:,} texts; maps are of the first of them."
 
 
 def alike_modules(modules: Records[RecordedModule]) -> list[list[RecordedModule]]:
@@ -145,5 +153,6 @@ RECORDED_SCREEN = FirstScreen(
         Notes(apart=True, least=LEAST_NOTES),
     ),
     next_steps=lambda *_: NEXT_STEPS,
+    finding=_finding,
 )
 """Which module each layer is, the patterns, and a letter for each head."""

@@ -297,7 +297,7 @@ SHARED_NOTE = "The texts of {group}, which alone has its label, are dealt to all
 def _notes(spec: SeparateSpec, result: "SeparatedTexts") -> Iterator[str]:
     yield HELD_OUT_NOTE.format(positive=result.fitted[0].positive)
     if min(min(row.positive, row.texts - row.positive) for row in result.by_group) < FEW_OF_A_KIND:
-        yield "Few texts of a kind in a group: intervals of differences are too narrow."
+        yield f"Under {FEW_OF_A_KIND} texts of a kind in a group: intervals of differences are too narrow."
     yield P_NOTE.format(count=result.num_features, permutations=result.num_permutations)
     if result.shared is not None:
         yield SHARED_NOTE.format(group=result.shared)

@@ -1,7 +1,6 @@
 """The first screens of `separate`: what holds on groups left out, then the heads; what a detector says."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from attncli.features.separate.results import (
     AppliedDetector,
@@ -18,7 +17,7 @@ from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Notes, Ranked, Sentences, SpecialCells
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
-from attncli.views.texts import NO_NUMBER, fixed, shortened, shortened_heading
+from attncli.views.texts import NO_NUMBER, file_name, fixed, shortened, shortened_heading
 
 DECIMALS = 2
 MOST_HEADS, MOST_NOTE_LINES = 4, 4
@@ -29,7 +28,7 @@ SHORTEST = 24
 
 def _title(report: Report, display: Display) -> Iterator[str]:
     result, file = report.result_of(SeparatedTexts), str(report.spec.get("texts"))
-    name = "standard input" if file == "-" else Path(file).name
+    name = file_name(file)
     positive = "positive" if not result.fitted else result.fitted[0].positive
     texts = f"{counted(result.num_texts, 'text')} of {name}: {result.num_positive:,} {positive}"
     by = report.spec.get("hold_out")
@@ -165,7 +164,7 @@ SEPARATE_SCREEN = FirstScreen(
 
 def _applied_title(report: Report, display: Display) -> Iterator[str]:
     result, file = report.result_of(AppliedDetector), str(report.spec.get("texts"))
-    name = "standard input" if file == "-" else Path(file).name
+    name = file_name(file)
     positive = f"{result.num_positive:,} of {counted(result.num_texts, 'text')} of {name} are positive"
     names = plain_text(name), plain_text(model_name(report))
     yield shortened_heading(plain_text(f"separate: {model_name(report)}, {positive}"), display.width, *names)

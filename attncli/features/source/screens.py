@@ -27,7 +27,7 @@ from attncli.views.first_screen import (
     StatisticCells,
 )
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
-from attncli.views.texts import ScreenLine, fixed, joined, plain_line, shortened, styled
+from attncli.views.texts import ScreenLine, file_text, fixed, joined, plain_line, shortened, styled
 
 MOST_SOURCES, LEAST_SOURCES = 8, 2
 ANSWER_LINES, LEAST_LINES = 3, 1
@@ -113,7 +113,8 @@ def _question(report: Report, display: Display) -> Iterator[str]:
     spec = report.spec
     where = ", ".join(map(str, spec.get("document") or ())) or spec.get("file") or ""
     text = " ".join(str(spec.get("sentence") or "").split())
-    asked = ": ".join(filter(None, (f"file {where}" if where and not spec.get("document") else where, text)))
+    named = where if spec.get("document") or not where else file_text("file", where)
+    asked = ": ".join(filter(None, (named, text)))
     yield shortened(plain_text(asked), display.width)
 
 

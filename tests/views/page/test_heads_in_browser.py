@@ -1,6 +1,8 @@
 """Many heads on the page in a real Chromium: small maps, rankings, all heads of a layer, two maps, axes."""
 
 import re
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -91,6 +93,23 @@ def test_the_boxes_name_the_tokens_that_the_survey_was_asked_for(opened: Opened)
     page.press("#to", "Enter")
     assert "weight from 32-36" not in page.locator("#sort option:checked").inner_text()
     assert page.locator("#sort option:checked").inner_text().startswith("weight from ")
+
+
+@pytest.mark.parametrize("name", ["the cat", 'said "it now'])
+def test_a_name_with_a_blank_is_one_name_when_its_box_is_edited(opened: Opened, name: str) -> None:
+    """Of a token, or of the words that make it up."""
+    weights = np.full((2, 2, 4, 4), 0.1)
+    weights[1, 0, 2, 1] = 0.9
+    report = heads_report(["a", name, "on", "5"], weights)
+    page = opened(page_of(replace(report, spec={**report.spec, "from": [], "to": [name]})))
+    quoted = '"' + name.replace('"', '""') + '"'
+    assert page.input_value("#to") == quoted
+    page.fill("#from", "on")
+    page.press("#from", "Enter")
+    page.fill("#to", f'{quoted} "5"')
+    page.press("#to", "Enter")
+    assert page.locator("#sort option:checked").inner_text() == f"weight from 2 on to 1 {name}, 3 5"
+    assert next(iter(captions(page).items())) == ("1:0", "1.0000")
 
 
 @pytest.mark.parametrize("width", [390, 1040])
@@ -223,6 +242,15 @@ def test_small_maps_can_be_read(opened: Opened, width: int) -> None:
         "text => document.getElementById('thumbnail-readout').textContent === text", arg=said
     )
     wait_for_title(page, "weights (query × key), head 0:0")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_numbers_below_a_curve_do_not_overlap_on_a_phone(opened: Opened, width: int) -> None:
+    page = opened(page_of(run("cache", sentence=TEXT)), width=width)
+    for axis in page.locator("figure .x-axis").all():
+        boxes = sorted((span.bounding_box() for span in axis.locator("span").all()), key=lambda box: box["x"])
+        assert len(boxes) > 2
+        assert all(one["x"] + one["width"] < two["x"] for one, two in pairwise(boxes))
 
 
 def test_curves_have_axes_with_round_numbers(opened: Opened) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 import warnings
 from functools import cache, lru_cache
 from itertools import combinations
@@ -14,14 +15,16 @@ import pytest
 from matplotlib.backends.backend_pdf import PdfFile
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage, imread
+from rich.cells import cell_len
 
 from attncli.features.diff.question import compare
 from attncli.report import Mask, NamedTensor, Report
+from attncli.settings import SPECS
 from attncli.views import VIEWS, Display, load_view, pictures
 from attncli.views.canvas import NO_NUMBER
 from attncli.views.colours import COOLWARM, VIRIDIS, colours
 from attncli.views.pictures import MARGIN, draw, settings
-from attncli.views.texts import subtitle
+from attncli.views.texts import shortened_text, subtitle
 from tests.running import ROOT, run
 from tests.test_saved import ALL_CASES
 from tests.views.test_views import HOSTILE, LESSON
@@ -361,8 +364,45 @@ def test_tokens_that_stand_for_a_text_are_a_short_title() -> None:
     tokens = tuple(f"token{place}" for place in range(90))
     report = Report("show", {"seed": 0}, {}, tokens, (), {"weights": weights})
     title, *_ = texts(figure_of(report))
-    assert title.startswith("Attention weights: token0 token1") and title.endswith("…")
+    assert title.startswith("Attention weights\ntoken0 token1") and title.endswith(" token88 token89")
     assert len(title) < 90
+
+
+@pytest.mark.parametrize("experiment", ["why", "ablate"])
+def test_a_narrow_figure_has_its_text_on_one_line_and_the_model_among_the_settings(experiment: str) -> None:
+    heading, settings, *_ = texts(figure_of(run(experiment, sentence="abcabca " * 12)))
+    name, text = heading.split("\n")
+    assert name == SPECS[experiment].title and "model tiny-induction" in settings
+    assert text.startswith("abcabca abcabca ") and " … " in text and text.endswith(" abcabca")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["In 1998 it cost 1,234.56 and in 2026 it costs 98,765.43 dollars", "价格是123456元" * 9, "7" * 80],
+)
+def test_a_shortened_text_has_its_numbers_whole(text: str) -> None:
+    for most in range(20, 70):
+        shorter = shortened_text(text, most)
+        assert cell_len(shorter) <= most
+        assert {*re.findall(r"[\d.,]+", shorter)} <= {*re.findall(r"[\d.,]+", text)}
+        first, _, last = shorter.partition(" … ")
+        assert text.startswith(first.rstrip(" …")) and text.endswith(last.lstrip(" …"))
+
+
+def test_many_layers_of_few_heads_stand_beside_each_other() -> None:
+    """A figure of 29 layers × 9 heads fits a page; each map stands at its layer and head."""
+    uniform = np.full((29, 9, 5, 5), 0.2)
+    uniform[28, 8, 3] = uniform[3, 2, 1] = np.eye(5)[0]
+    figure = figure_of(weights(uniform, "layer", "head", tokens=tuple("abcde")))
+    width, height = figure.get_size_inches()
+    assert 1 < width / height < 1.5 and height < 15
+    folds = [axes for axes in figure.axes if len(axes.get_yticks()) > 10][:2]
+    named = [[label.get_text() for label in axes.get_yticklabels()] for axes in folds]
+    assert named == [[f"layer {i}" for i in range(15)], [f"layer {i}" for i in range(15, 29)]]
+    yellow = [
+        np.argwhere((axes.images[0].get_array() == colours(VIRIDIS)[-1]).all(axis=-1)) for axes in folds
+    ]
+    assert [places.tolist() for places in yellow] == [[[3 * 6 + 1, 2 * 6]], [[13 * 6 + 3, 8 * 6]]]
 
 
 def test_another_title_is_a_text_too() -> None:
@@ -484,9 +524,9 @@ def test_no_quarter_of_a_picture_is_blank_and_no_texts_touch(
     assert white_share(figure) < 0.25
 
 
-def test_a_long_sentence_is_cut_to_three_lines() -> None:
+def test_a_long_sentence_has_one_line() -> None:
     title = texts(figure_of(run("self", sentence="日本語 " * 200, embed_dim=2)))[0]
-    assert title.count("\n") == 2 and title.endswith("…")
+    assert title.count("\n") == 1 and title.endswith(" 日本語") and " … " in title
 
 
 def test_small_maps_carry_their_numbers_and_large_ones_none() -> None:

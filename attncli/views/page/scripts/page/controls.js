@@ -6,6 +6,7 @@ import { fillSorts, placesOf, soughtRanking } from "./rankings.js";
 import { clearSelection, showSources } from "./selection.js";
 import { arrangeOverview, choose, compareWith, redraw, run, showReport, showTensor } from "./show.js";
 import { byId } from "../parts/elements.js";
+import { namesIn } from "../values/labels.js";
 
 const THEMES = ["automatic", "light", "dark"];
 
@@ -21,7 +22,7 @@ function sortBy(name) {
 // Rank by the weight between the named tokens, once they are there.
 function seek() {
   const axes = { from: "query", to: "key" };
-  for (const each of Object.keys(axes)) chosen.sought[each] = byId(each).value.split(/\s+/).filter(Boolean);
+  for (const each of Object.keys(axes)) chosen.sought[each] = namesIn(byId(each).value);
   if (chosen.canAskWeight?.() && chosen.tensor.axes.at(-1) === "key_block")
     return chosen.sought.to.length && chosen.askWeight(chosen.sought);
   for (const [each, axis] of Object.entries(axes)) {

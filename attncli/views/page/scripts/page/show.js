@@ -28,7 +28,7 @@ import { showSteps } from "../parts/steps.js";
 import { keyTable, showTables, words } from "../parts/tables.js";
 import { showWays, showWaysOnPicture } from "../parts/ways.js";
 import { paint, showLegend } from "../values/colours.js";
-import { placeText, shortPlace } from "../values/labels.js";
+import { inLine, placeText, shortPlace } from "../values/labels.js";
 
 const MOST_TOKENS = 4096;
 const STACKS = ["cross", "encoder", "decoder"];
@@ -144,7 +144,7 @@ export async function showTensor(index) {
 function startOf({ settings, statistics, named }) {
   const [first] = Array.isArray(statistics.heads) ? statistics.heads : [];
   const sort = first && Object.hasOwn(first, settings.sort) ? settings.sort : "";
-  for (const [id, names] of Object.entries(named)) byId(id).value = names.join(" ");
+  for (const [id, names] of Object.entries(named)) byId(id).value = inLine(names);
   const sought = { from: [], to: [] };
   return { sort, isAscending: settings.ascending === "true", sought, layer: "", compared: null };
 }

@@ -52,3 +52,14 @@ export function matrixTitle(tensor, place) {
   const where = tensor.shared.length ? `the same for every ${tensor.shared.join(" and ")}` : placeText(place);
   return `${tensor.name} (${axes})${where ? `, ${where}` : ""}`;
 }
+
+// Names of tokens on one line: those with a blank in them stand in quotes.
+export function inLine(names) {
+  return names.map((name) => (/\s/.test(name) ? `"${name.replaceAll('"', '""')}"` : name)).join(" ");
+}
+
+// The names of tokens in a line, as `inLine` writes it. Other names keep their quotes: "5" is no position.
+export function namesIn(line) {
+  const names = line.matchAll(/"((?:[^"]|"")+)"(?!\S)|\S+/g);
+  return Array.from(names, ([name, quoted]) => (/\S\s+\S/.test(quoted) ? quoted.replaceAll('""', '"') : name));
+}
