@@ -194,7 +194,7 @@ def table_of_random_pairs(seed: int, *, symmetric: bool, num_texts: int = 24) ->
     return PairTable(totals, None, seed)
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("symmetric", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_of_pairs_at_random_chance_lies_in_the_interval(symmetric: bool) -> None:
     inside: dict[str, list[bool]] = {}
     for seed in range(100):
