@@ -270,7 +270,7 @@ def _reports_follow_their_schema() -> Iterator[None]:
 
 
 def in_turn(cases: Iterable[Any], variants: Sequence[Any], *, most: int = 1) -> list[Any]:
-    """Each case with `most` of the variants, taken in turn; the other combinations wait for `make nightly`."""
+    """Each case with `most` of the variants, in turn; the rest of the product waits for `make nightly`."""
     return [
         pytest.param(
             case,
