@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.abc import MetaPathFinder
@@ -125,6 +125,8 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+        # A command freezes what its process has imported; here this would keep the model of each command.
+        vars(gc)["freeze"] = lambda: None
 
 
 LONGEST = [
@@ -139,17 +141,42 @@ LONGEST = [
 """Files of 15 seconds and more begin first, so that at the end no worker waits long for another."""
 
 
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """After the last test of a file forget what its cached functions keep: no other file asks for it."""
+GROWTH = 400 * 2**20
+"""Bytes that a process may grow by before what nothing refers to any more is looked for."""
+resident_before = {"test": 0, "file": 0}
+
+
+def resident() -> int:
+    """The bytes of this process in memory, 0 where the system does not tell."""
+    with suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def release(after: str) -> None:
+    """Free models that only their own cycles refer to: Python counts objects, which are few, not bytes."""
+    if resident() > resident_before[after] + GROWTH:
+        gc.collect()
+        if sys.platform == "linux":
+            with suppress(OSError, AttributeError):
+                ctypes.CDLL(None).malloc_trim(0)
+        resident_before[after] = resident_before["test"] = resident()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """After the last test of a file forget what cached functions keep: no other file asks for it."""
+    yield
     module = getattr(item, "module", None)
     if module is None or (nextitem is not None and nextitem.path == item.path):
+        release("test")
         return
     for each in vars(module).values():
         if hasattr(each, "cache_clear") and each.__module__ == module.__name__:
             each.cache_clear()
-    if sys.platform == "linux":  # what was freed in between others is given back to the system
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)
+    if (loading := sys.modules.get("attncli.models.loading")) is not None:
+        vars(loading)["_kept"].cache_clear()  # the model of the last command
+    release("file")
 
 
 def place_of(item: pytest.Item) -> int:
@@ -240,6 +267,19 @@ def _reports_follow_their_schema() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Report, "fields", checked_fields)
         yield
+
+
+def in_turn(cases: Iterable[Any], variants: Sequence[Any], *, most: int = 1) -> list[Any]:
+    """Each case with `most` of the variants, in turn; the rest of the product waits for `make nightly`."""
+    return [
+        pytest.param(
+            case,
+            *(variant if isinstance(variant, tuple) else (variant,)),
+            marks=() if (place - number * most) % len(variants) < most else pytest.mark.nightly,
+        )
+        for number, case in enumerate(cases)
+        for place, variant in enumerate(variants)
+    ]
 
 
 class Ended(NamedTuple):

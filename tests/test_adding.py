@@ -197,7 +197,7 @@ def add_columns(root: Path) -> None:
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Package]:
     """A copy of the package with everything that the page adds."""
     root = tmp_path_factory.mktemp("copy")
-    shutil.copytree(ROOT / "attncli", root / "attncli", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "attncli", root / "attncli")  # with what is compiled already
     add_columns(root)
     for addition in additions():
         put(addition, root)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_writer
 from tests.runs.stores import ROOT, assert_same_figures, tidy, write_batch
@@ -71,8 +73,9 @@ def run_elsewhere(folder: Path, *command_lines: list[str], system: str = TAKEN_A
     return ended.stdout
 
 
+@pytest.mark.nightly
 def test_without_what_only_linux_has(attn: Attn, tmp_path: Path) -> None:
-    """As on macOS: batches and their stores, models and reports."""
+    """As on macOS: batches and their stores, models and reports. The pretended Windows has even less."""
     arguments = write_batch(tmp_path, 5)
     assert attn([*arguments, "-o", str(tmp_path / "expected.db")]).code == 0
     model = ["--model", str(save_model(tmp_path / "model", "Llama"))]

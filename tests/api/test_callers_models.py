@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as messages
 
 import attncli
+from tests.conftest import in_turn
 from tests.model_folders import save_tokenizer
 from tools.tiny_architectures import ARCHITECTURES, HIDDEN, VOCABULARY, Architecture
 
@@ -176,8 +177,7 @@ def unchanged_weights(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], Ten
     return cache(lambda name: own_weights(MODELS[name].build(), tokenizer))
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("change", "name"), in_turn(CHANGES, [*MODELS], most=4))
 def test_it_shows_the_weights_of_the_changed_model(
     name: str,
     change: str,

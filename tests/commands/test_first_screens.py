@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from rich.cells import cell_len
 
 from attncli.cli import run
 from tests.checkpoints import smollm2
+from tests.conftest import in_turn
 
 SCREENS = [("colour", 80, 24), ("plain", 80, 24), ("colour", 100, 30), ("plain", 160, 50)]
 """The smallest both ways, larger ones one way each: colours change characters, not lines."""
@@ -60,23 +62,27 @@ SHIPPED = [
 LONG_FOR_SMOLLM2 = " ".join(LONG.split()[:100])  # 200 of its tokens
 ENGLISH = "When Mary and John went to the store, John gave a drink to Mary"
 SMOLLM2 = [
-    *(["heads", text] for text in (ENGLISH, "one two", LONG_FOR_SMOLLM2, WIDE)),
-    ["heads"],
-    ["heads", ENGLISH, "--skip-sink", "1"],
-    ["heads", ENGLISH, "--sort", "previous_token"],
+    *(["heads", text] for text in (ENGLISH, LONG_FOR_SMOLLM2, WIDE)),
     ["heads", ENGLISH, "--from", "to", "--to", "Mary"],
-    ["heads", ENGLISH, "--statistic", "entropy"],
     ["heads", ENGLISH, "--rollout"],
-    ["self", ENGLISH, "--head", "16:0"],
     ["self", LONG_FOR_SMOLLM2, "--head", "16:0"],
     ["why", ENGLISH],
-    ["why", ENGLISH, "--head", "18:6"],
     ["circuit", "--pattern", "induction"],
     ["ablate", ENGLISH, "--heads", "16:0,17:3"],
     ["generate", ENGLISH, "--max-new-tokens", "12"],
     ["diff", ENGLISH, ENGLISH.replace("John gave", "Mary gave")],
+]
+SELDOM_OF_SMOLLM2 = [
+    ["heads"],
+    ["heads", "one two"],
+    ["heads", ENGLISH, "--skip-sink", "1"],
+    ["heads", ENGLISH, "--sort", "previous_token"],
+    ["heads", ENGLISH, "--statistic", "entropy"],
+    ["self", ENGLISH, "--head", "16:0"],
+    ["why", ENGLISH, "--head", "18:6"],
     ["diff", ENGLISH, LONG_FOR_SMOLLM2],
 ]
+"""Near to one above, or seen with the shipped model, too."""
 PARTS = [
     ("heads", ["heads", "--table"]),
     ("generate", ["generate", "--show", "rows"]),
@@ -175,8 +181,13 @@ def set_colours(colours: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NO_COLOR", "1")
 
 
-@pytest.mark.parametrize(("colours", "columns", "lines"), SCREENS)
-@pytest.mark.parametrize("arguments", [*TOYS, *OF_FILES], ids=lambda words: " ".join(words)[:40])
+def words_of(value: Any) -> str:
+    return " ".join(value)[:40] if isinstance(value, list) else str(value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "colours", "columns", "lines"), in_turn([*TOYS, *OF_FILES], SCREENS, most=2), ids=words_of
+)
 def test_a_first_screen_fits_its_terminal(
     arguments: list[str], colours: str, columns: int, lines: int, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +247,11 @@ def test_those_of_the_shipped_model_fit(
     assert_a_report_fits(arguments, tmp_path / "report.json", monkeypatch)
 
 
-@pytest.mark.parametrize("arguments", SMOLLM2, ids=lambda words: " ".join(words)[:40])
+@pytest.mark.parametrize(
+    "arguments",
+    [*SMOLLM2, *(pytest.param(words, marks=pytest.mark.nightly) for words in SELDOM_OF_SMOLLM2)],
+    ids=words_of,
+)
 def test_those_of_a_model_of_270_heads_fit(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,7 +180,12 @@ for _ in range(7):
             "Heads before the first of 7 training steps; --calls last has later ones.",
             (0, 0, 7),
         ),
-        ("last", "During training: heads after 6 of 7 training steps.", (6, 6, 7)),
+        pytest.param(
+            "last",
+            "During training: heads after 6 of 7 training steps.",
+            (6, 6, 7),
+            marks=pytest.mark.nightly,  # as in the next test, after the training
+        ),
         ("all", "Means over calls from step 1 to 7", (0, 6, 7)),
     ],
 )
@@ -605,6 +610,7 @@ def test_runs_are_there_while_the_program_runs(tmp_path: Path) -> None:
     running.communicate()
 
 
+@pytest.mark.nightly
 def test_threads_and_forks_keep_each_of_their_runs(tmp_path: Path) -> None:
     program = f"""{MODEL}
 from threading import Thread

@@ -15,6 +15,7 @@ from attncli.core import row_tiles as tile
 from attncli.core import rows, tiles
 from attncli.core.attention_statistics import AttentionStatistics, computed_statistics
 from attncli.core.tile_sums import TileSizes
+from tests.conftest import in_turn
 
 RELATIVE = (
     "max_weight",
@@ -224,8 +225,7 @@ LONG = [
 ]
 
 
-@pytest.mark.parametrize("reach", [8.0, 90.0])
-@pytest.mark.parametrize("long", LONG, ids=lambda long: f"{long['num_queries']}x{long['num_keys']}")
+@pytest.mark.parametrize(("long", "reach"), in_turn(LONG, [8.0, 90.0]))
 def test_thousands_of_tokens_in_the_tiles_of_users(long: dict[str, Any], reach: float) -> None:
     case = Case(
         seed=int(reach),

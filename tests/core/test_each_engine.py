@@ -23,6 +23,7 @@ from attncli.core.layer import AttentionLayer, Computed, Marks, Patterns, ScoreR
 from attncli.core.names import OF_WEIGHTS, PATTERNS, ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.tile_sums import TileSizes
+from tests.conftest import in_turn
 from tests.layers import layer_of
 
 TEXTS, HEADS, KV_HEADS, DIM, VALUE_DIM = 3, 4, 2, 5, 3
@@ -109,6 +110,7 @@ CASES: dict[str, Callable[[int], Settings]] = {
     "ties beside padding": lambda n: {"whole_numbers": True, "key_mask": kept(n, (0, n), (4, n), (0, 3))},
 }
 BY_ROWS_ALONE = [name for name, settings in CASES.items() if {"bias", "rule"} & settings(9).keys()]
+IN_TILES = [name for name in CASES if name not in BY_ROWS_ALONE]
 
 
 def made(case: str, num_queries: int, dtype: torch.dtype) -> AttentionLayer:
@@ -270,9 +272,10 @@ def of_the_reference(case: str, dtype: torch.dtype) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "dtype", "tolerance"), in_both_precisions(SIZES_OF_ROWS, SIZES_OF_ROWS[2:]), ids=str
+    ("case", "sizes", "dtype", "tolerance"),
+    in_turn(CASES, in_both_precisions(SIZES_OF_ROWS, SIZES_OF_ROWS[2:]), most=3),
+    ids=str,
 )
-@pytest.mark.parametrize("case", CASES)
 def test_rows_are_those_of_the_reference(
     case: str, sizes: tuple[int, int, int], dtype: torch.dtype, tolerance: float
 ) -> None:
@@ -288,9 +291,10 @@ def test_rows_are_those_of_the_reference(
 
 
 @pytest.mark.parametrize(
-    ("sizes", "dtype", "tolerance"), in_both_precisions(SIZES_OF_TILES, SIZES_OF_TILES[1:]), ids=str
+    ("case", "sizes", "dtype", "tolerance"),
+    in_turn(IN_TILES, in_both_precisions(SIZES_OF_TILES, SIZES_OF_TILES[1:]), most=2),
+    ids=str,
 )
-@pytest.mark.parametrize("case", [case for case in CASES if case not in BY_ROWS_ALONE])
 def test_tiles_are_those_of_the_reference(
     case: str, sizes: TileSizes, dtype: torch.dtype, tolerance: float
 ) -> None:
@@ -326,9 +330,10 @@ def test_the_sizes_of_users(case: str) -> None:
     assert_same(found, expected, 1e-12, exact_keys=True)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
-@pytest.mark.parametrize("num_queries", [1, 23])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "num_queries", "dtype", "tolerance"),
+    in_turn(CASES, [(number, *each) for each in PRECISIONS for number in (1, 23)], most=2),
+)
 def test_the_output_alone(case: str, num_queries: int, dtype: torch.dtype, tolerance: float) -> None:
     if num_queries == 1 and CASES[case](9).get("more", 0) < 0:
         pytest.skip("no key would be left")
@@ -355,8 +360,9 @@ def one_text(layer: AttentionLayer, text: int) -> AttentionLayer:
     )
 
 
-@pytest.mark.parametrize("sizes", SIZES_OF_ROWS[2::2], ids=str)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "sizes"), in_turn(CASES, [(sizes,) for sizes in SIZES_OF_ROWS[2::2]]), ids=str
+)
 def test_a_text_has_the_numbers_that_it_has_alone(case: str, sizes: tuple[int, int, int]) -> None:
     layer = made(case, 13, torch.float64)
     wanted = everything(layer)
@@ -372,7 +378,7 @@ def test_a_text_has_the_numbers_that_it_has_alone(case: str, sizes: tuple[int, i
             assert_same(ours, by_name(alone), 1e-13, exact_keys=True)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in BY_ROWS_ALONE])
+@pytest.mark.parametrize("case", IN_TILES)
 def test_a_text_in_tiles_has_the_numbers_that_it_has_alone(case: str) -> None:
     layer = made(case, 13, torch.float64)
     wanted = Wanted(rows=tuple(ROW_STATISTICS), output=True, score_moments=True, received_mass=True, pooled=4)
@@ -430,8 +436,7 @@ def test_given_weights_may_be_negative(sizes: tuple[int, int, int]) -> None:
     torch.testing.assert_close(found.sums, weights.sum(dim=3))
 
 
-@pytest.mark.parametrize("is_inference", [False, True])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "is_inference"), in_turn(CASES, [False, True]))
 def test_rows_on_threads_have_the_same_bytes(
     case: str, is_inference: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from attncli.core.layer import AttentionLayer, Computed, Marks, Wanted
 from attncli.core.row_tiles import GivenWeights
 from attncli.measure.heads import without_first_keys
 from attncli.measure.patterns import head_scores, one_key, wanted_scores, without_first_key
+from tests.conftest import in_turn
 from tests.layers import layer_of
 
 TEXTS, HEADS, KV_HEADS, DIM = 2, 6, 3, 5
@@ -74,9 +75,11 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
-@pytest.mark.parametrize("first", [0.0, 12.0])
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    ("name", "dtype", "first"),
+    in_turn(SETTINGS, [(dtype, first) for dtype in BOUNDS for first in (0.0, 12.0)], most=2),
+    ids=str,
+)
 def test_rest_from_one_pass_is_that_of_a_second_attention(
     name: str, first: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from attncli.features.generate.writing import WrittenRows
 from attncli.measure import writing as rows
 from attncli.models import child, writing
 from attncli.report import Report
-from tests.conftest import Attn
+from tests.conftest import Attn, in_turn
 from tests.model_folders import GEMMAS, save_gemma, save_tokenizer, save_writer
 from tests.running import run
 from tests.views.test_views import shown
@@ -286,16 +286,17 @@ HOW_TO_SEARCH: list[tuple[dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(
-    ("architecture", "settings", "is_named"),
+    ("one", "architecture"),
     [
-        *((name, *one) for one in HOW_TO_CACHE for name in ("Llama", "Mistral", "Gemma 2", "GPT-OSS", "T5")),
-        *((name, *one) for one in HOW_TO_SEARCH for name in ("Llama", "T5")),
+        *in_turn(HOW_TO_CACHE, ("Llama", "Mistral", "Gemma 2", "GPT-OSS", "T5"), most=2),
+        *in_turn(HOW_TO_SEARCH, ("Llama", "T5")),
     ],
     ids=str,
 )
 def test_settings_of_the_model_that_say_how_to_search_are_left_out(
-    architecture: str, settings: dict[str, Any], is_named: bool, tmp_path: Path
+    architecture: str, one: tuple[dict[str, Any], bool], tmp_path: Path
 ) -> None:
+    settings, is_named = one
     folder = save_with_settings(tmp_path, architecture, **settings)
     oracle = Oracle(folder)
     oracle.model.generation_config = GenerationConfig(pad_token_id=0, decoder_start_token_id=0)

@@ -12,6 +12,7 @@ from attncli.core.layer import AttentionLayer, Marks, Wanted
 from attncli.core.row_tiles import LayerOrWeights
 from attncli.measure.heads import looks_ahead, weighted_by_values, without_first_keys
 from attncli.measure.patterns import head_scores, one_key, wanted_scores
+from tests.conftest import in_turn
 from tests.eager import captured_layers, eager_weights_of_texts, whole_weights, whole_weights_of_texts
 from tests.naive_heads import naive_figures, skipped
 from tools.tiny_architectures import ARCHITECTURES, random_inputs
@@ -46,9 +47,9 @@ def scores_of(
     return {name: of_layers[0] for name, of_layers in scores.items()}
 
 
-@pytest.mark.parametrize("num_texts", [1, 3])
-@pytest.mark.parametrize("skip", [0, 2])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "skip", "num_texts"), in_turn(NAMES, [(0, 1), (2, 3), (0, 3), (2, 1)], most=2)
+)
 def test_scores_equal_plain_loops(name: str, skip: int, num_texts: int) -> None:
     model = ARCHITECTURES[name].build().double()
     inputs = random_inputs(model)

@@ -35,7 +35,7 @@ from attncli.models.pretrained import Pretrained
 from attncli.models.text_files import ManyTexts, TextLine
 from attncli.records.known_pairs import HeadsOnPairs
 from attncli.views.page import report_data
-from tests.conftest import Attn
+from tests.conftest import Attn, in_turn
 from tests.eager import eager_weights
 from tests.measure.test_words import save_letters
 from tests.running import ROOT, run
@@ -121,8 +121,9 @@ def naive_numbers(
 SETTINGS = [(0, False, False), (2, False, False), (0, True, False), (2, True, True), (0, True, True)]
 
 
-@pytest.mark.parametrize(("apart", "symmetric", "apc"), SETTINGS)
-@pytest.mark.parametrize("architecture", ["BERT", "GPT-2", "Mistral"])
+@pytest.mark.parametrize(
+    ("architecture", "apart", "symmetric", "apc"), in_turn(["BERT", "GPT-2", "Mistral"], SETTINGS, most=2)
+)
 def test_every_measure_is_that_of_a_naive_loop(
     tmp_path: Path, architecture: str, apart: int, symmetric: bool, apc: bool
 ) -> None:
@@ -194,7 +195,7 @@ def table_of_random_pairs(seed: int, *, symmetric: bool, num_texts: int = 24) ->
     return PairTable(totals, None, seed)
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("symmetric", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_of_pairs_at_random_chance_lies_in_the_interval(symmetric: bool) -> None:
     inside: dict[str, list[bool]] = {}
     for seed in range(100):

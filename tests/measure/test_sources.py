@@ -661,7 +661,7 @@ def test_a_model_that_writes_nothing_says_what_to_try(
 def test_an_answer_that_is_none_is_refused_before_heads_are_looked_for(
     answer: tuple[str, ...], error: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attncli.measure.sources.write", lambda *_: None)
+    monkeypatch.setattr("attncli.features.source.sources.write", lambda *_: None)
     monkeypatch.setattr("attncli.measure.retrieving_heads.search_takes_less", lambda *_: True)
     searched: list[object] = []
     monkeypatch.setattr(

@@ -26,6 +26,7 @@ from attncli.core import linear_layer
 from attncli.core.channel_layer import ChannelLayer
 from attncli.core.linear_layer import LinearLayer
 from attncli.models.linear import CapturedLinear, hearing_linear_layers, lightning_kernel
+from tests.conftest import in_turn
 from tools.architecture_sweep.decaying import decaying
 from tools.architecture_sweep.folders import tiny_model
 
@@ -113,8 +114,10 @@ def test_the_matrix_times_the_values_is_what_the_layer_gives(name: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["qwen3_next", "kimi_linear", "bamba", "minimax", "zamba2"])
-@pytest.mark.parametrize("chunk", [3, 16, 61])
+@pytest.mark.parametrize(
+    ("name", "chunk"),
+    in_turn(["qwen3_next", "kimi_linear", "bamba", "minimax", "zamba2"], [3, 16, 61]),
+)
 def test_the_size_of_a_chunk_changes_nothing(name: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a chunk the kernel gives the weights; across chunks products do."""
     layers = heard(decaying(name), 67)

@@ -292,11 +292,12 @@ def test_what_is_no_state_dict_is_one_line(tmp_path: Path, name: str) -> None:
     assert line.startswith(f"model: {path}: ") and said in line
 
 
-def test_damaged_files_are_one_line_or_what_torch_reads(tmp_path: Path) -> None:
+def test_damaged_files_are_one_line_or_what_torch_reads(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     content = save(of_many_kinds(), tmp_path / "a.pt").read_bytes()
     drawn, refused = random.Random(7), 0
     path = tmp_path / "b.pt"
-    for number in range(150):
+    count = 150 if pytestconfig.getoption("--nightly") else 60
+    for number in range(count):
         damaged = bytearray(content)
         if number % 3:
             for _ in range(drawn.randrange(1, 4)):
@@ -312,7 +313,7 @@ def test_damaged_files_are_one_line_or_what_torch_reads(tmp_path: Path) -> None:
         except UserError as error:
             assert len(error.lines) == 1
             refused += 1
-    assert refused > 50
+    assert refused > count / 3
 
 
 KINDS = ("BERT", "GPT-2", "Llama", "ALBERT")

@@ -28,7 +28,7 @@ from attncli.models.loading import load_pretrained
 from attncli.models.number_sources import Cast, InGguf, InRows, WeightFile
 from attncli.models.stored import Stored, Use, use_of
 from attncli.models.weight_headers import TensorInFile, safetensors_tensors
-from tests.conftest import Attn
+from tests.conftest import Attn, in_turn
 from tests.model_folders import save_model, save_tokenizer, save_writer
 from tests.models.test_damaged_models import save_gguf
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, Architecture, random_inputs
@@ -116,8 +116,10 @@ def test_in_half_precision_each_sum_is_rounded_once(name: str, dtype: str, tmp_p
     torch.testing.assert_close(*outputs, rtol=0, atol=last_digit)
 
 
-@pytest.mark.parametrize("kind", ["Llama", "GPT-2", "T5"])
-@pytest.mark.parametrize("command", ["heads", "why", "ablate --method gradient", "generate", "multihead"])
+COMMANDS = ("heads", "why", "ablate --method gradient", "generate", "multihead")
+
+
+@pytest.mark.parametrize(("command", "kind"), in_turn(COMMANDS, ["Llama", "GPT-2", "T5"], most=2))
 def test_commands_say_the_same_of_a_model_in_its_files(
     kind: str, command: str, attn: Attn, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from tests.runs.stores import (
     write_batch,
 )
 
-NUM_KILLS, NUM_NIGHTLY_KILLS = 5, 20
+NUM_KILLS, NUM_NIGHTLY_KILLS = 3, 20
 NUM_WORKER_KILLS = 3
 NUM_SENTENCES = 400
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -126,7 +126,7 @@ def test_a_worker_killed_mid_chunk_loses_nothing(attn: Attn, tmp_path: Path) -> 
     assert_same_figures(tidy(store), tidy(undisturbed))
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.nightly)])
 def test_a_run_that_kills_its_worker_is_recorded_and_the_others_go_on(
     attn: Attn, tmp_path: Path, workers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

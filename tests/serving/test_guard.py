@@ -12,9 +12,9 @@ from threading import Event, Thread
 from unittest.mock import Mock
 
 import pytest
-from attncli.serving import guard, server
 
 from attncli.errors import UserError
+from attncli.features.serve import guard, server
 from attncli.features.serve.questions import Question
 from tests.serving.served import PAGE, Reply, Running, read_reply, request, running
 

@@ -9,8 +9,8 @@ from queue import SimpleQueue
 from threading import Event
 
 import pytest
-from attncli.serving import questions
 
+from attncli.features.serve import questions
 from attncli.features.serve.questions import OneModel, Question
 from tests.serving.served import Reply, Running, request, running
 

@@ -25,6 +25,7 @@ from attncli.views.canvas import NO_NUMBER
 from attncli.views.colours import COOLWARM, VIRIDIS, colours
 from attncli.views.pictures import MARGIN, draw, settings
 from attncli.views.texts import shortened_text, subtitle
+from tests.conftest import in_turn
 from tests.running import ROOT, run
 from tests.test_saved import ALL_CASES
 from tests.views.test_views import HOSTILE, LESSON
@@ -74,6 +75,22 @@ DRAWN_AS = [
     for number, case in enumerate(DRAWN)
     for kind in (KINDS if case in TWICE else (KINDS[number % len(KINDS)],))
 ]
+SELDOM = (
+    "self-hostile",
+    "self-causal",
+    "explained-norm",
+    "explained-cross",
+    "heads-rollout",
+    "multihead-explained",
+)
+SELDOM += (
+    "explained-average",
+    "explained-heads",
+    "cache of policies",
+    "one head of generate",
+    "explained-scale",
+)
+"""Cases near to others, which wait for `make nightly`."""
 
 
 @cache
@@ -97,7 +114,13 @@ def assert_is_a_picture(kind: str, content: bytes) -> None:
         assert content.startswith(b"%PDF-")
 
 
-@pytest.mark.parametrize(("case", "kind"), DRAWN_AS)
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [
+        pytest.param(case, kind, marks=[pytest.mark.nightly] if case in SELDOM else [])
+        for case, kind in DRAWN_AS
+    ],
+)
 def test_every_experiment_is_drawn_in_its_picture(
     case: str, kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -502,20 +525,23 @@ def white_share(figure: Figure) -> float:
     return largest / is_white.size
 
 
-@pytest.mark.parametrize("show", [(), ("weights",)])
-@pytest.mark.parametrize("num_tokens", [3, 40])
 @pytest.mark.parametrize(
-    ("experiment", "given"),
-    [
-        ("self", {}),
-        ("multihead", {"num_heads": 4}),
-        ("cross", {"context": "a b c d e f g h i j k"}),
-        ("multihead", {"model": MODEL, "layer": 1}),
-    ],
+    ("of", "num_tokens", "show"),
+    in_turn(
+        [
+            ("self", {}),
+            ("multihead", {"num_heads": 4}),
+            ("cross", {"context": "a b c d e f g h i j k"}),
+            ("multihead", {"model": MODEL, "layer": 1}),
+        ],
+        [(num_tokens, show) for num_tokens in (3, 40) for show in ((), ("weights",))],
+        most=2,
+    ),
 )
 def test_no_quarter_of_a_picture_is_blank_and_no_texts_touch(
-    experiment: str, given: dict[str, Any], num_tokens: int, show: tuple[str, ...]
+    of: tuple[str, dict[str, Any]], num_tokens: int, show: tuple[str, ...]
 ) -> None:
+    experiment, given = of
     sentence = " ".join(f"word{place}" for place in range(num_tokens // (4 if "model" in given else 1) or 1))
     figure = figure_of(run(experiment, sentence=sentence, **given), show=show)
     written = [*figure.texts, *(axes.title for axes in figure.axes), *(a._left_title for a in figure.axes)]

@@ -27,6 +27,7 @@ from attncli.views.layout import BlankScreen, Screen
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column, Drawing, Grid, Paragraph, Section
 from attncli.views.tables import SCREEN_PLACES, sections, suits
+from tests.conftest import in_turn
 from tests.running import run
 from tests.same_text import assert_same_text
 from tests.views.test_views import HOSTILE, shown
@@ -502,8 +503,7 @@ def test_heads_that_look_at_the_first_token_show_the_rest_of_their_weight() -> N
     assert letter_lines(unknown, Display(width=80))[1].split()[2:] == ["F", "F", "U"]
 
 
-@pytest.mark.parametrize("width", [40, 47, 60])
-@pytest.mark.parametrize("experiment", SPECS)
+@pytest.mark.parametrize(("experiment", "width"), in_turn(SPECS, [40, 47, 60]))
 def test_no_line_is_wider_than_a_narrow_screen(experiment: str, width: int) -> None:
     """Texts of a table continue below: no word is lost."""
     report = run(experiment)
