@@ -1,6 +1,7 @@
 """Writes attncli/index.py from the cards of the built-in features: python tools/write_index.py [--check]
 
-Features keep the order that they have there, which is that of help; a new one comes last, and is moved by hand.
+Features keep the order that they have there, which is that of help; a new one comes last, and is moved
+by hand.
 
 With --check it writes nothing, and fails if the index is stale. --package FOLDER is another copy of attncli.
 """
@@ -18,14 +19,14 @@ from typing import Any
 PACKAGE = Path(__file__).parent.parent / "attncli"
 HEAD = '''"""The built-in features by name, copied from their cards by `python tools/write_index.py`.
 
-Commands, kinds of results, first screens and functions are made from this table: help imports no feature.
+Commands, kinds of results, views and all else that cards name come from this table: help imports no feature.
 """
 
 from collections.abc import Mapping
 from functools import cache as computed_once
 from typing import TYPE_CHECKING
 
-from attncli.feature import Feature, Question, features_in_use
+from attncli.feature import Feature, Question, View, features_in_use
 
 '''
 TAIL = '''
@@ -70,6 +71,9 @@ def literal(value: object, indent: str = "") -> Iterator[str]:
         case str():
             yield _text(value)
             return
+        case bool() | None:
+            yield str(value)
+            return
         case Mapping():
             opening, closing = "{}"
             items = [(f"{_text(name)}: ", item) for name, item in value.items()]
@@ -84,7 +88,7 @@ def literal(value: object, indent: str = "") -> Iterator[str]:
         case tuple():
             items = [("", item) for item in value]
         case _:
-            raise TypeError(f"a card holds texts, tuples and dicts (got {value!r})")
+            raise TypeError(f"a card holds texts, truth values, tuples and dicts (got {value!r})")
     if not items:
         yield f"{opening}{closing}"
         return
@@ -103,12 +107,15 @@ def _text(value: str) -> str:
 def index_of(package: Path) -> str:
     """The text of index.py."""
     features = in_order_of(package / "index.py", cards(package))
-    places = {name: place for card in features.values() for name, place in sorted(card.functions.items())}
-    checking = "".join(
-        f"    from {place.partition(':')[0]} import {place.partition(':')[2]} as {name}\n"
-        for name, place in places.items()
+    places = sorted(
+        (*place.split(":"), name) for card in features.values() for name, place in card.functions.items()
     )
-    exported = f"""__all__ = [{", ".join(map(_text, sorted(places)))}]
+    checking = "".join(
+        f"    from {module} import {function} as {name}\n" for module, function, name in places
+    )
+    names = "".join(f"    {_text(name)},\n" for name in sorted(name for *_, name in places))
+    exported = f"""__all__ = [
+{names}]
 \"\"\"Functions, for type checkers: at run time `attncli.NAME` imports them.\"\"\"
 
 """
