@@ -128,7 +128,7 @@ FEATURE = Feature(
         Question("lost", "How far each head looks", "Models", command="commands:command"),
     ),
     results={"gone": "results:Kind", "heads of gone": "results:Heads"},
-    screens={"attncli.features.cache.results:PolicyCosts": "screens:SCREEN", "results:Kind": "screens:KIND"},
+    screens={"results:Kind": "screens:KIND"},
     functions={"gone": "door:gone"},
     statistics={"gone_mass": "statistics:gone_mass"},
     views={"gone": View("views:write", (".gone",))},
@@ -178,9 +178,9 @@ def test_a_broken_module_is_a_line_and_the_rest_works(site: Path, tmp_path: Path
     assert shown.err.splitlines() == [line_of("results:Kind"), line_of("settings:Spec")]
     assert again.err == "" and json.loads(again.out) == report
 
-    survey, policies = ended(["heads", "a b a b"], ["cache", "a b a b a b", "--policy", "sinks"])
-    assert (survey.code, policies.code) == (0, 0) and "sinks" in policies.out
-    lines = (survey.err + policies.err).splitlines()
+    (survey,) = ended(["heads", "a b a b"])
+    lines = survey.err.splitlines()
+    assert survey.code == 0 and line_of("results:Heads") in lines
     assert len(lines) == len({*lines}) and all(line.endswith(WHY) for line in lines)
 
     (listed,) = ended(["info", "plugins"])
@@ -192,17 +192,17 @@ def test_a_broken_module_is_a_line_and_the_rest_works(site: Path, tmp_path: Path
 
 
 def test_an_error_while_a_question_runs_names_the_package(tmp_path: Path) -> None:
-    """Here a module that its page imports as it runs; the reports of before are still shown."""
+    """Here in a module that its page imports as it runs; earlier reports are still shown, as tables."""
     install_wheel(tmp_path)
+    package = "plugin spread (attn-spread 1.0)"
     (saved,) = attn([["spread", "a b", "-o", "x.json"]], tmp_path, tmp_path)
-    (tmp_path / "attn_spread" / "results.py").write_text("raise ValueError('a\\x1b[1m')\n")
-    asked, shown, other = attn([["spread", "a b"], ["show", "x.json"], ["heads", "a b"]], tmp_path, tmp_path)
-    assert (saved.code, asked.code, shown.code, other.code) == (0, 1, 0, 0)
-    assert re.fullmatch(
-        r"plugin spread \(attn-spread 1.0\): ValueError: a\S+ \(--debug shows where\)\n", asked.err
-    )
-    name = "plugin spread (attn-spread 1.0): attn_spread.results:HeadSpreads"
-    assert shown.err == f"{name} cannot be imported: ValueError: a\\x1b[1m\n" and "\nheads\n" in shown.out
+    for module, part in {"screens": "SCREEN", "results": "HeadSpreads"}.items():
+        (tmp_path / "attn_spread" / f"{module}.py").write_text("raise ValueError('a\\x1b[1m')\n")
+        shown, asked = attn([["show", "x.json"], ["spread", "a b"]], tmp_path, tmp_path)
+        line = f"{package}: attn_spread.{module}:{part} cannot be imported: ValueError: a\\x1b[1m\n"
+        assert (saved.code, shown.code, shown.err) == (0, 0, line) and "\nheads\n" in shown.out
+        assert asked.code == (module == "results")
+    assert re.fullmatch(f"{re.escape(package)}: ValueError: a\\S+ \\(--debug shows where\\)\n", asked.err)
 
 
 def test_a_function_of_a_broken_module_raises_the_line(tmp_path: Path) -> None:
