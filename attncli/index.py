@@ -32,29 +32,7 @@ if TYPE_CHECKING:
     from attncli.features.why.door import score_parts as score_parts
     from attncli.features.why.door import why as why
 
-__all__ = [
-    "Watch",
-    "ablate",
-    "answer_sources",
-    "apply_detector",
-    "cache",
-    "cache_policies",
-    "changed_heads",
-    "compare_explanations",
-    "compositions",
-    "examples",
-    "explanations",
-    "generate",
-    "head_differences",
-    "head_edges",
-    "learned_head_weights",
-    "read_detector",
-    "retrieving_heads",
-    "score_parts",
-    "separate",
-    "text_differences",
-    "why",
-]
+__all__ = ["Watch", "ablate", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "learned_head_weights", "read_detector", "retrieving_heads", "score_parts", "separate", "text_differences", "why"]
 """Functions, for type checkers: at run time `attncli.NAME` imports them."""
 
 FEATURES: dict[str, Feature] = {
@@ -79,10 +57,10 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         results={
-            "average": "attncli.records.attention:AverageStatistics",
+            "average": "attncli.features.average.results:AverageStatistics",
         },
         screens={
-            "attncli.records.attention:AverageStatistics": "attncli.views.screens:AVERAGE_SCREEN",
+            "attncli.features.average.results:AverageStatistics": "attncli.features.average.screens:AVERAGE_SCREEN",
         },
     ),
     "attention": Feature(
@@ -121,8 +99,9 @@ FEATURES: dict[str, Feature] = {
             "cross": "attncli.records.attention:LayerStatistics",
         },
         screens={
-            "attncli.records.attention:LayerStatistics": "attncli.views.screens:ATTENTION_SCREEN",
+            "attncli.records.attention:LayerStatistics": "attncli.features.attention.screens:ATTENTION_SCREEN",
         },
+        docs="variants.md",
     ),
     "scale_demo": Feature(
         questions=(
@@ -135,10 +114,10 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         results={
-            "scale-demo": "attncli.records.demonstrations:ScaleEffects",
+            "scale-demo": "attncli.features.scale_demo.results:ScaleEffects",
         },
         screens={
-            "attncli.records.demonstrations:ScaleEffects": "attncli.views.screens:SCALE_SCREEN",
+            "attncli.features.scale_demo.results:ScaleEffects": "attncli.features.scale_demo.screens:SCALE_SCREEN",
         },
     ),
     "norm": Feature(
@@ -152,10 +131,10 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         results={
-            "norm": "attncli.records.demonstrations:NormEffects",
+            "norm": "attncli.features.norm.results:NormEffects",
         },
         screens={
-            "attncli.records.demonstrations:NormEffects": "attncli.views.screens:NORM_SCREEN",
+            "attncli.features.norm.results:NormEffects": "attncli.features.norm.screens:NORM_SCREEN",
         },
     ),
     "heads": Feature(
@@ -202,6 +181,7 @@ FEATURES: dict[str, Feature] = {
             ),
         },
         extras=("models",),
+        docs="survey.md",
     ),
     "generate": Feature(
         questions=(
@@ -223,6 +203,7 @@ FEATURES: dict[str, Feature] = {
             "generate": "attncli.features.generate.door:generate",
         },
         extras=("models",),
+        docs="generate.md",
     ),
     "ablate": Feature(
         questions=(
@@ -243,6 +224,7 @@ FEATURES: dict[str, Feature] = {
             "ablate": "attncli.features.ablate.door:ablate",
         },
         extras=("models",),
+        docs="ablate.md",
     ),
     "cache": Feature(
         questions=(
@@ -325,6 +307,7 @@ FEATURES: dict[str, Feature] = {
             "learned_head_weights": "attncli.features.source.explaining:learned_head_weights",
         },
         extras=("models",),
+        docs="source.md",
     ),
     "separate": Feature(
         questions=(
@@ -350,6 +333,7 @@ FEATURES: dict[str, Feature] = {
             "read_detector": "attncli.features.separate.door:read_detector",
         },
         extras=("models",),
+        docs="separate.md",
     ),
     "circuit": Feature(
         questions=(
@@ -382,6 +366,7 @@ FEATURES: dict[str, Feature] = {
             ),
         },
         extras=("models",),
+        docs="circuit.md",
     ),
     "pitfalls": Feature(
         questions=(
@@ -394,12 +379,12 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         results={
-            "pitfalls": "attncli.records.demonstrations:Mistakes",
-            "pitfalls of one": "attncli.records.demonstrations:MistakeComparison",
+            "pitfalls": "attncli.features.pitfalls.results:Mistakes",
+            "pitfalls of one": "attncli.features.pitfalls.results:MistakeComparison",
         },
         screens={
-            "attncli.records.demonstrations:Mistakes": "attncli.features.pitfalls.screens:MISTAKES_SCREEN",
-            "attncli.records.demonstrations:MistakeComparison": "attncli.features.pitfalls.screens:MISTAKE_SCREEN",
+            "attncli.features.pitfalls.results:Mistakes": "attncli.features.pitfalls.screens:MISTAKES_SCREEN",
+            "attncli.features.pitfalls.results:MistakeComparison": "attncli.features.pitfalls.screens:MISTAKE_SCREEN",
         },
     ),
     "watch": Feature(
@@ -423,6 +408,7 @@ FEATURES: dict[str, Feature] = {
             "Watch": "attncli.features.watch.door:Watch",
         },
         extras=("models",),
+        docs="watch.md",
     ),
     "record": Feature(
         questions=(
@@ -439,6 +425,7 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.records.recordings:RecordedHeads": "attncli.features.record.screens:RECORDED_SCREEN",
         },
+        docs="record.md",
     ),
     "show": Feature(
         questions=(
@@ -454,8 +441,9 @@ FEATURES: dict[str, Feature] = {
             "show": "attncli.records.attention:OutsideWeights",
         },
         screens={
-            "attncli.records.attention:OutsideWeights": "attncli.views.screens:OUTSIDE_SCREEN",
+            "attncli.records.attention:OutsideWeights": "attncli.features.show.screens:OUTSIDE_SCREEN",
         },
+        docs="show.md",
     ),
     "diff": Feature(
         questions=(
@@ -480,6 +468,7 @@ FEATURES: dict[str, Feature] = {
             "changed_heads": "attncli.features.diff.differences:changed_heads",
             "head_differences": "attncli.features.diff.differences:head_differences",
         },
+        docs="show.md",
     ),
     "browse": Feature(
         questions=(
@@ -492,6 +481,7 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         needs=("heads", "ablate", "why"),
+        docs="browse.md",
     ),
     "serve": Feature(
         questions=(
@@ -503,6 +493,7 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         needs=("generate", "why"),
+        docs="serve.md",
     ),
     "batch": Feature(
         questions=(
@@ -514,6 +505,7 @@ FEATURES: dict[str, Feature] = {
                 synonyms="run sweep grid experiments",
             ),
         ),
+        docs="batch.md",
     ),
     "results": Feature(
         questions=(
@@ -531,6 +523,7 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.records.store_summaries:StoreSummary": "attncli.features.results.screens:SUMMARY_SCREEN",
         },
+        docs="batch.md",
     ),
 }
 

@@ -47,7 +47,7 @@ ARROWS = {
     }
     - {"index"},
     "feature": set(),
-    "index": {"feature", "features"},
+    "index": {"feature", "features", "records", "settings", "views"},
     "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},
     "views": {"settings", "core", *LEAVES},
     "toys": {"core", "records", "errors", "report"},
@@ -176,41 +176,37 @@ def test_rooms_import_along_the_arrows() -> None:
             assert ours <= ARROWS[room] | {room}, path
 
 
-# What pages import of measure beside the library: a list that only becomes shorter.
-MEASURED_BY_PAGES = {
+OUTER_PARTS = {"question", "settings", "screens", "results", "command", "names", "feature"}
+"""The files of a feature that read settings and write reports."""
+# What they import of the kernel's measure beside the library: a list that only becomes shorter.
+MEASURED_BY_QUESTIONS = {
     # One run of a model serves many texts of a batch, each with settings, maps and pictures of its own; what
     # the library gives of a survey is one text's statistics.
     ("heads", "heads"),
     ("heads", "head_numbers"),
     ("heads", "looks"),
-    # Heads give nothing while one layer is taken of all texts of a batch, and the run ends with that layer;
-    # the library's `layers` is of one text, and of a model as it is.
-    ("model_attention", "removal"),
-    # Heads give nothing in whatever a served page asks while they are out, and one run of the model answers
-    # two of its questions; the library answers one, of a model as it is.
-    ("served_model", "removal"),
-    ("served_model", "next_tokens"),
-    # A survey in a store is summed, and saved reports are compared, without transformers, which the library
-    # imports at once.
-    ("surveys", "patterns"),
-    ("diff", "differences"),
     # Who sees whom in a layer, as a report states it.
     ("attention", "masks"),
-    ("model_attention", "masks"),
+}
+MEASURED_BY_COMMANDS = {
+    # A survey in a store is summed without transformers, which the library imports at once.
+    ("surveys", "patterns"),
     # A recording measures while a program runs; its report is made of what there is then.
     ("recorded", "recorded"),
 }
 
 
-def test_pages_ask_the_library_and_measure_nothing_themselves() -> None:
+def test_questions_ask_the_library_and_measure_nothing_themselves() -> None:
     """What is read comes of models, what is measured of it of the library, as for a user of Python."""
-    measured = {
-        (path.stem, name.split(".")[2])
-        for path, modules in imports().items()
-        for name in modules
-        if room_of(path) == "commands" and name.startswith("attncli.measure.")
-    }
-    assert measured == MEASURED_BY_PAGES
+    by_questions, by_commands = set(), set()
+    for path, modules in imports().items():
+        measured = {name.split(".")[2] for name in modules if name.startswith("attncli.measure.")}
+        if room_of(path) == "commands":
+            by_commands |= {(path.stem, name) for name in measured}
+        elif room_of(path) == "features" and path.stem in OUTER_PARTS:
+            by_questions |= {(path.parent.name, name) for name in measured}
+    assert by_questions == MEASURED_BY_QUESTIONS
+    assert by_commands == MEASURED_BY_COMMANDS
 
 
 def test_tables_name_modules_along_the_arrows() -> None:
@@ -228,7 +224,7 @@ def test_only_tables_import_by_a_text() -> None:
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in LOADERS:
                 files.add(path.relative_to(PACKAGE).as_posix())
                 imports_by_text += "import" in ast.unparse(node.func)
-    # The formulas are those that core/names.py names; engines, and what `attn info plugins` tries, are of cards.
+    # The formulas are those that core/names.py names; cards name engines, and what `attn info plugins` tries.
     of_cards = {"core/engines.py", "commands/info.py", "feature.py"}
     assert files <= {*TABLES} - {"core/names.py"} | {"core/formulas.py", *of_cards}
     assert imports_by_text == 1
@@ -253,7 +249,7 @@ TORCH_FREE_PARTS = {"feature", "names", "settings", "results", "screens"}
 """The files of a feature that help, usage errors and saved reports import."""
 
 
-def test_neither_the_kernel_nor_a_feature_imports_another_feature() -> None:
+def test_neither_the_kernel_nor_a_feature_imports_a_feature_that_it_does_not_need() -> None:
     for path, modules in imports().items():
         named = {
             name.split(".")[2]
@@ -261,16 +257,58 @@ def test_neither_the_kernel_nor_a_feature_imports_another_feature() -> None:
             if name.startswith("attncli.features.")
         }
         is_feature = path.is_relative_to(PACKAGE / "features") and path.parent.name != "features"
-        assert path.name == "index.py" or named <= ({path.parent.name} if is_feature else set()), path
+        own = path.parent.name if is_feature else ""
+        may_name = {own, *FEATURES[own].needs} if is_feature else set()
+        assert path.name == "index.py" or named <= may_name, path
         assert not is_feature or path.stem not in TORCH_FREE_PARTS or not {"torch"} & packages(path), path
 
 
-# Its own word for what it reads: `attncli.read_cache` takes the activations of a model.
-OTHER_MEANINGS = {("api.py", "cache")}
+ORDINARY_WORDS = {
+    *("self", "cross", "heads", "batch", "source", "results", "show", "norm", "attention", "examples"),
+    *("cache", "changed_heads"),
+}
+"""Names of features that are also kinds of attention, axes, keys of settings or words of messages."""
+# The other names of features in the kernel: a list that only becomes shorter.
+NAMED_BY_KERNEL: set[tuple[str, str]] = {
+    ("__init__.py", "record"),
+    ("commands/command.py", "ablate"),
+    ("commands/completion.py", "ablate"),
+    ("commands/mistakes.py", "ablate"),
+    ("commands/mistakes.py", "why"),
+    ("commands/saved_files.py", "browse"),
+    ("errors.py", "ablate"),
+    ("library.py", "ablate"),
+    ("measure/pair_counts.py", "why"),
+    ("measure/removal.py", "ablate"),
+    ("measure/removal_runs.py", "ablate"),
+    ("models/writing.py", "generate"),
+    ("opened.py", "ablate"),
+    ("opened.py", "circuit"),
+    ("opened.py", "generate"),
+    ("opened.py", "why"),
+    ("saved.py", "ablate"),
+    ("saved.py", "diff"),
+    ("saved.py", "generate"),
+    ("saved.py", "pitfalls"),
+    ("saved.py", "why"),
+    ("settings/heads.py", "ablate"),
+    ("settings/heads.py", "heads of alignment"),
+    ("settings/heads.py", "heads of examples"),
+    ("settings/heads.py", "heads of pairs"),
+    ("settings/heads.py", "heads of relations"),
+    ("settings/heads.py", "heads of words"),
+    ("settings/models.py", "ablate"),
+    ("settings/record.py", "record"),
+    ("views/texts.py", "diff"),
+    ("views/texts.py", "pitfalls"),
+    ("views/texts.py", "record"),
+    ("views/texts.py", "separate"),
+    ("views/texts.py", "watch"),
+}
 
 
-def test_no_text_of_the_kernel_is_the_name_of_a_feature() -> None:
-    """Nor of its commands and kinds of results; nor is one a place in its folder."""
+def test_few_texts_of_the_kernel_are_names_of_features() -> None:
+    """Nor of their commands, functions and kinds of results; none is a place in a folder of a feature."""
     cards = FEATURES.values()
     names = {*FEATURES, *(question.name for card in cards for question in card.questions)}
     names |= {kind for card in cards for kind in card.results} | {
@@ -281,9 +319,30 @@ def test_no_text_of_the_kernel_is_the_name_of_a_feature() -> None:
         for path in KERNEL
         for node in nodes_of(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if node.value in names or ("features." in node.value and " " not in node.value)
+        if node.value in names - ORDINARY_WORDS or ("features." in node.value and " " not in node.value)
     }
-    assert naming == OTHER_MEANINGS
+    assert naming == NAMED_BY_KERNEL
+
+
+SERVING_MORE = {
+    *("records.attention", "records.circuit", "records.examples", "records.known_pairs", "records.logits"),
+    *("records.recordings", "records.relations", "records.spoken_words", "records.store_summaries"),
+    *("records.surveys", "records.writings", "settings.heads", "views.example_screens", "views.graphs"),
+    *("views.head_screens", "views.pair_screens", "views.relation_screens", "views.word_screens"),
+}
+"""Modules of the kernel that cards name, since more than one feature imports them: fewer each time."""
+
+
+def test_the_places_of_a_card_are_in_its_folder() -> None:
+    others = set()
+    for name, card in FEATURES.items():
+        places = [*card.results.values(), *card.screens, *card.screens.values(), *card.functions.values()]
+        for question in card.questions:
+            places += filter(None, (question.spec, question.page, question.model_page, question.command))
+        others |= {
+            place.partition(":")[0] for place in places if not place.startswith(f"attncli.features.{name}.")
+        }
+    assert others == {f"attncli.{name}" for name in SERVING_MORE}
 
 
 def test_typer_stays_in_cli_and_torch_out_of_the_outer_rooms() -> None:
@@ -291,9 +350,11 @@ def test_typer_stays_in_cli_and_torch_out_of_the_outer_rooms() -> None:
         modules, room = packages(path), room_of(path)
         assert "typer" not in modules or room == "cli", path
         assert "torch" not in modules or room not in TORCH_FREE, path
-        assert "rich" not in modules or room == "views", path
+        assert (
+            "rich" not in modules or room == "views" or path.stem == "screens" or path.parent.name == "browse"
+        ), path
         assert "textual" not in modules or path.stem in ("browser", "browser_panels"), path
-        assert not {"starlette", "uvicorn"} & modules or room == "serving", path
+        assert not {"starlette", "uvicorn"} & modules or path.parent.name == "serve", path
 
 
 def test_settings_and_views_know_only_the_names_of_what_is_measured() -> None:
@@ -338,6 +399,7 @@ def test_no_two_files_import_each_other() -> None:
 
 # Of each a subject in several rooms: asked for on a page, computed in measure or toys, perhaps with settings.
 SUBJECTS = {
+    "pictures",
     "activations",
     "ablate",
     "attention",

@@ -1,7 +1,6 @@
 """Writes attncli/index.py from the cards of the built-in features: python tools/write_index.py [--check]
 
-Features keep the order that they have there, which is that of help; a new one comes last, and is moved
-by hand.
+Features keep the order that they have there, which is that of help. A new one is last until moved by hand.
 
 With --check it writes nothing, and fails if the index is stale. --package FOLDER is another copy of attncli.
 """
@@ -107,15 +106,13 @@ def _text(value: str) -> str:
 def index_of(package: Path) -> str:
     """The text of index.py."""
     features = in_order_of(package / "index.py", cards(package))
-    places = sorted(
-        (*place.split(":"), name) for card in features.values() for name, place in card.functions.items()
-    )
+    functions = [item for card in features.values() for item in card.functions.items()]
+    places = dict(sorted(functions, key=lambda item: (item[1].partition(":")[0], item[0])))
     checking = "".join(
-        f"    from {module} import {function} as {name}\n" for module, function, name in places
+        f"    from {place.partition(':')[0]} import {place.partition(':')[2]} as {name}\n"
+        for name, place in places.items()
     )
-    names = "".join(f"    {_text(name)},\n" for name in sorted(name for *_, name in places))
-    exported = f"""__all__ = [
-{names}]
+    exported = f"""__all__ = [{", ".join(map(_text, sorted(places)))}]
 \"\"\"Functions, for type checkers: at run time `attncli.NAME` imports them.\"\"\"
 
 """

@@ -192,10 +192,6 @@ def explained(
 
 
 def _too_many(more: str, args: Sequence[str], command: str, flags: Flags, arguments: Sequence[str]) -> str:
-    if CHECKPOINTS in args:
-        names = [*takewhile(lambda arg: not arg.startswith("-"), args[args.index(CHECKPOINTS) + 1 :])]
-        if len(names) > 1:
-            return unquoted(names)
     for flag, value in pairwise(args):
         if flag in flags and flags[flag] is None and value == more and value.lower() in TRUTHS:
             return _takes_no_value(flag, value, flags)
@@ -211,17 +207,6 @@ def _too_many(more: str, args: Sequence[str], command: str, flags: Flags, argume
         return f"{is_too_much}: attn cross {_quoted(args[0])} --context {_quoted(args[1])}"
     text = "the cat sleeps" if any(arg.startswith("-") for arg in args) else " ".join(args)
     return f"{is_too_much}: a text goes in quotes: attn {command} {_quoted(text)}"
-
-
-CHECKPOINTS = "--checkpoints"
-"""How attn watch of checkpoints was spelled before, with a pattern that a shell takes apart."""
-
-
-def unquoted(names: Sequence[str]) -> str:
-    """What to type instead of the names that a shell made of a pattern."""
-    alike = len([*takewhile(lambda letters: len({*letters}) == 1, zip(*names, strict=False))])
-    pattern = shell_line([f"{names[0][:alike]}*"])
-    return f"{CHECKPOINTS}: the shell made {len(names)} names of the pattern: attn watch {pattern}"
 
 
 def _unknown_flag(

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from attncli.records.columns import Record, Records, Result, column, group, tensor
-from attncli.records.values import MAPS, Mask, NamedTensor, Tensors, later_keys, with_masks
+from attncli.records.values import MAPS, Mask, NamedTensor, Tensors, later_keys
 
 
 class ScoreMoments(Record):
@@ -224,20 +224,3 @@ class OutsideWeights(Result):
             else drawn
             for name, drawn in tensors.items()
         }
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class AverageStatistics(Result):
-    """Each token averaged with what it sees: how far the ways to do that differ, and the rows of weights."""
-
-    weights: NamedTensor | None = tensor(num_axes=2)
-    agreement: LoopDifferences | Records[LoopDifferences] | None = group(is_needed=False)
-    rows: Tensors | None = group(is_needed=False)
-    keys: Tensors | None = group(is_needed=False)
-
-    @classmethod
-    def with_stated_facts(
-        cls, tensors: Mapping[str, NamedTensor], spec: Mapping[str, object], *, has_context: bool
-    ) -> dict[str, NamedTensor]:
-        """See `Result.with_stated_facts`."""
-        return with_masks(tensors, {"weights": stated_mask(spec)})

@@ -9,7 +9,7 @@ What a screen needs of a report follows from its parts and from the class of its
 some of it, as an edited one, is shown whole.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
@@ -18,7 +18,7 @@ from attncli.plain_text import plain_text
 from attncli.records.columns import Record, Records, Result
 from attncli.report import PLACES, NamedTensor, Report
 from attncli.views import Display
-from attncli.views.matrices import head_name
+from attncli.views.matrices import Curves, Spreads, head_name
 from attncli.views.model_screens import (
     LEAST_LINES,
     LEAST_ROWS,
@@ -352,7 +352,8 @@ class FirstScreen:
 
     `next_steps` are what to type next, from what the command offers, and `next_head` is the head to name in
     them (None: the first one of the report). `if_empty` says of a table why it has no
-    rows, where that is an answer; `finding` is what a page says first.
+    rows, where that is an answer; `finding` is what a page says first. `figures` are what a picture draws
+    of the result besides its tensors, of the statistics with these names.
     """
 
     kind: type[Result]
@@ -361,6 +362,7 @@ class FirstScreen:
     next_head: Callable[[Report], str | None] = lambda _: None
     if_empty: Mapping[str, str] = field(default_factory=dict)
     finding: Callable[[Report], Iterator[str]] | None = None
+    figures: Callable[[Report, Collection[str]], Iterator[Curves | Spreads]] = lambda *_: iter(())
 
     def suits(self, report: Report) -> bool:
         """Whether a report has what it shows: one that was edited may not."""

@@ -351,6 +351,15 @@ class Curves(NamedTuple):
     is_of_rows: bool
 
 
+class Spreads(NamedTuple):
+    """The mean and the standard deviation of the same numbers in several named states."""
+
+    title: str
+    names: list[str]
+    means: np.ndarray
+    deviations: np.ndarray
+
+
 def curves_of(report: Report) -> Iterator[Curves]:
     """Each tensor over points against the first of them; then the lists of numbers in tables."""
     points = {name: t.values for name, t in report.tensors.items() if t.axes == ("point",)}

@@ -17,7 +17,6 @@ from rich.cells import cell_len
 
 from attncli.core.process import quiet_warnings
 from attncli.plain_text import plain_text
-from attncli.records.demonstrations import NormEffects, ScaleEffects
 from attncli.records.logits import LogitAttribution
 from attncli.report import PLACES, NamedTensor, PictureMaps, Report, Table
 from attncli.views import Display, NothingToDraw, Write
@@ -43,9 +42,9 @@ from attncli.views.colours import VIRIDIS, colours, shading
 from attncli.views.graphs import Graph, graph_of
 from attncli.views.matrices import (
     ATTENTION_AXES,
-    Curve,
     Curves,
     Matrix,
+    Spreads,
     axes_in_words,
     chosen_parts,
     compared_names,
@@ -61,6 +60,7 @@ from attncli.views.overlays import (
     Overlays,
     overlays_of,
 )
+from attncli.views.tables import first_screen
 from attncli.views.texts import (
     LabelledAxis,
     fixed,
@@ -84,7 +84,6 @@ def fitted_lines(text: str, width: float, size: float, most: int) -> list[str]:
 
 MOST_MATRICES = 1600
 SETTINGS = ("row", "column")  # the axes of means by two settings of a store
-FEATURE_SPREAD, EXAMPLE_SPREAD = "feature 0 over the examples", "example 0 over its features"
 # What the tensors of a comparison are called.
 NAMES = {
     "weights_a": "weights of A",
@@ -103,21 +102,13 @@ class Maps(NamedTuple):
     compared: list[np.ndarray]
 
 
-class Spreads(NamedTuple):
-    """The mean and the standard deviation of the same numbers in several named states."""
-
-    title: str
-    names: list[str]
-    means: np.ndarray
-    deviations: np.ndarray
-
-
 PicturePart = Maps | Curves | Spreads | Graph | Overlays | PictureMaps
 
 
 def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[PicturePart]]:
     """The edges between heads alone, or what looks at a picture; else the maps of a report, compared ones
-    together, or the statistics of heads; means; and curves. With `show` those of these parts.
+    together, or the statistics of heads; curves; and the figures of the first screen. With `show` those of
+    these parts.
     """
     chosen = chosen_parts(report, show or ("all",))
     if "edges" in chosen.statistics and (graph := graph_of(report)):
@@ -137,14 +128,11 @@ def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[Pictur
         names = [first, *(other for other in compared_names(report, first) if other in maps)]
         yield [_maps(report, name, maps) for name in names]
         maps = {name: tensor for name, tensor in maps.items() if name not in names}
-    for spreads in _spreads(report, chosen):
-        yield [spreads]
     for curves in curves_of(chosen):
         yield [curves]
-    if isinstance(report.result, ScaleEffects) and "sharpness" in chosen.statistics:
-        sharpness = report.result.sharpness
-        factors, norms = sharpness.column("factor"), sharpness.column("gradient_norm")
-        yield [Curves("gradient norm by factor", "factor", [Curve("", factors, norms)], is_of_rows=True)]
+    if (screen := first_screen(report.result)) is not None:
+        for figure in screen.figures(report, chosen.statistics):
+            yield [figure]
 
 
 def _maps(report: Report, name: str, drawn: Mapping[str, NamedTensor]) -> Maps:
@@ -157,22 +145,6 @@ def _maps(report: Report, name: str, drawn: Mapping[str, NamedTensor]) -> Maps:
     compared = [drawn[other].values for other in compared_names(report, name) if other in drawn]
     _, columns = labelled_axes(report, matrices[0])
     return Maps(NAMES.get(name, name.replace("_", " ")), columns, matrices, total, compared)
-
-
-def _spreads(report: Report, chosen: Report) -> Iterator[Spreads]:
-    """Of normalised data, a feature over the examples, and an example over its features."""
-    if not isinstance(report.result, NormEffects):
-        return
-    states = {name: row for name, row in report.result.states().items() if name in chosen.statistics}
-    if not states:
-        return
-    names, rows = [name.replace("_", " ") for name in states], states.values()
-    for spread, numbers in (
-        (FEATURE_SPREAD, [(row.feature0_mean, row.feature0_std) for row in rows]),
-        (EXAMPLE_SPREAD, [(row.example0_mean, row.example0_std) for row in rows]),
-    ):
-        means, deviations = np.array(numbers, dtype=np.float64).T
-        yield Spreads(spread, names, means, deviations)
 
 
 def _is_drawn(name: str, tensor: NamedTensor, report: Report) -> bool:

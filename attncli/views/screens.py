@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby, islice
 
 import numpy as np
@@ -10,24 +9,14 @@ from rich.cells import cell_len
 
 from attncli.plain_text import counted, plain_text
 from attncli.records.attention import (
-    AverageStatistics,
     LayerStatistics,
-    LoopDifferences,
-    OutsideWeights,
-    ScoreMoments,
-)
-from attncli.records.columns import Records
-from attncli.records.demonstrations import (
-    NormEffects,
-    ScaleEffects,
-    ScoreVariances,
 )
 from attncli.report import NamedTensor, Report
 from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.first_screen import Element, FirstScreen, Notes, Sentences, Special
+from attncli.views.first_screen import Element
 from attncli.views.heatmap import draw
-from attncli.views.matrices import Curve, Matrix, curves_of, matrices_of, pictured, tokens_of
+from attncli.views.matrices import Matrix, matrices_of, pictured, tokens_of
 from attncli.views.overlays import (
     LINES,
     MOST_LINES,
@@ -45,16 +34,13 @@ from attncli.views.overlays import (
 from attncli.views.picture_maps import maps_header, maps_layout, rows_in, title_of
 from attncli.views.report_sections import TableLabels, largest_keys, number_columns
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
-from attncli.views.terminal import LABEL_CELLS, axis_range, chart
 from attncli.views.texts import (
     ARROW,
     NO_NUMBER,
-    bar,
     fixed,
     heading,
     is_in_heading,
     place_text,
-    scalar,
     setting,
     shortened,
     text_of,
@@ -211,14 +197,6 @@ EVEN = 1.2  # Blocks of random tokens differ by less; their map is of one colour
 ROOM = 11  # Lines for the rows of the weights and the notes together.
 NAME_WIDTH = 16
 SUM_TOLERANCE, ALIKE = 5e-3, 1e-6
-LINES_OF_WAYS = 2  # More than the variances of scores take.
-ROUNDING = 1e-4  # A larger difference between ways to average is a mistake.
-# What each way to average computes.
-WAYS = {
-    "loop": "add up the vectors that a token sees",
-    "matmul": "weights @ vectors",
-    "softmax": "softmax(0, or -inf where hidden) @ vectors",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,57 +256,11 @@ class FirstWeights(Element):
 
 
 def _weights_and_pooled(report: Report) -> tuple[NamedTensor | None, NamedTensor | None]:
-    match report.result:
-        case LayerStatistics(weights=weights, pooled_mean=pooled):
-            return weights, pooled
-        case OutsideWeights(weights=weights) | AverageStatistics(weights=weights):
-            return weights, None
-        case _:
-            return None, None
+    result = report.result
+    return report.tensors.get("weights"), result.pooled_mean if isinstance(result, LayerStatistics) else None
 
 
-def _score_moments(report: Report, display: Display) -> ScreenParts:
-    """Mean and variance of the scores."""
-    result = report.result_of(LayerStatistics)
-    moments = {"scores": result.scores, "scaled scores": result.scaled_scores}
-    if known := {name: numbers for name, numbers in moments.items() if isinstance(numbers, ScoreMoments)}:
-        yield Elastic(partial(_moments, known, display.precision), usual=1, rank=1)
-
-
-SCORES = {"scores": "scores before scaling", "scaled scores": "scores after scaling"}
-
-
-def _moments(moments: Mapping[str, ScoreMoments], precision: int, rows: int) -> list[Section]:
-    """Mean and variance of the scores as a table, or on one line."""
-    means = [fixed(numbers.mean, precision) for numbers in moments.values()]
-    variances = [scalar(numbers.variance, precision) for numbers in moments.values()]
-    if rows:
-        columns = [Column(("mean",), means), Column(("variance",), variances)]
-        return [Grid("", Column(("",), [SCORES[name] for name in moments], left=True), columns)]
-    texts = [
-        f"{name}: mean {mean}, variance {variance}"
-        for name, mean, variance in zip(moments, means, variances, strict=True)
-    ]
-    return [Paragraph("; ".join(texts), "line")]
-
-
-def _ways_to_average(report: Report, display: Display) -> ScreenParts:
-    """How far each way to average is from the loop."""
-    if isinstance(agreement := report.result_of(AverageStatistics).agreement, LoopDifferences):
-        differences = [agreement.loop_vs_matmul, agreement.loop_vs_softmax]
-        cells = [NO_NUMBER, *(scalar(number, display.precision) for number in differences)]
-        columns = [
-            Column(("what it computes",), list(WAYS.values()), left=True),
-            Column(("difference from loop",), cells),
-        ]
-        title = f"three ways to the same {report.spec.get('aggregate')}"
-        yield Grid(title, Column(("way",), list(WAYS), left=True), columns)
-        if not any(number is not None and number > ROUNDING for number in differences):
-            agree = Paragraph("They agree up to rounding.", "line")
-            yield Elastic(lambda rows: [agree] * rows, usual=1, rank=1)
-
-
-def _note_lines(report: Report) -> int:
+def lines_for_notes(report: Report) -> int:
     """The lines that the rows of the weights leave to notes; a map of blocks leaves the usual number."""
     weights, _ = _weights_and_pooled(report)
     return NOTE_LINES if weights is None or pictured(report) else ROOM - min(len(report.tokens), MOST_ROWS)
@@ -402,112 +334,6 @@ def _name(report: Report, axis: str, place: int, noun: str) -> str:
     """`token 5, "street",`."""
     tokens = tokens_of(report, axis)
     return f"{noun} {place}" + (f' "{shortened(plain_text(tokens[place]), NAME_WIDTH)}"' if tokens else "")
-
-
-MOST_SIZES, MOST_LOGITS = 4, 5
-BARS = 4, 20  # Cells of the longest bar, where many and where few factors stand side by side.
-CURVE_ROWS, MOST_CURVE_ROWS, CURVE_COLUMNS = 4, 11, 60
-CURVE_TITLE = "softmax of rising logits: the weight of each"
-RAW = "raw scores vary by about head_dim"
-POINTS = {
-    "sqrt": f"{RAW}, divided by √head_dim by about 1",
-    "fourth-root": f"{RAW}, with query and key scaled by about 1",
-    "none": f"{RAW}, and nothing scales them",
-}
-BIASED = "Here std divides by n - 1, the norms by n: what they make 1 is a little more."
-SENTENCES = {
-    "batch_norm": "Batch norm gives each feature mean 0 and std 1 over the batch.",
-    "batch_norm_eval": "In eval mode it uses the running mean and variance instead of the batch's.",
-    "layer_norm": "Layer norm gives each example mean 0 and std 1 over its features.",
-    "rms_norm": "RMS norm divides each example by its root mean square; its mean stays.",
-}
-
-
-def _scaling(report: Report, display: Display) -> ScreenParts:
-    """The variances of each head_dim; the weights of a row by factor, as bars; the softmax curve."""
-    result = report.result_of(ScaleEffects)
-    yield _variances(result.variance[:MOST_SIZES], str(report.spec.get("scale")), display)
-    sharpness = _sharpness(result, display)
-    yield sharpness
-    yield from _curve(report, display)
-    factors = result.sharpness[len(sharpness.columns) :]
-    left_out = [f"{len(factors)} factors"] if factors else []
-    left_out += [f"head_dim {row.head_dim}" for row in result.variance[MOST_SIZES:]]
-    if len(result.logits.values) > MOST_LOGITS:
-        left_out.append(f"logits from {MOST_LOGITS} on")
-    if left_out:
-        yield Paragraph(f"Not shown: {', '.join(left_out)}. See --show statistics.", "note")
-
-
-def _variances(rows: Records[ScoreVariances], scale: str, display: Display) -> Grid:
-    columns = [
-        Column((name.replace("_", " "),), [scalar(row[name], display.precision) for row in rows])
-        for name in rows[0]
-    ]
-    label = Column(("head_dim",), [str(row.head_dim) for row in rows], left=True)
-    return Grid(f"variance: {POINTS.get(scale, RAW)}", label, columns[1:])
-
-
-def _sharpness(result: ScaleEffects, display: Display) -> Grid:
-    """One column per factor, as many as fit: each weight as a number and a bar; the gradient's norm."""
-    table, precision = result.sharpness, display.precision
-    logits = [fixed(logit, precision) for logit in result.logits.values[:MOST_LOGITS]]
-    label = Column(("logit",), [*logits, "gradient norm"], left=True)
-    room = ((display.width or 0) - label.width) // len(table) - precision - 5
-    longest = min(max(room, BARS[0]), BARS[1])
-    columns = []
-    for row in table:
-        weights = np.array(row.softmax, dtype=np.float64)[: len(logits)]
-        cells = [f"{fixed(weight, precision)} {bar(weight, longest)}" for weight in weights]
-        header = f"× {row.factor:g}"
-        columns.append(Column((header,), [*cells, fixed(row.gradient_norm, precision)], left=True))
-    title = "softmax(logits × factor) sharpens, its gradient fades (unscaled: × √head_dim)"
-    return Grid(title, label, columns).first_group(display.width)
-
-
-def _curve(report: Report, display: Display) -> Iterator[Elastic]:
-    columns = max(min((display.width or 0) - LABEL_CELLS, CURVE_COLUMNS), 10)
-    for group in curves_of(report):
-        if not group.is_of_rows:
-            yield Elastic(
-                partial(_chart, group.curves[0], columns, display), CURVE_ROWS, most=MOST_CURVE_ROWS
-            )
-
-
-def _chart(curve: Curve, columns: int, display: Display, rows: int) -> Iterator[Section]:
-    if rows < LEAST_ROWS:
-        yield Paragraph("Not shown: the curve of softmax. See --format heatmap.", "note")
-        return
-    lines = chart(curve, axis_range(curve.y), columns, rows, display)
-    yield Drawing(CURVE_TITLE, [line.text.rstrip() for line in lines])
-
-
-def _norms(report: Report, display: Display) -> ScreenParts:
-    """Mean and standard deviation of feature 0 and example 0, one row for the input and each kind."""
-    result = report.result_of(NormEffects)
-    states = result.states()
-    columns = []
-    for column, state, numbers in (
-        ("feature 0", "batch_norm", [(row.feature0_mean, row.feature0_std) for row in states.values()]),
-        ("example 0", "layer_norm", [(row.example0_mean, row.example0_std) for row in states.values()]),
-    ):
-        bold = frozenset(i for i, name in enumerate(states) if name == state)
-        for statistic, cells in zip(("mean", "std"), zip(*numbers, strict=True), strict=True):
-            texts = [fixed(number, display.precision) for number in cells]
-            columns.append(Column((column, statistic), texts, emphasis=bold))
-    label = Column(("", ""), [name.replace("_", " ") for name in states], left=True)
-    size = f"{report.spec.get('batch_size')} examples of {report.spec.get('num_features')} features"
-    yield Grid(f"mean and standard deviation before and after ({size})", label, columns)
-    if report.spec.get("variance") == "biased":
-        yield Paragraph(BIASED, "line")
-    yield from (Paragraph(SENTENCES[name], "line") for name in states if name in SENTENCES)
-    texts = [
-        f"{name.replace('_', ' ')} {scalar(number, display.precision)}"
-        for name, number in (result.agreement_with_torch or {}).items()
-        if number is not None
-    ]
-    if texts:
-        yield Paragraph(f"Largest difference from torch's own layers: {', '.join(texts)}.", "line")
 
 
 LEAST_LINES = 4
@@ -614,37 +440,5 @@ def picture_maps_part(report: Report, display: Display) -> Iterator[Elastic]:
     yield Elastic(of, min(MOST_PICTURES, most), 1, most, rank=1)
 
 
-def _heading(report: Report, display: Display) -> Iterator[str]:
+def heading_lines(report: Report, display: Display) -> Iterator[str]:
     yield heading(report)
-
-
-ATTENTION_SCREEN = FirstScreen(
-    LayerStatistics,
-    (
-        Opening(),
-        FirstWeights(has_pictures=True),
-        Special(_score_moments, "a table where there is room, else a line"),
-        Notes(usual=_note_lines),
-    ),
-)
-OUTSIDE_SCREEN = FirstScreen(OutsideWeights, (Opening(), FirstWeights(), Notes(usual=_note_lines)))
-AVERAGE_SCREEN = FirstScreen(
-    AverageStatistics,
-    (
-        Opening(),
-        FirstWeights(),
-        Special(_ways_to_average, "a row for each way, which no result has as a table"),
-        Notes(usual=lambda report: _note_lines(report) - LINES_OF_WAYS),
-    ),
-)
-SCALE_SCREEN = FirstScreen(
-    ScaleEffects, (Sentences(_heading, "title"), Special(_scaling, "numbers have bars, softmax a curve"))
-)
-NORM_SCREEN = FirstScreen(
-    NormEffects,
-    (
-        Sentences(_heading, "title"),
-        Special(_norms, "the two numbers that a norm makes 0 and 1 are bold"),
-        Notes(usual=NOTE_LINES),
-    ),
-)

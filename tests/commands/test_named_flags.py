@@ -58,7 +58,7 @@ def offered() -> Iterator[tuple[str, str]]:
     yield from (("show", step) for step in STEPS_OF_SAVED)
     for steps in (*STEPS_OF_STORE.values(), *STEPS_OF_CHECKPOINTS.values()):
         yield from (("watch", step) for step in steps)
-    yield from (("heads", "--checkpoints x --follow"), ("heads", "--skip-sink 1"), ("watch", "--show all"))
+    yield from (("heads", "--skip-sink 1"), ("watch", "--show all"))
 
 
 @pytest.mark.parametrize(("name", "step"), sorted({*offered()}))

@@ -1,4 +1,4 @@
-"""`attn watch` and `attn heads --checkpoints`: what is read from steps, resumed, followed and refused."""
+"""`attn watch`: what is read from steps, resumed, followed and refused."""
 
 import csv
 import json
@@ -193,18 +193,6 @@ REFUSED = [
      "--fresh: is for checkpoints, and {lesson} is a store"),
     (["watch", "lessons/learning-to-copy.db", "--sentence", "a b"],
      "--sentence: is for checkpoints, and {lesson} is a store"),
-    # As it was spelled before.
-    (["heads", "--checkpoints", "{}/checkpoint-2", "{}/checkpoint-9"],
-     "--checkpoints: the shell made 2 names of the pattern: attn watch '{}/checkpoint-*'"),
-    (["heads", "--precision", "2", "--checkpoints", "{}/run-2", "{}/run-9", "{}/run-10", "-o", "a.csv"],
-     "--checkpoints: the shell made 3 names of the pattern: attn watch '{}/run-*'"),
-    (["heads", "--checkpoints", "{}/*", "--sort", "induction"],
-     "attn heads --checkpoints is now attn watch '{}/*'\n--sort: is not for checkpoints"),
-    (["heads", "--checkpoints", "{}/*", "--model", "{}/checkpoint-2"],
-     "attn heads --checkpoints is now attn watch '{}/*'\n--model: is not for checkpoints"),
-    (["heads", "--checkpoints", "{}/*", "--store", "a.db"], "--store: is not for --checkpoints"),
-    (["heads", "--checkpoints", "{}/*", "--show-config"], "--show-config: is not for --checkpoints"),
-    (["heads", "--follow"], "--follow: is a flag of attn watch"),
 ]  # fmt: skip
 
 
@@ -223,21 +211,6 @@ def test_checkpoints_that_a_shell_names_one_by_one_are_watched_together(
     one_by_one = attn(["watch", *names, *PROBE])
     assert one_by_one.code == 0
     assert one_by_one == attn(["watch", f"{checkpoints}/*", *PROBE])
-
-
-def test_what_heads_of_checkpoints_was_still_works_and_says_what_it_is_called(
-    checkpoints: Path, tmp_path: Path, attn: Attn
-) -> None:
-    pattern, kept = f"{checkpoints}/checkpoint-*", str(tmp_path / "kept.db")
-    for former_words, words in (
-        (PROBE, PROBE),
-        ([*PROBE, "--head", "1:2", "-o", kept], [*PROBE, "--head", "1:2", "-o", kept]),
-        (["to be", "--format", "json"], ["--sentence", "to be", "--format", "json"]),
-    ):
-        former = attn(["heads", "--checkpoints", pattern, *former_words])
-        assert former.err == f"attn heads --checkpoints is now attn watch '{pattern}'\n"
-        assert attn(["watch", pattern, *words]) == (0, former.out, "") and former.code == 0
-    assert "--checkpoints" not in attn(["heads", "--help-all"]).out
 
 
 def test_a_name_needs_a_step_and_one_that_cannot_be_read_is_told(

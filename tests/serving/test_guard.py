@@ -12,10 +12,10 @@ from threading import Event, Thread
 from unittest.mock import Mock
 
 import pytest
+from attncli.serving import guard, server
 
 from attncli.errors import UserError
 from attncli.features.serve.questions import Question
-from attncli.serving import guard, server
 from tests.serving.served import PAGE, Reply, Running, read_reply, request, running
 
 QUESTION = {"ask": "heads", "tab": "t", "text": "a"}

@@ -9,9 +9,9 @@ from queue import SimpleQueue
 from threading import Event
 
 import pytest
+from attncli.serving import questions
 
 from attncli.features.serve.questions import OneModel, Question
-from attncli.serving import questions
 from tests.serving.served import Reply, Running, request, running
 
 SECONDS = 10

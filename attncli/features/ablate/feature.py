@@ -15,4 +15,5 @@ FEATURE = Feature(
     screens={"results:HeadEffects": "screens:SCREEN"},
     functions={"ablate": "door:ablate"},
     extras=("models",),
+    docs="ablate.md",
 )

@@ -37,5 +37,6 @@ FEATURE = Feature(
         "multihead": "attncli.records.attention:LayerStatistics",
         "cross": "attncli.records.attention:LayerStatistics",
     },
-    screens={"attncli.records.attention:LayerStatistics": "attncli.views.screens:ATTENTION_SCREEN"},
+    screens={"attncli.records.attention:LayerStatistics": "screens:ATTENTION_SCREEN"},
+    docs="variants.md",
 )

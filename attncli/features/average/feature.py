@@ -8,6 +8,6 @@ FEATURE = Feature(
             "average", "Average each token with its past, in three ways", "Learn", spec="question:AverageSpec"
         ),
     ),
-    results={"average": "attncli.records.attention:AverageStatistics"},
-    screens={"attncli.records.attention:AverageStatistics": "attncli.views.screens:AVERAGE_SCREEN"},
+    results={"average": "results:AverageStatistics"},
+    screens={"results:AverageStatistics": "screens:AVERAGE_SCREEN"},
 )

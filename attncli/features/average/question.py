@@ -72,7 +72,7 @@ class AverageSpec(TextSpec, ExplainRowSpec):
 
 
 def _form(spec: AverageSpec) -> Any:
-    from attncli.toys.lessons import AverageForm
+    from attncli.features.average.averaging import AverageForm
 
     return AverageForm(
         method=spec.method,
@@ -84,7 +84,7 @@ def _form(spec: AverageSpec) -> Any:
 
 def steps(spec: AverageSpec, report: Report) -> tuple[Step, ...]:
     """Each way of averaging step by step."""
-    from attncli.toys.explained_lessons import average_steps
+    from attncli.features.average.explained import average_steps
 
     return average_steps(
         report,
@@ -98,10 +98,11 @@ def steps(spec: AverageSpec, report: Report) -> tuple[Step, ...]:
 
 def run(spec: AverageSpec, texts: Texts, draws: Any) -> Report:
     """Each token's mean (or sum) over what it sees: by a loop, a matrix product and a masked softmax."""
-    from attncli.records.attention import AverageStatistics, mask_of_averages
+    from attncli.features.average.averaging import average, averaging_statistics, differences_from_loop
+    from attncli.features.average.results import AverageStatistics
+    from attncli.records.attention import mask_of_averages
     from attncli.report_parts import LeadingAxes, RowTensors, build_report, named, row_tensors
     from attncli.runs.runner import embedded
-    from attncli.toys.lessons import average, averaging_statistics, differences_from_loop
 
     (source,) = embedded(spec, texts, draws)
     vectors, form = source.vectors, _form(spec)

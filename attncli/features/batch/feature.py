@@ -12,4 +12,5 @@ FEATURE = Feature(
             synonyms="run sweep grid experiments",
         ),
     ),
+    docs="batch.md",
 )

@@ -13,4 +13,5 @@ FEATURE = Feature(
         ),
     ),
     needs=("heads", "ablate", "why"),
+    docs="browse.md",
 )

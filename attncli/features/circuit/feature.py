@@ -27,4 +27,5 @@ FEATURE = Feature(
         )
     },
     extras=("models",),
+    docs="circuit.md",
 )

@@ -22,4 +22,5 @@ FEATURE = Feature(
         "changed_heads": "differences:changed_heads",
         "head_differences": "differences:head_differences",
     },
+    docs="show.md",
 )

@@ -16,4 +16,5 @@ FEATURE = Feature(
     screens={"attncli.records.writings:WrittenText": "screens:WRITER_SCREEN"},
     functions={"generate": "door:generate"},
     extras=("models",),
+    docs="generate.md",
 )

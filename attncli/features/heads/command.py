@@ -11,34 +11,22 @@ from attncli.commands.command import (
     FRESH,
     SCHEDULER,
     WORKERS,
-    flag,
     given_settings,
-    option,
     store_errors,
 )
 from attncli.commands.experiment import EXPECT, STORE, Expected, errors_at, run_experiment
-from attncli.commands.mistakes import CHECKPOINTS, unquoted
 from attncli.commands.output import Destination, checked_store, progress_line
 from attncli.errors import (
     UserError,
 )
-from attncli.plain_text import note
 from attncli.settings.fields import (
     checked_spec,
 )
 from attncli.settings.heads import HeadsSpec
-from attncli.systems import shell_line
 
 if TYPE_CHECKING:
     from attncli.report import Report
     from attncli.settings.heads import HeadsSpec
-
-
-OF_WATCH = (
-    replace(option(CHECKPOINTS, "See attn watch.", "PATTERN", kind=list[str]), hidden=True),
-    replace(flag("--follow", "See attn watch."), hidden=True),
-)
-"""How attn watch of checkpoints was spelled before: still read."""
 
 
 DISPLAY_KEYS = ("sort", "ascending", "top", "table", "statistic")
@@ -52,8 +40,6 @@ def run_heads(
     flags: dict[str, Any],
     destination: dict[str, Any],
     store: str | None,
-    checkpoints: Sequence[str],
-    follow: bool,
     expect: Sequence[str],
     **of_store: Any,
 ) -> int:
@@ -61,67 +47,14 @@ def run_heads(
     from attncli.runs.store_files import is_store_name
 
     kept = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
-    if follow and not checkpoints:
-        raise UserError("--follow: is a flag of attn watch")
     if errors := [*store_errors(kept, of_store)]:
         raise UserError(*errors)
-    if checkpoints:
-        return _watch(
-            checkpoints, config, show_config, flags, destination, store, kept, follow, expect, **of_store
-        )
     if store is not None:
         return show_store(store, config, flags, Destination(**destination, experiment=name), expect)
     if kept is None or show_config:
         return run_experiment(name, config, show_config, flags, destination, expect)
     to = Destination(**{**destination, "output": None}, experiment=name)
     return keep_survey(kept, config, flags, to, expect, **of_store)
-
-
-def _watch(
-    checkpoints: Sequence[str],
-    config: str | None,
-    show_config: bool,
-    flags: dict[str, Any],
-    destination: dict[str, Any],
-    store: str | None,
-    kept: Path | None,
-    follow: bool,
-    expect: Sequence[str],
-    *,
-    fresh: bool,
-    workers: int | None,
-    scheduler: str | None,
-) -> int:
-    """The heads of checkpoints over the steps, as `attn watch` shows them, and a line that says so."""
-    from attncli.features.watch.question import watch_checkpoints
-
-    text = flags["sentence"]
-    if text is not None and Path(text).is_dir():
-        raise UserError(unquoted([*checkpoints, text]))
-    meaningless = {
-        "store": store,
-        "workers": workers,
-        "scheduler": scheduler,
-        "show-config": show_config or None,
-    }
-    if errors := [
-        f"--{name}: is not for --checkpoints" for name, value in meaningless.items() if value is not None
-    ]:
-        raise UserError(*errors)
-    note(f"attn heads --checkpoints is now attn watch {shell_line(checkpoints)}")
-    to = Destination(**(destination if kept is None else {**destination, "output": None}), experiment="watch")
-    others = {**flags, "head": None}
-    return watch_checkpoints(
-        checkpoints,
-        config,
-        others,
-        to,
-        kept=kept,
-        head=flags["head"],
-        expect=expect,
-        follow=follow,
-        fresh=fresh,
-    )
 
 
 def keep_survey(
@@ -189,6 +122,6 @@ def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "
 
 command = partial(
     experiment.command,
-    more=(STORE, *OF_WATCH, EXPECT, FRESH, replace(WORKERS, everyday=""), SCHEDULER),
+    more=(STORE, EXPECT, FRESH, replace(WORKERS, everyday=""), SCHEDULER),
     run_with=run_heads,
 )

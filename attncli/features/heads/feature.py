@@ -36,4 +36,5 @@ FEATURE = Feature(
         "vtt": View("attncli.views.word_screens:write_vtt", (".vtt",), for_other_programs=True),
     },
     extras=("models",),
+    docs="survey.md",
 )

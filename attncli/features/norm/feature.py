@@ -12,6 +12,6 @@ FEATURE = Feature(
             synonyms="layernorm layer_norm batchnorm rmsnorm normalize",
         ),
     ),
-    results={"norm": "attncli.records.demonstrations:NormEffects"},
-    screens={"attncli.records.demonstrations:NormEffects": "attncli.views.screens:NORM_SCREEN"},
+    results={"norm": "results:NormEffects"},
+    screens={"results:NormEffects": "screens:NORM_SCREEN"},
 )

@@ -67,7 +67,7 @@ class NormSpec(ExplainSpec):
 
 
 def _form(spec: NormSpec) -> Any:
-    from attncli.toys.lessons import NormForm
+    from attncli.features.norm.normalisation import NormForm
 
     is_unbiased = spec.variance == "unbiased"
     return NormForm(kind=spec.kind, eps=spec.eps, momentum=spec.momentum, is_unbiased=is_unbiased)
@@ -75,7 +75,7 @@ def _form(spec: NormSpec) -> Any:
 
 def steps(spec: NormSpec, report: Report) -> tuple[Step, ...]:
     """Each norm step by step."""
-    from attncli.toys.explained_lessons import norm_steps
+    from attncli.features.norm.explained import norm_steps
 
     return norm_steps(report, _form(spec))
 
@@ -84,9 +84,9 @@ def run(spec: NormSpec, texts: Texts, draws: Any) -> Report:
     """The normalised data, its first feature and example, and the differences from torch's own modules."""
     import torch
 
+    from attncli.features.norm.normalisation import normalised
     from attncli.report_parts import build_report, named
     from attncli.toys.attention import choose_device
-    from attncli.toys.lessons import normalised
 
     shape, device = (spec.batch_size, spec.num_features), choose_device(spec.device)
     data = torch.randn(shape, generator=draws.generator).to(device)

@@ -13,11 +13,11 @@ FEATURE = Feature(
         ),
     ),
     results={
-        "pitfalls": "attncli.records.demonstrations:Mistakes",
-        "pitfalls of one": "attncli.records.demonstrations:MistakeComparison",
+        "pitfalls": "results:Mistakes",
+        "pitfalls of one": "results:MistakeComparison",
     },
     screens={
-        "attncli.records.demonstrations:Mistakes": "screens:MISTAKES_SCREEN",
-        "attncli.records.demonstrations:MistakeComparison": "screens:MISTAKE_SCREEN",
+        "results:Mistakes": "screens:MISTAKES_SCREEN",
+        "results:MistakeComparison": "screens:MISTAKE_SCREEN",
     },
 )

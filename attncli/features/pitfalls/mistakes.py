@@ -10,14 +10,14 @@ from torch import Tensor
 
 from attncli.core.layer import merge_heads, split_heads
 from attncli.core.mechanisms import TokenWeights, causal_mask, softmax_averaging_weights
-from attncli.records.columns import Records
-from attncli.records.demonstrations import (
+from attncli.features.pitfalls.results import (
     GrownScores,
     LabelledRow,
     MistakeComparison,
     MistakeMetrics,
     masks_of_mistake,
 )
+from attncli.records.columns import Records
 from attncli.records.values import Mask
 from attncli.toys.attention import sample_linear
 

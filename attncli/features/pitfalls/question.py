@@ -139,7 +139,7 @@ def run(spec: PitfallsSpec, texts: Texts, draws: Any) -> Report:
     Every mistake starts from the same vectors and the same state of the generator.
     """
     from attncli.features.pitfalls.mistakes import COMPARISONS, Comparison, MistakeInputs
-    from attncli.records.demonstrations import MistakeLine, Mistakes
+    from attncli.features.pitfalls.results import MistakeLine, Mistakes
     from attncli.records.values import Mask
     from attncli.report_parts import build_report, named
     from attncli.runs.runner import embedded

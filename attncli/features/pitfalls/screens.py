@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from attncli.features.pitfalls.results import MistakeComparison, MistakeLine, Mistakes
 from attncli.plain_text import plain_text
 from attncli.records.columns import Records
-from attncli.records.demonstrations import MistakeComparison, MistakeLine, Mistakes
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.first_screen import FirstRows, FirstScreen, Ranked, Sentences, Special, SpecialCells

@@ -10,4 +10,5 @@ FEATURE = Feature(
     ),
     results={"record": "attncli.records.recordings:RecordedHeads"},
     screens={"attncli.records.recordings:RecordedHeads": "screens:RECORDED_SCREEN"},
+    docs="record.md",
 )

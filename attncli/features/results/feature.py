@@ -14,4 +14,5 @@ FEATURE = Feature(
     ),
     results={"results": "attncli.records.store_summaries:StoreSummary"},
     screens={"attncli.records.store_summaries:StoreSummary": "screens:SUMMARY_SCREEN"},
+    docs="batch.md",
 )

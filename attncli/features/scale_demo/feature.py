@@ -12,6 +12,6 @@ FEATURE = Feature(
             synonyms="scale scaling softmax",
         ),
     ),
-    results={"scale-demo": "attncli.records.demonstrations:ScaleEffects"},
-    screens={"attncli.records.demonstrations:ScaleEffects": "attncli.views.screens:SCALE_SCREEN"},
+    results={"scale-demo": "results:ScaleEffects"},
+    screens={"results:ScaleEffects": "screens:SCALE_SCREEN"},
 )

@@ -91,7 +91,7 @@ class ScaleDemoSpec(ExplainSpec):
 
 def steps(spec: ScaleDemoSpec, report: Report) -> tuple[Step, ...]:
     """Scores, variances and sharpness step by step."""
-    from attncli.toys.explained_lessons import scale_demo_steps
+    from attncli.features.scale_demo.explained import scale_demo_steps
 
     return scale_demo_steps(report, head_dims=spec.head_dim, scale=spec.scale)
 
@@ -108,11 +108,11 @@ def run(spec: ScaleDemoSpec, texts: Texts, draws: Any) -> Report:
     """The variances for each head_dim, the sharpened softmax for each factor, and the softmax curve."""
     import torch
 
-    from attncli.records.demonstrations import ScaleEffects, ScoreVariances, SharpenedSoftmax
+    from attncli.features.scale_demo.explained import tensor_name
+    from attncli.features.scale_demo.results import ScaleEffects, ScoreVariances, SharpenedSoftmax
+    from attncli.features.scale_demo.scaling import score_variances, scored, sharpened
     from attncli.report_parts import build_report, named
     from attncli.toys.attention import choose_device
-    from attncli.toys.explained_lessons import tensor_name
-    from attncli.toys.lessons import score_variances, scored, sharpened
 
     device = choose_device(spec.device)
     variances: list[ScoreVariances] = []

@@ -23,4 +23,5 @@ FEATURE = Feature(
         "read_detector": "door:read_detector",
     },
     extras=("models",),
+    docs="separate.md",
 )

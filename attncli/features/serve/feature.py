@@ -12,4 +12,5 @@ FEATURE = Feature(
         ),
     ),
     needs=("generate", "why"),
+    docs="serve.md",
 )

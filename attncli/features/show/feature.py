@@ -13,5 +13,6 @@ FEATURE = Feature(
         ),
     ),
     results={"show": "attncli.records.attention:OutsideWeights"},
-    screens={"attncli.records.attention:OutsideWeights": "attncli.views.screens:OUTSIDE_SCREEN"},
+    screens={"attncli.records.attention:OutsideWeights": "screens:OUTSIDE_SCREEN"},
+    docs="show.md",
 )

@@ -28,4 +28,5 @@ FEATURE = Feature(
         "learned_head_weights": "explaining:learned_head_weights",
     },
     extras=("models",),
+    docs="source.md",
 )

@@ -13,4 +13,5 @@ FEATURE = Feature(
     },
     functions={"Watch": "door:Watch"},
     extras=("models",),
+    docs="watch.md",
 )

@@ -1,80 +1,10 @@
-"""What the lessons around attention find: scaling, normalisation, and classic mistakes."""
+"""Classic mistakes, and the metrics that expose them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attncli.records.columns import Record, Records, Result, column, group, tensor
 from attncli.records.values import Mask, NamedTensor, with_masks
-
-
-class ScoreVariances(Record):
-    """The variances of queries, keys and their scores, before and after scaling, for a size of head."""
-
-    head_dim: int
-    query: float | None = column(is_needed=False)
-    key: float | None = column(is_needed=False)
-    raw_scores: float | None = column(is_needed=False)
-    scaled_scores: float | None = column(is_needed=False)
-
-
-class SharpenedSoftmax(Record):
-    """softmax(factor logits), how peaked it is, and the Frobenius norm of its Jacobian."""
-
-    factor: float
-    softmax: list[float]
-    max_weight: float | None = column(is_needed=False)
-    entropy: float | None = column(unit="nats", is_needed=False)
-    gradient_norm: float | None
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class ScaleEffects(Result):
-    """How scores grow with the size of a head, and how a softmax of larger `logits` saturates."""
-
-    logits: NamedTensor = tensor(num_axes=1, is_needed=True)
-    variance: Records[ScoreVariances] = group(is_bare_alone=True)
-    sharpness: Records[SharpenedSoftmax] = group()
-
-
-class FirstMoments(Record):
-    """Mean and unbiased std of feature 0 over the batch, and of example 0 over its features."""
-
-    feature0_mean: float | None
-    feature0_std: float | None
-    example0_mean: float | None
-    example0_std: float | None
-
-
-class NormDifferences(Record):
-    """The largest differences from torch's own layers; None where these divide by another number."""
-
-    batch_norm: float | None = column(is_needed=False)
-    batch_norm_eval: float | None = column(is_needed=False)
-    layer_norm: float | None = column(is_needed=False)
-    rms_norm: float | None = column(is_needed=False)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class NormEffects(Result):
-    """What each norm makes of the first feature and the first example."""
-
-    input: FirstMoments = group()
-    batch_norm: FirstMoments | None = group(is_needed=False)
-    batch_norm_eval: FirstMoments | None = group(is_needed=False)
-    layer_norm: FirstMoments | None = group(is_needed=False)
-    rms_norm: FirstMoments | None = group(is_needed=False)
-    agreement_with_torch: NormDifferences | None = group(is_needed=False)
-
-    def states(self) -> dict[str, FirstMoments]:
-        """The data before, and after each norm that there is."""
-        states = {
-            "input": self.input,
-            "batch_norm": self.batch_norm,
-            "batch_norm_eval": self.batch_norm_eval,
-            "layer_norm": self.layer_norm,
-            "rms_norm": self.rms_norm,
-        }
-        return {name: moments for name, moments in states.items() if moments is not None}
 
 
 class MistakeLine(Record):

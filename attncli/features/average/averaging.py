@@ -1,0 +1,91 @@
+"""Averages over the past or over all: by a loop, a matrix product and a softmax."""
+
+from dataclasses import dataclass, replace
+from math import nan
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.core.engines import attend
+from attncli.core.layer import AttentionLayer, Computed, ScoreRules, Visibility, Wanted
+from attncli.core.mechanisms import (
+    TokenVectors,
+    TokenWeights,
+    average_by_loop,
+    averaging_weights,
+    causal_mask,
+    full_mask,
+    softmax_averaging_weights,
+)
+from attncli.core.names import OF_WEIGHTS
+from attncli.records.attention import LoopDifferences
+from attncli.records.columns import Records
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageForm:
+    """Each token's mean or sum over its past or over all: by a loop, matmul, softmax, or all three.
+
+    `softmax_twice` is the mistake of applying softmax to the finished weights.
+    """
+
+    method: str = "matmul"
+    over: str = "past"
+    aggregate: str = "mean"
+    softmax_twice: bool = False
+
+
+class Average(NamedTuple):
+    """The weights of an average, and each token's mean or sum over what it sees."""
+
+    weights: TokenWeights
+    output: TokenVectors
+
+
+def average(vectors: TokenVectors, form: AverageForm) -> Average:
+    """By a loop, a softmax of masked zeros, or else a matrix product."""
+    num_tokens, mean = vectors.shape[-2], form.aggregate == "mean"
+    visible = (causal_mask if form.over == "past" else full_mask)(num_tokens, num_tokens)
+    if form.method == "softmax":
+        weights = softmax_averaging_weights(visible)
+        weights = weights.softmax(dim=-1) if form.softmax_twice else weights
+    else:
+        weights = averaging_weights(visible, mean=mean)
+    if form.method == "loop":
+        return Average(weights, average_by_loop(vectors, visible.to(vectors.device), mean=mean))
+    return Average(weights, weights.to(vectors.device) @ vectors)
+
+
+def averaging_statistics(
+    vectors: Float[Tensor, "text 1 token dim"], form: AverageForm, *, top_k: int
+) -> Computed:
+    """The row statistics of attention whose scores are zero; after a first softmax, its weights."""
+    zeros, rules = torch.zeros_like(vectors[..., :1]), ScoreRules()
+    if form.softmax_twice:
+        once = average(vectors, replace(form, softmax_twice=False)).weights
+        rules = ScoreRules(bias=once[None, None].to(vectors))
+    num_tokens, causal = vectors.shape[-2], form.over == "past" and not form.softmax_twice
+    visibility = Visibility(num_tokens, num_tokens, causal=causal)
+    layer = AttentionLayer(zeros, zeros, vectors, visibility, scale=1.0, rules=rules)
+    wanted = Wanted(rows=OF_WEIGHTS, top_k=min(top_k, num_tokens), received_mass=True)
+    return attend(layer, wanted)
+
+
+def differences_from_loop(
+    vectors: TokenVectors, by_matrix: TokenVectors, form: AverageForm, *, by_text: bool = False
+) -> LoopDifferences | Records[LoopDifferences]:
+    """The largest |loop - matmul| and |loop - softmax|, or a row of them per text.
+
+    None for sums, which a softmax cannot give.
+    """
+    looped, by_softmax = (
+        average(vectors, replace(form, method=way, softmax_twice=False)).output for way in ("loop", "softmax")
+    )
+    difference = (looped - by_softmax).abs() if form.aggregate == "mean" else torch.full_like(looped, nan)
+    differences = {"loop_vs_matmul": (looped - by_matrix).abs(), "loop_vs_softmax": difference}
+    if by_text:
+        of_texts = {name: each.flatten(1).amax(dim=1) for name, each in differences.items()}
+        return LoopDifferences.table(**{name: most.numpy(force=True) for name, most in of_texts.items()})
+    return LoopDifferences.single(**{name: each.max().item() for name, each in differences.items()})

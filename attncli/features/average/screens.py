@@ -1,0 +1,55 @@
+"""The first screen of averages."""
+
+from attncli.features.average.results import AverageStatistics
+from attncli.records.attention import (
+    LoopDifferences,
+)
+from attncli.report import Report
+from attncli.views import Display
+from attncli.views.first_screen import FirstScreen, Notes, Special
+from attncli.views.screens import FirstWeights, Opening, lines_for_notes
+from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts
+from attncli.views.texts import (
+    NO_NUMBER,
+    scalar,
+)
+
+LINES_OF_WAYS = 2  # More than the variances of scores take.
+
+
+ROUNDING = 1e-4  # A larger difference between ways to average is a mistake.
+
+
+# What each way to average computes.
+WAYS = {
+    "loop": "add up the vectors that a token sees",
+    "matmul": "weights @ vectors",
+    "softmax": "softmax(0, or -inf where hidden) @ vectors",
+}
+
+
+def _ways_to_average(report: Report, display: Display) -> ScreenParts:
+    """How far each way to average is from the loop."""
+    if isinstance(agreement := report.result_of(AverageStatistics).agreement, LoopDifferences):
+        differences = [agreement.loop_vs_matmul, agreement.loop_vs_softmax]
+        cells = [NO_NUMBER, *(scalar(number, display.precision) for number in differences)]
+        columns = [
+            Column(("what it computes",), list(WAYS.values()), left=True),
+            Column(("difference from loop",), cells),
+        ]
+        title = f"three ways to the same {report.spec.get('aggregate')}"
+        yield Grid(title, Column(("way",), list(WAYS), left=True), columns)
+        if not any(number is not None and number > ROUNDING for number in differences):
+            agree = Paragraph("They agree up to rounding.", "line")
+            yield Elastic(lambda rows: [agree] * rows, usual=1, rank=1)
+
+
+AVERAGE_SCREEN = FirstScreen(
+    AverageStatistics,
+    (
+        Opening(),
+        FirstWeights(),
+        Special(_ways_to_average, "a row for each way, which no result has as a table"),
+        Notes(usual=lambda report: lines_for_notes(report) - LINES_OF_WAYS),
+    ),
+)

@@ -1,0 +1,173 @@
+"""Normalisation in steps."""
+
+from math import sqrt
+
+import numpy as np
+
+from attncli.features.norm.normalisation import NormForm
+from attncli.report import Cell, Report, Shape, Step
+from attncli.toys.explained_rows import (
+    MOST_DIMS,
+    cell,
+    largest_difference,
+    part,
+    shapes_of,
+    terms,
+)
+
+
+def norm_steps(report: Report, form: NormForm) -> tuple[Step, ...]:
+    """For each kind its statistics, then example 0's feature 0 before and after."""
+    data = part(report.tensors["input"])
+    made: list[Step] = [_input(report, data)]
+    if form.kind in ("batch", "all"):
+        made += [*_centred(form, report, "batch"), _running(form, report)]
+    if form.kind in ("layer", "all"):
+        made += _centred(form, report, "layer")
+    if form.kind in ("rms", "all"):
+        made.append(_rms(form, report))
+    return tuple(made)
+
+
+def _input(report: Report, data: np.ndarray) -> Step:
+    dims = range(min(MOST_DIMS, data.shape[1]))
+    columns = {"example": range(len(data))} | {str(dim): data[:, dim] for dim in dims}
+    table = terms(f"input: the first {len(dims)} of {data.shape[1]} features", columns)
+    prose = (
+        "Rows are examples, columns features. Batch norm makes every column alike, layer norm and RMS norm "
+        "every row. The number at the top left is computed below."
+    )
+    shapes = shapes_of(report.tensors, "input")
+    values, question = {"example 0, feature 0": cell(data[0, 0])}, "Why is there more than one norm?"
+    return Step("Input", "x ~ N(0, 1)", prose, shapes, values, (table,), question)
+
+
+def _centred(form: NormForm, report: Report, kind: str) -> list[Step]:
+    """Mean and variance of a column (batch) or a row (layer), and the top left number normalised by them."""
+    is_batch, is_unbiased = kind == "batch", form.is_unbiased
+    data = part(report.tensors["input"])
+    axis, numbers = ("example", data[:, 0]) if is_batch else ("feature", data[0])
+    whose = "feature 0 over the examples" if is_batch else "example 0 over its features"
+    count, mean = len(numbers), float(numbers.mean())
+    divisor = count - is_unbiased
+    deviations = numbers - mean
+    squares = deviations**2
+    variance = float(squares.sum() / divisor)
+    values: dict[str, Cell] = {
+        "n": count,
+        "mean": mean,
+        "divided by": divisor,
+        "variance": variance,
+        "standard deviation": sqrt(variance),
+    }
+    how = "n - 1 (unbiased)" if is_unbiased else "n (biased), as torch's layers do"
+    prose = (
+        "They say where numbers lie and how far apart: taken off and divided by, every layer meets the same "
+        f"range. Here are those of {whose}; the squared deviations are divided by {how}."
+    )
+    formula = f"mean = Σ x / n,  variance = Σ (x - mean)² / {'(n - 1)' if is_unbiased else 'n'}"
+    table = terms(
+        whose,
+        {axis: range(count), "x": numbers, "x - mean": deviations, "squared": squares},
+        totals=[("sum", numbers.sum(), deviations.sum(), squares.sum())],
+    )
+    shapes = (Shape("numbers", (axis,), (count,)),)
+    title, question = f"{kind.capitalize()} norm: mean and variance", "Why mean and variance?"
+    return [
+        Step(title, formula, prose, shapes, values, (table,), question),
+        _normalised(form, report, kind, axis, numbers, mean, variance),
+    ]
+
+
+def _normalised(
+    form: NormForm, report: Report, kind: str, axis: str, numbers: np.ndarray, mean: float, variance: float
+) -> Step:
+    name, root = f"{kind}_norm", sqrt(variance + form.eps)
+    reported = part(report.tensors[name])
+    centred = numbers - mean
+    computed = centred / root
+    values: dict[str, Cell] = {
+        "x": cell(numbers[0]),
+        "x - mean": cell(centred[0]),
+        "variance + eps": variance + form.eps,
+        "its root": root,
+        "normalised": cell(computed[0]),
+        f"{name} of example 0, feature 0 in the report": cell(reported[0, 0]),
+        f"largest difference over all {axis}s": largest_difference(
+            computed, reported[:, 0] if kind == "batch" else reported[0]
+        ),
+    }
+    columns = {"x": numbers, "x - mean": centred, "normalised": computed}
+    table = terms(
+        f"{name}: before and after",
+        {axis: range(len(numbers)), **columns},
+        totals=[
+            ("mean", *(column.mean() for column in columns.values())),
+            ("variance", *(column.var(ddof=int(form.is_unbiased)) for column in columns.values())),
+        ],
+    )
+    prose = (
+        "Equal numbers have a variance of 0, and nothing can be divided by that: the number minus the mean "
+        f"is divided by the root of variance and eps ({form.eps:g})."
+    )
+    title = f"{kind.capitalize()} norm: one value normalised"
+    shapes = shapes_of(report.tensors, "input", name)
+    return Step(title, "(x - mean) / √(variance + eps)", prose, shapes, values, (table,), "Why eps?")
+
+
+def _running(form: NormForm, report: Report) -> Step:
+    data = part(report.tensors["input"])[:, 0]
+    mean, variance = float(data.mean()), float(data.var(ddof=1))
+    running_mean = form.momentum * mean
+    running_variance = (1 - form.momentum) + form.momentum * variance
+    evaluated = (data[0] - running_mean) / sqrt(running_variance + form.eps)
+    values: dict[str, Cell] = {
+        "momentum": form.momentum,
+        "mean of the batch": mean,
+        "running mean": running_mean,
+        "running mean in the report": cell(part(report.tensors["running_mean"])[0]),
+        "unbiased variance of the batch": variance,
+        "running variance": running_variance,
+        "running variance in the report": cell(part(report.tensors["running_variance"])[0]),
+        "x": cell(data[0]),
+        "normalised in eval mode": evaluated,
+        "batch_norm_eval in the report": cell(part(report.tensors["batch_norm_eval"])[0, 0]),
+    }
+    prose = (
+        "An example by itself has no batch to be normalised with. So the layer remembers: its running "
+        "statistics start at mean 0 and variance 1 and move by momentum toward the batch's. In eval mode "
+        "they take the place of the batch's own."
+    )
+    shapes = shapes_of(report.tensors, "running_mean", "running_variance", "batch_norm_eval")
+    formula = "running = (1 - momentum) · running + momentum · new"
+    title, question = "Batch norm: running statistics", "Why remember a mean and a variance?"
+    return Step(title, formula, prose, shapes, values, question=question)
+
+
+def _rms(form: NormForm, report: Report) -> Step:
+    numbers, reported = part(report.tensors["input"])[0], part(report.tensors["rms_norm"])[0]
+    squares = numbers**2
+    mean_square = float(squares.mean())
+    root = sqrt(mean_square + form.eps)
+    normalised = numbers / root
+    table = terms(
+        "example 0 over its features",
+        {"feature": range(len(numbers)), "x": numbers, "squared": squares, "normalised": normalised},
+        totals=[("sum", numbers.sum(), squares.sum(), normalised.sum())],
+    )
+    values: dict[str, Cell] = {
+        "n": len(numbers),
+        "mean of squares": mean_square,
+        "root of it and eps": root,
+        "x": cell(numbers[0]),
+        "normalised": cell(normalised[0]),
+        "rms_norm of example 0, feature 0 in the report": cell(reported[0]),
+        "largest difference over all features": largest_difference(normalised, reported),
+    }
+    prose = (
+        "Taking it off helps little and costs a pass over the numbers: each is divided by the root of the "
+        "mean square of its example."
+    )
+    shapes = shapes_of(report.tensors, "input", "rms_norm")
+    formula, question = "x / √(Σ x² / n + eps)", "Why leave the mean in?"
+    return Step("RMS norm", formula, prose, shapes, values, (table,), question)

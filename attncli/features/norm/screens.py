@@ -1,0 +1,83 @@
+"""The first screen of normalisation."""
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from attncli.features.norm.results import (
+    NormEffects,
+)
+from attncli.report import Report
+from attncli.views import Display
+from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special
+from attncli.views.matrices import Spreads
+from attncli.views.screens import NOTE_LINES, heading_lines
+from attncli.views.sections import Column, Grid, Paragraph, ScreenParts
+from attncli.views.texts import (
+    fixed,
+    scalar,
+)
+
+BIASED = "Here std divides by n - 1, the norms by n: what they make 1 is a little more."
+
+
+SENTENCES = {
+    "batch_norm": "Batch norm gives each feature mean 0 and std 1 over the batch.",
+    "batch_norm_eval": "In eval mode it uses the running mean and variance instead of the batch's.",
+    "layer_norm": "Layer norm gives each example mean 0 and std 1 over its features.",
+    "rms_norm": "RMS norm divides each example by its root mean square; its mean stays.",
+}
+
+
+def _norms(report: Report, display: Display) -> ScreenParts:
+    """Mean and standard deviation of feature 0 and example 0, one row for the input and each kind."""
+    result = report.result_of(NormEffects)
+    states = result.states()
+    columns = []
+    for column, state, numbers in (
+        ("feature 0", "batch_norm", [(row.feature0_mean, row.feature0_std) for row in states.values()]),
+        ("example 0", "layer_norm", [(row.example0_mean, row.example0_std) for row in states.values()]),
+    ):
+        bold = frozenset(i for i, name in enumerate(states) if name == state)
+        for statistic, cells in zip(("mean", "std"), zip(*numbers, strict=True), strict=True):
+            texts = [fixed(number, display.precision) for number in cells]
+            columns.append(Column((column, statistic), texts, emphasis=bold))
+    label = Column(("", ""), [name.replace("_", " ") for name in states], left=True)
+    size = f"{report.spec.get('batch_size')} examples of {report.spec.get('num_features')} features"
+    yield Grid(f"mean and standard deviation before and after ({size})", label, columns)
+    if report.spec.get("variance") == "biased":
+        yield Paragraph(BIASED, "line")
+    yield from (Paragraph(SENTENCES[name], "line") for name in states if name in SENTENCES)
+    texts = [
+        f"{name.replace('_', ' ')} {scalar(number, display.precision)}"
+        for name, number in (result.agreement_with_torch or {}).items()
+        if number is not None
+    ]
+    if texts:
+        yield Paragraph(f"Largest difference from torch's own layers: {', '.join(texts)}.", "line")
+
+
+def _spreads(report: Report, chosen: Collection[str]) -> Iterator[Spreads]:
+    """A feature over the examples, and an example over its features, before and after each norm."""
+    of_all = report.result_of(NormEffects).states()
+    states = {name: row for name, row in of_all.items() if name in chosen}
+    if not states:
+        return
+    names, rows = [name.replace("_", " ") for name in states], states.values()
+    for title, numbers in (
+        ("feature 0 over the examples", [(row.feature0_mean, row.feature0_std) for row in rows]),
+        ("example 0 over its features", [(row.example0_mean, row.example0_std) for row in rows]),
+    ):
+        means, deviations = np.array(numbers, dtype=np.float64).T
+        yield Spreads(title, names, means, deviations)
+
+
+NORM_SCREEN = FirstScreen(
+    NormEffects,
+    (
+        Sentences(heading_lines, "title"),
+        Special(_norms, "the two numbers that a norm makes 0 and 1 are bold"),
+        Notes(usual=NOTE_LINES),
+    ),
+    figures=_spreads,
+)

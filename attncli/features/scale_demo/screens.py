@@ -1,0 +1,119 @@
+"""The first screen of scaling: variances, weights by factor as bars, and the curve of the softmax."""
+
+from collections.abc import Collection, Iterator
+from functools import partial
+
+import numpy as np
+
+from attncli.features.scale_demo.results import (
+    ScaleEffects,
+    ScoreVariances,
+)
+from attncli.records.columns import Records
+from attncli.report import Report
+from attncli.views import Display
+from attncli.views.first_screen import FirstScreen, Sentences, Special
+from attncli.views.matrices import Curve, Curves, curves_of
+from attncli.views.screens import LEAST_ROWS, heading_lines
+from attncli.views.sections import Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
+from attncli.views.terminal import LABEL_CELLS, axis_range, chart
+from attncli.views.texts import (
+    bar,
+    fixed,
+    scalar,
+)
+
+MOST_SIZES, MOST_LOGITS = 4, 5
+
+
+BARS = 4, 20  # Cells of the longest bar, where many and where few factors stand side by side.
+
+
+CURVE_ROWS, MOST_CURVE_ROWS, CURVE_COLUMNS = 4, 11, 60
+
+
+CURVE_TITLE = "softmax of rising logits: the weight of each"
+
+
+RAW = "raw scores vary by about head_dim"
+
+
+POINTS = {
+    "sqrt": f"{RAW}, divided by √head_dim by about 1",
+    "fourth-root": f"{RAW}, with query and key scaled by about 1",
+    "none": f"{RAW}, and nothing scales them",
+}
+
+
+def _scaling(report: Report, display: Display) -> ScreenParts:
+    """The variances of each head_dim; the weights of a row by factor, as bars; the softmax curve."""
+    result = report.result_of(ScaleEffects)
+    yield _variances(result.variance[:MOST_SIZES], str(report.spec.get("scale")), display)
+    sharpness = _sharpness(result, display)
+    yield sharpness
+    yield from _curve(report, display)
+    factors = result.sharpness[len(sharpness.columns) :]
+    left_out = [f"{len(factors)} factors"] if factors else []
+    left_out += [f"head_dim {row.head_dim}" for row in result.variance[MOST_SIZES:]]
+    if len(result.logits.values) > MOST_LOGITS:
+        left_out.append(f"logits from {MOST_LOGITS} on")
+    if left_out:
+        yield Paragraph(f"Not shown: {', '.join(left_out)}. See --show statistics.", "note")
+
+
+def _variances(rows: Records[ScoreVariances], scale: str, display: Display) -> Grid:
+    columns = [
+        Column((name.replace("_", " "),), [scalar(row[name], display.precision) for row in rows])
+        for name in rows[0]
+    ]
+    label = Column(("head_dim",), [str(row.head_dim) for row in rows], left=True)
+    return Grid(f"variance: {POINTS.get(scale, RAW)}", label, columns[1:])
+
+
+def _sharpness(result: ScaleEffects, display: Display) -> Grid:
+    """One column per factor, as many as fit: each weight as a number and a bar; the gradient's norm."""
+    table, precision = result.sharpness, display.precision
+    logits = [fixed(logit, precision) for logit in result.logits.values[:MOST_LOGITS]]
+    label = Column(("logit",), [*logits, "gradient norm"], left=True)
+    room = ((display.width or 0) - label.width) // len(table) - precision - 5
+    longest = min(max(room, BARS[0]), BARS[1])
+    columns = []
+    for row in table:
+        weights = np.array(row.softmax, dtype=np.float64)[: len(logits)]
+        cells = [f"{fixed(weight, precision)} {bar(weight, longest)}" for weight in weights]
+        header = f"× {row.factor:g}"
+        columns.append(Column((header,), [*cells, fixed(row.gradient_norm, precision)], left=True))
+    title = "softmax(logits × factor) sharpens, its gradient fades (unscaled: × √head_dim)"
+    return Grid(title, label, columns).first_group(display.width)
+
+
+def _curve(report: Report, display: Display) -> Iterator[Elastic]:
+    columns = max(min((display.width or 0) - LABEL_CELLS, CURVE_COLUMNS), 10)
+    for group in curves_of(report):
+        if not group.is_of_rows:
+            yield Elastic(
+                partial(_chart, group.curves[0], columns, display), CURVE_ROWS, most=MOST_CURVE_ROWS
+            )
+
+
+def _chart(curve: Curve, columns: int, display: Display, rows: int) -> Iterator[Section]:
+    if rows < LEAST_ROWS:
+        yield Paragraph("Not shown: the curve of softmax. See --format heatmap.", "note")
+        return
+    lines = chart(curve, axis_range(curve.y), columns, rows, display)
+    yield Drawing(CURVE_TITLE, [line.text.rstrip() for line in lines])
+
+
+def _gradient_norms(report: Report, names: Collection[str]) -> Iterator[Curves]:
+    """The norm of the gradient of the softmax, by factor."""
+    if "sharpness" in names:
+        sharpness = report.result_of(ScaleEffects).sharpness
+        factors, norms = sharpness.column("factor"), sharpness.column("gradient_norm")
+        yield Curves("gradient norm by factor", "factor", [Curve("", factors, norms)], is_of_rows=True)
+
+
+SCALE_SCREEN = FirstScreen(
+    ScaleEffects,
+    (Sentences(heading_lines, "title"), Special(_scaling, "numbers have bars, softmax a curve")),
+    figures=_gradient_norms,
+)
