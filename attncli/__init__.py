@@ -7,8 +7,8 @@ if is_command_line():  # before all else, which takes a twentieth of a second
 
 from typing import TYPE_CHECKING, Any
 
-from attncli.core.runtime import limit_spinning, load_place
-from attncli.feature import switched_on
+from attncli.core.runtime import limit_spinning
+from attncli.feature import load_place, switched_on
 from attncli.index import FEATURES, installed_features
 from attncli.version import __version__ as __version__
 

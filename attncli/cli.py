@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attncli.core.runtime import load_place, package_with_damaged_metadata, tile_pass_in_use
+from attncli.core.runtime import package_with_damaged_metadata, tile_pass_in_use
 from attncli.errors import (
     DONE,
     FAILED,
@@ -34,6 +34,7 @@ from attncli.errors import (
     is_about_memory,
     out_of_memory,
 )
+from attncli.feature import BrokenPlugin, Plugin, load_place, plugin_of
 from attncli.plain_text import LEGIBLE, forget_notes, note, plain_text
 from attncli.settings import EXPERIMENTS, QUESTIONS, SPECS
 from attncli.signals import ENDING, end_as_by_default, end_quietly
@@ -63,8 +64,8 @@ UNLISTED = "About attn"
 OF_SPEC = "attncli.commands.experiment:command"
 COMMANDS = {
     **{
-        name: CommandRow(row.question.summary, row.question.command or OF_SPEC, row.question.group)
-        for name, row in QUESTIONS.items()
+        name: CommandRow(question.summary, question.command or OF_SPEC, question.group)
+        for name, question in QUESTIONS.items()
     },
     "info": CommandRow(
         "Versions, plugins, and the schemas of files", "attncli.commands.info:command", UNLISTED
@@ -524,6 +525,8 @@ def _failed(error: Exception) -> int:
         case typer.TyperException():
             _print_errors(*error.format_message().splitlines())
             return error.exit_code
+        case BrokenPlugin():
+            _print_errors(str(error))
         case _ if is_about_memory(error):
             _print_errors(out_of_memory(error))
         case OSError() if error.filename is not None and error.errno not in NO_ROOM:
@@ -538,9 +541,19 @@ def _failed(error: Exception) -> int:
             damaged = f"{package}: its entry_points.txt is damaged"
             _print_errors(f"{damaged}, and torch, which reads those of all packages, ends: reinstall it")
         case _:
-            kind = type(error).__name__
-            _print_errors(f"internal error: {kind}: {error} (--debug shows where; please report it)")
+            why = f"{type(error).__name__}: {error} (--debug shows where"
+            plugin = _plugin_that_raised(error)
+            _print_errors(
+                f"internal error: {why}; please report it)" if plugin is None else f"plugin {plugin}: {why})"
+            )
     return FAILED
+
+
+def _plugin_that_raised(error: Exception) -> Plugin | None:
+    """The entry point of another package whose code raised an error, or called what raised it; else None."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    callers = (plugin_of(frame.f_globals.get("__name__", "attncli")) for frame in frames)
+    return next(filter(None, callers), None)
 
 
 _asked: list[int] = []

@@ -1,13 +1,13 @@
 """The built-in features by name, copied from their cards by `python tools/write_index.py`.
 
-Commands, kinds of results, first screens and functions are made from this table: help imports no feature.
+Commands, kinds of results, views and all else that cards name come from this table: help imports no feature.
 """
 
 from collections.abc import Mapping
 from functools import cache as computed_once
 from typing import TYPE_CHECKING
 
-from attncli.feature import Feature, Question, features_in_use
+from attncli.feature import Feature, Question, View, features_in_use
 
 if TYPE_CHECKING:
     from attncli.features.ablate.door import ablate as ablate
@@ -167,6 +167,18 @@ FEATURES: dict[str, Feature] = {
         },
         functions={
             "examples": "attncli.features.heads.door:examples",
+        },
+        views={
+            "srt": View(
+                write="attncli.views.word_screens:write_srt",
+                suffixes=(".srt",),
+                for_other_programs=True,
+            ),
+            "vtt": View(
+                write="attncli.views.word_screens:write_vtt",
+                suffixes=(".vtt",),
+                for_other_programs=True,
+            ),
         },
         extras=("models",),
         docs="survey.md",
@@ -343,6 +355,15 @@ FEATURES: dict[str, Feature] = {
         functions={
             "compositions": "attncli.features.circuit.door:compositions",
             "head_edges": "attncli.features.circuit.door:head_edges",
+        },
+        views={
+            "dot": View(
+                write="attncli.views.graphs:write_dot",
+                suffixes=(".dot", ".gv"),
+                draws=True,
+                has_title=True,
+                for_other_programs=True,
+            ),
         },
         extras=("models",),
         docs="circuit.md",

@@ -1,6 +1,6 @@
-"""What docs/adding.md prints, put into a copy of the package: each addition works through the command line.
+"""The code of docs/plugins.md as a wheel, and of docs/adding.md in a copy of attncli, seen through commands.
 
-Nothing but the files that the page names is touched.
+Nothing but the files that the pages name is touched.
 """
 
 import ast
@@ -8,17 +8,20 @@ import csv
 import inspect
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from scipy.spatial.distance import jensenshannon
 
 from attncli.records.columns import Result, StatisticGroup
 from attncli.records.kinds import KINDS
@@ -26,56 +29,65 @@ from attncli.settings.heads import HeadsSpec
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"((?:^[^`#\n][^\n]*\n)+)\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NEW_FILE = re.compile(r"[Aa] new file, `([^`]+)`:")
 ROW = re.compile(r"[Tt]he (first|last) (?:row|line) of `(\w+)` in `([^`]+)`:")
+FILE = re.compile(
+    r"`(attn_spread/\w+\.py|pyproject\.toml)`:\n\n```(?:python|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 SENTENCE = "the cat sat on the mat because it was tired of the long walk home"
+TEXT = "to be or not to be"
 
 
 class Addition(NamedTuple):
-    """A block of the page: where it goes, and what it is."""
+    """A block of docs/adding.md: the table or class that it is a row of, and its code."""
 
-    heading: str
     file: str
-    row_of: str | None
+    row_of: str
     is_first: bool
     code: str
 
 
 def additions() -> list[Addition]:
-    found: list[Addition] = []
     page = (ROOT / "docs" / "adding.md").read_text()
-    for section in page.split("\n## ")[1:]:
-        heading, _, text = section.partition("\n")
-        for match in BLOCK.finditer(text):
-            said = match[1].replace("\n", " ")
-            if new := NEW_FILE.search(said):
-                found.append(Addition(heading, new[1], None, False, match[2]))
-            elif row := ROW.search(said):
-                found.append(Addition(heading, row[3], row[2], row[1] == "first", match[2]))
-            else:
-                assert said.strip() == "and its import there:", said
-                found.append(Addition(heading, found[-1].file, "import", True, match[2]))
-    return found
+    blocks = [(match[1].replace("\n", " "), match[2]) for match in BLOCK.finditer(page)]
+    rows = [(ROW.search(text), code) for text, code in blocks]
+    assert all(row for row, _ in rows)
+    return [Addition(row[3], row[2], row[1] == "first", code) for row, code in rows if row]
+
+
+def code_of_package() -> dict[str, str]:
+    """The files of the package that docs/plugins.md prints."""
+    return dict(FILE.findall((ROOT / "docs" / "plugins.md").read_text())) | {"attn_spread/__init__.py": ""}
+
+
+@cache
+def wheel() -> bytes:
+    """The wheel of that package."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "attn_spread").mkdir()
+        for file, code in code_of_package().items():
+            (folder / file).write_text(code)
+        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "dist"]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        (file,) = (folder / "dist").iterdir()
+        return file.read_bytes()
+
+
+def install_wheel(site: Path) -> None:
+    """What `pip install --target` does with it."""
+    with zipfile.ZipFile(io.BytesIO(wheel())) as archive:
+        archive.extractall(site)
 
 
 def put(addition: Addition, root: Path) -> None:
     path = root / addition.file
-    if addition.row_of is None:
-        assert not path.exists(), f"{path} is not new"
-        path.write_text(addition.code)
-        return
     lines = path.read_text().splitlines(keepends=True)
-    if addition.row_of == "import":
-        first = next(number for number, line in enumerate(lines) if line.startswith("from attncli"))
-        lines.insert(first, addition.code)
+    tree = ast.parse("".join(lines))
+    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    if kind := next((node for node in classes if node.name == addition.row_of), None):
+        last = [node for node in kind.body if isinstance(node, ast.AnnAssign)][-1]
+        lines.insert(last.end_lineno or 0, addition.code)
     else:
-        tree = ast.parse("".join(lines))
-        classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
-        if kind := next((node for node in classes if node.name == addition.row_of), None):
-            last = [node for node in kind.body if isinstance(node, ast.AnnAssign)][-1]
-            lines.insert(last.end_lineno or 0, addition.code)
-            path.write_text("".join(lines))
-            return
         table = next(
             node.value
             for node in tree.body
@@ -106,9 +118,10 @@ RUN_EACH = """if True:
 
 
 class Package(NamedTuple):
-    """A copy of the package, and a process of it, which imports torch once for all that it is asked."""
+    """A copy of attncli, and a process of it, which imports torch once for all that it is asked."""
 
     folder: Path
+    site: Path
     process: "subprocess.Popen[str]"
 
     def attn(self, *arguments: str) -> str:
@@ -190,43 +203,53 @@ def add_columns(root: Path) -> None:
     for kind in sorted(rows, key=lambda kind: kind.__name__):
         file = Path(inspect.getfile(kind)).relative_to(ROOT)
         line = f"    {MORE}: float = column(of=lambda row: 1 / 3)\n"
-        put(Addition("", str(file), kind.__name__, False, line), root)
+        put(Addition(str(file), kind.__name__, False, line), root)
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Package]:
-    """A copy of the package with everything that the page adds."""
-    root = tmp_path_factory.mktemp("copy")
+    """A copy of attncli with what docs/adding.md adds, beside the installed package of docs/plugins.md."""
+    root, site = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("site")
     shutil.copytree(ROOT / "attncli", root / "attncli")  # with what is compiled already
     add_columns(root)
     for addition in additions():
         put(addition, root)
-    command = [sys.executable, "-c", RUN_EACH]
+    install_wheel(site)
+    command, environment = [sys.executable, "-c", RUN_EACH], {**os.environ, "PYTHONPATH": str(site)}
     with subprocess.Popen(
-        command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
-        yield Package(root, process)
+        yield Package(root, site, process)
 
 
 def test_the_page_names_these_files_and_no_others() -> None:
-    files = {
-        "A statistic of a row": {"attncli/core/nearby_mass.py", "attncli/core/names.py"},
-        "An experiment": {"attncli/commands/similarity.py", "attncli/settings/__init__.py"},
-        "A column of a result": {"attncli/records/logits.py", "attncli/features/why/screens.py"},
-        "Something measured of a pair of heads": {
-            "attncli/records/pairs.py",
-            "attncli/records/kinds.py",
-            "attncli/measure/pairs.py",
-            "attncli/commands/pairs.py",
-            "attncli/settings/__init__.py",
-        },
-        "A view": {"attncli/views/tsv.py", "attncli/views/__init__.py"},
-        "An engine": {"attncli/core/exact.py", "attncli/core/engines.py"},
+    assert {addition.file for addition in additions()} == {
+        "attncli/records/logits.py",
+        "attncli/features/why/screens.py",
     }
-    found: dict[str, set[str]] = {}
-    for addition in additions():
-        found.setdefault(addition.heading, set()).add(addition.file)
-    assert found == files
+
+
+def test_each_part_of_the_package_is_used(package: Package) -> None:
+    assert package.attn("info", "plugins").split() == ["features", "spread", "attn-spread", "1.0", "ok"]
+
+
+def test_the_folder_of_the_package_is_a_built_in_feature(package: Package, tmp_path: Path) -> None:
+    """In features/, with its modules renamed, and the index written anew."""
+    shutil.copytree(ROOT / "attncli", tmp_path / "attncli", ignore=shutil.ignore_patterns("__pycache__"))
+    folder = tmp_path / "attncli" / "features" / "spread"
+    folder.mkdir()
+    for name, code in code_of_package().items():
+        if name.endswith(".py"):
+            renamed = code.replace("from attn_spread", "from attncli.features.spread")
+            (folder / Path(name).name).write_text(renamed)
+    writer = [sys.executable, ROOT / "tools" / "write_index.py", "--package", tmp_path / "attncli"]
+    subprocess.run(writer, check=True)
+    commands = [["spread", TEXT], ["similarity", TEXT], ["self", TEXT, "--format", "tsv"]]
+    code = f"from attncli.cli import run\nfor command in {commands}:\n    run(command)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "".join(package.attn(*command) for command in commands)
 
 
 def nearby_mass(weights: np.ndarray) -> np.ndarray:
@@ -308,27 +331,40 @@ def test_an_experiment_is_a_command(package: Package, tmp_path: Path) -> None:
     assert "similarity.variance" in package.attn("results", str(store))
 
 
-def test_a_pair_of_heads_is_measured_by_a_command_and_from_python(package: Package) -> None:
-    text = "to be or not to be"
+def test_a_question_about_a_model_is_a_command_a_function_and_a_kind_of_result(
+    package: Package, tmp_path: Path
+) -> None:
     script = f"""if True:
         import json, attncli
-        from attncli.measure.pairs import head_distances
         model = attncli.open_model()
-        weights = [layer.weights()[0].tolist() for layer in attncli.layers(model, {text!r})]
-        result = head_distances(model, attncli.read_text(model, {text!r}))
-        print(json.dumps([[dict(pair) for pair in result.pairs], weights]))
+        weights = [layer.weights()[0].tolist() for layer in attncli.layers(model, {TEXT!r})]
+        print(json.dumps([[dict(head) for head in attncli.spread(model, {TEXT!r}).heads], weights]))
     """
-    pairs, weights = json.loads(package.python(script))
-    assert len(pairs) == 2 * 6 and pairs == sorted(pairs, key=lambda pair: pair["distance"])
-    for pair in pairs:
-        a, b = (np.array(weights[pair["layer"]][pair[key]]) for key in ("head", "other"))
-        expected = np.nanmean([jensenshannon(p, q) for p, q in zip(a, b, strict=True)])
-        assert abs(pair["distance"] - expected) < 1e-4
-    assert package.report("pairs", "--sentence", text)["statistics"]["pairs"] == pairs
-    assert package.report("pairs", "--sentence", text, "--top", "2")["statistics"]["pairs"] == pairs[:2]
-    rows = list(csv.DictReader(io.StringIO(package.attn("pairs", text, "--format", "csv"))))
-    assert [float(row["distance"]) for row in rows] == [pair["distance"] for pair in pairs]
-    assert "distance" in package.attn("pairs", text)
+    heads, weights = json.loads(package.python(script))
+    assert len(heads) == 8 and heads == sorted(heads, key=lambda head: -head["spread"])
+    for head in heads:
+        rows = np.array(weights[head["layer"]][head["head"]])
+        places = np.arange(rows.shape[-1])
+        spreads = [np.average((places - row @ places) ** 2, weights=row) ** 0.5 for row in rows]
+        assert abs(head["spread"] - np.mean(spreads)) < 1e-4
+    saved = tmp_path / "x.json"
+    package.attn("spread", TEXT, "-o", str(saved))
+    report = json.loads(saved.read_text())
+    assert report["statistics"]["heads"] == heads and report["experiment"] == "spread"
+    assert package.report("spread", "--sentence", TEXT, "--top", "2")["statistics"]["heads"] == heads[:2]
+    rows = list(csv.DictReader(io.StringIO(package.attn("spread", TEXT, "--format", "csv"))))
+    assert [float(row["spread"]) for row in rows] == [head["spread"] for head in heads]
+    screen = package.attn("spread", TEXT)
+    assert screen.startswith("spread: tiny-induction, 8 heads, on 19 tokens\nto be or not to be\n\n8 heads\n")
+    assert package.attn("show", str(saved)).splitlines()[:12] == screen.splitlines()[:12]
+    config, store = tmp_path / "config.yaml", tmp_path / "runs.db"
+    config.write_text(f"experiment: spread\nsentence: {TEXT}\n")
+    package.attn("batch", str(config), "-o", str(store), "--expect", "spread > 0")
+    kept = package.report("results", str(store), "--statistic", "spread")["statistics"]["summary"]
+    of_heads = {(head["layer"], head["head"]): head["spread"] for head in heads}
+    assert {(row["layer"], row["head"]): round(row["mean"], 5) for row in kept} == {
+        place: round(spread, 5) for place, spread in of_heads.items()
+    }
 
 
 def test_each_kind_has_a_command_here() -> None:
@@ -401,17 +437,18 @@ def test_a_column_of_a_result_is_in_every_form(package: Package, tmp_path: Path)
     package.python(script)
 
 
-def test_what_pairs_does_not_read_is_told_without_torch(package: Package) -> None:
+def test_what_a_question_does_not_read_is_refused_without_torch(package: Package) -> None:
     script = """if True:
         import sys
         from attncli.cli import run
-        assert run(["pairs", "--texts", "attncli/errors.py"]) == 2 and "torch" not in sys.modules
+        assert run(["spread", "--texts", "attncli/errors.py"]) == 2 and "torch" not in sys.modules
     """
-    command = [sys.executable, "-c", script]
     ended = subprocess.run(
-        command, cwd=package.folder, check=True, capture_output=True, text=True, timeout=120
-    )
-    assert ended.stderr == "--texts: is not for pairs, which reads one text\n"
+        [sys.executable, "-c", script],
+        cwd=package.folder, check=True, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(package.site)},
+    )  # fmt: skip
+    assert ended.stderr == "--texts: is not for spread, which reads one text\n"
 
 
 def test_a_view_is_a_format_and_a_suffix(package: Package, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Packages that add to attn, of the code that docs/adding.md prints, seen through the command line."""
+"""Packages that add to attn, one of them the wheel of docs/plugins.md, seen through the command line."""
 
 import json
 import os
@@ -7,27 +7,16 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import pytest
 
 from attncli.cli import COMMANDS
-from attncli.core.runtime import GROUPS
-from attncli.settings import EXPERIMENTS, TAKEN
+from attncli.feature import FORMER_GROUPS
+from attncli.settings import FORMER_COMMANDS, KERNEL_COMMANDS, QUESTIONS
 from attncli.views import VIEWS
-from tests.test_adding import ROOT, SENTENCE, additions, nearby_mass
+from tests.test_adding import ROOT, install_wheel
 
-NEARBY = {
-    "statistics": {"nearby_mass": "attn_nearby:nearby_mass", "entropy": "attn_nearby:nearby_mass"},
-    "views": {"tsv": "attn_nearby_tsv:write"},
-}
-SIMILARITY = {
-    "experiments": {"similarity": "attn_similarity:SimilaritySpec", "show": "attn_similarity:SimilaritySpec"},
-    "engines": {"exact": "attn_similarity_exact:EXACT"},
-}
-BROKEN = {group: {f"gone_{group}": "attn_broken:nothing"} for group in GROUPS}
-WHY = "cannot be imported: ModuleNotFoundError: No module named 'a_package_that_is_not_there'"
 RUN = """if True:
     import io, json, sys
     from contextlib import redirect_stderr, redirect_stdout
@@ -65,15 +54,18 @@ def install(site: Path, name: str, modules: dict[str, str], entry_points: dict[s
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the two packages, as one of site-packages."""
+    """A folder with the package of docs/plugins.md, as one of site-packages."""
     site = tmp_path_factory.mktemp("site")
-    code = {Path(one.file).stem: one.code for one in additions() if one.row_of is None}
-    similarity = code["similarity"]
-    engine = "from attncli.core.engines import Engine\n\nEXACT = Engine(attend, suits)\n"
-    install(site, "attn_nearby", {"attn_nearby": code["nearby_mass"], "attn_nearby_tsv": code["tsv"]}, NEARBY)
-    modules = {"attn_similarity": similarity, "attn_similarity_exact": f"{code['exact']}\n{engine}"}
-    install(site, "attn_similarity", modules, SIMILARITY)
+    install_wheel(site)
     return site
+
+
+def install_card(site: Path, package: str, name: str, modules: dict[str, str]) -> None:
+    """A package with a card, feature.py among its modules, behind the entry point of that name."""
+    (site / package).mkdir(parents=True)
+    for module, code in {"__init__": "", **modules}.items():
+        (site / package / f"{module}.py").write_text(code)
+    install(site, package, {}, {"features": {name: f"{package}.feature:FEATURE"}})
 
 
 def attn(
@@ -97,126 +89,156 @@ def attn(
     return [Ended(*ended) for ended in json.loads(process.stdout)]
 
 
-def test_two_packages_are_seen_through_views_batches_and_exports(site: Path, tmp_path: Path) -> None:
+def test_a_package_is_seen_through_views_batches_and_exports(site: Path, tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text("experiment: similarity\nsweep: {embed_dim: [4, 8]}\n")
-    (tmp_path / "s.yaml").write_text("experiment: self\nsweep: {causal: [false, true]}\n")
-    words, tiny = ["the cat sees the cat", "--embed-dim", "5"], ["a b c", "--embed-dim", "4"]
+    words = ["the cat sees the cat", "--embed-dim", "5"]
     commands = {
-        "plugins": ["info", "plugins"],
         "help": ["--help"],
-        "help of it": ["similarity", "--help-all"],
-        "json": ["similarity", *words, "--centered", "--format", "json"],
-        "saved": ["similarity", *words, "-o", "x.json"],
-        "vectors": ["self", *words, "--format", "json"],
         "table": ["similarity", *words],
-        "csv": ["similarity", *words, "--format", "csv"],
-        "html": ["similarity", *words, "-o", "x.html"],
-        "heatmap": ["similarity", *words, "--format", "heatmap"],
-        "md": ["similarity", *words, "--format", "md"],
-        "tsv": ["self", "a b", "-o", "x.tsv", "--precision", "2"],
+        "centered": ["similarity", *words, "--centered", "-o", "x.json"],
+        "saved": ["similarity", *words, "-o", "y.json"],
         "batch": ["batch", "b.yaml", "-o", "b.db", "--workers", "1", "--expect", "similarity.max < 1.5"],
-        "results": ["results", "b.db"],
-        "rows": ["multihead", SENTENCE, "--num-heads", "2", "--causal", "--format", "json"],
-        "survey": ["heads", "--sort", "nearby_mass", "--format", "json"],
-        "batch of rows": ["batch", "s.yaml", "-o", "s.db", "--workers", "1"],
-        "export": ["results", "--tidy", "s.db"],
-        "engine": ["self", *tiny, "--explain", "--format", "json"],
         "schema": ["info", "config-schema"],
-        "show": ["show", "no.json"],
     }
     # dot draws which heads feed which, subtitles are of spoken words, and nothing else.
     every = [view for view in (*VIEWS, "tsv") if view not in ("dot", "srt", "vtt")]
     commands |= {f"as {view}": ["similarity", *words, "-o", f"y.{view}", "--format", view] for view in every}
-    commands["both"] = ["similarity", *words, "--centered", "-o", "y.json"]
     commands["difference"] = ["diff", "y.json", "x.json"]
     commands["export as parquet"] = ["results", "--tidy", "b.db", "-o", "b.parquet"]
+    commands["synonym"] = ["reach"]
     ended = dict(zip(commands, attn([*commands.values()], tmp_path, site), strict=True))
-    failed = {name: one for name, one in ended.items() if one.code}
-    assert {*failed} == {"plugins", "show"} and failed["show"].err == "no.json: no such file\n"
-    taken = "not used: there is one of this name"
-    assert [re.split(r"\s{2,}", line) for line in ended["plugins"].out.splitlines()] == [
-        ["statistics", "nearby_mass", "attn-nearby 1.0", "ok"],
-        ["statistics", "entropy", "attn-nearby 1.0", taken],
-        ["views", "tsv", "attn-nearby 1.0", "ok"],
-        ["experiments", "similarity", "attn-similarity 1.0", "ok"],
-        ["experiments", "show", "attn-similarity 1.0", taken],
-        ["engines", "exact", "attn-similarity 1.0", "ok"],
-    ]
-    assert "\nPlugins:\n  similarity  From attn-similarity 1.0\n" in ended["help"].out
-    assert "--centered" in ended["help of it"].out and "|tsv" in ended["help of it"].out
-
-    def report(name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(ended[name].out)
-        return found
-
-    vectors = np.array(report("vectors")["tensors"]["input"]["values"])
-    vectors -= vectors.mean(axis=0)
-    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    np.testing.assert_allclose(report("json")["tensors"]["similarity"]["values"], units @ units.T, atol=1e-6)
-    assert ended["table"].out.endswith("--centered | --show statistics | -o page.html\n")
-    for name in ("csv", "heatmap", "md"):
-        assert "similarity" in ended[name].out
-    assert "similarity" in (tmp_path / "x.html").read_text()
+    assert {name for name, each in ended.items() if each.code} == {"synonym"}
+    assert ended["synonym"].err == "reach: is not a command: did you mean attn spread?\n"
+    models, learn = (ended["help"].out.partition(f"{group}:\n")[2] for group in ("Models", "Learn"))
+    assert "\n  spread      How far apart the keys are" in models.partition("\n\n")[0]
+    assert "\n  similarity  How alike the vectors" in learn.partition("\n\n")[0]
+    for name in ("as csv", "as heatmap", "as md"):
+        assert "similarity" in (tmp_path / f"y.{name[3:]}").read_text()
+    assert "similarity" in ended["table"].out and "similarity" in ended["difference"].out
+    assert "similarity" in (tmp_path / "y.html").read_text() and "similarity" in ended["schema"].out
     assert all((tmp_path / f"y.{view}").stat().st_size for view in every)
-    assert (tmp_path / "b.parquet").exists() and "similarity" in ended["difference"].out
-    assert (tmp_path / "x.tsv").read_text().startswith("# ")
-    assert "similarity.variance" in ended["results"].out
-    rows = report("rows")
-    weights = np.array(rows["tensors"]["weights"]["values"])
-    found = np.array(rows["statistics"]["rows"]["nearby_mass"])
-    np.testing.assert_allclose(found, nearby_mass(weights), atol=1e-6)
-    heads = [row["nearby_mass"] for row in report("survey")["statistics"]["heads"]]
-    assert heads == sorted(heads, reverse=True) and 0 < heads[-1] < heads[0] <= 1
-    assert "nearby_mass.mean" in ended["export"].out
-    scores = np.array(report("engine")["tensors"]["scaled_scores"]["values"])
-    expected = np.exp(scores - scores.max(axis=1, keepdims=True))
-    expected /= expected.sum(axis=1, keepdims=True)
-    exact = np.array(report("engine")["tensors"]["weights"]["values"])
-    assert np.abs(exact - expected).max() < 1e-14, "in float64, which no other engine takes for float32"
-    assert "similarity" in ended["schema"].out
+    assert (tmp_path / "b.parquet").exists()
 
 
-def test_a_spec_of_a_plugin_may_name_the_module_of_its_run(tmp_path: Path) -> None:
-    """As all did before there was a PAGE."""
-    (code,) = (one.code for one in additions() if one.file.endswith("similarity.py"))
-    former = code.replace("PAGE = SampledPage(run=run)\n", "").replace(
-        '    experiment = "similarity"\n', '    experiment, module = "similarity", "attn_former"\n'
-    )
-    install(
-        tmp_path,
-        "attn_former",
-        {"attn_former": former},
-        {"experiments": {"similarity": "attn_former:SimilaritySpec"}},
-    )
-    (ended,) = attn([["similarity", "a b c", "--format", "json"]], tmp_path, tmp_path)
-    assert ended.code == 0 and "similarity" in json.loads(ended.out)["tensors"]
+PARTS = """from attncli.feature import Feature, Question, View
+
+FEATURE = Feature(
+    questions=(
+        Question("gone", "How far each head looks", "Models", "settings:Spec"),
+        Question("lost", "How far each head looks", "Models", command="commands:command"),
+    ),
+    results={"gone": "results:Kind", "heads of gone": "results:Heads"},
+    screens={"results:Kind": "screens:KIND"},
+    functions={"gone": "door:gone"},
+    statistics={"gone_mass": "statistics:gone_mass"},
+    views={"gone": View("views:write", (".gone",))},
+    engines={"gone": "engines:GONE"},
+)
+"""
+MODULES = ("settings", "commands", "results", "screens", "door", "statistics", "views", "engines")
+WHY = "cannot be imported: ModuleNotFoundError: No module named 'a_package_that_is_not_there'"
 
 
-def test_a_broken_one_is_a_line_each_and_the_rest_works(site: Path, tmp_path: Path) -> None:
+def line_of(place: str) -> str:
+    return f"plugin gone (attn-gone 1.0): attn_gone.{place} {WHY}"
+
+
+def test_a_broken_module_is_a_line_and_the_rest_works(site: Path, tmp_path: Path) -> None:
+    """Any module of a package but its card; each in a process of its own, where it is told once."""
     broken = tmp_path / "site"
     broken.mkdir()
-    code = "import a_package_that_is_not_there\n"
-    install(broken, "attn_broken", {"attn_broken": code}, BROKEN)
-    commands = [
-        ["--help"],
-        ["self", "a b c", "--format", "json"],
-        ["gone_experiments"],
-        ["self", "a b", "--format", "gone_views"],
-        ["similarity", "a b"],
-        ["self", "--no-such-flag"],
-        ["info", "plugins"],
+    modules = dict.fromkeys(MODULES, "import a_package_that_is_not_there\n")
+    install_card(broken, "attn_gone", "gone", {**modules, "feature": PARTS})
+
+    def ended(*commands: list[str]) -> list[Ended]:
+        return attn(commands, tmp_path, site, broken)
+
+    shown, command, other, view, works = ended(
+        ["--help"], ["gone"], ["lost"], ["average", "a b", "--format", "gone"], ["similarity", "a b"]
+    )
+    assert (shown.code, shown.err) == (0, "") and "\n  gone " in shown.out and "\n  lost " in shown.out
+    assert (command.code, command.out, command.err) == (1, "", f"{line_of('settings:Spec')}\n")
+    assert (other.code, other.out, other.err) == (1, "", f"{line_of('commands:command')}\n")
+    assert (view.code, view.err) == (1, f"{line_of('views:write')}\n")
+    assert works.code == 0
+
+    (found,) = ended(["self", "a b c", "--format", "json"])
+    assert (found.code, {*found.err.splitlines()}) == (
+        0,
+        {line_of("engines:GONE"), line_of("statistics:gone_mass")},
+    )
+    rows = json.loads(found.out)["statistics"]["rows"]
+    assert {*rows["gone_mass"]} == {None} and None not in rows["nearby_mass"]
+
+    (spread,) = ended(["spread", "a b", "--format", "json"])
+    report = json.loads(spread.out) | {"experiment": "gone"}
+    (tmp_path / "gone.json").write_text(json.dumps(report))
+    shown, again = ended(["show", "gone.json"], ["show", "gone.json", "--format", "json"])
+    assert shown.code == 0 and "\nheads\n" in shown.out and "spread" in shown.out
+    assert shown.err.splitlines() == [line_of("results:Kind"), line_of("settings:Spec")]
+    assert again.err == "" and json.loads(again.out) == report
+
+    (survey,) = ended(["heads", "a b a b"])
+    lines = survey.err.splitlines()
+    assert survey.code == 0 and line_of("results:Heads") in lines
+    assert len(lines) == len({*lines}) and all(line.endswith(WHY) for line in lines)
+
+    (listed,) = ended(["info", "plugins"])
+    assert listed.code == 1
+    assert [re.split(r"\s{2,}", line) for line in listed.out.splitlines()] == [
+        ["features", "gone", "attn-gone 1.0", line_of("settings:Spec").partition(": ")[2]],
+        ["features", "spread", "attn-spread 1.0", "ok"],
     ]
-    shown, found, gone, view, works, flag, listed = attn(commands, tmp_path, site, broken)
-    assert (shown.code, shown.err) == (0, "") and "gone_experiments" in shown.out
-    lines = [f"plugin gone_{group} (attn-broken 1.0) {WHY}" for group in ("engines", "statistics")]
-    assert found.code == 0 and sorted(found.err.splitlines()) == lines
-    report = json.loads(found.out)
-    assert {*report["statistics"]["rows"]["gone_statistics"]} == {None}
-    assert None not in report["statistics"]["rows"]["nearby_mass"]
-    assert (gone.code, gone.out, gone.err) == (1, "", f"plugin gone_experiments (attn-broken 1.0) {WHY}\n")
-    assert (view.code, view.err) == (1, f"plugin gone_views (attn-broken 1.0) {WHY}\n")
-    assert works.code == 0 and flag.code == 2
-    assert listed.code == 1 and listed.out.count(WHY) == len(GROUPS) and listed.out.count("  ok\n") == 4
+
+
+def test_an_error_while_a_question_runs_names_the_package(tmp_path: Path) -> None:
+    """Here in a module that its page imports as it runs; earlier reports are still shown, as tables."""
+    install_wheel(tmp_path)
+    package = "plugin spread (attn-spread 1.0)"
+    (saved,) = attn([["spread", "a b", "-o", "x.json"]], tmp_path, tmp_path)
+    for module, part in {"screens": "SCREEN", "results": "HeadSpreads"}.items():
+        (tmp_path / "attn_spread" / f"{module}.py").write_text("raise ValueError('a\\x1b[1m')\n")
+        shown, asked = attn([["show", "x.json"], ["spread", "a b"]], tmp_path, tmp_path)
+        line = f"{package}: attn_spread.{module}:{part} cannot be imported: ValueError: a\\x1b[1m\n"
+        assert (saved.code, shown.code, shown.err) == (0, 0, line) and "\nheads\n" in shown.out
+        assert asked.code == (module == "results")
+    assert re.fullmatch(f"{re.escape(package)}: ValueError: a\\S+ \\(--debug shows where\\)\n", asked.err)
+
+
+def test_a_function_of_a_broken_module_raises_the_line(tmp_path: Path) -> None:
+    install_card(tmp_path, "attn_gone", "gone", {"door": "raise SystemExit(5)", "feature": PARTS})
+    code = """
+import attncli
+try:
+    attncli.gone
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+    )  # fmt: skip
+    assert (
+        done.stdout == "plugin gone (attn-gone 1.0): attn_gone.door:gone cannot be imported: SystemExit: 5\n"
+    )
+
+
+def test_entry_points_of_former_groups_are_said_to_be_unread(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    former = {group: {f"old_{group}": "attn_old:PART"} for group in FORMER_GROUPS}
+    install(site, "attn_old", {"attn_old": "raise SystemExit(5)"}, former)
+    listed, shown = attn([["info", "plugins"], ["self", "a b"]], tmp_path, site)
+    assert listed.code == 1
+    assert [re.split(r"\s{2,}", line) for line in listed.out.splitlines()] == [
+        [
+            *(group, f"old_{group}", "attn-old 1.0"),
+            f"no longer read: a card names it in `{field}`, group attncli.features",
+        ]
+        for group, field in FORMER_GROUPS.items()
+    ]
+    assert (shown.code, shown.err) == (0, "")
 
 
 def test_damaged_metadata_of_a_package_that_torch_reads_are_named(tmp_path: Path) -> None:
@@ -235,25 +257,24 @@ def test_damaged_metadata_of_a_package_that_torch_reads_are_named(tmp_path: Path
     )
 
 
-def test_help_imports_no_plugin(tmp_path: Path) -> None:
-    """Names come from metadata alone; damaged metadata names nothing."""
+def test_help_imports_cards_and_nothing_else_of_a_package(tmp_path: Path) -> None:
+    """Damaged metadata names nothing."""
     site = tmp_path / "site"
     site.mkdir()
     for number in range(10):
-        install(site, f"attn_p{number}", {f"attn_p{number}": "raise SystemExit(5)"}, {
-            "experiments": {f"p{number}": f"attn_p{number}:Spec"},
-            "statistics": {f"q{number}": f"attn_p{number}:q"},
-        })  # fmt: skip
+        modules = {**dict.fromkeys(MODULES, "raise SystemExit(5)")}
+        code = PARTS.replace('"gone"', f'"p{number}"').replace('"lost"', f'"q{number}"')
+        install_card(site, f"attn_p{number}", f"p{number}", {**modules, "feature": code})
     for name, content in {
-        "cut": b"[attncli.views",
-        "binary": b"[attncli.views]\n\xff",
-        "odd": b"[attncli.views]\na b",
+        "cut": b"[attncli.features",
+        "binary": b"[attncli.features]\n\xff",
+        "odd": b"[attncli.features]\na b",
     }.items():
         (site / f"{name}-1.0.dist-info").mkdir()
         (site / f"{name}-1.0.dist-info" / "entry_points.txt").write_bytes(content)
     (ended,) = attn([["--help"]], tmp_path, site)
-    assert ended.code == 0 and all(f"p{number}  " in ended.out for number in range(10))
+    assert (ended.code, ended.err) == (0, "") and all(f"p{number}  " in ended.out for number in range(10))
 
 
-def test_no_experiment_of_a_plugin_takes_the_name_of_a_command() -> None:
-    assert {*COMMANDS} - {*EXPERIMENTS} <= TAKEN
+def test_no_question_takes_the_name_of_a_command_of_the_kernel() -> None:
+    assert {*COMMANDS} - {*QUESTIONS} <= KERNEL_COMMANDS | FORMER_COMMANDS

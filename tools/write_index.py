@@ -18,14 +18,14 @@ from typing import Any
 PACKAGE = Path(__file__).parent.parent / "attncli"
 HEAD = '''"""The built-in features by name, copied from their cards by `python tools/write_index.py`.
 
-Commands, kinds of results, first screens and functions are made from this table: help imports no feature.
+Commands, kinds of results, views and all else that cards name come from this table: help imports no feature.
 """
 
 from collections.abc import Mapping
 from functools import cache as computed_once
 from typing import TYPE_CHECKING
 
-from attncli.feature import Feature, Question, features_in_use
+from attncli.feature import Feature, Question, View, features_in_use
 
 '''
 TAIL = '''
@@ -70,6 +70,9 @@ def literal(value: object, indent: str = "") -> Iterator[str]:
         case str():
             yield _text(value)
             return
+        case bool() | None:
+            yield str(value)
+            return
         case Mapping():
             opening, closing = "{}"
             items = [(f"{_text(name)}: ", item) for name, item in value.items()]
@@ -84,7 +87,7 @@ def literal(value: object, indent: str = "") -> Iterator[str]:
         case tuple():
             items = [("", item) for item in value]
         case _:
-            raise TypeError(f"a card holds texts, tuples and dicts (got {value!r})")
+            raise TypeError(f"a card holds texts, truth values, tuples and dicts (got {value!r})")
     if not items:
         yield f"{opening}{closing}"
         return

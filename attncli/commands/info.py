@@ -9,23 +9,38 @@ from typing import Any
 
 import attncli
 from attncli.commands.command import DEBUG, Command, argument, refuse_unknown
-from attncli.core.names import PLUGGED
-from attncli.core.runtime import GROUPS, BrokenPlugin, Plugin, added, imported, plugins, tile_pass_in_use
+from attncli.core.engines import ENGINES
+from attncli.core.names import ROW_STATISTICS
+from attncli.core.runtime import tile_pass_in_use
 from attncli.errors import DONE, FAILED
-from attncli.feature import GROUP, SWITCH, Feature, names_switched_off, read_card
+from attncli.feature import (
+    FORMER_GROUPS,
+    GROUP,
+    SECTION,
+    SWITCH,
+    BrokenPlugin,
+    Feature,
+    Plugin,
+    added,
+    load_place,
+    names_switched_off,
+    places_of,
+    plugins,
+    read_card,
+)
 from attncli.index import FEATURES, installed_features
 from attncli.plain_text import plain_text
 from attncli.records.kinds import RESULT_CLASSES
 from attncli.saved import report_schema
-from attncli.settings import EXPERIMENTS
+from attncli.settings import QUESTIONS
 from attncli.settings.config_file import config_schema
 from attncli.version import __version__
-from attncli.views import VIEWS
+from attncli.views import SUFFIXES, VIEWS
 from attncli.views.tables import SCREEN_PLACES
 
 NO_PLUGINS = (
-    "No installed package adds to attn. One that does says so in its pyproject.toml: "
-    f'[project.entry-points."attncli.{GROUPS[0]}"], or {", ".join(GROUPS[1:])}.'
+    "No installed package adds to attn. One that does names its card in its pyproject.toml: "
+    f'[project.entry-points."{SECTION}{GROUP}"].'
 )
 TAKEN = "not used: there is one of this name"
 OFF = f"switched off by {SWITCH}"
@@ -37,25 +52,35 @@ PACKAGES = (
 NEXT = "Next: attn info plugins  attn info config-schema  attn info report-schema"
 
 
-def _in_use() -> set[Plugin | None]:
-    """Those that the tables have taken up."""
-    from attncli.core.engines import ENGINES
-
-    of_tables = {row.plugin for row in EXPERIMENTS.values()} | {view.plugin for view in VIEWS.values()}
-    return {*PLUGGED.values(), *of_tables, *added("engines", {*ENGINES}).values()}
-
-
 def _parts_taken(card: Feature) -> list[str]:
     """The parts of a card that are not used: the names of built-in parts, or of an earlier package's."""
-    specs = {name: row.spec for name, row in EXPERIMENTS.items()}
     functions: dict[str, str] = dict.fromkeys(attncli.__all__, "")
+    engines: dict[str, str] = dict.fromkeys(ENGINES, "")
     for feature in installed_features().values():
-        functions = dict(feature.functions) | functions
+        functions, engines = dict(feature.functions) | functions, dict(feature.engines) | engines
     claims: dict[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
-        "command": ({question.name: question.spec for question in card.questions}, specs),
+        "command": (
+            {question.name: question.summary for question in card.questions},
+            {name: question.summary for name, question in QUESTIONS.items()},
+        ),
         "kind": (card.results, RESULT_CLASSES),
         "screen": (card.screens, SCREEN_PLACES),
         "function": (card.functions, functions),
+        "statistic": (card.statistics, {name: row.formula for name, row in ROW_STATISTICS.items()}),
+        "view": (
+            {name: view.write for name, view in card.views.items()},
+            {name: view.write for name, view in VIEWS.items()},
+        ),
+        "suffix": (
+            {
+                suffix: name
+                for name, view in card.views.items()
+                if VIEWS.get(name) == view
+                for suffix in view.suffixes
+            },
+            SUFFIXES,
+        ),
+        "engine": (card.engines, engines),
     }
     return [
         f"{part} {name}"
@@ -67,23 +92,29 @@ def _parts_taken(card: Feature) -> list[str]:
 
 def _state_of_card(plugin: Plugin) -> str:
     """`ok`, or what of it is not used, and why."""
-    if plugin not in added(GROUP, {*FEATURES}).values():
+    if plugin not in added(FEATURES).values():
         return TAKEN
     if plugin.name in names_switched_off():
         return OFF
-    taken = _parts_taken(read_card(plugin))
-    return f"{TAKEN}: {', '.join(taken)}" if taken else "ok"
+    card = read_card(plugin)
+    if plugin.name not in installed_features():
+        missing = [name for name in card.needs if name not in installed_features()]
+        return f"not used: needs {', '.join(missing)}, which is switched off or not available"
+    if taken := _parts_taken(card):
+        return f"{TAKEN}: {', '.join(taken)}"
+    for place in places_of(card):
+        load_place(place)
+    return "ok"
 
 
-def _state(plugin: Plugin, in_use: set[Plugin | None]) -> str:
+def _state(plugin: Plugin) -> str:
     """`ok`, or why it is not used."""
+    if plugin.group in FORMER_GROUPS:
+        return f"no longer read: a card names it in `{FORMER_GROUPS[plugin.group]}`, group {SECTION}{GROUP}"
     try:
-        if plugin.group == GROUP:
-            return _state_of_card(plugin)
-        imported(plugin)
+        return _state_of_card(plugin)
     except BrokenPlugin as error:
-        return str(error).removeprefix(f"plugin {plugin} ")
-    return "ok" if plugin in in_use else TAKEN
+        return str(error).removeprefix(f"plugin {plugin}: ")
 
 
 def _print_rows(rows: Iterable[tuple[str, ...]]) -> None:
@@ -99,8 +130,7 @@ def show_plugins() -> int:
     if not plugins():
         print(NO_PLUGINS)
         return DONE
-    in_use = _in_use()
-    rows = [(plugin.group, plugin.name, plugin.package, _state(plugin, in_use)) for plugin in plugins()]
+    rows = [(plugin.group, plugin.name, plugin.package, _state(plugin)) for plugin in plugins()]
     _print_rows(rows)
     return DONE if all(state in ("ok", OFF) for *_, state in rows) else FAILED
 

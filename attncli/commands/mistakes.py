@@ -6,7 +6,7 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 
 from attncli.errors import TRUTHS, UserError, alike, synonym
-from attncli.feature import SWITCH, names_switched_off
+from attncli.feature import SWITCH, names_switched_off, switched_on
 from attncli.index import FEATURES
 from attncli.systems import shell_line
 from attncli.views import VIEWS
@@ -94,10 +94,10 @@ def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
 
 
 def _commands_switched_off() -> set[str]:
-    """Names of features that ATTN_OFF names, and of their commands."""
-    names = {*names_switched_off()}
-    questions = (each.name for name in names & {*FEATURES} for each in FEATURES[name].questions)
-    return names | {*questions}
+    """Names of features that ATTN_OFF switches off, and of their commands."""
+    names = {*FEATURES} - {*switched_on(FEATURES)}
+    questions = (each.name for name in names for each in FEATURES[name].questions)
+    return {*names_switched_off(), *names, *questions}
 
 
 def flag_before_command(message: str, args: Sequence[str], flags: Flags, commands: Collection[str]) -> str:

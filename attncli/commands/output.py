@@ -373,7 +373,7 @@ class Destination:
                 reports = said_while_written(reports, self.path, line)
                 if self._is_walked():
                     walk_steps(reports, write, stream, display)
-                elif is_terminal or not self.view.is_for_screens:
+                elif is_terminal or not self.view.for_terminals:
                     write(reports, stream, display)
                 else:
                     lines_written = UnpaddedLines(stream)
@@ -549,7 +549,7 @@ def written_stream(path: Path | None, view: View) -> Iterator[IO[Any]]:
         if sys.stderr.isatty():
             print(f"wrote {plain_text(str(path))}", file=sys.stderr)
         return
-    if not view.is_for_screens and isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
+    if not view.for_terminals and isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     stream = sys.stdout.buffer if view.writes_bytes else sys.stdout
     try:

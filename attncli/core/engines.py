@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from attncli.core import rows
 from attncli.core.layer import PLAIN, AttentionLayer, Computed, Visibility, Wanted
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights
-from attncli.core.runtime import added, imported_or_told
+from attncli.feature import load_usable_place
+from attncli.index import installed_features
 
 ProgressCallback = Callable[[float], None]
 
@@ -68,8 +69,11 @@ ENGINES = {
 
 @cache
 def engines() -> dict[str, Engine]:
-    """Those of plugins, each an Engine; then ours."""
-    others = {name: imported_or_told(plugin) for name, plugin in added("engines", {*ENGINES}).items()}
+    """The engines of cards, without those that cannot be imported; then ours."""
+    places: dict[str, str] = {}
+    for feature in installed_features().values():
+        places = dict(feature.engines) | places
+    others = {name: load_usable_place(place) for name, place in places.items() if name not in ENGINES}
     return {name: engine for name, engine in others.items() if engine is not None} | ENGINES
 
 
@@ -81,7 +85,7 @@ def engine_for(source: LayerOrWeights, wanted: Wanted) -> str:
 def attend(source: LayerOrWeights, wanted: Wanted, progress: ProgressCallback | None = None) -> Computed:
     """What is wanted of a layer, or of given weights, by the engine that suits.
 
-    Of the rest beside the first key an engine of a plugin need not know: that is then computed from rows.
+    Of the rest beside the first key an engine of a card need not know: that is then computed from rows.
     """
     computed = engines()[engine_for(source, wanted)].attend(source, wanted, progress)
     if wanted.rest is None or computed.rest is not None:

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.names import PLUGGED, ends_of
-from attncli.core.runtime import imported_or_told, load_place
+from attncli.core.names import ends_of
+from attncli.feature import load_usable_place
 
 
 class RestOfSoftmax(NamedTuple):
@@ -159,11 +159,8 @@ class Rows:
 
 @cache
 def load_formula(place: str) -> Callable[..., Any]:
-    """The function that a table names; no number where it is of a plugin that cannot be imported."""
-    for plugin in PLUGGED.values():
-        if plugin.place == place:
-            return imported_or_told(plugin) or no_number
-    function: Callable[..., Any] = load_place(place)
+    """The function at a place; `no_number` for one of another package that cannot be imported."""
+    function: Callable[..., Any] = load_usable_place(place) or no_number
     return function
 
 

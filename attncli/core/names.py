@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from attncli.core.runtime import added
+from attncli.index import installed_features
 
 RemovalMethod = Literal["zero", "mean", "sink", "swap"]
 """What replaces the output of a head that is taken out."""
@@ -118,10 +118,12 @@ WRITING = {
     "lookback_ratio": "attncli.core.formulas:lookback_ratio",
     "needle_mass": "attncli.core.formulas:needle_mass",
 }
-PLUGGED = added("statistics", {*ROW_STATISTICS, *PATTERNS, *WRITING})
-"""What other packages measure of a row, where queries and keys are of one text."""
-for name, plugin in PLUGGED.items():
-    ROW_STATISTICS[name] = RowStatistic(plugin.place, positional=True)
+for feature in installed_features().values():  # measured where queries and keys are of one text
+    ROW_STATISTICS |= {
+        name: RowStatistic(place, positional=True)
+        for name, place in feature.statistics.items()
+        if name not in {*ROW_STATISTICS, *PATTERNS, *WRITING}
+    }
 OF_WRITTEN_KEYS = ("written_mass", "lookback_ratio")
 """Those that need what was written among the keys: cross-attention has them not."""
 WRITER_STATISTICS = (*OF_WEIGHTS, *WRITING, "retrieval")

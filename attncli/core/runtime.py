@@ -1,34 +1,20 @@
-"""What attn finds where it runs: compiled loops, torch's threads, plugins of other packages.
+"""What attn finds where it runs: compiled loops, torch's threads, damaged packages.
 
 A leaf without torch. The libraries of the C sources are built when attn is installed, where a compiler exists
 (hatch_build.py); their names have the digests of their sources, so that only matching versions are loaded.
-
-A plugin is an entry point, named by the metadata of its package and imported when it is used. A package
-names it in its pyproject.toml, as `similarity = "attn_similarity:SimilaritySpec"` below
-`[project.entry-points."attncli.experiments"]`. Metadata is read as files
-(https://packaging.python.org/en/latest/specifications/entry-points/): `importlib.metadata` takes longer to
-import than half of `attn --help` takes.
 """
 
 import ctypes
 import os
-import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from configparser import ConfigParser
-from configparser import Error as NotEntryPoints
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache
 from hashlib import sha256
-from importlib import import_module
 from importlib.util import find_spec
 from math import isnan, nan
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
-
-T = TypeVar("T")
 
 TILE_PASS, FEW_ROWS = (Path(__file__).with_name(name) for name in ("tile_pass.c", "few_rows.c"))
 SWITCH = "ATTN_COMPILED"
@@ -252,61 +238,6 @@ idle_cores = IdleCores()
 """Counted from here on: the first imports take long enough for a count."""
 
 
-GROUPS = ("features", "experiments", "statistics", "views", "engines")
-SECTION = "attncli."
-PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_-]*")
-PLUGIN_PLACE = re.compile(r"[\w.]+:[\w.]+")
-DIST_INFO = ".dist-info"
-
-
-class Plugin(NamedTuple):
-    """An entry point: what it adds to which table, where that stands, and its package with the version."""
-
-    group: str
-    name: str
-    place: str
-    package: str
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.package})"
-
-
-class BrokenPlugin(ImportError):
-    """What a plugin names cannot be imported."""
-
-
-@cache
-def plugins() -> tuple[Plugin, ...]:
-    """The plugins of all installed packages, by package and name; a package found twice counts once."""
-    by_package: dict[str, list[Plugin]] = {}
-    for folder in map(Path, dict.fromkeys(sys.path)):
-        infos = folder.glob(f"*{DIST_INFO}/entry_points.txt") if folder.is_dir() else ()
-        for file in sorted(infos):
-            name, _, version = file.parent.name.removesuffix(DIST_INFO).partition("-")
-            if name not in by_package:
-                by_package[name] = list(_entry_points(file, f"{name.replace('_', '-')} {version}"))
-    return tuple(plugin for name in sorted(by_package) for plugin in by_package[name])
-
-
-def _entry_points(file: Path, package: str) -> list[Plugin]:
-    try:
-        text = file.read_text(encoding="utf-8")
-        if f"[{SECTION}" not in text:
-            return []
-        parser = ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
-        parser.optionxform = str  # type: ignore[assignment,method-assign]  # as configparser documents it
-        parser.read_string(text)
-    except (OSError, UnicodeDecodeError, NotEntryPoints):
-        return []
-    return [
-        Plugin(group, name, place, package)
-        for group in GROUPS
-        if parser.has_section(SECTION + group)
-        for name, place in parser.items(SECTION + group)
-        if PLUGIN_NAME.fullmatch(name) and PLUGIN_PLACE.fullmatch(place)
-    ]
-
-
 def package_with_damaged_metadata(error: Exception) -> str | None:
     """The package whose broken entry points stop the import of torch, which reads those of all; or None."""
     from importlib import metadata
@@ -320,61 +251,3 @@ def package_with_damaged_metadata(error: Exception) -> str | None:
         except Exception:  # damaged metadata may fail in any way
             return f"{package.name} {package.version}"
     return None
-
-
-def added(group: str, known: set[str]) -> dict[str, Plugin]:
-    """The plugins of a group by name, except `known` names: a plugin cannot replace a part of attn."""
-    by_name: dict[str, Plugin] = {}
-    for plugin in plugins():
-        if plugin.group == group and plugin.name not in known:
-            by_name.setdefault(plugin.name, plugin)
-    return by_name
-
-
-def load_place(place: str) -> Any:
-    """What stands at `module:name`, as a table or a plugin names it, imported now."""
-    module, _, name = place.partition(":")
-    return attrgetter(name)(import_module(module))
-
-
-class LoadedOnUse(Mapping[str, T]):
-    """Values by name. A value is imported from its place, `module:name`, when it is looked up.
-
-    To iterate over the names imports nothing; to iterate over the values imports all of them.
-    """
-
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self.places = places
-
-    def __getitem__(self, name: str) -> T:
-        value: T = load_place(self.places[name])
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.places)
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.places
-
-
-@cache
-def imported(plugin: Plugin) -> Any:
-    """Import what a plugin names. Raises BrokenPlugin, with the reason in one line, where that fails."""
-    try:
-        return load_place(plugin.place)
-    except Exception as error:  # other people's code may fail in any way
-        why = ascii(f"{type(error).__name__}: {error}")[1:-1]
-        raise BrokenPlugin(f"plugin {plugin} cannot be imported: {why}") from error
-
-
-@cache
-def imported_or_told(plugin: Plugin) -> Any:
-    """What it names; None, and once a line on standard error, where that cannot be imported."""
-    try:
-        return imported(plugin)
-    except BrokenPlugin as error:
-        print(error, file=sys.stderr)
-        return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 
-from attncli.core.runtime import LoadedOnUse
+from attncli.feature import LoadedOnUse
 from attncli.index import installed_features
 from attncli.records.columns import Result, UntypedResult
 from attncli.records.values import NamedTensor, Statistic, is_table_of_heads
@@ -30,7 +30,7 @@ def kind_of(result: Result, experiment: str) -> str:
     if isinstance(result, UntypedResult):
         return result.kind
     place = place_of(type(result))
-    names = [name for name in (*names_of(experiment), *KINDS) if RESULT_CLASSES[name] == place]
+    names = [name for name in (*names_of(experiment), *RESULT_CLASSES) if RESULT_CLASSES[name] == place]
     return next(iter(names), "")
 
 
@@ -68,7 +68,7 @@ def kinds_of(experiment: str) -> dict[str, type[Result]]:
 
 def names_of(experiment: str) -> list[str]:
     """The names of the kinds that an experiment has."""
-    return [name for name in KINDS if name.split(" of ")[0] == experiment]
+    return [name for name in RESULT_CLASSES if name.split(" of ")[0] == experiment and name in KINDS]
 
 
 def may_lack_heads(kind: str) -> bool:

@@ -273,8 +273,6 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     experiment: ClassVar[str]
-    # The module whose run(spec, texts, draws) gives the Report, of a plugin that has no PAGE beside its Spec.
-    module: ClassVar[str] = ""
     # Command lines for help.
     examples: ClassVar[tuple[str, ...]]
     # Settings that a report leaves out while they have their defaults, those of base classes included.
@@ -433,7 +431,7 @@ class Spec(BaseModel):
         """What runs it, imported now."""
         from attncli.settings import page_of
 
-        return page_of(self.experiment, self.module, is_of_model=self.model_source() is not None)
+        return page_of(self.experiment, is_of_model=self.model_source() is not None)
 
     def result_kind(self) -> str:
         """The kind of its result, by the name in records/kinds.py, whose columns say which numbers it has."""

@@ -6,51 +6,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from logging import ERROR, getLogger
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
-from attncli.core.runtime import BrokenPlugin, Plugin, added, imported, load_place
-from attncli.errors import RunError
+from attncli.feature import View, load_place
+from attncli.index import installed_features
 
 if TYPE_CHECKING:
     from attncli.report import Report
 
 
-class View(NamedTuple):
-    """The module of a view in this folder, and what the view is like.
-
-    `module` has `write(reports, stream, display)`, or the function after a colon, which writes reports as
-    they come. `extra` is the extra of ours that it needs, and the package that this brings. A view that
-    `draws` needs what every head of a model looks at; a `whole` one holds every part of a report, whatever
-    --show says. One that `has_steps` writes an explanation, or a step of it, for people to read. A view of
-    `one_table` holds the report's main table, or the one that --show names; else NoSuchTable. One that
-    `spells_tokens` leaves them as the model's vocabulary has them; one that `has_title` takes another from
-    --title.
-    """
-
-    module: str
-    suffixes: tuple[str, ...] = ()
-    extra: tuple[str, str] | None = None
-    one_report: bool = False
-    writes_bytes: bool = False
-    draws: bool = False
-    whole: bool = False
-    spells_tokens: bool = False
-    one_table: bool = False
-    has_steps: bool = False
-    has_title: bool = False
-    for_other_programs: bool = False
-    plugin: Plugin | None = None
-
-    @property
-    def is_for_screens(self) -> bool:
-        """Whether it is written in the characters that a terminal has; what others read is UTF-8."""
-        return self.module in ("tables", "heatmap")
-
-
 PLOT = ("plot", "matplotlib")
 PARQUET = ("parquet", "pyarrow")
 VIEWS = {
-    "table": View("tables", (".txt",), has_steps=True),
+    "table": View("tables:write", (".txt",), has_steps=True, for_terminals=True),
     "json": View("data:write_json", (".json",), whole=True, spells_tokens=True),
     "jsonl": View("data:write_json_lines", (".jsonl", ".ndjson"), whole=True, spells_tokens=True),
     "csv": View("data:write_csv", (".csv",), one_table=True),
@@ -60,20 +28,20 @@ VIEWS = {
         "data:write_safetensors", (".safetensors",), None, True, True, whole=True, spells_tokens=True
     ),
     "md": View("tables:write_markdown", (".md", ".markdown"), has_steps=True),
-    "heatmap": View("heatmap", draws=True, has_title=True),
-    "html": View("page", (".html", ".htm"), draws=True, whole=True, has_title=True),
+    "heatmap": View("heatmap:write", draws=True, has_title=True, for_terminals=True),
+    "html": View("page:write", (".html", ".htm"), draws=True, whole=True, has_title=True),
     "png": View("pictures:write_png", (".png",), PLOT, True, True, True, has_title=True),
     "svg": View("pictures:write_svg", (".svg",), PLOT, True, False, True, has_title=True),
     "pdf": View("pictures:write_pdf", (".pdf",), PLOT, True, True, True, has_title=True),
-    "srt": View("word_screens:write_srt", (".srt",), for_other_programs=True),
-    "vtt": View("word_screens:write_vtt", (".vtt",), for_other_programs=True),
-    "dot": View("graphs:write_dot", (".dot", ".gv"), draws=True, has_title=True, for_other_programs=True),
 }
-VIEWS |= {
-    name: View(plugin.place, (f".{name}",), plugin=plugin)
-    for name, plugin in added("views", {*VIEWS}).items()
-}
-SUFFIXES = {suffix: name for name, view in VIEWS.items() for suffix in view.suffixes}
+VIEWS = {name: view._replace(write=f"{__name__}.{view.write}") for name, view in VIEWS.items()}
+for feature in installed_features().values():
+    VIEWS |= {name: view for name, view in feature.views.items() if name not in VIEWS}
+SUFFIXES: dict[str, str] = {}
+"""The view of each suffix of a file; a built-in view keeps its suffixes."""
+for name, view in VIEWS.items():
+    for suffix in view.suffixes:
+        SUFFIXES.setdefault(suffix, name)
 
 # How wide text is in a pipe, where tables are as wide as they need.
 TEXT_WIDTH = 80
@@ -151,17 +119,13 @@ def _any_backend() -> Iterator[None]:
 
 def load_view(name: str) -> Write:
     """The function of a view, imported when it is used; it gets readable tokens unless it `spells_tokens`."""
-    module, _, function = VIEWS[name].module.partition(":")
-    if VIEWS[name].extra == PLOT:
+    view = VIEWS[name]
+    if view.extra == PLOT:
         # Before the import: matplotlib logs about its caches and fonts.
         getLogger("matplotlib").setLevel(ERROR)
-    write: Write
-    if (plugin := VIEWS[name].plugin) is None:
-        with _any_backend() if VIEWS[name].extra == PLOT else nullcontext():
-            write = load_place(f"{__name__}.{module}:{function or 'write'}")
-    else:
-        write = _of_plugin(plugin)
-    if VIEWS[name].spells_tokens:
+    with _any_backend() if view.extra == PLOT else nullcontext():
+        write: Write = load_place(view.write)
+    if view.spells_tokens:
         return write
 
     def write_readable(reports: "Iterable[Report]", stream: IO[Any], display: Display) -> None:
@@ -170,12 +134,3 @@ def load_view(name: str) -> Write:
         write(map(readable, reports), stream, display)
 
     return write_readable
-
-
-def _of_plugin(plugin: Plugin) -> Write:
-    """The function that a plugin names. Raises RunError where it cannot be imported."""
-    try:
-        write: Write = imported(plugin)
-    except BrokenPlugin as error:
-        raise RunError(str(error)) from None
-    return write

@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 from rich.cells import cell_len
 
-from attncli.core.runtime import LoadedOnUse
+from attncli.feature import LoadedOnUse
 from attncli.index import installed_features
 from attncli.plain_text import plain_text
 from attncli.records.columns import Result

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from attncli.feature import Feature, with_absolute_places
+from attncli.feature import Feature, Question, View, places_of, with_absolute_places
 from attncli.index import FEATURES
 from attncli.settings import FORMER_COMMANDS, KERNEL_COMMANDS
 from tests.running import ROOT
-from tests.test_plugins import attn, install
+from tests.test_plugins import attn, install, install_card
 
 FOLDERS = ROOT / "attncli" / "features"
 WRITER = ROOT / "tools" / "write_index.py"
@@ -43,29 +43,19 @@ def test_the_index_has_the_card_of_each_folder_and_no_other() -> None:
 @pytest.mark.parametrize("name", FEATURES)
 def test_each_place_of_a_card_exists_and_its_page_is_listed(name: str) -> None:
     card = FEATURES[name]
-    questions = [
-        place
-        for each in card.questions
-        for place in (each.spec, each.page, each.model_page, each.command)
-        if place
-    ]
-    places = [
-        *questions,
-        *card.results.values(),
-        *card.screens,
-        *card.screens.values(),
-        *card.functions.values(),
-    ]
-    for module, part in (place.split(":") for place in places):
+    for module, part in (place.split(":") for place in (*places_of(card), *card.screens)):
         assert hasattr(importlib.import_module(module), part)
     assert {*card.screens} <= {*card.results.values()}
     assert not {each.name for each in card.questions} & {*KERNEL_COMMANDS, *FORMER_COMMANDS}
     assert card.docs == "" or f"({card.docs})" in (ROOT / "docs" / "README.md").read_text()
 
 
-def test_each_field_of_a_card_is_on_the_page() -> None:
+def test_each_field_of_a_card_is_a_heading_of_the_page_and_on_its_card() -> None:
     text = (ROOT / "docs" / "plugins.md").read_text()
-    assert all(f"\n| `{name}` | " in text for name in Feature._fields)
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert headings[: len(Feature._fields)] == [*Feature._fields]
+    fields = [name for row in re.findall(r"^\| (`.*`) \| ", text, re.MULTILINE) for name in row.split(", ")]
+    assert fields == [f"`{name}`" for name in (*Question._fields, *View._fields)]
     code = text.partition("```python\n")[2].partition("```")[0]
     card: dict[str, Feature] = {}
     exec(code, card)
@@ -258,12 +248,15 @@ def test_the_tests_of_a_feature_pass_for_it_in_a_package_of_its_own(
     assert "attn_cache" in (folder / "test_cache.py").read_text()
 
 
-CARD = """from attncli.feature import Feature, Question
+CARD = """from attncli.feature import Feature, Question, View
 
 FEATURE = Feature(
     questions=(Question({names}, "settings:Spec"),),
     results={{"norm": "results:Norms", "spread": "results:Spreads"}},
     functions={{"ablate": "door:ablate"}},
+    statistics={{"entropy": "numbers:entropy"}},
+    views={{"csv": View("views:write", (".tsv",)), "tsv": View("views:write", (".tsv", ".txt"))}},
+    engines={{"rows": "engines:ROWS"}},
 )
 """
 
@@ -272,35 +265,97 @@ def card_text(name: str, group: str = "Plugins") -> str:
     return CARD.format(names=f'"{name}", "How far each head looks", "{group}"')
 
 
-def install_card(site: Path, package: str, name: str, code: str) -> None:
-    (site / package).mkdir(parents=True)
-    (site / package / "__init__.py").write_text("")
-    (site / package / "feature.py").write_text(code)
-    install(site, package, {}, {"features": {name: f"{package}.feature:FEATURE"}})
-
-
 def test_built_in_parts_win_and_one_line_says_so(tmp_path: Path) -> None:
-    install_card(tmp_path, "attn_a", "spread", card_text("norm"))
-    install_card(tmp_path, "attn_b", "cache", card_text("spread"))
-    install_card(tmp_path, "attn_c", "spread", card_text("spread"))
-    install_card(tmp_path, "attn_d", "wide", card_text("wide", "Wide heads"))
-    norm, plugins, shown, spread, wide = attn(
-        [["norm", "--format", "json"], ["info", "plugins"], ["--help"], ["spread"], ["wide"]],
+    for package, feature, command, group in (
+        ("attn_a", "spread", "norm", "Plugins"),
+        ("attn_b", "cache", "spread", "Plugins"),
+        ("attn_c", "spread", "spread", "Plugins"),
+        ("attn_d", "wide", "wide", "Wide heads"),
+    ):
+        install_card(tmp_path, package, feature, {"feature": card_text(command, group)})
+    norm, plugins, shown, spread, wide, written = attn(
+        [
+            ["norm", "--format", "json"],
+            ["info", "plugins"],
+            ["--help"],
+            ["spread"],
+            ["wide"],
+            ["self", "a b", "--format", "csv"],
+        ],
         tmp_path,
         tmp_path,
     )
     assert norm.code == 0 and json.loads(norm.out)["experiment"] == "norm"
     assert plugins.code == 1
     taken = "not used: there is one of this name"
+    common = "statistic entropy, view csv, suffix .txt, engine rows"
+    second = "statistic entropy, view csv, view tsv, engine rows"
     assert [re.split(r"\s{2,}", line)[2:] for line in plugins.out.splitlines()] == [
-        ["attn-a 1.0", f"{taken}: command norm, kind norm, function ablate"],
+        ["attn-a 1.0", f"{taken}: command norm, kind norm, function ablate, {common}"],
         ["attn-b 1.0", taken],
         ["attn-c 1.0", taken],
-        ["attn-d 1.0", f"{taken}: kind norm, kind spread, function ablate"],
+        ["attn-d 1.0", f"{taken}: kind norm, kind spread, function ablate, {second}"],
     ]
     assert "\nWide heads:\n  wide " in shown.out and "  spread " not in shown.out
     assert spread.code == 2 and wide.code == 1
     assert "No module named 'attn_d.settings'" in wide.err and wide.err.count("\n") == 1
+    assert (written.code, written.err) == (0, "") and written.out.startswith("query,")
+
+
+NEEDY = """from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(Question("{name}", "How far each head looks", "Models", "settings:Spec"),), needs=("{need}",)
+)
+"""
+
+
+def test_a_feature_is_off_with_those_that_it_needs(tmp_path: Path) -> None:
+    """Built-in or not, through others, and if it needs one that is not there."""
+    assert "heads" in FEATURES["browse"].needs
+    for name, need in {"near": "far", "far": "cache", "alone": "nothing"}.items():
+        install_card(tmp_path, f"attn_{name}", name, {"feature": NEEDY.format(name=name, need=need)})
+    on, off = (attn([["--help"], ["info", "plugins"]], tmp_path, tmp_path, off=off) for off in ("", "cache"))
+    assert "\n  near " in on[0].out and "\n  far " in on[0].out and "\n  alone " not in on[0].out
+    assert "\n  near " not in off[0].out and "\n  far " not in off[0].out
+    states = {cells[1]: cells[3] for cells in (re.split(r"\s{2,}", line) for line in off[1].out.splitlines())}
+    needs = "not used: needs {}, which is switched off or not available"
+    assert states == {
+        name: needs.format(need) for name, need in (("near", "far"), ("far", "cache"), ("alone", "nothing"))
+    }
+    browse, listed = attn([["browse"], ["--help"]], tmp_path, off="heads")
+    assert (browse.code, browse.err) == (2, "browse: is switched off by ATTN_OFF=heads\n")
+    assert "\n  browse " not in listed.out and "\n  serve " in listed.out
+    done = python("import attncli; attncli.survey", tmp_path, tmp_path, ROOT)
+    assert done.stderr == (
+        "plugin alone (attn-alone 1.0): needs the feature nothing, which is not available\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("off", "why"),
+    [
+        ("cahce", "cahce is not a feature: did you mean cache?"),
+        ("scale-demo", "scale-demo is not a feature: did you mean scale_demo?"),
+        ("multihead", "multihead is not a feature: did you mean attention?"),
+        ("\x1b[1m", f"\\x1b[1m is not a feature: the features are {', '.join(FEATURES)}"),
+    ],
+)
+def test_a_name_that_no_feature_has_is_one_line(tmp_path: Path, off: str, why: str) -> None:
+    """Also if a batch starts workers, which read the cards again."""
+    (tmp_path / "b.yaml").write_text("experiment: average\nsweep: {seed: [1, 2, 3, 4]}\n")
+    code = (
+        "import sys\nfrom attncli.cli import run\nif __name__ == '__main__':\n    sys.exit(run(sys.argv[1:]))"
+    )
+    (tmp_path / "program.py").write_text(code)
+    workers = ["--workers", "2"] if off == "cahce" else ["--workers", "1"]
+    done = subprocess.run(
+        [sys.executable, "program.py", "batch", "b.yaml", "-o", "b.db", *workers],
+        capture_output=True, text=True, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "ATTN_OFF": off},
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert [line for line in done.stderr.splitlines() if "ATTN_OFF" in line] == [f"ATTN_OFF: {why}"]
 
 
 BROKEN: dict[str, tuple[str, str]] = {
@@ -322,13 +377,13 @@ BROKEN: dict[str, tuple[str, str]] = {
 
 def test_each_card_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     for name, (code, _) in BROKEN.items():
-        install_card(tmp_path, f"attn_{name}", name, code)
+        install_card(tmp_path, f"attn_{name}", name, {"feature": code})
     command = "import sys\nfrom attncli.cli import run\nsys.exit(run(['self', 'a b']))"
     done = python(command, tmp_path, tmp_path, ROOT)
     assert done.returncode == 0 and "a" in done.stdout
     lines = sorted(done.stderr.splitlines())
     for line, (name, (_, why)) in zip(lines, sorted(BROKEN.items()), strict=True):
-        assert line.startswith(f"plugin {name} (attn-{name.replace('_', '-')} 1.0) ") and why in line
+        assert line.startswith(f"plugin {name} (attn-{name.replace('_', '-')} 1.0): ") and why in line
     line_of_shell = {"_ATTN_COMPLETE": "complete_bash", "COMP_WORDS": "attn se", "COMP_CWORD": "1"}
     assert (
         python("from attncli.cli import run\nrun([])", tmp_path, tmp_path, ROOT, **line_of_shell).stderr == ""

@@ -1,6 +1,6 @@
 """The card of `attn circuit`."""
 
-from attncli.feature import Feature, Question
+from attncli.feature import Feature, Question, View
 
 FEATURE = Feature(
     questions=(
@@ -17,6 +17,15 @@ FEATURE = Feature(
         "attncli.records.circuit:Compositions": "attncli.views.graphs:COMPOSITIONS_SCREEN",
     },
     functions={"compositions": "door:compositions", "head_edges": "door:head_edges"},
+    views={
+        "dot": View(
+            "attncli.views.graphs:write_dot",
+            (".dot", ".gv"),
+            draws=True,
+            has_title=True,
+            for_other_programs=True,
+        )
+    },
     extras=("models",),
     docs="circuit.md",
 )

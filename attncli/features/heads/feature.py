@@ -1,6 +1,6 @@
 """The card of `attn heads`."""
 
-from attncli.feature import Feature, Question
+from attncli.feature import Feature, Question, View
 
 FEATURE = Feature(
     questions=(
@@ -31,6 +31,10 @@ FEATURE = Feature(
         "attncli.records.spoken_words:AligningHeads": "attncli.views.word_screens:ALIGNING_SCREEN",
     },
     functions={"examples": "door:examples"},
+    views={
+        "srt": View("attncli.views.word_screens:write_srt", (".srt",), for_other_programs=True),
+        "vtt": View("attncli.views.word_screens:write_vtt", (".vtt",), for_other_programs=True),
+    },
     extras=("models",),
     docs="survey.md",
 )

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
+import attncli
 from attncli.arrays import read_tokens
 from attncli.commands.command import (
     DEBUG,
@@ -327,7 +328,7 @@ def _run(program: Sequence[str], folder: Path, meanwhile: Callable[[], None] | N
 
     `meanwhile` is called now and then until it has ended.
     """
-    package = Path(__file__).parents[1]
+    package = Path(attncli.__file__).parent
     start = package / "child" / "start"
     environment = {
         **os.environ,

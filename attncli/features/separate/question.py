@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+import attncli
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.plain_text import counted
 from attncli.report import Report
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from attncli.models.pretrained import Pretrained, Reading
     from attncli.runs.report_values import ValueTable
 
-EXAMPLE = Path(__file__).parents[1] / "data" / "answered.csv"
+EXAMPLE = Path(attncli.__file__).parent / "data" / "answered.csv"
 """Questions to the model that ships, which are answered in their texts or not."""
 EXAMPLE_LABEL, EXAMPLE_GROUP = "answered", "lines"
 APPLYING = Form("apply", "cannot be combined with `apply`, which has a detector already")
