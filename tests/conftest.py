@@ -132,10 +132,20 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 LONGEST = [
     f"tests/{name}.py"
     for name in (
-        *("commands/test_record", "test_architectures", "test_pages", "views/pictures/test_pictures"),
-        *("measure/test_smollm2", "commands/test_first_screens", "runs/test_watching", "runs/test_store"),
-        *("commands/test_watch", "commands/test_commands", "test_release", "core/test_each_engine"),
-        *("runs/test_survival", "measure/test_generate", "measure/test_sources", "runs/test_executors"),
+        *("features/record/test_record", "test_architectures", "test_pages", "views/pictures/test_pictures"),
+        *(
+            "measure/test_smollm2",
+            "commands/test_first_screens",
+            "features/watch/test_watching",
+            "runs/test_store",
+        ),
+        *("features/watch/test_watch", "commands/test_commands", "test_release", "core/test_each_engine"),
+        *(
+            "runs/test_survival",
+            "features/generate/test_generate",
+            "features/source/test_sources",
+            "runs/test_executors",
+        ),
     )
 ]
 """Files of 15 seconds and more begin first, so that at the end no worker waits long for another."""

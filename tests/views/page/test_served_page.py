@@ -14,7 +14,7 @@ from attncli.features.serve.served_model import ServedModel
 from attncli.features.serve.server import ServedPage
 from attncli.views import Display
 from attncli.views.page import served_page
-from tests.serving.served import Running, running
+from tests.features.serve.served import Running, running
 
 TEXT = "abcabcab"
 HOSTILE = "<img src=x onerror=alert(1)>"

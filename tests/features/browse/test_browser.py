@@ -8,8 +8,7 @@ from textual.pilot import Pilot
 
 from attncli.features.browse.browser import Browser
 from attncli.features.browse.browser_panels import HeadMap, HeadPicker, StatisticsPanel, TokenBars
-from tests.running import run
-from tests.views.browser.browsing import (
+from tests.features.browse.browsing import (
     HEADS,
     LAYERS,
     WORDS,
@@ -20,6 +19,7 @@ from tests.views.browser.browsing import (
     shown,
     survey,
 )
+from tests.running import run
 
 
 def test_arrows_go_through_layers_and_heads_and_stop_at_the_edges() -> None:

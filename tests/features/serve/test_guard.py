@@ -16,7 +16,7 @@ import pytest
 from attncli.errors import UserError
 from attncli.features.serve import guard, server
 from attncli.features.serve.questions import Question
-from tests.serving.served import PAGE, Reply, Running, read_reply, request, running
+from tests.features.serve.served import PAGE, Reply, Running, read_reply, request, running
 
 QUESTION = {"ask": "heads", "tab": "t", "text": "a"}
 WHOLE = json.dumps(QUESTION | {"text": "x" * guard.MOST_BYTES}).encode()

@@ -9,7 +9,7 @@ from attncli.features.browse.browser_choice import Choice, grids
 from attncli.features.browse.browser_panels import HeadMap, PictureMap
 from attncli.views import COLOR_DEPTHS, Display
 from attncli.views.overlays import overlay_lines
-from tests.views.browser.browsing import driven, shown
+from tests.features.browse.browsing import driven, shown
 from tests.views.pictured import one_head, survey
 from tests.views.terminal.screens import halves
 

@@ -22,7 +22,7 @@ from attncli.saved import read_reports
 from attncli.settings.record import RecordSpec
 from attncli.views.page import report_data
 from tests.conftest import Attn
-from tests.views.browser.browsing import after, screen_text
+from tests.features.browse.browsing import after, screen_text
 from tests.views.test_views import shown as shown_as
 
 TOKENS = ["the", "cat", "sat", "on", "the", "mat", "because", "the", "cat", "was", "tired"]

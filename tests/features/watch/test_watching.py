@@ -23,9 +23,9 @@ from attncli.features.watch.door import Watch
 from attncli.features.watch.training_steps import StoredSteps, stored_steps
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.runs.reading import reading
+from tests.features.watch.small_training import FEW, TOKENS, seeded, small_model, trained
 from tests.forked import run_python
 from tests.running import ROOT
-from tests.runs.small_training import FEW, TOKENS, seeded, small_model, trained
 from tools.refresh_outputs import start_python
 
 
@@ -126,7 +126,7 @@ TRAINING = """
 import sys, torch, attncli
 from transformers import AutoTokenizer
 from attncli.models.folder import SHIPPED_MODEL
-from tests.runs.small_training import small_model, trained
+from tests.features.watch.small_training import small_model, trained
 torch.set_num_threads(1)
 model = small_model()
 watch = attncli.Watch(model, AutoTokenizer.from_pretrained(SHIPPED_MODEL), every=1, store=sys.argv[1],
@@ -281,7 +281,7 @@ import torch
 from transformers import AutoTokenizer
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.features.watch.door import Watch
-from tests.runs.small_training import FEW, small_model, trained
+from tests.features.watch.small_training import FEW, small_model, trained
 
 warnings.simplefilter("ignore")  # torch's own, as it compiles
 for is_watched in (False, True):
@@ -357,7 +357,7 @@ from transformers import AutoTokenizer
 from attncli.errors import UserError
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.features.watch.door import Watch
-from tests.runs.small_training import FEW, seeded, small_model, trained
+from tests.features.watch.small_training import FEW, seeded, small_model, trained
 
 warnings.simplefilter("ignore")
 folder, rank = sys.argv[1], int(sys.argv[2])

@@ -49,7 +49,7 @@ from attncli.models.source_texts import (
 from attncli.models.writing import Decoding
 from attncli.report import plain
 from tests.conftest import Attn
-from tests.measure.test_why import PRE_NORM, save
+from tests.features.why.test_why import PRE_NORM, save
 from tests.model_folders import save_model, save_writer
 from tools.tiny_architectures import GROUPED, HIDDEN
 

@@ -21,7 +21,7 @@ from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained, Reading, read_text
 from attncli.models.probes import read_probe
 from attncli.records.circuit import Compositions, HeadEdges
-from tests.measure.test_scores import LENS, OTHERS, SHIPPED, TOKENS, eager_weights, reading, tiny
+from tests.features.why.test_scores import LENS, OTHERS, SHIPPED, TOKENS, eager_weights, reading, tiny
 from tools.tiny_architectures import GROUPED, HIDDEN, SEQ2SEQ, USUAL
 
 

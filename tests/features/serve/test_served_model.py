@@ -19,9 +19,9 @@ from attncli.measure.removal import heads_removed
 from attncli.settings.fields import Given
 from attncli.views.page import report_line
 from tests.conftest import Attn
+from tests.features.serve.served import Running, running
 from tests.model_folders import save_model, save_writer
 from tests.running import run
-from tests.serving.served import Running, running
 from tests.views.page.test_page import reports_in
 
 TEXT = "abcabcab"

@@ -9,7 +9,7 @@ from attncli.features.browse.browser import HINTS, NO_MODEL, Browser
 from attncli.measure.recorded import Recorder
 from attncli.models.listening import Listener
 from attncli.report import Report
-from tests.views.browser.browsing import Pilot, driven, screen_text
+from tests.features.browse.browsing import Pilot, driven, screen_text
 
 WIDTH, TOKENS = 12, 7
 

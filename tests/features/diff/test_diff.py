@@ -12,7 +12,7 @@ from tests.conftest import Attn
 from tests.model_folders import save_model
 from tests.running import run
 
-EXAMPLE = str(Path(__file__).parent.parent.parent / "configs" / "example.yaml")
+EXAMPLE = str(Path(__file__).parents[3] / "configs" / "example.yaml")
 
 
 def compared(attn: Attn, *arguments: str) -> dict[str, Any]:

@@ -434,7 +434,7 @@ def test_relevance_is_that_of_lxt_and_captum(minilm: Pretrained) -> None:
 
 
 def test_the_questions_of_the_study_have_six_sentences_and_a_right_one() -> None:
-    file = Path(__file__).parents[2] / "docs" / "studies" / "questions.jsonl"
+    file = Path(__file__).parents[3] / "docs" / "studies" / "questions.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert len({line["id"] for line in lines}) == len(lines) == 24
     for line in lines:

@@ -14,8 +14,7 @@ from attncli.records.kinds import result_of
 from attncli.report import NamedTensor, Report, Table
 from attncli.views.colours import VIRIDIS, colours, levels, palette
 from attncli.views.terminal import cell_lines, character_lines
-from tests.running import run
-from tests.views.browser.browsing import (
+from tests.features.browse.browsing import (
     HEADS,
     HOSTILE,
     WORDS,
@@ -26,6 +25,7 @@ from tests.views.browser.browsing import (
     shown,
     survey,
 )
+from tests.running import run
 
 
 def test_scale_and_sink_change_the_colours_alone() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from attncli.features.serve import questions
 from attncli.features.serve.questions import OneModel, Question
-from tests.serving.served import Reply, Running, request, running
+from tests.features.serve.served import Reply, Running, request, running
 
 SECONDS = 10
 

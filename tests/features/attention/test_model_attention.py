@@ -109,7 +109,7 @@ def test_cross_shows_the_decoder_reading_the_encoder(tmp_path: Path) -> None:
     ],
 )
 def test_usage_errors_with_a_model(attn: Attn, flags: list[str], said: str) -> None:
-    model = Path(__file__).parent.parent.parent / "attncli" / "data" / "tiny-induction"
+    model = Path(__file__).parents[3] / "attncli" / "data" / "tiny-induction"
     ended = attn(["self", "--model", str(model), *flags])
     assert ended.code == 2 and ended.out == "" and said in ended.err, ended.err
 
@@ -138,7 +138,7 @@ def test_a_setting_of_the_other_kind_is_one_line(
     attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], line: str
 ) -> None:
     """It is not said as well what the setting would need there."""
-    model = Path(__file__).parent.parent.parent / "attncli" / "data" / "tiny-induction"
+    model = Path(__file__).parents[3] / "attncli" / "data" / "tiny-induction"
     (tmp_path / "tiny").symlink_to(model)
     (tmp_path / "p.png").touch()
     monkeypatch.chdir(tmp_path)
@@ -164,7 +164,7 @@ def test_resolved_settings_run_again(attn: Attn, tmp_path: Path) -> None:
 
 
 def test_hostile_text_is_data(attn: Attn) -> None:
-    model = Path(__file__).parent.parent.parent / "attncli" / "data" / "tiny-induction"
+    model = Path(__file__).parents[3] / "attncli" / "data" / "tiny-induction"
     ended = attn(["self", "--model", str(model), "--sentence", "[/b] \x1b[31m <script>"])
     assert ended.code == 0 and "\x1b" not in ended.out
 

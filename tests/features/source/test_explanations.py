@@ -33,7 +33,7 @@ from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
 from attncli.models.source_texts import encoded_sources, read_sourced, split_text
 from tests.conftest import Attn
-from tests.measure.test_why import GROUPED, PRE_NORM, save
+from tests.features.why.test_why import GROUPED, PRE_NORM, save
 from tests.model_folders import save_writer
 from tools.architecture_sweep.folders import save_tokenizer, tiny_model
 

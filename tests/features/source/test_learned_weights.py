@@ -20,7 +20,7 @@ from attncli.features.source.sources import given_answer, sampled_masks
 from attncli.models.loading import in_use, open_model
 from attncli.models.source_texts import SourcedReading, read_sourced, split_text
 from tests.conftest import Attn
-from tests.measure.test_why import PRE_NORM, save
+from tests.features.why.test_why import PRE_NORM, save
 
 LINES = "the cat walks\ndie katze sat on\nit was tired\nthe street was w23\nw20 w21 w22"
 QUESTION, ANSWER = "because it", "was tired w30"

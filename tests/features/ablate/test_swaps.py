@@ -11,7 +11,7 @@ from attncli.errors import UserError
 from attncli.features.ablate.effects import HeadEffects
 from attncli.models.capture import with_eager_attention
 from attncli.models.pretrained import Pretrained
-from tests.measure.test_scores import LENS, reading, tiny
+from tests.features.why.test_scores import LENS, reading, tiny
 
 TEXT, OTHER, ANSWER, AGAINST = "to be or not to b", "to go or not to g", "e", "o"
 """As in tools/transformer_lens_scores.py."""
