@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from attncli.errors import NoSuchName, UserError
-from attncli.records.attention import AverageStatistics, LoopDifferences
+from attncli.features.average.results import AverageStatistics
+from attncli.records.attention import LoopDifferences
 from attncli.records.columns import Record, Records, Result, column, group, number, tensor
 from attncli.records.values import NamedTensor, Numbers, Table, Tensors
 from attncli.report import plain

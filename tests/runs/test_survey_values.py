@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attncli.commands import heads
+from attncli.features.heads import question as heads
 from attncli.runs.report_values import columns_of_shapes, survey_columns, values_of
 from attncli.runs.runner import Kept, Values, run_in_buckets, values_in_buckets
 from attncli.settings import SPECS

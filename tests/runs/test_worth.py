@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from transformers import AutoModel
 from typer.core import TyperCommand
 
-from attncli.commands import batch as kept
+from attncli.commands import keeping as kept
 from attncli.core import runtime
 from attncli.core.runtime import SPINNING, SPINS, VARIABLE, one_torch_thread
 from attncli.models import loading

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attncli.commands import batch
 from attncli.commands.command import OUTPUT_FLAGS
 from attncli.commands.experiment import CONFIG, SHOW_CONFIG
 from attncli.errors import UserError
+from attncli.features.batch import question as batch
 from attncli.settings.config_file import ConfigFile, read_yaml
 from attncli.settings.fields import OTHER_FLAGS
 

@@ -11,10 +11,10 @@ from transformers import AutoTokenizer
 
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
 from attncli.errors import UserError
+from attncli.features.circuit import edges as circuit
 from attncli.features.circuit.edges import compositions, head_edges, heads_with_pattern
 from attncli.features.circuit.logit_paths import decided_by_scores
 from attncli.features.why.attribution import attribution
-from attncli.measure import circuit
 from attncli.measure.scores import ScoreRow, score_parts
 from attncli.models.capture import with_eager_attention
 from attncli.models.loading import in_use, open_model

@@ -20,8 +20,8 @@ from transformers import (
 import attncli
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
 from attncli.errors import UserError
+from attncli.features.generate import writing as rows
 from attncli.features.generate.writing import WrittenRows
-from attncli.measure import writing as rows
 from attncli.models import child, writing
 from attncli.report import Report
 from tests.conftest import Attn, in_turn

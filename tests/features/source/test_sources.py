@@ -662,10 +662,10 @@ def test_an_answer_that_is_none_is_refused_before_heads_are_looked_for(
     answer: tuple[str, ...], error: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attncli.features.source.sources.write", lambda *_: None)
-    monkeypatch.setattr("attncli.measure.retrieving_heads.search_takes_less", lambda *_: True)
+    monkeypatch.setattr("attncli.features.source.retrieving_heads.search_takes_less", lambda *_: True)
     searched: list[object] = []
     monkeypatch.setattr(
-        "attncli.measure.retrieving_heads.retrieving_heads", lambda *_, **__: searched.append(1)
+        "attncli.features.source.retrieving_heads.retrieving_heads", lambda *_, **__: searched.append(1)
     )
     asked = ["source", "it <source>w1 cat</source>", "--model", str(save_writer(tmp_path, "Llama"))]
     ended = attn([*asked, *answer])

@@ -24,8 +24,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
-from attncli.commands import watch as page
 from attncli.commands.command import shipped
+from attncli.features.watch import question as page
 from attncli.features.watch.checkpoints import is_settled, logged_loss
 from attncli.features.watch.door import Watch
 from attncli.features.watch.screens import WATCH_SCREEN, LinesOverSteps, sparkline

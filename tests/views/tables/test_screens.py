@@ -13,8 +13,9 @@ import pytest
 from rich.cells import cell_len
 
 from attncli.core.names import HEAD_PATTERNS, UNNAMED
+from attncli.features.average.results import AverageStatistics
 from attncli.features.diff.question import compare
-from attncli.records.attention import AverageStatistics, LayerStatistics, LoopDifferences
+from attncli.records.attention import LayerStatistics, LoopDifferences
 from attncli.records.kinds import place_of, result_of
 from attncli.records.surveys import HeadSurvey
 from attncli.report import Mask, NamedTensor, Numbers, Report, Statistic, Table
