@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
@@ -206,6 +206,8 @@ class LayerStatistics(Result):
 @dataclass(frozen=True, kw_only=True, repr=False)
 class OutsideWeights(Result):
     """The statistics of weights that were computed elsewhere: none where a row is no distribution."""
+
+    title: ClassVar[str] = "Attention weights"
 
     weights: NamedTensor | None = tensor(num_axes=2)
     rows: Tensors | None = group(is_needed=False)

@@ -549,6 +549,14 @@ class Result:
     """
 
     undeclared: Mapping[str, Statistic] = field(default_factory=dict)
+    title: ClassVar[str] = ""
+    """The title of a report of it, if its settings have none."""
+    compares: ClassVar[bool] = False
+    """True if a title says what a report is about: what it compares."""
+    has_own_place: ClassVar[bool] = False
+    """True if it is of all heads, whatever head the settings name."""
+    explains_figure: ClassVar[bool] = False
+    """True if a figure says below its title how to read it."""
 
     def __post_init__(self) -> None:
         for place in self.groups():
@@ -563,6 +571,14 @@ class Result:
         return type(self) is type(other) and all(
             are_equal(getattr(self, part.name), getattr(other, part.name)) for part in fields(self)
         )
+
+    def about_example(self) -> str:
+        """The example that its maps are of; empty if they are not of one."""
+        return ""
+
+    def marks(self) -> list[tuple[int, int, bool]] | None:
+        """Query, key and whether it was found, of each cell to be marked in a map; None without marks."""
+        return None
 
     @classmethod
     @cache

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -86,6 +87,9 @@ class LogitAttribution(Result):
     Of several texts all are means with 95 % intervals, `texts` has the logit of each; there are no `keys`.
     `unshown` names layers whose heads are not there, in a sentence; it is a note as well.
     """
+
+    has_own_place: ClassVar[bool] = True
+    explains_figure: ClassVar[bool] = True
 
     heads: Records[HeadLogit] = group()
     layers: Records[LayerLogit] = group()

@@ -1,6 +1,7 @@
 """What the heads of a running program do, and which of its modules were heard."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from attncli.records.columns import Record, Records, column, group
 from attncli.records.surveys import HeadSurvey
@@ -59,6 +60,8 @@ class RecordedHeads(HeadSurvey):
     A layer is a number: that of the module in the order in which the modules of a stack, self or cross, were
     first heard. Only a program that trains has `training`.
     """
+
+    title: ClassVar[str] = "The heads of a program"
 
     modules: Records[RecordedModule] = group(is_kept=False, may_be_empty=True)
     training: TrainingSteps | None = group(is_kept=False, is_needed=False)

@@ -17,7 +17,6 @@ from rich.cells import cell_len
 
 from attncli.core.process import quiet_warnings
 from attncli.plain_text import plain_text
-from attncli.records.logits import LogitAttribution
 from attncli.report import PLACES, NamedTensor, PictureMaps, Report, Table
 from attncli.views import Display, NothingToDraw, Write
 from attncli.views.arrangement import NARROWEST, DrawnBlock, Rigid, arranged
@@ -536,7 +535,7 @@ def title_and_settings(report: Report, display: Display, width: float) -> tuple[
     else:
         return [], []
     settings = [subtitle(report)]
-    if isinstance(report.result, LogitAttribution):  # whose logit it is
+    if report.result.explains_figure:
         settings.append(plain_text(report.how_to_read))
     lines = (fitted_lines(text, cells_of(width, SETTINGS_SIZE), SETTINGS_LINES) for text in settings)
     return of_title, [*chain.from_iterable(lines)]

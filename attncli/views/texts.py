@@ -14,8 +14,6 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from attncli.core.names import LAST, POSITION
 from attncli.plain_text import counted, plain_text, readable_token, readable_tokens
 from attncli.records.kinds import result_of
-from attncli.records.known_pairs import HeadsOnPairs
-from attncli.records.logits import LogitAttribution
 from attncli.records.surveys import HeadSurvey
 from attncli.report import PLACES, PictureMaps, Report, Row, Table, Terms
 from attncli.settings import SPECS
@@ -304,14 +302,6 @@ def _num_positions(report: Report, axis: str) -> int:
 
 # For reports that no experiment made: weights from another tool.
 OTHER_KEYS = ("file", "array", "program", "modules", "calls", "grid")
-OTHER_TITLES = {
-    "diff": "A and B compared",
-    "record": "The heads of a program",
-    "show": "Attention weights",
-    "watch": "Heads over the steps of training",
-}
-# Reports that compare: what they are about is what differs.
-COMPARISONS = ("diff", "pitfalls", "separate")
 ARROW = " -> "
 
 
@@ -346,18 +336,13 @@ def _title_name(
     report: Report, name: str = "", without: Sequence[str] = (), *, has_model: bool = True
 ) -> str:
     """`Self-attention, tiny-induction, head 0:2`"""
-    name = (
-        name
-        or (SPECS[report.experiment].title_of(report.spec) if report.experiment in SPECS else "")
-        or report.experiment
-    )
-    parts = [OTHER_TITLES.get(name, name)]
+    of_settings = SPECS[report.experiment].title_of(report.spec) if report.experiment in SPECS else ""
+    parts = [name or of_settings or report.result.title or report.experiment]
     keys = ("model", "pitfall") if has_model else ("pitfall",)
     parts += [setting(report.spec[key]) for key in keys if report.spec.get(key)]
-    if not isinstance(report.result, LogitAttribution):  # which is of all heads; one of them has a table more
+    if not report.result.has_own_place:
         parts.append(place_text(report.spec))
-    if isinstance(report.result, HeadsOnPairs):
-        parts.append(report.result.about_example())
+    parts.append(report.result.about_example())
     if without:
         parts.append(f"without {', '.join(without)}")
     return ", ".join(filter(None, parts))
@@ -370,7 +355,7 @@ def _title_text(report: Report) -> str:
 
 def subtitle(report: Report) -> str:
     """The settings, after what differs in a comparison and whether they are of random weights."""
-    lead = [plain_text(report.about)] if report.experiment in COMPARISONS else []
+    lead = [plain_text(report.about)] if report.result.compares else []
     if warning := untrained(report):
         return " ".join([*lead, f"{warning}; {', '.join(_settings(report, without='seed'))}"])
     return " ".join([*lead, ", ".join(_settings(report))])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -87,6 +88,9 @@ class TextDifferences(Result):
     both texts correspond, else by the statistic. `predictions` are the tokens whose probability at the end
     changed most, or at the mask; none where the model has no head that predicts tokens.
     """
+
+    title: ClassVar[str] = "A and B compared"
+    compares: ClassVar[bool] = True
 
     heads: Records[HeadChange] = group()
     predictions: Records[TokenChange] | None = group(is_needed=False)
@@ -184,6 +188,9 @@ class ReportDifferences(Result):
     `rows` has the distance of each row of weights, `difference` is that of the weights, where both have some.
     `changed_heads` are of surveys over texts, the largest change first.
     """
+
+    title: ClassVar[str] = "A and B compared"
+    compares: ClassVar[bool] = True
 
     difference: NamedTensor | None = tensor(num_axes=2)
     rows: Tensors | None = group(is_needed=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from attncli.records.columns import Record, Records, Result, column, group, tensor
 from attncli.records.values import Mask, NamedTensor, with_masks
@@ -20,6 +21,8 @@ class MistakeLine(Record):
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Mistakes(Result):
     """Every classic mistake in a line."""
+
+    compares: ClassVar[bool] = True
 
     pitfalls: Records[MistakeLine] = group()
 
@@ -71,6 +74,8 @@ class MistakeComparison(Result):
 
     `weights` are there where both have the same.
     """
+
+    compares: ClassVar[bool] = True
 
     weights: NamedTensor | None = tensor(num_axes=2)
     wrong: MistakeMetrics = group()

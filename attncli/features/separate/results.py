@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from attncli.records.columns import Record, Records, Result, column, group, number, tensor
 from attncli.records.values import NamedTensor
@@ -176,6 +176,8 @@ class SeparatedTexts(Result):
     `maps` has it of the first of these texts.
     """
 
+    compares: ClassVar[bool] = True
+
     held_out: HeldOutAuroc = group()
     num_texts: int = number("texts")
     num_positive: int = number("texts")
@@ -245,6 +247,8 @@ class AppliedScore(Record):
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AppliedDetector(Result):
     """What a fitted detector says of texts, and `measured`, how well, where these have labels."""
+
+    compares: ClassVar[bool] = True
 
     measured: MeasuredDetector = group(is_needed=False)
     scores: Records[AppliedScore] = group(is_kept=False)

@@ -1,6 +1,7 @@
 """What heads do while a model trains: numbers of each step, when patterns form, heads at the last step."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from attncli.records.columns import Record, Records, Result, column, group
 
@@ -86,6 +87,8 @@ class HeadsInTraining(Result):
     the order of the steps, `heads` those of the last step.
     """
 
+    title: ClassVar[str] = "Heads over the steps of training"
+
     steps: Records[TrainingStep] = group()
     patterns: Records[PatternOverSteps] | None = group(is_needed=False)
     changes: Records[PatternChange] | None = group(is_needed=False)
@@ -96,6 +99,8 @@ class HeadsInTraining(Result):
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HeadInTraining(Result):
     """One head over the steps of a training run."""
+
+    title: ClassVar[str] = "Heads over the steps of training"
 
     head: Records[StepOfHead] = group()
 

@@ -13,7 +13,6 @@ from typing import Any, TextIO
 import numpy as np
 
 from attncli.plain_text import plain_text
-from attncli.records.known_pairs import HeadsOnPairs
 from attncli.records.logits import ScoreParts
 from attncli.report import PLACES, NamedTensor, Picture, PictureMaps, Report, Table, Tensors, plain
 from attncli.views import SCALES, Display
@@ -274,9 +273,10 @@ def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
 
 def _marks(report: Report, name: str) -> dict[str, Any]:
     """The cells of known pairs, and whether a head finds each, in the matrix that shows what it looks at."""
-    if not isinstance(report.result, HeadsOnPairs) or name == "pairs":
+    marks = report.result.marks()
+    if marks is None or name == "pairs":
         return {}
-    return {"marks": [[query, key, int(is_hit)] for query, key, is_hit in report.result.marks()]}
+    return {"marks": [[query, key, int(is_hit)] for query, key, is_hit in marks]}
 
 
 def _tensor_data(name: str, tensor: NamedTensor, hidden: np.ndarray | None = None) -> dict[str, Any]:
