@@ -345,12 +345,12 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         results={
-            "circuit": "attncli.records.circuit:HeadEdges",
-            "circuit of weights": "attncli.records.circuit:Compositions",
+            "circuit": "attncli.features.circuit.results:HeadEdges",
+            "circuit of weights": "attncli.features.circuit.results:Compositions",
         },
         screens={
-            "attncli.records.circuit:HeadEdges": "attncli.views.graphs:CIRCUIT_SCREEN",
-            "attncli.records.circuit:Compositions": "attncli.views.graphs:COMPOSITIONS_SCREEN",
+            "attncli.features.circuit.results:HeadEdges": "attncli.features.circuit.screens:CIRCUIT_SCREEN",
+            "attncli.features.circuit.results:Compositions": "attncli.features.circuit.screens:COMPOSITIONS_SCREEN",
         },
         functions={
             "compositions": "attncli.features.circuit.door:compositions",
@@ -358,7 +358,7 @@ FEATURES: dict[str, Feature] = {
         },
         views={
             "dot": View(
-                write="attncli.views.graphs:write_dot",
+                write="attncli.features.circuit.screens:write_dot",
                 suffixes=(".dot", ".gv"),
                 draws=True,
                 has_title=True,

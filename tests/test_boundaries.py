@@ -325,9 +325,9 @@ def test_few_texts_of_the_kernel_are_names_of_features() -> None:
 
 
 SERVING_MORE = {
-    *("records.attention", "records.circuit", "records.examples", "records.known_pairs", "records.logits"),
+    *("records.attention", "records.examples", "records.known_pairs", "records.logits"),
     *("records.recordings", "records.relations", "records.spoken_words", "records.store_summaries"),
-    *("records.surveys", "records.writings", "settings.heads", "views.example_screens", "views.graphs"),
+    *("records.surveys", "records.writings", "settings.heads", "views.example_screens"),
     *("views.head_screens", "views.pair_screens", "views.relation_screens", "views.word_screens"),
 }
 """Modules of the kernel that cards name, since more than one feature imports them: fewer each time."""

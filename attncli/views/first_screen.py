@@ -18,6 +18,7 @@ from attncli.plain_text import plain_text
 from attncli.records.columns import Record, Records, Result
 from attncli.report import PLACES, NamedTensor, Report
 from attncli.views import Display
+from attncli.views.graphs import Graph
 from attncli.views.matrices import Curves, Spreads, head_name
 from attncli.views.model_screens import (
     LEAST_LINES,
@@ -352,8 +353,9 @@ class FirstScreen:
 
     `next_steps` are what to type next, from what the command offers, and `next_head` is the head to name in
     them (None: the first one of the report). `if_empty` says of a table why it has no
-    rows, where that is an answer; `finding` is what a page says first. `figures` are what a picture draws
-    of the result besides its tensors, of the statistics with these names.
+    rows, where that is an answer; `finding` is what a page says first. `graph` is what
+    pictures and pages draw in place of its tensors; `figures` are what a picture draws besides them, of the
+    statistics with these names.
     """
 
     kind: type[Result]
@@ -362,6 +364,7 @@ class FirstScreen:
     next_head: Callable[[Report], str | None] = lambda _: None
     if_empty: Mapping[str, str] = field(default_factory=dict)
     finding: Callable[[Report], Iterator[str]] | None = None
+    graph: Callable[[Report], Graph | None] = lambda _: None
     figures: Callable[[Report, Collection[str]], Iterator[Curves | Spreads]] = lambda *_: iter(())
 
     def suits(self, report: Report) -> bool:

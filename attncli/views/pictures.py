@@ -38,7 +38,7 @@ from attncli.views.canvas import (
     set_labels,
 )
 from attncli.views.colours import VIRIDIS, colours, shading
-from attncli.views.graphs import Graph, graph_of
+from attncli.views.graphs import Graph
 from attncli.views.matrices import (
     ATTENTION_AXES,
     Curves,
@@ -111,7 +111,8 @@ def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[Pictur
     these parts.
     """
     chosen = chosen_parts(report, show or ("all",))
-    if "edges" in chosen.statistics and (graph := graph_of(report)):
+    screen = first_screen(report.result)
+    if screen is not None and "edges" in chosen.statistics and (graph := screen.graph(report)):
         yield [graph]
         return
     if overlays := list(overlays_of(chosen)):
@@ -130,7 +131,7 @@ def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[Pictur
         maps = {name: tensor for name, tensor in maps.items() if name not in names}
     for curves in curves_of(chosen):
         yield [curves]
-    if (screen := first_screen(report.result)) is not None:
+    if screen is not None:
         for figure in screen.figures(report, chosen.statistics):
             yield [figure]
 

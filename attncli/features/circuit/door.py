@@ -14,10 +14,10 @@ from attncli.arguments import (
 )
 from attncli.core.names import HEAD_PATTERNS
 from attncli.errors import UserError
+from attncli.features.circuit.results import Compositions, HeadEdges
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, OneOrMoreTexts
 from attncli.models.pretrained import Reading, reading_for
-from attncli.records.circuit import Compositions, HeadEdges
 
 NamedPattern = Annotated[str, by(one_of(HEAD_PATTERNS))]
 

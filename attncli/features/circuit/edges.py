@@ -17,6 +17,16 @@ from attncli.core.runtime import threads_of_idle_cores
 from attncli.core.summaries import mean_interval
 from attncli.errors import UserError
 from attncli.features.circuit.logit_paths import LogitDirections, LogitPaths
+from attncli.features.circuit.results import (
+    Composition,
+    CompositionEdge,
+    Compositions,
+    FedHead,
+    HeadCopying,
+    HeadEdges,
+    PartEdge,
+    PartShare,
+)
 from attncli.features.circuit.stream_ends import (
     Copied,
     ToUnembedding,
@@ -31,16 +41,6 @@ from attncli.measure.scores import call_of, seen_by
 from attncli.models.layers import CapturedLayer
 from attncli.models.predicted import NO_PLACES, predicted_reading
 from attncli.models.pretrained import ModelText, Pretrained, Reading
-from attncli.records.circuit import (
-    Composition,
-    CompositionEdge,
-    Compositions,
-    FedHead,
-    HeadCopying,
-    HeadEdges,
-    PartEdge,
-    PartShare,
-)
 from attncli.records.columns import Records
 
 EdgeSide = Literal["key", "query", "value", "logit"]

@@ -9,17 +9,17 @@ FEATURE = Feature(
         ),
     ),
     results={
-        "circuit": "attncli.records.circuit:HeadEdges",
-        "circuit of weights": "attncli.records.circuit:Compositions",
+        "circuit": "results:HeadEdges",
+        "circuit of weights": "results:Compositions",
     },
     screens={
-        "attncli.records.circuit:HeadEdges": "attncli.views.graphs:CIRCUIT_SCREEN",
-        "attncli.records.circuit:Compositions": "attncli.views.graphs:COMPOSITIONS_SCREEN",
+        "results:HeadEdges": "screens:CIRCUIT_SCREEN",
+        "results:Compositions": "screens:COMPOSITIONS_SCREEN",
     },
     functions={"compositions": "door:compositions", "head_edges": "door:head_edges"},
     views={
         "dot": View(
-            "attncli.views.graphs:write_dot",
+            "screens:write_dot",
             (".dot", ".gv"),
             draws=True,
             has_title=True,

@@ -169,7 +169,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "keys": [_tensor_data(name, tensor) for name, tensor in report.tensors_of("keys").items()],
         "statistics": _sanitised(plain(statistics)),
         "steps": _sanitised(plain(report.fields().get("steps", []))),
-        "graph": graph_data(report),
+        "graph": _graph_data(report),
         "score": _score_data(report),
         "pictures": [_picture_data(report, picture) for picture in report.pictures],
         "picture_maps": None if report.picture_maps is None else _maps_data(report, report.picture_maps),
@@ -182,6 +182,11 @@ def _names(value: Any) -> list[str]:
     """The names of tokens in a setting: of several, one, or none."""
     names = value if isinstance(value, list | tuple) else [] if value is None else [value]
     return [plain_text(str(name)) for name in names]
+
+
+def _graph_data(report: Report) -> dict[str, Any] | None:
+    screen = _first_screen(report)
+    return None if screen is None else graph_data(screen.graph(report))
 
 
 def _first_screen(report: Report) -> FirstScreen | None:

@@ -14,13 +14,13 @@ from attncli.errors import UserError
 from attncli.features.circuit import edges as circuit
 from attncli.features.circuit.edges import compositions, head_edges, heads_with_pattern
 from attncli.features.circuit.logit_paths import decided_by_scores
+from attncli.features.circuit.results import Compositions, HeadEdges
 from attncli.features.why.attribution import attribution
 from attncli.measure.scores import ScoreRow, score_parts
 from attncli.models.capture import with_eager_attention
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained, Reading, read_text
 from attncli.models.probes import read_probe
-from attncli.records.circuit import Compositions, HeadEdges
 from tests.features.why.test_scores import LENS, OTHERS, SHIPPED, TOKENS, eager_weights, reading, tiny
 from tools.tiny_architectures import GROUPED, HIDDEN, SEQ2SEQ, USUAL
 

@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 import attncli
-from attncli.views.graphs import Edge, letter_lines
+from attncli.features.circuit.screens import letter_lines
+from attncli.views.graphs import Edge
 from tests.conftest import Attn
 
 

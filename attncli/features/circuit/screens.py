@@ -1,0 +1,234 @@
+"""The first screens of circuits: the strongest edges in letters and as a table; their graph, and it in DOT."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from attncli.features.circuit.results import Compositions, HeadEdges
+from attncli.plain_text import plain_text
+from attncli.records.columns import Result
+from attncli.report import Report
+from attncli.views import TEXT_WIDTH, Display, NothingToDraw
+from attncli.views.first_screen import Element, FirstScreen, Notes, ReadLine, Sentences, TitleLine
+from attncli.views.graphs import FEW, LOGITS, Edge, Graph, graph_of, into_logits, layer_and_head, strong_edges
+from attncli.views.model_screens import half_width
+from attncli.views.sections import Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
+from attncli.views.texts import NO_NUMBER, fixed, title, wrap_cells
+
+
+def head_edges(result: Result | None) -> list[Edge]:
+    """Those between heads, and into the logits, the strongest first."""
+    match result:
+        case HeadEdges():
+            edges = [
+                Edge(edge.start, edge.end, edge.side, edge.share, number, edge.share_high, measure)
+                for edge in result.edges
+                for measure, number in [
+                    ("strength", edge.strength) if edge.logit is None else ("logit", edge.logit)
+                ]
+                if edge.from_head is not None and number is not None
+            ]
+        case Compositions():
+            edges = [
+                Edge(edge.start, edge.end, edge.side, edge.score, edge.score, None)
+                for edge in result.edges
+                if edge.score is not None
+            ]
+        case _:
+            edges = []
+    return sorted(edges, key=lambda edge: -abs(edge.strength))
+
+
+def letter_lines(edges: Sequence[Edge], most_lines: int, width: int) -> list[str]:
+    """`16:0 -K-> 17:3, 18:6, 18:7 -> logits`: as many of the strongest edges as fit that many lines.
+
+    A negative one is `16:0 -K-| 17:3`.
+    """
+    to_logits = {edge.start for edge in into_logits(edges)}
+    between = strong_edges(edges)
+    lines: list[str] = []
+    for count in range(1, len(between) + 1):
+        longer = _lines(between[:count], to_logits, width)
+        if len(longer) > most_lines:
+            break
+        lines = longer
+    return lines
+
+
+def _lines(edges: Iterable[Edge], to_logits: set[str], width: int) -> list[str]:
+    """A line for each head, side, sign, and whether what it feeds writes logits; lower layers first."""
+    groups: dict[tuple[tuple[int, int], str, str, bool], list[str]] = {}
+    for edge in edges:
+        arrow = f"-{edge.letter}-{'>' if edge.strength > 0 else '|'}"
+        group = layer_and_head(edge.start), edge.start, arrow, edge.end in to_logits
+        groups.setdefault(group, []).append(edge.end)
+    lines: list[str] = []
+    longest = max((len(head) for _, head, _, _ in groups), default=0)
+    before = ""
+    for (_, head, arrow, writes_logits), ends in sorted(groups.items()):
+        name = "" if head == before else plain_text(head)
+        start, end = f"{name:>{max(longest, 5)}} {arrow} ", " -> logits" if writes_logits else ""
+        text = ", ".join(sorted(ends, key=layer_and_head)) + end
+        first, *others = wrap_cells(text, width - len(start))
+        lines += [start + first, *(" " * len(start) + other for other in others)]
+        before = head
+    return lines
+
+
+USUAL_LINES, USUAL_ROWS, LEAST_ROWS = 9, 5, 3
+
+
+ColumnsOfEdges = Callable[[Sequence[Edge], int], list[Column]]
+
+
+MOST_LINES = 60
+LOWERS = "; -| is negative"
+
+
+def _edge_table(edges: Sequence[Edge], columns: ColumnsOfEdges, display: Display, count: int) -> Grid:
+    """The strongest edges between heads: their ends, their side, and their numbers."""
+    strongest = edges[:count]
+    label = Column(("", "head"), [plain_text(edge.start) for edge in strongest], left=True)
+    ends = [
+        Column(("", "feeds"), [plain_text(edge.end) for edge in strongest], left=True),
+        Column(("", "side"), [edge.side for edge in strongest], left=True),
+    ]
+    title = f"the strongest {len(strongest)} of {len(edges):,} edges between heads"
+    return Grid(title, label, [*ends, *columns(strongest, display.precision)])
+
+
+def _cancels(edge: Edge) -> bool:
+    """No share of a whole: the parts cancel, so that this one is more than their sum, or they have no sum."""
+    return edge.share is None or abs(edge.share) > 1
+
+
+def _share_columns(edges: Sequence[Edge], precision: int) -> list[Column]:
+    """The shares, how sure they are over several texts, and what the edges are sorted by."""
+    columns = [
+        Column(
+            ("", "share"), [NO_NUMBER if _cancels(edge) else fixed(edge.share, precision) for edge in edges]
+        )
+    ]
+    if any(edge.high is not None and not _cancels(edge) for edge in edges):
+        columns.append(
+            Column(("", ""), ["" if _cancels(edge) else half_width(edge.share, edge.high) for edge in edges])
+        )
+    return [*columns, Column(("", edges[0].measure), [fixed(edge.strength, precision) for edge in edges])]
+
+
+def _composition_columns(edges: Sequence[Edge], precision: int) -> list[Column]:
+    return [Column(("", "composition"), [fixed(edge.share, precision) for edge in edges])]
+
+
+@dataclass(frozen=True)
+class StrongestEdges(Element):
+    """The strongest edges in letters, and those between heads as a table with these columns of numbers."""
+
+    columns: ColumnsOfEdges
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        edges, width = head_edges(report.result), display.width or TEXT_WIDTH
+        between = [edge for edge in edges if edge.end != LOGITS]
+        every = len(letter_lines(edges, MOST_LINES, width))
+
+        def graph(lines: int) -> Iterator[Section]:
+            if drawn := letter_lines(edges, lines, width):
+                title = "the strongest edges, into keys (K), queries (Q) and values (V)"
+                yield Drawing(title + LOWERS * any("-| " in line for line in drawn), drawn)
+
+        yield Elastic(graph, min(USUAL_LINES, every), min(LEAST_ROWS, every), every)
+        yield Elastic(
+            lambda count: [_edge_table(between, self.columns, display, count)] if between else [],
+            min(USUAL_ROWS, len(between)),
+            min(LEAST_ROWS, len(between)),
+            min(MOST_LINES, len(between)),
+            rank=1,
+        )
+        if not between:
+            yield Paragraph("No edges between heads: a head feeds those of later layers.", "line")
+
+
+def _into_logits(report: Report, display: Display) -> Iterator[str]:
+    """The heads that add most to the logits."""
+    edges = [edge for edge in head_edges(report.result) if edge.end == LOGITS][:FEW]
+    if edges:
+        names = (f"{edge.start} {fixed(edge.strength, display.precision)}" for edge in edges)
+        yield f"into the next token's logit: {', '.join(names)}"
+
+
+def _copying(report: Report, display: Display) -> Iterator[str]:
+    """The heads that copy most."""
+    scored = report.result_of(Compositions).copying.where(lambda head: head.score is not None)
+    if copying := scored.sorted(lambda head: -(head.score or 0.0))[:FEW]:
+        names = (f"{head.name} {fixed(head.score, display.precision)}" for head in copying)
+        yield f"heads that copy most: {', '.join(names)}"
+
+
+def _notes(report: Report) -> Iterator[str]:
+    yield report.how_to_read
+    between = [edge for edge in head_edges(report.result) if edge.end != LOGITS]
+    if isinstance(report.result, HeadEdges) and any(map(_cancels, between[:USUAL_ROWS])):
+        yield f"share {NO_NUMBER}: parts of both signs cancel, and this one is more than their sum."
+    yield from report.notes
+
+
+def _fed_most(report: Report) -> str | None:
+    """The head at the end of the strongest edge between heads."""
+    edge = report.result_of(HeadEdges).strongest_between_heads()
+    return None if edge is None else f"{edge.to_layer}:{edge.to_head}"
+
+
+def _graph(report: Report) -> Graph | None:
+    return graph_of(head_edges(report.result))
+
+
+CIRCUIT_SCREEN = FirstScreen(
+    HeadEdges,
+    (
+        TitleLine(said=()),
+        ReadLine(),
+        StrongestEdges(_share_columns),
+        Sentences(_into_logits, "line"),
+        Notes(_notes, apart=True),
+    ),
+    next_head=_fed_most,
+    graph=_graph,
+)
+"""The strongest edges in letters, then as numbers; the heads that add most to the logits."""
+COMPOSITIONS_SCREEN = FirstScreen(
+    Compositions,
+    (
+        TitleLine(said=()),
+        StrongestEdges(_composition_columns),
+        Sentences(_copying, "line"),
+        Notes(_notes, apart=True),
+    ),
+    graph=_graph,
+)
+"""The highest compositions in letters, then as numbers; the heads that copy most."""
+
+
+def write_dot(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
+    """A digraph per report in the language of Graphviz (https://graphviz.org/doc/info/lang.html)."""
+    for report in reports:
+        stream.writelines(f"{line}\n" for line in _dot_lines(report, display))
+
+
+def _dot_lines(report: Report, display: Display) -> Iterator[str]:
+    graph = graph_of(head_edges(report.result))
+    if graph is None:
+        raise NothingToDraw(f"this report of {report.experiment} has no edges: attn circuit finds some")
+    yield f"digraph {_quoted(display.title or title(report))} {{"
+    yield "  rankdir=BT; node [shape=box];"
+    for row in range(len(graph.rows)):
+        names = " ".join(_quoted(name) for name, (_, of_row) in graph.nodes.items() if of_row == row)
+        yield f"  {{ rank=same; {names} }}"
+    for edge in graph.edges:
+        label = f"{edge.letter} {fixed(edge.strength, display.screen_precision)}".strip()
+        style = "dashed" if edge.strength < 0 else "solid"
+        yield f"  {_quoted(edge.start)} -> {_quoted(edge.end)} [label={_quoted(label)}, style={style}];"
+    yield "}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + plain_text(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
