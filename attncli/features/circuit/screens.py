@@ -1,4 +1,4 @@
-"""The first screens of circuits: the strongest edges in letters and as a table; their graph, and it in DOT."""
+"""The first screens of circuits: the strongest edges in letters and as a table; their graph, and its DOT."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
