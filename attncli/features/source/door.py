@@ -50,6 +50,7 @@ def answer_sources(
             pretrained,
             reading,
             answer,
+            heads=head_names(heads),
             max_new_tokens=max_new_tokens,
             method=method,
             num_runs=num_runs,
@@ -79,6 +80,7 @@ class SourcedAnswer:
         reading: SourcedReading,
         answer: str | None,
         *,
+        heads: Sequence[str],
         max_new_tokens: int,
         method: SourceMethod,
         num_runs: int,
@@ -86,9 +88,13 @@ class SourcedAnswer:
         on_text: Callable[[str], None] | None,
         progress: Callable[[Stage], None] | None,
     ) -> "SourcedAnswer":
-        """The answer that is given, else what the model writes; UserError for neither, MemoryError."""
-        from attncli.features.source.sources import AnswerWork, answer_to
+        """The answer that is given, else what the model writes.
 
+        UserError for neither, and for `heads` that the model does not have; MemoryError.
+        """
+        from attncli.features.source.sources import AnswerWork, answer_to, check_heads
+
+        check_heads(pretrained, reading, heads)
         work = None
         if progress is not None:
             num_new = max_new_tokens if answer is None else 0

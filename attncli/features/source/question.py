@@ -422,6 +422,7 @@ def _report(
         pretrained,
         reading,
         answer,
+        heads=_heads(spec, None),
         max_new_tokens=spec.max_new_tokens,
         method=spec.method,
         num_runs=spec.runs,

@@ -203,6 +203,21 @@ class SourceWeights:
     chosen: Float[Tensor, "token source"] | None
 
 
+def check_heads(pretrained: Pretrained, reading: SourcedReading, heads: Sequence[str]) -> None:
+    """UserError for a named head that the model does not have, by the first tokens of a long prompt."""
+    if heads:
+        first = reading.prompt.ids[:2]
+        layers, _ = Replay(pretrained.whole, first, first[:1]).layers()
+        _check_named(layers, [named_head(name) for name in heads])
+
+
+def _check_named(layers: Sequence[CapturedLayer], named: Sequence[NamedHead]) -> None:
+    num_heads = {layer.layer: layer.attention.shape[1] for layer in layers}
+    for head in named:
+        if head.head >= num_heads.get(head.layer, 0):
+            raise UserError(f"head: {head_range(num_heads)} (got {head.layer}:{head.head})")
+
+
 def source_weights(
     layers: Sequence[CapturedLayer],
     reading: SourcedReading,
@@ -215,10 +230,7 @@ def source_weights(
 
     The prompt's first token counts only `with_first`.
     """
-    num_heads = {layer.layer: layer.attention.shape[1] for layer in layers}
-    for head in named:
-        if head.head >= num_heads.get(head.layer, 0):
-            raise UserError(f"head: {head_range(num_heads)} (got {head.layer}:{head.head})")
+    _check_named(layers, named)
     member = torch.zeros(len(reading.prompt.ids), len(reading.places))
     for source, places in enumerate(reading.places):
         member[[place for place in places if place or with_first], source] = 1.0

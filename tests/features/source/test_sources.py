@@ -672,6 +672,18 @@ def test_an_answer_that_is_none_is_refused_before_heads_are_looked_for(
     assert ended.code == 2 and error in ended.err and not searched, ended.err
 
 
+@pytest.mark.parametrize("architecture", ["Llama", "T5"])
+def test_heads_that_are_not_there_are_refused_before_an_answer_is_written(
+    architecture: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[object] = []
+    monkeypatch.setattr("attncli.measure.sources.write", lambda *_: written.append(1))
+    asked = ["source", "it <source>w1 cat</source>", "--model", str(save_writer(tmp_path, architecture))]
+    ended = attn([*asked, "--head", "0:1,9:9"])
+    assert (ended.code, written) == (2, [])
+    assert ended.err == "--head: must be from 0:0 to 1:3 (got 9:9)\n"
+
+
 def test_a_long_first_line_is_wrapped(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     model = save_writer(tmp_path / "a-model-with-a-rather-long-name", "Llama")
