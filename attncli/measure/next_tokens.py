@@ -65,7 +65,7 @@ class KnownProbabilities:
         if outputs and self._can_be_heard and pretrained.with_head is not None:
             logits = _logits_of(pretrained, reading, outputs[0])
             self._can_be_heard = logits is not None
-            if logits is not None:
+            if logits is not None and not logits.isnan().any():  # a run for it says what gives NaN
                 self._of_text(reading)[frozenset(heads)] = logits.double().softmax(dim=-1)
 
 

@@ -3,10 +3,11 @@
 import re
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
+from io import SEEK_SET, BufferedReader
 from math import gcd
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,18 @@ def _file_errors(file: str, key: str) -> Iterator[None]:
         ) from None
 
 
+class _SoundBytes(BufferedReader):
+    """The bytes of a file for libsndfile, through callbacks whose exceptions Python would print.
+
+    Where the sizes in a damaged file lead to a place before its beginning, it stays where it is.
+    """
+
+    def seek(self, offset: int, whence: int = SEEK_SET, /) -> int:
+        with suppress(OSError, ValueError):
+            super().seek(offset, whence)
+        return self.tell()
+
+
 class SoundStream:
     """A sound of libsndfile's formats that is read from its begin to its end, a piece at a time.
 
@@ -82,7 +95,7 @@ class SoundStream:
 
         self.file, self.name, self.rate, self.key = file, Path(file).name, rate, key
         with ExitStack() as files, _file_errors(file, key):
-            content = files.enter_context(open_file(file))
+            content = files.enter_context(_SoundBytes(open_file(file).detach()))
             self._opened = files.enter_context(soundfile.SoundFile(content))
             self._files = files.pop_all()
         of_file, channels = self._opened.samplerate, self._opened.channels

@@ -347,6 +347,42 @@ def test_a_generation_of_padded_texts_is_that_of_each(number: float) -> None:
     assert both.modules[0].texts == 2
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_gpt_oss_padded_is_each_text_by_itself(side: str) -> None:
+    """Sinks beside one key, windows, one expert per token: layers and numbers, against its own weights."""
+    from transformers import GptOssConfig, GptOssForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "vocab_size": 50, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": HEADS, "num_key_value_heads": 2, "head_dim": DIM, "sliding_window": 4}
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 1, "pad_token_id": 0, "eos_token_id": 1}
+    config = GptOssConfig(**sizes, **heads, **experts, attn_implementation="eager")
+    model = GptOssForCausalLM(config).eval()
+    texts = [torch.randint(2, 50, (length,)) for length in (11, 5, 1)]
+    length = max(map(len, texts))
+    ids, mask = torch.zeros(2, len(texts), length, dtype=torch.long)
+    for row, text in enumerate(texts):
+        places = slice(length - len(text), length) if side == "left" else slice(len(text))
+        ids[row, places], mask[row, places] = text, 1
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    with attncli.record(calls="all") as alone, torch.no_grad():
+        outputs = [model(text[None], output_attentions=True) for text in texts]
+    with attncli.record() as padded, torch.no_grad():
+        model(ids, attention_mask=mask, position_ids=positions)
+    own = [[output.attentions[layer][0].double() for output in outputs] for layer in (0, 1)]
+    entropies = torch.stack(
+        [torch.stack([-torch.xlogy(w, w).sum(-1).mean(-1) for w in of_layer]).mean(0) for of_layer in own]
+    )
+    for recorded in (alone, padded):
+        assert [module.module for module in recorded.modules] == [
+            "model.layers.0.self_attn",
+            "model.layers.1.self_attn",
+        ]
+        assert recorded.heads.column("entropy").tolist() == pytest.approx(
+            entropies.flatten().tolist(), abs=1e-5
+        )
+
+
 @pytest.mark.parametrize("num_heads", [1, 2])
 def test_a_bias_by_the_place_from_the_last_hides_no_row(num_heads: int) -> None:
     """In a long text all of the first rows are far below 0, as in MPT."""

@@ -1,7 +1,9 @@
 """What models make of sound: transformers' own eager attention, tokens in time, files of every kind."""
 
 import struct
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,21 @@ def test_files_of_every_kind_are_heard_alike(tmp_path: Path) -> None:
         inner = slice(800, -800)  # beyond, resampling rings
         assert np.abs(opened.samples[inner] - expected[inner]).max() < (0.02 if "y" in name else 2e-3), name
         assert ("resampled" in " ".join(opened.notes)) == (how.get("rate") == 48_000)
+
+
+@pytest.mark.parametrize(("name", "place"), [("noise.aiff", 38), ("noise.w64", 98)])
+def test_sizes_that_lead_before_the_file_print_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, place: int
+) -> None:
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    path = _written(tmp_path / name, np.random.default_rng(0).normal(0, 0.1, 300))
+    content = bytearray(path.read_bytes())
+    content[place : place + 4] = b"\xff" * 4
+    path.write_bytes(content)
+    with suppress(UserError):
+        open_sound(str(path), 16_000)
+    assert printed == []
 
 
 def test_what_is_no_sound_is_refused_in_a_line(tmp_path: Path, noise: Path) -> None:

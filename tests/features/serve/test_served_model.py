@@ -272,6 +272,16 @@ def test_a_text_is_read_once_for_heads_and_next_tokens(tmp_path: Path, architect
     hook.remove()
 
 
+def test_next_tokens_of_a_model_that_gives_nan_are_an_error(tmp_path: Path) -> None:
+    opened = attncli.open_model(save_writer(tmp_path / "Llama", "Llama"))
+    for parameter in opened.whole.get_output_embeddings().parameters():
+        parameter.data[3] = float("nan")
+    served = ServedModel({}, opened)
+    assert lines_of(served, "heads")[-1]["experiment"] == "heads"  # whose run is heard for the next tokens
+    (line,) = lines_of(served, "next")
+    assert "gives NaN" in line["error"]
+
+
 def test_heads_that_are_out_count_in_all_that_is_asked(tmp_path: Path) -> None:
     folder, heads = save_writer(tmp_path / "Llama", "Llama"), ("0:1", "1:0")
     opened = attncli.open_model(folder)
