@@ -327,7 +327,8 @@ def title_lines(report: Report, cells: int) -> list[str]:
     if cell_len(whole := title(report)) <= cells:
         return [whole]
     name = _title_name(report)
-    if cell_len(name) > cells and "model" in getattr(SPECS.get(report.experiment), "heading_keys", ()):
+    is_in_settings = report.experiment in SPECS and "model" in SPECS[report.experiment].heading_keys
+    if is_in_settings and cell_len(name) > cells:
         name = _title_name(report, has_model=False)
     return [*wrap_cells(name, cells), *filter(None, [shortened_text(_title_text(report), cells)])]
 

@@ -15,7 +15,7 @@ const [STEPS_UP, STEPS_ACROSS] = [3, 6];
 // So few places have their labels below the chart instead of round numbers.
 const FEW_PLACES = 8;
 // Characters of labels that a chart on a phone has room for; names of tokens may be cut, numbers not.
-const MOST_CHARACTERS = 40;
+const LABEL_CHARACTERS = 40;
 
 // Lines over the same places, each a name and numbers; then the name of the horizontal axis, where each number
 // stands on it, what stands there, and whether these places are counted.
@@ -60,7 +60,7 @@ function horizontalAxis(places, labels, isCounted, x) {
   const [first, last] = [places[0], places.at(-1)];
   const { ticks, step } = axisOf(first, last, STEPS_ACROSS, isCounted ? 1 : 0);
   const shown =
-    labels.length <= FEW_PLACES && (isCounted || labels.join(" ").length <= MOST_CHARACTERS)
+    labels.length <= FEW_PLACES && (isCounted || labels.join(" ").length <= LABEL_CHARACTERS)
       ? labels.map((text, i) => [text, places[i]])
       : ticks.filter((tick) => tick >= first && tick <= last).map((tick) => [tickText(tick, step), tick]);
   const axis = make("div", { class: "x-axis", "aria-hidden": "true" });
