@@ -56,7 +56,7 @@ def keep_survey(
     **of_store: Any,
 ) -> int:
     """Survey every text that the store does not have yet; then write the summary of all."""
-    from attncli.commands.batch import keep
+    from attncli.commands.keeping import keep
     from attncli.models.text_files import TextFile
     from attncli.runs.plan import plan_of_texts
     from attncli.settings.heads import HeadsSpec

@@ -119,7 +119,7 @@ def _say_how_to_apply(destination: Mapping[str, Any], given: Mapping[str, Given]
 
 def _measure_texts(path: Path, spec: Any, **of_store: Any) -> int:
     """Measure every text that a store does not have yet; those that the model cannot read are left out."""
-    from attncli.commands.batch import keep
+    from attncli.commands.keeping import keep
     from attncli.features.separate.measured_texts import has_failed, plan_of
     from attncli.models.labelled_texts import LabelNames, WholeLines
 

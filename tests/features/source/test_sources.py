@@ -677,7 +677,7 @@ def test_heads_that_are_not_there_are_refused_before_an_answer_is_written(
     architecture: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[object] = []
-    monkeypatch.setattr("attncli.measure.sources.write", lambda *_: written.append(1))
+    monkeypatch.setattr("attncli.features.source.sources.write", lambda *_: written.append(1))
     asked = ["source", "it <source>w1 cat</source>", "--model", str(save_writer(tmp_path, architecture))]
     ended = attn([*asked, "--head", "0:1,9:9"])
     assert (ended.code, written) == (2, [])
