@@ -136,6 +136,8 @@ LONGEST = [
         *("measure/test_smollm2", "commands/test_first_screens", "runs/test_watching", "runs/test_store"),
         *("commands/test_watch", "commands/test_commands", "test_release", "core/test_each_engine"),
         *("runs/test_survival", "measure/test_generate", "measure/test_sources", "runs/test_executors"),
+        *("features/test_cards", "test_adding", "views/tables/test_screens", "measure/test_spoken_words"),
+        *("runs/test_cluster", "commands/test_first_words", "measure/test_known_pairs", "models/test_stored"),
     )
 ]
 """Files of 15 seconds and more begin first, so that at the end no worker waits long for another."""
