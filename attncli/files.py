@@ -5,6 +5,7 @@ import os
 import stat
 import sys
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -74,7 +75,7 @@ def check_file(path: str | Path, most: int | None = None, *, may_be_pipe: bool =
     return about
 
 
-def open_file(path: str | Path, most: int | None = None, *, may_be_pipe: bool = False) -> BinaryIO:
+def open_file(path: str | Path, most: int | None = None, *, may_be_pipe: bool = False) -> BufferedReader:
     """A file that is open for reading; OSError as `check_file`. A named pipe is waited for."""
     check_file(path, most, may_be_pipe=may_be_pipe)
     # Without waiting: since it was looked at, it may have become a pipe.

@@ -29,6 +29,7 @@ from attncli.commands.command import (
 from attncli.commands.forecast import Forecast
 from attncli.core.progress import Stage
 from attncli.errors import ClosedPipe, RunError, UserError, WriteError, readable_bytes
+from attncli.feature import View
 from attncli.files import STORE_SUFFIXES
 from attncli.models.folder import local_model, stored_bytes
 from attncli.plain_text import plain_text, whole_number
@@ -44,7 +45,7 @@ from attncli.systems import (
     lock_file,
     terminal_size,
 )
-from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, View, Write, load_view
+from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, Write, load_view
 
 if TYPE_CHECKING:
     from webbrowser import BaseBrowser

@@ -411,8 +411,14 @@ def test_columns_is_honoured_and_a_pipe_has_no_width(attn: Attn, monkeypatch: py
     assert max(map(len, attn(["self"]).out.splitlines())) <= 60
 
 
-# Subtitles are of words in time, which take a model that hears.
-@pytest.mark.parametrize("view", sorted(VIEWS.keys() - {"srt", "vtt"}))
+# Subtitles are of words in time, which take a model that hears. Pictures are drawn alike.
+@pytest.mark.parametrize(
+    "view",
+    [
+        *sorted(VIEWS.keys() - {"srt", "vtt", "pdf", "svg"}),
+        *(pytest.param(view, marks=pytest.mark.nightly) for view in ("pdf", "svg")),
+    ],
+)
 def test_a_closed_pipe_ends_quietly(view: str) -> None:
     experiment = "circuit" if view == "dot" else "self --num-tokens 300"
     ended = run_attn([*experiment.split(), "--format", view], read=100)

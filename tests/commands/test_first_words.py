@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
 from attncli.settings.text import SENTENCE
 from tests.conftest import Attn
 from tests.forked import run_attn
+from tools.refresh_outputs import start_attn
 
 ATTN = [sys.executable, "-m", "attncli"]
 
@@ -76,22 +78,27 @@ def test_an_empty_pipe_and_a_device_are_no_text() -> None:
 def test_a_text_that_comes_late_is_read_to_its_end(kind: str) -> None:
     read, write = os.pipe() if kind != "socket" else (each.detach() for each in socket.socketpair())
     os.set_blocking(read, kind != "pipe that does not wait")
-    with subprocess.Popen(
-        [*ATTN, "self", "--format", "json"],
-        stdin=read,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    told, stderr = os.pipe()
+    with TemporaryFile("w+") as out, os.fdopen(told) as errors:
+        process = start_attn(
+            ["self", "--format", "json"],
+            folder=Path.cwd(),
+            environment=os.environ,
+            stdin=read,
+            stdout=out.fileno(),
+            stderr=stderr,
+        )
         os.close(read)
-        assert process.stdout is not None and process.stderr is not None
-        assert process.stderr.readline().startswith("stdin: waiting for its text (a text on the command line")
+        os.close(stderr)
+        assert errors.readline().startswith("stdin: waiting for its text (a text on the command line")
         os.write(write, b"the dog ")
         time.sleep(0.3)
         os.write(write, b"sleeps")
         os.close(write)
-        assert tokens(process.stdout.read()) == ["the", "dog", "sleeps"]
-    assert process.returncode == 0
+        process.join()
+        out.seek(0)
+        assert tokens(out.read()) == ["the", "dog", "sleeps"]
+    assert process.exitcode == 0
 
 
 @pytest.mark.parametrize(
@@ -105,10 +112,20 @@ def test_a_text_that_comes_late_is_read_to_its_end(kind: str) -> None:
 def test_an_open_pipe_is_not_waited_for_without_need(command: list[str], code: int) -> None:
     """Wrong settings are reported at once, and what needs no text leaves the lines of a loop alone."""
     read, write = os.pipe()
-    ended = subprocess.run([*ATTN, *command], stdin=read, capture_output=True, text=True)
+    with TemporaryFile("w+") as errors:
+        process = start_attn(
+            command,
+            folder=Path.cwd(),
+            environment=os.environ,
+            stdin=read,
+            stdout=errors.fileno(),
+            stderr=errors.fileno(),
+        )
+        process.join()
+        errors.seek(0)
+        assert process.exitcode == code and "waiting" not in errors.read()
     os.close(read)
     os.close(write)
-    assert ended.returncode == code and "waiting" not in ended.stderr
 
 
 def test_a_pipe_is_read_beside_a_file_for_the_context_and_as_many_texts(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -191,18 +192,18 @@ def gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("damage", [damaged_sections, cut_off, flipped], ids=lambda damage: damage.__name__)
 def test_a_damaged_gguf_opens_or_is_one_line(
-    damage: Callable[[bytes], Iterator[tuple[str, bytes]]], gguf: Path
+    damage: Callable[[bytes], Iterator[tuple[str, bytes]]], gguf: Path, pytestconfig: pytest.Config
 ) -> None:
     content = gguf.read_bytes()
-    num_refused = 0
-    for name, changed in damage(content):
+    num_refused, step = 0, 1 if pytestconfig.getoption("--nightly") else 3
+    for name, changed in islice(damage(content), 0, None, step):
         gguf.write_bytes(changed)
         try:
             with bounded(seconds=10, num_bytes=2**30):
                 num_refused += opened(gguf) != ""
         except BaseException as error:
             pytest.fail(f"{name}: {error!r}")
-    assert num_refused > 30
+    assert num_refused > 30 / step
 
 
 def with_value(content: bytes, kind: int, value: bytes) -> bytes:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from attncli.settings import SPECS
+from attncli.settings import EXPERIMENTS
 
 from .check import check
 from .classes import architectures, model_class
@@ -97,8 +97,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120, help="for one architecture")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    for spec in SPECS.values():
-        import_module(spec.module.partition(":")[0])
+    for question in EXPERIMENTS.values():
+        import_module(question.spec.partition(":")[0])
     lines = chosen.results.read_text().splitlines() if chosen.results.exists() else []
     done = {json.loads(line)["name"]: line for line in lines}
     names = list(dict.fromkeys(chosen.only or ())) or [name for name in architectures() if name not in done]

@@ -63,6 +63,7 @@ SAMPLE = (*RIGHT, *RIGHT_OR_REFUSED)
 SELDOM = {
     *("seamless_m4t", "mvp", "florence2", "nllb-moe", "hrm_text", "deepseek_v4", "molmo2", "bigbird_pegasus"),
     *("fastspeech2_conformer", "blt", "funnel", "longformer", "longt5", "pegasus_x", "prophetnet", "canine"),
+    *("jamba", "inkling2_text", "t5gemma2"),
 }
 """These wait for `make nightly`: each takes a second or more, and is refused, or near to another one here."""
 

@@ -401,7 +401,8 @@ for rank in (1, 0):
     assert {file.name for file in tmp_path.glob("*.csv")} == {"run.rank0.csv", "run.rank1.csv"}
 
 
-@pytest.mark.parametrize("way", ["fork", pytest.param("spawn", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("way", ["fork", "spawn"])
 def test_workers_are_heard(tmp_path: Path, way: str) -> None:
     program = f"""{MODEL}
 import multiprocessing

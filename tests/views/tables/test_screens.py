@@ -228,7 +228,15 @@ SAVED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("experiment", "given"), SAVED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("experiment", "given"),
+    [
+        # The many tables of `separate` take as long as all others.
+        pytest.param(*one, marks=[pytest.mark.nightly] if one[0] == "separate" else [])
+        for one in SAVED
+    ],
+    ids=lambda value: str(value)[:40],
+)
 def test_a_report_that_was_edited_is_shown(experiment: str, given: dict[str, Any]) -> None:
     assert_shown_when_edited(run(experiment, **given))
 
