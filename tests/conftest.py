@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.abc import MetaPathFinder
@@ -283,6 +283,11 @@ def in_turn(cases: Iterable[Any], variants: Sequence[Any], *, most: int = 1) -> 
         for number, case in enumerate(cases)
         for place, variant in enumerate(variants)
     ]
+
+
+def some_seldom(cases: Iterable[Any], seldom: Container[Any]) -> list[Any]:
+    """These cases, of which some, near to others, wait for `make nightly`."""
+    return [pytest.param(case, marks=[pytest.mark.nightly] if case in seldom else []) for case in cases]
 
 
 class Ended(NamedTuple):

@@ -19,12 +19,12 @@ from tools.refresh_outputs import start_attn, start_python
 def run_attn(
     arguments: Sequence[str],
     *,
-    given: str = "",
+    given: str | Path = "",
     read: int | None = None,
     folder: Path | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Ended:
-    """What a process answers between two pipes: its standard input has the text `given`.
+    """What a process answers between two pipes: its standard input has the text `given`, or is that file.
 
     Whoever reads its standard output closes the pipe after `read` bytes.
     """
@@ -40,13 +40,17 @@ def run_python(program: str, *arguments: object) -> Ended:
 def _ended(
     start: Callable[..., BaseProcess],
     arguments: Sequence[str],
-    given: str,
+    given: str | Path,
     read: int | None,
     folder: Path,
     environment: Mapping[str, str],
 ) -> Ended:
     with TemporaryFile() as err:
-        (stdin, ours), (theirs, stdout) = os.pipe(), os.pipe()
+        ours, (theirs, stdout) = None, os.pipe()
+        if isinstance(given, Path):
+            stdin = os.open(given, os.O_RDONLY)
+        else:
+            stdin, ours = os.pipe()
         process = start(
             arguments,
             folder=folder,
@@ -57,8 +61,9 @@ def _ended(
         )
         os.close(stdin)
         os.close(stdout)
-        with os.fdopen(ours, "w") as pipe:
-            pipe.write(given)
+        if ours is not None:
+            with os.fdopen(ours, "w") as pipe:
+                pipe.write(str(given))
         with os.fdopen(theirs, "rb") as pipe:
             out = pipe.read(-1 if read is None else read)
         process.join()

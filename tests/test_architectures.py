@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import some_seldom
 from tools.architecture_sweep.check import check
 from tools.architecture_sweep.predicting import check_predicting
-from tools.architecture_sweep.sample import LOCAL, PREDICTING, RIGHT, SAMPLE, SELDOM
+from tools.architecture_sweep.sample import LOCAL, PREDICTING, RIGHT, SAMPLE, SELDOM, SELDOM_PREDICTING
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.nightly] if name in SELDOM else []) for name in SAMPLE]
-)
+@pytest.mark.parametrize("name", some_seldom(SAMPLE, SELDOM))
 def test_it_is_right_or_says_why_not(name: str, tmp_path: Path) -> None:
     """`python -m tools.architecture_sweep FILE` does the same for every architecture there is."""
     result = check(name, tmp_path / "model", predicting=False)
@@ -22,7 +21,7 @@ def test_it_is_right_or_says_why_not(name: str, tmp_path: Path) -> None:
     assert result.local or name not in LOCAL, "no window is smaller than the text"
 
 
-@pytest.mark.parametrize("name", PREDICTING)
+@pytest.mark.parametrize("name", some_seldom(PREDICTING, SELDOM_PREDICTING))
 def test_what_a_model_writes_and_loses_without_a_head(name: str, tmp_path: Path) -> None:
     """One run on the whole sequence; hooks that zero what W_O reads of a head; the model's own logits."""
     outcomes = check_predicting(name, tmp_path / "model")

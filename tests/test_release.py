@@ -145,6 +145,7 @@ def test_its_man_page_comes_with_it(attn: Path) -> None:
     assert page.read_text() == (ROOT / "docs" / "attn.1").read_text()
 
 
+@pytest.mark.nightly  # the README begins with a survey of it
 def test_a_model_comes_with_it(attn: Path, tmp_path: Path) -> None:
     assert "heads" in run([attn, "heads", "--num-tokens", "6"], cwd=tmp_path)
 

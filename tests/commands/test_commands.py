@@ -22,7 +22,7 @@ from attncli.cli import COMMAND_GROUPS, COMMANDS, FORMER, UNLISTED, run
 from attncli.plain_text import LEGIBLE
 from attncli.settings import SPECS
 from attncli.views import SUFFIXES, VIEWS, Display, load_view
-from tests.conftest import Attn
+from tests.conftest import Attn, in_turn
 from tests.forked import run_attn
 from tests.running import LESSON_FILES, ROOT
 
@@ -455,10 +455,12 @@ def test_control_c_ends_with_130(tmp_path: Path) -> None:
     assert (process.returncode, err) == (130, "")
 
 
-@pytest.mark.parametrize(("signal_name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
 @pytest.mark.parametrize(
-    "module",
-    ["attncli.cli", "typer", "attncli.commands.command", "torch.version"],
+    ("module", "signal_name", "code"),
+    in_turn(
+        ["attncli.cli", "typer", "attncli.commands.command", "torch.version"],
+        [("SIGTERM", 143), ("SIGINT", 130)],
+    ),
 )
 def test_a_signal_during_an_import_ends_it_quietly(module: str, signal_name: str, code: int) -> None:
     """`module` is what is looked for when it comes; of the package, only `attncli` itself came before."""

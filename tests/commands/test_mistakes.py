@@ -260,10 +260,9 @@ def test_a_deleted_working_folder_is_one_line(
 
 
 def test_a_backend_that_matplotlib_does_not_know_is_no_harm(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "attncli", "self", "a cat", "-o", str(tmp_path / "x.png")]
     environment = {**os.environ, "MPLBACKEND": "evil"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "") and (tmp_path / "x.png").read_bytes()[1:4] == b"PNG"
+    ended = run_attn(["self", "a cat", "-o", str(tmp_path / "x.png")], environment=environment)
+    assert (ended.code, ended.err) == (0, "") and (tmp_path / "x.png").read_bytes()[1:4] == b"PNG"
 
 
 OF_A_HUB = ["heads", "--model", "nobody/nothing", "--allow-download", "a"]

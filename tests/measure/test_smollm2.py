@@ -57,6 +57,7 @@ def writer(folder: Path) -> Pretrained:
     return kept_pretrained(str(folder), allow_download=False, device="cpu", with_head=True)
 
 
+@pytest.mark.nightly
 def test_an_answer_has_the_blank_that_the_text_needs(attn: Attn, folder: Path) -> None:
     """`Mary` is ` Mary`, in why and in ablate: how far its logit is above that of ` John`."""
     prompt = "When Mary and John went to the store, John gave a drink to"
@@ -125,6 +126,7 @@ def test_the_head_before_them_looks_at_the_previous_token(attn: Attn, folder: Pa
     assert place(row) == PREVIOUS_TOKEN and row["previous_token"] > 0.75
 
 
+@pytest.mark.nightly
 def test_copying_misses_the_previous_token_head_most(attn: Attn, folder: Path) -> None:
     """With its mean in its place; heads of layer 1 are missed for what they always give."""
     command = ["ablate", "--model", str(folder), "--num-tokens", "20", "--heads", "16:0,18:6,1:4,16:1"]

@@ -28,8 +28,8 @@ from attncli.models.loading import load_pretrained
 from attncli.models.number_sources import Cast, InGguf, InRows, WeightFile
 from attncli.models.stored import Stored, Use, use_of
 from attncli.models.weight_headers import TensorInFile, safetensors_tensors
-from tests.conftest import Attn, in_turn
-from tests.model_folders import save_model, save_tokenizer, save_writer
+from tests.conftest import Attn, in_turn, some_seldom
+from tests.model_folders import NEAR_TO_ANOTHER, save_model, save_tokenizer, save_writer
 from tests.models.test_damaged_models import save_gguf
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, Architecture, random_inputs
 
@@ -63,7 +63,7 @@ def opened(folder: Path, load: str, *, with_head: bool = False) -> PreTrainedMod
     return found
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", some_seldom(KINDS, NEAR_TO_ANOTHER))
 def test_a_model_gives_the_same_from_its_files(name: str, tmp_path: Path) -> None:
     made = KINDS[name].build()
     # As large models come: half precision, several files, experts one by one.
@@ -186,7 +186,7 @@ def test_runs_side_by_side_end_with_the_first_error(tmp_path: Path) -> None:
         torch.testing.assert_close(in_step(model, [lambda: model(ids)[0]] * 2)[1], model(ids)[0])
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", some_seldom(KINDS, NEAR_TO_ANOTHER))
 def test_runs_side_by_side_multiply_their_rows_together(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -224,7 +224,7 @@ def test_stores_keep_ids_and_resume(tmp_path: Path, attn: Attn) -> None:
     # Other labels, and one more text: what was computed of the same ids with the same labels stays.
     rows[2]["tokens"] = list("abcde")
     lines_of(file, *rows, {"ids": [2, 9, 3]})
-    assert "2 done now" in attn(asked).err
+    assert "2 done now" in attn([*asked[:-1], "1"]).err
     assert attn(["results", store]).code == 0
 
 

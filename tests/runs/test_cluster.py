@@ -64,6 +64,7 @@ def test_a_worker_that_dies_loses_nothing(scheduler: str, tmp_path: Path) -> Non
     assert results == {i: i**2 for i in range(12)}
 
 
+@pytest.mark.nightly
 def test_a_run_that_kills_its_worker_every_time_is_the_only_one_lost() -> None:
     # All are at one worker whenever it dies, some of them behind that run, in whatever order they come back.
     patience = PATIENCE | {"distributed.scheduler.allowed-failures": 0}
@@ -144,9 +145,10 @@ def test_a_cluster_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (
+        pytest.param(
             chunk_work.older_attncli,
             r"has attncli 0\.0\.1 \(here \d\S+\): install the same version there",
+            marks=pytest.mark.nightly,
         ),
         (chunk_work.without_attncli, r"attncli cannot be imported on tcp://.*: pip install attncli=="),
     ],

@@ -40,7 +40,7 @@ def wait_until(condition, seconds: float = 30) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.nightly), 3])
 def test_workers_give_every_result_once(workers: int) -> None:
     results = by_number(run_workers(chunk_work.squares, chunks_of(101, 7), workers))
     assert results == {i: i**2 for i in range(101)}
@@ -53,7 +53,7 @@ def test_serial_gives_every_result_in_order() -> None:
     assert by_number(results) == {i: i**2 for i in range(20)}
 
 
-@pytest.mark.parametrize("threads", [None, 2])
+@pytest.mark.parametrize("threads", [None, pytest.param(2, marks=pytest.mark.nightly)])
 def test_workers_share_the_work_with_one_thread_each(
     threads: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +68,7 @@ def test_workers_share_the_work_with_one_thread_each(
     assert not any(map(is_alive, pids))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_a_run_that_kills_its_worker_every_time_is_the_only_one_lost(workers: int) -> None:
     results = by_number(run_workers(chunk_work.killed_by_thirteen, chunks_of(20, 4), workers))
     assert results.pop(KILLER) == Died("its worker was killed by SIGKILL")

@@ -272,20 +272,21 @@ def test_folders_that_are_no_store_are_refused(
     assert attn(["results", "--tidy", str(store)]) == attn([*arguments, "-o", str(store)]) == (2, "", line)
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_one_line(attn: Attn, tmp_path: Path) -> None:
     def small_files() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
 
     arguments, store = write_batch(tmp_path, 150, SELF), tmp_path / "runs"
-    command = [*ATTN, *arguments, "-o", f"{store}/"]
-    ended = subprocess.run(
-        command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, preexec_fn=small_files
-    )
+    command = [*arguments, "-o", f"{store}/"]
+    full = subprocess.run(
+        [*ATTN, *command],
+        env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, preexec_fn=small_files,
+    )  # fmt: skip
     kept = "cannot be written: .*: what was finished is kept"
-    assert ended.returncode == 4 and re.fullmatch(f"{store}: {kept}\n", ended.stderr), ended.stderr
-    ended = subprocess.run(command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0 and "has 300 of 300 runs" in ended.stderr
+    assert full.returncode == 4 and re.fullmatch(f"{store}: {kept}\n", full.stderr), full.stderr
+    ended = attn(command)
+    assert ended.code == 0 and "has 300 of 300 runs" in ended.err
 
 
 def test_a_machine_that_does_not_see_the_folder_is_told(

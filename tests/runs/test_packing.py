@@ -148,6 +148,7 @@ def test_numbers_that_signal_are_read_without_a_word(attn: Attn, tmp_path: Path)
     assert (ended.code, ended.err) == (0, "") and ended.out.splitlines()[1].endswith("scores.mean,")
 
 
+@pytest.mark.nightly
 def test_workers_pack_as_one_process_does(attn: Attn, tmp_path: Path) -> None:
     batch, found = write_batch(tmp_path, 60), {}
     for workers in ("1", "2"):

@@ -387,7 +387,8 @@ def wait_for_runs(store: Path, process: subprocess.Popen[str]) -> None:
     raise AssertionError("nothing was kept within 60 s")
 
 
-@pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
+# That workers end with their driver is in test_executors.py.
+@pytest.mark.parametrize("workers", [[], pytest.param(["--workers", "2"], marks=pytest.mark.nightly)])
 def test_an_interrupted_batch_goes_on(attn: Attn, tmp_path: Path, workers: list[str]) -> None:
     arguments, store = write_batch(tmp_path, 1000), tmp_path / "runs.db"
     process = started([*arguments, "-o", str(store), *workers], tmp_path)
@@ -424,6 +425,7 @@ def assert_full(process: subprocess.CompletedProcess[str], store: Path) -> None:
     assert 0 < len(done_runs(store)) < 2000
 
 
+@pytest.mark.nightly
 def test_a_full_disk_is_told_in_a_line_and_keeps_what_is_there(
     attn: Attn, tmp_path: Path, small_disk: Path
 ) -> None:

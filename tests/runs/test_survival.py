@@ -22,7 +22,7 @@ from tests.runs.stores import (
 )
 
 NUM_KILLS, NUM_NIGHTLY_KILLS = 3, 20
-NUM_WORKER_KILLS = 3
+NUM_WORKER_KILLS, NUM_NIGHTLY_WORKER_KILLS = 1, 3
 NUM_SENTENCES = 400
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
@@ -101,7 +101,10 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def test_a_worker_killed_mid_chunk_loses_nothing(attn: Attn, tmp_path: Path) -> None:
+def test_a_worker_killed_mid_chunk_loses_nothing(
+    attn: Attn, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    num_kills = NUM_NIGHTLY_WORKER_KILLS if pytestconfig.getoption("--nightly") else NUM_WORKER_KILLS
     arguments = write_batch(tmp_path, 2 * NUM_SENTENCES)
     undisturbed, store = tmp_path / "whole.db", tmp_path / "runs.db"
     assert attn([*arguments, "-o", str(undisturbed)]).code == 0
@@ -115,7 +118,7 @@ def test_a_worker_killed_mid_chunk_loses_nothing(attn: Attn, tmp_path: Path) -> 
         for line in process.stdout:
             assert int(line) == len(done_runs(store))
             # What a killed worker gave before is still to be read: then there may be none to kill.
-            if kills < NUM_WORKER_KILLS and (workers := children(process.pid)):
+            if kills < num_kills and (workers := children(process.pid)):
                 os.kill(random.choice(workers), signal.SIGKILL)
                 kills += 1
                 assert int(line) < 4 * NUM_SENTENCES

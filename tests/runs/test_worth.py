@@ -203,9 +203,11 @@ def test_what_is_imported_later_has_one_thread(monkeypatch: pytest.MonkeyPatch) 
     ("door", "given", "spins"),
     [
         ("import attncli", {}, SPINS),
-        ("from attncli.cli import main", {}, SPINS),
+        pytest.param("from attncli.cli import main", {}, SPINS, marks=pytest.mark.nightly),
         ("from attncli.cli import main", {SPINNING: "7"}, 7),
-        ("from attncli.cli import main", {"OMP_WAIT_POLICY": "passive"}, 0),
+        pytest.param(
+            "from attncli.cli import main", {"OMP_WAIT_POLICY": "passive"}, 0, marks=pytest.mark.nightly
+        ),
     ],
     ids=str,
 )

@@ -186,7 +186,7 @@ for _ in range(7):
             (6, 6, 7),
             marks=pytest.mark.nightly,  # as in the next test, after the training
         ),
-        ("all", "Means over calls from step 1 to 7", (0, 6, 7)),
+        pytest.param("all", "Means over calls from step 1 to 7", (0, 6, 7), marks=pytest.mark.nightly),
     ],
 )
 def test_a_program_that_trains_is_counted_whole_and_its_step_is_named(
@@ -258,10 +258,19 @@ Heads()(torch.randn(6, 5, 4))
     assert (by_hand["function"], by_hand["texts"], by_hand["heads"]) == ("by hand", 2, 3)
 
 
-def test_an_exception_leaves_what_was_heard_and_its_traceback(tmp_path: Path) -> None:
-    ended = record(tmp_path, f"{PROGRAM}raise ValueError('as before')\n", "-o", "run.json")
-    *traceback, line = ended.stderr.decode().splitlines()
-    assert ended.returncode == 1 and line == f"run.json: {HEARD}"
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """A program that ends with an exception, beside files that are called as Python's own."""
+    folder = tmp_path_factory.mktemp("failed")
+    (folder / "statistics.py").write_text("mean = 'the mean of the program'\n")
+    (folder / "html.py").write_text("raise SystemExit(9)\n")
+    program = f"{PROGRAM}import statistics\nprint(statistics.mean)\nraise ValueError('as before')\n"
+    return record(folder, program, "-o", "run.json")
+
+
+def test_an_exception_leaves_what_was_heard_and_its_traceback(failed: Ended) -> None:
+    *traceback, line = failed.stderr.decode().splitlines()
+    assert failed.returncode == 1 and line == f"run.json: {HEARD}"
     assert traceback[0] == "Traceback (most recent call last):" and traceback[-1] == "ValueError: as before"
     assert not any("attncli" in line for line in traceback)
 
@@ -284,9 +293,11 @@ LOOKED_FOR = "import importlib.util\nassert importlib.util.find_spec('torch').lo
         (["-c", f"{LOOKED_FOR}{PROGRAM}"], HEARD),
         pytest.param(["-m", "program"], HEARD, marks=pytest.mark.nightly),
         pytest.param(["-c", "import program"], HEARD, marks=pytest.mark.nightly),
-        (["-I", "program.py"], "one that ignores its environment (python -I, -E, -S)"),
+        (["-I", "-c", "pass"], "one that ignores its environment (python -I, -E, -S)"),
         (["-c", "import sys; assert 'torch' not in sys.modules"], "did not import torch"),
-        (["-c", "import torch; torch.randn(2).softmax(0)"], NOTHING.strip()),
+        pytest.param(
+            ["-c", "import torch; torch.randn(2).softmax(0)"], NOTHING.strip(), marks=pytest.mark.nightly
+        ),
     ],
 )
 def test_ways_to_start_python(tmp_path: Path, command: list[str], words: str) -> None:
@@ -438,23 +449,14 @@ if __name__ == "__main__":
     assert [row["queries"] for row in modules(tmp_path / "run.json")] == [5, 5]
 
 
-def test_a_fork_counts_for_itself(tmp_path: Path) -> None:
+def test_a_fork_counts_for_itself_and_threads_are_heard(tmp_path: Path) -> None:
     program = f"""{PROGRAM}
 import os, sys
+from threading import Thread
 if os.fork() == 0:
     call(7)
     sys.exit(0)
 os.wait()
-call(9)
-"""
-    assert record(tmp_path, program, "-o", "run.json", "--calls", "all").returncode == 0
-    of_fork, of_program = (modules(tmp_path / f"run.{number}.json")[0] for number in (1, 2))
-    assert (of_fork["measured"], of_fork["queries"], of_program["measured"]) == (1, 7, 2)
-
-
-def test_threads_are_heard(tmp_path: Path) -> None:
-    program = f"""{MODEL}
-from threading import Thread
 threads = [Thread(target=call) for _ in range(4)]
 for thread in threads:
     thread.start()
@@ -462,7 +464,9 @@ for thread in threads:
     thread.join()
 """
     assert record(tmp_path, program, "-o", "run.json", "--calls", "all").returncode == 0
-    assert [row["measured"] for row in modules(tmp_path / "run.json")] == [4, 4]
+    of_fork, of_program = (modules(tmp_path / f"run.{number}.json") for number in (1, 2))
+    assert [(row["measured"], row["queries"]) for row in of_fork] == [(1, 7)] * 2
+    assert [row["measured"] for row in of_program] == [1 + 4] * 2
 
 
 def test_the_program_has_its_own_sitecustomize_and_path(tmp_path: Path) -> None:
@@ -568,7 +572,14 @@ def test_a_survey_and_results_are_of_the_runs(tmp_path: Path, attn: Attn) -> Non
     assert broken.code == 1 and "step 3: expected entropy < 0.1: got " in broken.err
     assert "largest induction" not in broken.out and "induction" not in json.loads(watched.out)["tensors"]
     assert "inputs: each call its own" in broken.out and ", 6 heads, calls 1 to 3\n" in broken.out
-    assert record(tmp_path, [sys.executable, "program.py", "x"], "-o", "run.db").returncode == 0
+
+
+@pytest.mark.nightly
+def test_programs_with_other_arguments_are_surveys_of_their_own(tmp_path: Path, attn: Attn) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    for arguments in ([], ["x"]):
+        program = [sys.executable, "program.py", *arguments]
+        assert record(tmp_path, program, "-o", "run.db").returncode == 0
     assert attn(["watch", str(tmp_path / "run.db")]).out.count("6 heads, calls ") == 2
     several = attn(["heads", "--store", str(tmp_path / "run.db")])
     assert several.code == 2 and "2 surveys (program" in several.err and "attn results" in several.err
@@ -584,6 +595,10 @@ def test_a_program_that_is_killed_leaves_its_runs(tmp_path: Path) -> None:
     ended = record(tmp_path, program, "-o", "run.db")
     assert ended.returncode == 128 + 9 and [*runs_of(tmp_path / "run.db")] == ["1", "2", "3"]
     assert "in its last seconds is not written" in ended.stderr.decode()
+
+
+@pytest.mark.nightly
+def test_what_is_open_is_written_as_a_module_ends(tmp_path: Path) -> None:
     waiting = f"""{MODEL}
 import os, time
 import attncli.child.program as child
@@ -655,6 +670,10 @@ def test_expectations_are_an_exit_code(tmp_path: Path, recorded: Path) -> None:
     assert in_store.returncode == 1 and [line.partition(":")[0] for line in lines[:2]] == ["run 1", "run 2"]
     failed = record(tmp_path, again(recorded, 5), "--expect", "entropy < 0", "-o", "x.json")
     assert failed.returncode == 5 and b"expected entropy < 0: " in failed.stderr
+
+
+@pytest.mark.nightly
+def test_no_numbers_and_no_runs_meet_no_expectation(tmp_path: Path) -> None:
     nan = "call()\ncall.__globals__['torch'].randn = lambda *s: torch.full(s, torch.nan)\ncall()\n"
     for file, line in (("run.json", "expected numbers: got NaN in 1 of 2 texts"), ("n.db", "got no number")):
         flags = ["--calls", "all", "--expect", "entropy < 9", "-o", file]
@@ -837,11 +856,7 @@ with torch.no_grad():
     assert "6 heads have no map on both sides: --show statistics compares them." in words
 
 
-def test_files_that_are_called_as_pythons_own_are_the_programs_alone(tmp_path: Path) -> None:
+def test_files_that_are_called_as_pythons_own_are_the_programs_alone(failed: Ended) -> None:
     """attn imports Python's `statistics` and `html`, the program its own; neither runs the other's."""
-    (tmp_path / "statistics.py").write_text("mean = 'the mean of the program'\n")
-    (tmp_path / "html.py").write_text("raise SystemExit(9)\n")
-    program = f"{PROGRAM}import statistics\nprint(statistics.mean)\n"
-    ended = record(tmp_path, program, "-o", "run.json")
-    assert (ended.returncode, ended.stdout) == (0, b"the mean of the program\n")
-    assert ended.stderr.decode() == f"run.json: {HEARD}\n"
+    assert failed.stdout == b"the mean of the program\n"
+    assert failed.stderr.endswith(f"ValueError: as before\nrun.json: {HEARD}\n".encode())

@@ -303,6 +303,7 @@ for is_watched in (False, True):
 """
 
 
+@pytest.mark.nightly
 def test_a_compiled_model_is_not_compiled_again() -> None:
     """In a process of its own: others that ran here may have made torch give up."""
     ended = run_python(COMPILED)

@@ -255,6 +255,7 @@ def test_a_survey_that_was_edited_is_shown(tmp_path: Path) -> None:
     assert_shown_when_edited(run("heads", texts=str(texts), **examples))
 
 
+@pytest.mark.nightly
 def test_relations_that_were_edited_are_shown(tmp_path: Path) -> None:
     file = tmp_path / "sentences.conllu"
     rows = ("1 a _ DET _ _ 2 det _ _", "2 cat _ NOUN _ _ 3 nsubj _ _", "3 sat _ VERB _ _ 0 root _ _")
@@ -327,14 +328,14 @@ def random_grid(rng: np.random.Generator) -> Grid:
     return Grid(["", "weights", "a title of many words " * 6][rng.integers(3)], columns[0], columns[1:])
 
 
-def test_the_lines_of_a_screen_are_counted_without_drawing_them() -> None:
+def test_the_lines_of_a_screen_are_counted_without_drawing_them(pytestconfig: pytest.Config) -> None:
     def num_lines(screen: type[Screen], section: Section, width: int | None) -> int:
         stream = StringIO()
         screen(stream, Display(width=width)).draw(section)
         return stream.getvalue().count("\n")
 
     rng = np.random.default_rng(0)
-    drawn = [random_grid(rng) for _ in range(150)]
+    drawn = [random_grid(rng) for _ in range(150 if pytestconfig.getoption("--nightly") else 50)]
     for section in (*drawn, Drawing("a map", ["▀▄"] * 5), Paragraph("a note " * 30, "note")):
         for width in (None, 20, 40, 80):
             assert num_lines(BlankScreen, section, width) == num_lines(Screen, section, width), section
