@@ -12,6 +12,7 @@ from attncli.errors import UserError
 from attncli.report import Report
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, Spec, build_spec
+from tests.conftest import some_seldom
 from tests.model_folders import save_model
 from tests.pretended_device import CUDA, device_of, pretended_cuda
 from tests.running import ROOT, run, run_together
@@ -59,7 +60,7 @@ def assert_same_numbers(found: Report, expected: Report, tolerance: float = 1e-5
 MODELS = ["BERT", "GPT-2", "Llama", "Mistral", "Gemma 2", "T5", "BART", "ModernBERT", "BLOOM"]
 
 
-@pytest.mark.parametrize("architecture", MODELS)
+@pytest.mark.parametrize("architecture", some_seldom(MODELS, ["Mistral", "BART"]))
 def test_a_model_is_looked_into_on_one_device(
     architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

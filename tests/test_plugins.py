@@ -69,12 +69,20 @@ def install_card(site: Path, package: str, name: str, modules: dict[str, str]) -
 
 
 def attn(
-    commands: Sequence[Sequence[str]], folder: Path, *sites: Path, root: Path = ROOT, off: str = ""
+    commands: Sequence[Sequence[str]],
+    folder: Path,
+    *sites: Path,
+    root: Path = ROOT,
+    off: str = "",
+    then: str = "",
 ) -> list[Ended]:
-    """What commands print in one process that has the packages of these folders, and attn from `root`."""
+    """What commands print in one process that has the packages of these folders, and attn from `root`.
+
+    It runs the code `then` after them.
+    """
     path = ":".join(map(str, (*sites, root)))
     process = subprocess.run(
-        [sys.executable, "-c", RUN],
+        [sys.executable, "-c", RUN + then],
         input=json.dumps(commands),
         capture_output=True,
         text=True,

@@ -67,7 +67,6 @@ SMOLLM2 = [
     ["heads", ENGLISH, "--rollout"],
     ["self", LONG_FOR_SMOLLM2, "--head", "16:0"],
     ["why", ENGLISH],
-    ["circuit", "--pattern", "induction"],
     ["ablate", ENGLISH, "--heads", "16:0,17:3"],
     ["generate", ENGLISH, "--max-new-tokens", "12"],
     ["diff", ENGLISH, ENGLISH.replace("John gave", "Mary gave")],
@@ -81,6 +80,7 @@ SELDOM_OF_SMOLLM2 = [
     ["self", ENGLISH, "--head", "16:0"],
     ["why", ENGLISH, "--head", "18:6"],
     ["diff", ENGLISH, LONG_FOR_SMOLLM2],
+    ["circuit", "--pattern", "induction"],
 ]
 """Near to one above, or seen with the shipped model, too."""
 PARTS = [

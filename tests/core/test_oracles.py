@@ -21,8 +21,14 @@ def qkv(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> tuple[Ten
     return query, key, value
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("num_tokens", [1, 17, 509, 5000])
+@pytest.mark.parametrize(
+    ("num_tokens", "causal"),
+    [
+        *((num_tokens, causal) for num_tokens in (1, 17, 509) for causal in (True, False)),
+        (5000, True),
+        pytest.param(5000, False, marks=pytest.mark.nightly),
+    ],
+)
 def test_output_is_sdpa_and_rows_are_scipys(causal: bool, num_tokens: int) -> None:
     query, key, value = qkv(num_tokens, 64, seed=num_tokens)
     found = attention_statistics(query, key, value, causal=causal, top_k=5, keys=True)
@@ -121,6 +127,7 @@ def test_a_query_without_a_visible_key_is_null_and_disturbs_no_other() -> None:
     torch.testing.assert_close(found.received_mass.sum(-1), torch.full((2,), 8.0))
 
 
+@pytest.mark.nightly
 def test_importing_the_package_leaves_torch_alone() -> None:
     code = "import sys, attncli; assert 'torch' not in sys.modules; from attncli import attention_statistics"
     subprocess.run([sys.executable, "-c", code], check=True)

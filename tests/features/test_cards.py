@@ -162,18 +162,15 @@ for module in pkgutil.walk_packages(attncli.__path__, "attncli."):
     is_module = "-" not in module.name  # nor a compiled library
     if is_module and not module.name.startswith(("attncli.child.", "attncli.data")):
         import_module(module.name)
-print(attncli.__file__)
 """
 
 
 def test_without_the_folder_of_a_feature_all_else_imports_and_runs(
     without_cache: Path, saved: Path, tmp_path: Path
 ) -> None:
-    imported = python(IMPORT_ALL, tmp_path, without_cache)
-    assert imported.returncode == 0, imported.stderr
-    assert imported.stdout.strip() == str(without_cache / "attncli" / "__init__.py")
     commands = [["--help"], ["heads", TEXT], ["cache"], ["show", str(saved / "heads.json")]]
-    shown, heads, cache, report = attn(commands, tmp_path, root=without_cache)
+    is_there = f"assert attncli.__file__ == {str(without_cache / 'attncli' / '__init__.py')!r}\n"
+    shown, heads, cache, report = attn(commands, tmp_path, root=without_cache, then=IMPORT_ALL + is_there)
     assert (shown.code, heads.code, report.code) == (0, 0, 0)
     assert "ablate" in shown.out and "smaller cache" not in shown.out and "curve\n" in report.out
     assert (cache.code, cache.err) == (2, "cache: is not a command: attn --help lists them\n")

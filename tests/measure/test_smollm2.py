@@ -265,6 +265,7 @@ def cited_reading(cited: dict[str, Any], pretrained: Pretrained) -> SourcedReadi
     return read_sourced(pretrained, sourced.in_template(pretrained))
 
 
+@pytest.mark.nightly
 def test_removed_sources_are_as_likely_as_context_cite_finds_them(writer: Pretrained) -> None:
     """context-cite 0.0.4: ln p of each token of its answer without the sources of its masks."""
     cited = json.loads(CONTEXT_CITE.read_text())

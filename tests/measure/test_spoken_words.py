@@ -100,6 +100,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.mark.nightly
 def test_a_long_recording_is_written_in_the_windows_of_openai_whisper(
     model: Pretrained, recording: Path
 ) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -521,14 +522,21 @@ def runs_of(store: Path) -> dict[str, list[tuple[int, int]]]:
         }
 
 
-def test_each_call_is_a_run_of_a_store(tmp_path: Path, recorded: Path) -> None:
-    program = f"""{MODEL}
-for tokens in (5, 7, 5):
-    call(tokens)
-"""
-    first = record(tmp_path, program, "-o", "run.db")
+THREE_CALLS = f"{MODEL}for tokens in (5, 7, 9):\n    call(tokens)\n"
+
+
+@pytest.fixture(scope="module")
+def three_calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of the calls of THREE_CALLS."""
+    folder = tmp_path_factory.mktemp("calls")
+    ended = record(folder, THREE_CALLS, "-o", "run.db")
     said = "run.db: 3 runs (attn results run.db, attn watch run.db)\n"
-    assert (first.returncode, first.stderr.decode()) == (0, said)
+    assert (ended.returncode, ended.stderr.decode()) == (0, said)
+    return folder / "run.db"
+
+
+def test_each_call_is_a_run_of_a_store(tmp_path: Path, recorded: Path, three_calls: Path) -> None:
+    shutil.copy(three_calls, tmp_path)
     heads = [(layer, head) for layer in range(2) for head in range(3)]
     assert runs_of(tmp_path / "run.db") == dict.fromkeys(("1", "2", "3"), heads)
     added = record(tmp_path, f"{PROGRAM}call()", "-o", "run.db")
@@ -545,10 +553,9 @@ for tokens in (5, 7, 5):
     np.testing.assert_allclose(runs.values[0], values, atol=1e-6)
 
 
-def test_a_survey_and_results_are_of_the_runs(tmp_path: Path, attn: Attn) -> None:
-    program = f"{MODEL}for tokens in (5, 7, 9):\n    call(tokens)\n"
-    assert record(tmp_path, program, "-o", "run.db").returncode == 0
-    assert record(tmp_path, program, "--calls", "all", "-o", "run.json").returncode == 0
+def test_a_survey_and_results_are_of_the_runs(tmp_path: Path, attn: Attn, three_calls: Path) -> None:
+    shutil.copy(three_calls, tmp_path)
+    assert record(tmp_path, THREE_CALLS, "--calls", "all", "-o", "run.json").returncode == 0
     survey = attn(["heads", "--store", str(tmp_path / "run.db"), "--format", "json"])
     of_store, of_report = (
         json.loads(text)["statistics"] for text in (survey.out, (tmp_path / "run.json").read_text())

@@ -21,7 +21,7 @@ from attncli.runs.report_values import Expectations, parse_conditions, values_of
 from attncli.saved import read_reports
 from attncli.settings.record import RecordSpec
 from attncli.views.page import report_data
-from tests.conftest import Attn
+from tests.conftest import Attn, in_turn
 from tests.features.browse.browsing import after, screen_text
 from tests.views.test_views import shown as shown_as
 
@@ -79,8 +79,9 @@ def test_a_saved_recording_is_the_same_result(folder: Path) -> None:
     assert {row.calls for row in result.modules} == {3} and {row.measured for row in result.modules} == {1}
 
 
-@pytest.mark.parametrize("name", ["one", "four"])
-@pytest.mark.parametrize("suffix", ["html", "md", "png", "svg", "npz", "parquet"])
+@pytest.mark.parametrize(
+    ("suffix", "name"), in_turn(["html", "md", "png", "svg", "npz", "parquet"], ["one", "four"])
+)
 def test_every_view_shows_it(attn: Attn, folder: Path, tmp_path: Path, name: str, suffix: str) -> None:
     target = tmp_path / f"page.{suffix}"
     ended = attn(["show", str(folder / f"{name}.json"), "-o", str(target)])

@@ -18,6 +18,7 @@ from attncli.saved import reports_of
 from attncli.views import VIEWS
 from attncli.views.texts import subtitle
 from tests.conftest import Attn
+from tests.forked import run_attn
 
 ATTN = [sys.executable, "-m", "attncli"]
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -215,10 +216,7 @@ def test_without_matplotlib_a_picture_says_what_it_needs(saved: Path, view: str)
 def test_without_a_home_matplotlib_tells_nothing(saved: Path) -> None:
     no_folder = str(saved / "tokens.txt" / "x")
     environment = {**os.environ, "HOME": no_folder, "MPLCONFIGDIR": no_folder}
-    done = subprocess.run(
-        [*ATTN, "show", "x.json", "-o", "x.svg"], capture_output=True, cwd=saved, env=environment
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert run_attn(["show", "x.json", "-o", "x.svg"], folder=saved, environment=environment) == (0, "", "")
 
 
 def test_saved_reports_need_no_torch(saved: Path) -> None:
