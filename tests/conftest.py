@@ -132,13 +132,12 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 LONGEST = [
     f"tests/{name}.py"
     for name in (
-        *("features/record/test_record", "test_architectures", "test_pages", "views/pictures/test_pictures"),
-        *("measure/test_smollm2", "commands/test_first_screens", "features/watch/test_watching"),
-        *("runs/test_store", "features/watch/test_watch", "commands/test_commands", "test_release"),
-        *("core/test_each_engine", "runs/test_survival", "features/generate/test_generate"),
-        *("features/source/test_sources", "runs/test_executors", "features/test_cards", "test_adding"),
-        *("views/tables/test_screens", "measure/test_spoken_words", "runs/test_cluster"),
-        *("commands/test_first_words", "measure/test_known_pairs", "models/test_stored"),
+        *("features/record/test_record", "test_pages", "views/pictures/test_pictures"),
+        *("commands/test_commands", "test_architectures", "core/test_each_engine"),
+        *("commands/test_first_screens", "runs/test_survival", "features/generate/test_generate"),
+        *("runs/test_cluster", "test_release", "runs/test_store", "test_adding", "features/test_cards"),
+        *("models/test_pickled_weights", "measure/test_spoken_words", "measure/test_smollm2"),
+        *("measure/test_known_pairs", "views/tables/test_screens", "features/watch/test_watch"),
     )
 ]
 """Files of 15 seconds and more begin first, so that at the end no worker waits long for another."""

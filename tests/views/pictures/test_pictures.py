@@ -541,7 +541,6 @@ def white_share(figure: Figure) -> float:
             ("multihead", {"model": MODEL, "layer": 1}),
         ],
         [(num_tokens, show) for num_tokens in (3, 40) for show in ((), ("weights",))],
-        most=2,
     ),
 )
 def test_no_quarter_of_a_picture_is_blank_and_no_texts_touch(
