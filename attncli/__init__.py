@@ -109,13 +109,23 @@ def __getattr__(name: str) -> Any:
         having = () if name.startswith("_") else installed_features().values()
         feature = next((each for each in having if name in each.functions), None)
         if feature is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise AttributeError(_without(name))
         place, is_of_models = feature.functions[name], "models" in feature.extras
     if is_of_models:
         from attncli.models.folder import check_packages
 
         check_packages()
     return load_place(place)
+
+
+def _without(name: str) -> str:
+    """The message for a name that is not there, which says so if its feature is switched off."""
+    message = f"module {__name__!r} has no attribute {name!r}"
+    if any(name in feature.functions for feature in FEATURES.values()):
+        from attncli.settings import why_off
+
+        message += f": it {why}" if (why := why_off(name)) else ""
+    return message
 
 
 def __dir__() -> list[str]:

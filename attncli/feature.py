@@ -47,6 +47,8 @@ class Question(NamedTuple):
     `page` of what runs it (default: PAGE beside the Spec) and `model_page` of what runs it with a model.
     `command` is the place of the function that makes the command from its name and summary (default: the
     fields of the Spec are its flags). `synonyms` are names for it in other tools, separated by blanks.
+    `opens` are the suffixes of files that it reads, separated by blanks (`/`: a folder), by the flag that
+    takes them, which is empty for its argument.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Question(NamedTuple):
     model_page: str = ""
     command: str = ""
     synonyms: str = ""
+    opens: Mapping[str, str] = {}
 
 
 class View(NamedTuple):

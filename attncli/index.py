@@ -73,6 +73,9 @@ FEATURES: dict[str, Feature] = {
                 page="attncli.features.attention.question:SELF",
                 model_page="attncli.features.attention.in_models:PAGE",
                 synonyms="attention attend sdpa self_attention single visualize",
+                opens={
+                    "--file": ".txt .md",
+                },
             ),
             Question(
                 name="multihead",
@@ -147,6 +150,9 @@ FEATURES: dict[str, Feature] = {
                 page="attncli.features.heads.question:PAGE",
                 command="attncli.features.heads.command:command",
                 synonyms="head bertviz head_view model_view survey analyze analyse inspect model induction",
+                opens={
+                    "--model": ".gguf /",
+                },
             ),
         ),
         results={
@@ -435,6 +441,9 @@ FEATURES: dict[str, Feature] = {
                 group="See",
                 command="attncli.features.show.question:command",
                 synonyms="view cat display load print",
+                opens={
+                    "": ".json .jsonl .ndjson .npz .npy .safetensors",
+                },
             ),
         ),
         results={
@@ -503,6 +512,9 @@ FEATURES: dict[str, Feature] = {
                 group="Many runs",
                 command="attncli.features.batch.question:command",
                 synonyms="run sweep grid experiments",
+                opens={
+                    "": ".yaml .yml",
+                },
             ),
         ),
         docs="batch.md",
@@ -515,6 +527,9 @@ FEATURES: dict[str, Feature] = {
                 group="Many runs",
                 command="attncli.features.results.question:command",
                 synonyms="summary stats query report",
+                opens={
+                    "": ".db .sqlite .sqlite3",
+                },
             ),
         ),
         results={

@@ -1,6 +1,6 @@
 """A model that is opened once and then asked, in a notebook or a program."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Any
@@ -9,37 +9,18 @@ import attncli
 from attncli.api import NotebookReport, reads_model, run
 from attncli.models import loading
 from attncli.models.pretrained import Pretrained
+from attncli.settings import EXPERIMENTS, QUESTIONS, why_off
 
 
 class NotebookModel(Pretrained):
-    """What `open_model` gives: every function of attncli takes it; it shows itself what people ask first."""
+    """What `open_model` gives: every function of attncli takes it, and each command of models is a method.
+
+    `model.why(text)` gives the page of `attn why` on this model; `dir(model)` lists the others.
+    """
 
     def __repr__(self) -> str:
         """Its name, how many layers it has and where it is."""
         return f"<NotebookModel: {self.name}, {self.num_layers} layers, {self.device}>"
-
-    def heads(self, text: str | Mapping[str, Any] | None = None, **settings: Any) -> NotebookReport:
-        """What each head does on a text: `run("heads", model=self, sentence=text, ...)`.
-
-        In a notebook it is the page of `attn heads`. Without a text the model reads random tokens twice.
-        """
-        return run("heads", model=self, sentence=text, **settings)
-
-    def why(self, text: str | Mapping[str, Any], **settings: Any) -> NotebookReport:
-        """Why the model says what it says next, head by head: the page of `attn why`."""
-        return run("why", model=self, sentence=text, **settings)
-
-    def ablate(self, text: str | Mapping[str, Any], **settings: Any) -> NotebookReport:
-        """What is lost without each head: the page of `attn ablate`."""
-        return run("ablate", model=self, sentence=text, **settings)
-
-    def circuit(self, text: str | Mapping[str, Any], **settings: Any) -> NotebookReport:
-        """Which heads write what other heads read: the page of `attn circuit`."""
-        return run("circuit", model=self, sentence=text, **settings)
-
-    def generate(self, text: str | Mapping[str, Any], **settings: Any) -> NotebookReport:
-        """What the model writes, and where it looks meanwhile: the page of `attn generate`."""
-        return run("generate", model=self, sentence=text, **settings)
 
     def run(self, experiment: str, **settings: Any) -> NotebookReport:
         """The report of the command of that name on this model: `run("self", sentence="a b", layer=3)`."""
@@ -48,24 +29,44 @@ class NotebookModel(Pretrained):
     def __dir__(self) -> Iterable[str]:
         """What is for users, so that a notebook's completion is no list of how models are read."""
         hidden = (name for name in super().__dir__() if name.startswith("__"))
-        return [*hidden, *FOR_USERS]
+        questions = (name for name in EXPERIMENTS if _is_method(name))
+        return [*hidden, *dict.fromkeys([*questions, *FOR_USERS])]
 
     def __getattr__(self, name: str) -> Any:
-        """AttributeError, which names the function or the command of that name that takes a model."""
-        ways = []
+        """The question of that name; else AttributeError, which names the function or command that fits."""
+        if _is_method(name):
+            return _asking(self, name)
+        ways = [f"it {why}"] if (why := why_off(name)) else []
         if name in attncli.__all__ and (arguments := _arguments(getattr(attncli, name))):
             ways.append(f"attncli.{name}({', '.join(arguments)})")
         if reads_model(name):
-            ways.append(f'model.run("{name}", sentence=...)')
+            ways.append(f'model.run("{name}", ...)')
         message = f"{type(self).__name__} has no attribute {name!r}"
         raise AttributeError(f"{message}: {' or '.join(ways)}" if ways else message)
 
 
-FOR_USERS = (
-    *("heads", "why", "ablate", "circuit", "generate", "run"),
-    *("name", "num_layers", "has_decoder", "device", "model", "tokenizer", "source"),
-)
-"""Of an open model: its questions, and what it is."""
+FOR_USERS = ("run", "name", "num_layers", "has_decoder", "device", "model", "tokenizer", "source")
+"""Of an open model, beside its questions."""
+
+
+def _is_method(name: str) -> bool:
+    """True for the command of that name if it reads a text with a model."""
+    return name.isidentifier() and reads_model(name, "sentence")
+
+
+def _asking(model: NotebookModel, experiment: str) -> Callable[..., NotebookReport]:
+    """The method of an open model that asks a question."""
+
+    def ask(text: str | Mapping[str, Any] | None = None, **settings: Any) -> NotebookReport:
+        return run(experiment, model=model, sentence=text, **settings)
+
+    ask.__name__ = experiment
+    ask.__qualname__ = f"{type(model).__name__}.{experiment}"
+    ask.__doc__ = f"""{QUESTIONS[experiment].summary}.
+
+    The page of `attn {experiment}` on this model, with the flags of the command as settings.
+    """
+    return ask
 
 
 def _arguments(function: Any) -> list[str]:

@@ -2,26 +2,26 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attncli.core.engines import attend
 from attncli.core.formulas import outside_mass
 from attncli.core.layer import Computed, Wanted
 from attncli.core.names import OF_WEIGHTS, ROW_STATISTICS
-from attncli.core.row_tiles import GivenWeights
 from attncli.core.runtime import versions
 from attncli.core.summaries import extreme_places, quantiles
 from attncli.records.attention import ExtremeRow, OutsideWeights, RowQuantiles, inferred_mask
 from attncli.records.columns import Records, Result, UntypedResult
 from attncli.report import RANKED, Mask, NamedTensor, Picture, PictureMaps, Report, Statistic, Tensors
 from attncli.settings.fields import ExplainRowSpec, Spec
-from attncli.settings.models import ModelSpec
 from attncli.settings.text import Texts, explained_token
+
+if TYPE_CHECKING:
+    from attncli.settings.models import ModelSpec
 
 NUM_EXTREMES = 3
 MAX_ROWS_WHOLE = 1000
@@ -84,7 +84,7 @@ WORDS_NOTE = (
 )
 
 
-def shipped_notes(spec: ModelSpec) -> list[str]:
+def shipped_notes(spec: "ModelSpec") -> list[str]:
     """The note on the model that is taken where none is named."""
     return [SHIPPED_NOTE] if spec.model is None else []
 
@@ -251,6 +251,9 @@ def _no_distribution(array: np.ndarray) -> str:
 
 def _statistics(array: np.ndarray, axes: tuple[str, ...], rows: tuple[str, ...]) -> RowTensors:
     """Statistics of a layer's heads; several layers run together, as texts do."""
+    from attncli.core.engines import attend
+    from attncli.core.row_tiles import GivenWeights
+
     weights = torch.from_numpy(array)
     lead = LeadingAxes(has_batch=array.ndim == 4, has_head=array.ndim >= 3)
     layered = lead.layered(weights)

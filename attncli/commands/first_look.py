@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from attncli.commands.command import LESSON_FILES, color_depth, width
 from attncli.saved import read_reports
+from attncli.settings import is_offered
 from attncli.views import Display
 from attncli.views.layout import Screen
 from attncli.views.sections import Grid, Paragraph
@@ -39,6 +40,7 @@ def show_first_look() -> None:
     row = f'Row {word}: "{FIRST_LOOK[1]}" looks most at {first} and {second}. Each row sums to 1.'
     screen.draw(Paragraph(row, "line"))
     screen.draw(Paragraph("Next:", "lead"))
-    room = max(map(len, WAYS_ON))
-    for line, what in WAYS_ON.items():
+    ways = {line: what for line, what in WAYS_ON.items() if is_offered(line)}
+    room = max(map(len, ways))
+    for line, what in ways.items():
         screen.draw(Paragraph(f"  {line:<{room}}   {what}", "line"))

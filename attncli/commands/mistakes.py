@@ -6,8 +6,7 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 
 from attncli.errors import TRUTHS, UserError, alike, synonym
-from attncli.feature import SWITCH, names_switched_off, switched_on
-from attncli.index import FEATURES
+from attncli.settings import QUESTIONS, SPECS, why_off
 from attncli.systems import shell_line
 from attncli.views import VIEWS
 
@@ -23,32 +22,6 @@ NO_VALUE = "N"
 NO_SUCH_FLAG = re.compile(r"No such option: (.+?)(?: \(Possible options?: .*| Did you mean .*)?$")
 CURLY = str.maketrans("“”„«»", '"' * 5)
 """Quotes that a word processor makes, which a shell takes as letters."""
-
-READERS = {
-    "results": (".db", ".sqlite", ".sqlite3"),
-    "show": (".json", ".jsonl", ".ndjson", ".npz", ".npy", ".safetensors"),
-    "batch": (".yaml", ".yml"),
-    "heads --model": (".gguf",),
-    "self --file": (".txt", ".md"),
-}
-"""The command that reads a file of such a name."""
-
-ELSEWHERE = {
-    (
-        "heads",
-        "layer",
-    ): "shows all layers: attn multihead --model MODEL --layer {value} shows the heads of one",
-    (
-        "heads",
-        "explain",
-    ): "surveys: attn self --model MODEL --head LAYER:HEAD --explain is for one head",
-    ("why", "layer"): "adds up all layers: --head LAYER:HEAD shows one head",
-    ("ablate", "layer"): "takes out each head by itself: --heads LAYER:HEAD,... takes out these alone",
-    ("self", "from"): "shows every query: attn heads --from TOKEN --to TOKEN ranks heads by one weight",
-    ("self", "to"): "shows every key: attn heads --to TOKEN ranks heads by the weight on one",
-    ("self", "top"): "shows one head: attn heads --top {value} shows the first heads of a model",
-}
-"""For flags that a command lacks: what it does instead, and which command does what was meant."""
 
 ADVICE = {
     "q": "progress and notes are on standard error: 2>/dev/null leaves them out",
@@ -79,13 +52,11 @@ def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
     """The error for an unknown command, which may be a file, a misspelled command or a text."""
     word, *others = args
     typed = word[:MOST_SHOWN]
-    if word in _commands_switched_off():
-        return f"{typed}: is switched off by {SWITCH}={','.join(names_switched_off())}"
+    if why := why_off(word):
+        return f"{typed}: {why}"
     if meant := synonym(word, commands) or alike(word, commands):
         return f"{typed}: is not a command: did you mean attn {meant}?"
-    suffix = Path(word).suffix.lower()
-    readers = [reader for reader, suffixes in READERS.items() if suffix in suffixes]
-    for reader in ["heads --model"] if Path(word).is_dir() else readers:
+    if reader := _reader(Path(word)):
         return f"{typed}: is not a command: attn {reader} {shell_line([word])} reads it"
     text = " ".join([word, *takewhile(lambda other: not other.startswith("-"), others)])
     if any(map(str.isspace, text)):
@@ -93,11 +64,14 @@ def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
     return f"{typed}: is not a command: attn --help lists them"
 
 
-def _commands_switched_off() -> set[str]:
-    """Names of features that ATTN_OFF switches off, and of their commands."""
-    names = {*FEATURES} - {*switched_on(FEATURES)}
-    questions = (each.name for name in names for each in FEATURES[name].questions)
-    return {*names_switched_off(), *names, *questions}
+def _reader(path: Path) -> str:
+    """The command, with the flag, that reads a folder or a file of that name; else empty."""
+    suffix = "/" if path.is_dir() else path.suffix.lower()
+    for question in QUESTIONS.values():
+        for flag, suffixes in question.opens.items():
+            if suffix in suffixes.split():
+                return f"{question.name} {flag}".rstrip()
+    return ""
 
 
 def flag_before_command(message: str, args: Sequence[str], flags: Flags, commands: Collection[str]) -> str:
@@ -219,8 +193,9 @@ def _unknown_flag(
     word, flag_of_word = _word(flag), _by_word(flags)
     following = dict(pairwise(args)).get(flag, "-")
     value = NO_VALUE if following.startswith("-") else following
-    if (command, word) in ELSEWHERE:
-        return f"{is_none}, which {ELSEWHERE[command, word].format(value=value)}"
+    elsewhere = SPECS[command].settings_elsewhere if command in SPECS else {}
+    if word in elsewhere:
+        return f"{is_none}, which {elsewhere[word].format(value=value)}"
     if word == "v":
         return f"{is_none}: {ADVICE[word]}"
     if word in VIEWS and "--format" in flags:

@@ -47,10 +47,10 @@ ARRAY_FLAGS = (
 )
 
 
-def refuse_what_is_only_written(file: str, use: str = "show") -> None:
+def refuse_what_is_only_written(file: str, use: str = "show", *, picture: str = "") -> None:
     """Raise UserError for a picture, a page or a table, by its suffix, unless it holds JSON.
 
-    `use` is what to do with the report that is saved instead.
+    `use` is what to do with the report that is saved instead, and `picture` what shows a picture.
     """
     path = Path(file)
     view = SUFFIXES.get(path.suffix.lower(), "json")
@@ -60,8 +60,8 @@ def refuse_what_is_only_written(file: str, use: str = "show") -> None:
         if stream.read(64).lstrip()[:1] == b"{":
             return
     read = f"save the report as JSON too (-o {path.stem}.json) and {use} that"
-    if use == "browse" and path.suffix.lower() in PICTURE_SUFFIXES:
-        read += f"; --image {file} --model MODEL shows where a model looks in a picture"
+    if picture and path.suffix.lower() in PICTURE_SUFFIXES:
+        read += f"; {picture}"
     raise UserError(f"{file}: no report can be read from {path.suffix.lower()}: {read}")
 
 

@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attncli.core.process import ALONE, SharedChange, quiet_warnings
 from attncli.errors import UserError, alike, reason_of
@@ -28,11 +28,12 @@ from attncli.files import (
     read_whole,
 )
 from attncli.models.digests import cache_folder, content_digest
-from attncli.models.tokenizer_files import check_tokenizer
-from attncli.models.weight_headers import BYTES_A_NUMBER, TensorInFile, gguf_header, safetensors_tensors
 from attncli.plain_text import parsed_json
 from attncli.signals import is_command_line
 from attncli.systems import shell_line
+
+if TYPE_CHECKING:
+    from attncli.models.weight_headers import TensorInFile
 
 PACKAGES = ("transformers", "safetensors", "tokenizers")
 PICKLED = (".bin", ".pt", ".pth")
@@ -341,6 +342,8 @@ def check_model_folder(folder: Path) -> None:
 def check_tokenizer_file(path: Path) -> None:
     """Raise UserError for a tokenizer.json that is too large, no JSON, or makes too much of a text."""
     _check_file(path)
+    from attncli.models.tokenizer_files import check_tokenizer
+
     check_tokenizer(path, partial(read_json, path, VOCABULARY_BYTES))
 
 
@@ -429,9 +432,11 @@ def _checked_sizes(path: Path) -> list[int]:
     return [prod(tensor.shape) for tensor in distinct.values()]
 
 
-def tensors_in(path: Path) -> dict[str, TensorInFile]:
+def tensors_in(path: Path) -> "dict[str, TensorInFile]":
     """The tensors of a file of weights by name, from its header. Raises UserError for a damaged file."""
     if path.suffix == ".safetensors":
+        from attncli.models.weight_headers import safetensors_tensors
+
         return safetensors_tensors(path)
     from attncli.models.pickled_weights import pickled_tensors
 
@@ -444,6 +449,8 @@ def num_parameters(model: Path) -> int:
     0 for a folder without weights. Raises UserError for a damaged one.
     """
     if model.is_file():
+        from attncli.models.weight_headers import gguf_header
+
         return gguf_header(model).num_parameters
     return sum(sum(_checked_sizes(path)) for path in weight_files(model))
 
@@ -532,6 +539,8 @@ def bounded_building(config: Path, *, size: int, num_tensors: int) -> Iterator[N
 def building_of(folder: Path) -> AbstractContextManager[None]:
     """Building bounded by what the weights of a folder or GGUF file can be; not for a model of the hub."""
     if folder.is_file():
+        from attncli.models.weight_headers import BYTES_A_NUMBER, gguf_header
+
         header = gguf_header(folder)
         size = BYTES_A_NUMBER * header.num_parameters
         return bounded_building(folder, size=size, num_tensors=len(header.tensors))

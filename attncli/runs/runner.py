@@ -16,11 +16,8 @@ from attncli.core.runtime import one_torch_thread, threads_of_idle_cores, withou
 from attncli.errors import RunError, UserError, refuse_bytes
 from attncli.models.folder import check_model_folder, check_packages, local_model, refuse_without_tokenizer
 from attncli.models.text_files import TokenIds, in_batches
-from attncli.models.weight_headers import check_gguf
 from attncli.report import Report
 from attncli.runs.plan import Chain, Item, Job
-from attncli.runs.report_values import values_of_texts
-from attncli.runs.stored_columns import StoredColumns
 from attncli.settings.fields import Spec
 from attncli.settings.models import ModelSpec, SurveyTextSpec
 from attncli.settings.pages import ModelPage, Page, SampledPage
@@ -38,6 +35,7 @@ if TYPE_CHECKING:
     from torch import Generator
 
     from attncli.models.pretrained import Pretrained, Reading
+    from attncli.runs.stored_columns import StoredColumns
     from attncli.toys.attention import Draws, Progress, Source
 
 
@@ -93,7 +91,12 @@ def check_before_reading(spec: Spec) -> None:
     if source is not None:
         check_packages()
         if (path := local_model(source)) is not None:
-            (check_model_folder if path.is_dir() else check_gguf)(path)
+            if path.is_dir():
+                check_model_folder(path)
+                return
+            from attncli.models.weight_headers import check_gguf
+
+            check_gguf(path)
 
 
 SMALL_MODEL = 5 * 10**6
@@ -346,7 +349,7 @@ OWN_KEYS = ("seed", "sentence", "file", "context", "context_file", "image", "sou
 class Values:
     """The values of a run, and its weights, of which no report is kept, and what it was made with."""
 
-    columns: StoredColumns
+    columns: "StoredColumns"
     numbers: np.ndarray
     environment: Mapping[str, str]
     weights: np.ndarray | None = None
@@ -362,6 +365,8 @@ class Kept:
 
     def of_texts(self, together: Report, num_texts: int) -> list[Values]:
         """The values of several texts that ran together."""
+        from attncli.runs.report_values import values_of_texts
+
         columns, numbers = values_of_texts(together, num_texts, rows=self.rows)
         kept = together.tensors.get("weights") if self.weights else None
         weights = [None] * num_texts if kept is None else kept.values

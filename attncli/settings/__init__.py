@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from attncli.feature import LoadedOnUse, Question, load_place
+from attncli.feature import SWITCH, LoadedOnUse, Question, load_place, names_switched_off, switched_on
 from attncli.index import FEATURES, installed_features
 
 if TYPE_CHECKING:
@@ -32,6 +32,22 @@ SPECS: "LoadedOnUse[type[Spec]]" = LoadedOnUse(
     {name: question.spec for name, question in EXPERIMENTS.items()}
 )
 """The Spec of each experiment, imported when it is looked up."""
+
+
+def is_offered(line: str) -> bool:
+    """True for a line to type whose command is there: neither switched off nor deleted."""
+    command = line.split()[1:2]
+    return {*command} <= {*QUESTIONS, *KERNEL_COMMANDS} or command[0].startswith("-")
+
+
+def why_off(name: str) -> str:
+    """Why a feature, command or function of that name is missing: it is switched off; else empty."""
+    names = {*FEATURES} - {*switched_on(FEATURES)}
+    parts = {each.name for feature in names for each in FEATURES[feature].questions}
+    parts |= {function for feature in names for function in FEATURES[feature].functions}
+    if name not in {*names_switched_off(), *names, *parts}:
+        return ""
+    return f"is switched off by {SWITCH}={','.join(names_switched_off())}"
 
 
 def page_of(experiment: str, *, is_of_model: bool) -> "Page":

@@ -285,6 +285,8 @@ class Spec(BaseModel):
     next_steps: ClassVar[tuple[str, ...]] = ()
     # What shows a part of reports that those of the experiment may lack.
     parts_elsewhere: ClassVar[Mapping[str, str]] = {}
+    # For settings that it lacks: what it does instead, and what does what was meant; {value} is the value.
+    settings_elsewhere: ClassVar[Mapping[str, str]] = {}
     # What help names of what `--show` shows: of weights, rows and the like its reports have no others.
     parts: ClassVar[tuple[str, ...]] = ()
     # The setting whose value may stand on the command line without its flag.

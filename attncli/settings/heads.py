@@ -185,6 +185,10 @@ class HeadsSpec(
         }
     )
     parts_elsewhere: ClassVar[Mapping[str, str]] = {"weights": "--maps self shows those of a text"}
+    settings_elsewhere: ClassVar[Mapping[str, str]] = {
+        "layer": ("shows all layers: attn multihead --model MODEL --layer {value} shows the heads of one"),
+        "explain": ("surveys: attn self --model MODEL --head LAYER:HEAD --explain is for one head"),
+    }
     next_steps = ("--sort previous_token", "--to WORD", "--table", "-o page.html")
     group = "Output"
     heading_keys = ("file", "model", "seed")

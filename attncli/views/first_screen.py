@@ -12,13 +12,12 @@ some of it, as an edited one, is shown whole.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attncli.plain_text import plain_text
 from attncli.records.columns import Record, Records, Result
 from attncli.report import PLACES, NamedTensor, Report
 from attncli.views import Display
-from attncli.views.graphs import Graph
 from attncli.views.matrices import Curves, Spreads, head_name
 from attncli.views.model_screens import (
     LEAST_LINES,
@@ -42,6 +41,9 @@ from attncli.views.report_sections import (
 )
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import fixed
+
+if TYPE_CHECKING:
+    from attncli.views.graphs import Graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,7 +366,7 @@ class FirstScreen:
     next_head: Callable[[Report], str | None] = lambda _: None
     if_empty: Mapping[str, str] = field(default_factory=dict)
     finding: Callable[[Report], Iterator[str]] | None = None
-    graph: Callable[[Report], Graph | None] = lambda _: None
+    graph: "Callable[[Report], Graph | None]" = lambda _: None
     figures: Callable[[Report, Collection[str]], Iterator[Curves | Spreads]] = lambda *_: iter(())
 
     def suits(self, report: Report) -> bool:

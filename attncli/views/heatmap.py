@@ -40,6 +40,7 @@ from attncli.views.texts import (
     labelled_axes,
     plain_line,
     range_ends,
+    sentences,
     styled,
     text_columns,
     wrapped,
@@ -408,11 +409,6 @@ def incomplete_tokens(subject: Subject, plan: MapPlan) -> TokenTexts:
     if columns.tokens and not has_header:
         column_places = set(range(columns.count))
     return {**_texts(rows, row_places), **_texts(columns, column_places)}
-
-
-def sentences(tokens: TokenTexts) -> list[str]:
-    """`token 12 is self-contradictory`."""
-    return [f"{name} {place} is {text}" for (name, place), text in tokens.items()]
 
 
 def _texts(axis: LabelledAxis, places: set[int]) -> TokenTexts:

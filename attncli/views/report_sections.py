@@ -25,7 +25,6 @@ from attncli.report import (
     Terms,
 )
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.heatmap import draw
 from attncli.views.matrices import (
     Matrix,
     first_position,
@@ -462,6 +461,8 @@ class TensorTables:
 
     def _drawing(self, tensor_matrices: Sequence[Matrix]) -> Drawing:
         """A heatmap of all the matrices of a tensor, in place of tables that would be too wide."""
+        from attncli.views.heatmap import draw
+
         figure = draw(self.report, tensor_matrices, self.display)
         name = tensor_matrices[0].name
         title = f"{name}: too wide for a table, so shown as a picture; --format json has it all"

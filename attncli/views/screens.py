@@ -1,35 +1,19 @@
 """The first screens of attention, of pictures, of the lessons and of stores; their first lines and notes."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import islice
 
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.plain_text import counted, plain_text
+from attncli.plain_text import plain_text
 from attncli.records.attention import LayerStatistics
 from attncli.report import NamedTensor, Report
 from attncli.settings import SPECS
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import Display
 from attncli.views.first_screen import Element
-from attncli.views.heatmap import draw
 from attncli.views.matrices import Matrix, matrices_of, pictured, tokens_of
-from attncli.views.overlays import (
-    LINES,
-    MOST_LINES,
-    TILES,
-    TINY,
-    Look,
-    TileLines,
-    Tiles,
-    fitted_size,
-    lines_with_list,
-    overlays_of,
-    rows_of,
-    with_picture,
-)
-from attncli.views.picture_maps import maps_header, maps_layout, rows_in, title_of
 from attncli.views.report_sections import TableLabels, largest_keys, number_columns
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import (
@@ -45,7 +29,6 @@ from attncli.views.texts import (
     token_counts,
     token_name,
     untrained,
-    wrap_cells,
 )
 
 NOTE_LINES = 3
@@ -213,7 +196,10 @@ class LooksAtPictures(Element):
     most: int | None = None
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        yield from islice(screen_parts(report, display, self.lines), self.most)
+        if pictured(report):
+            from attncli.views.picture_screens import looks_at_pictures
+
+            yield from islice(looks_at_pictures(report, display, self.lines), self.most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +207,10 @@ class PictureRows(Element):
     """Of a survey of many pictures the first ones, with maps over them."""
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        yield from picture_maps_part(report, display)
+        if report.picture_maps is not None:
+            from attncli.views.picture_screens import picture_rows
+
+            yield from picture_rows(report.picture_maps, display)
 
 
 @dataclass(frozen=True)
@@ -248,7 +237,7 @@ class FirstWeights(Element):
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
         if self.has_pictures and pictured(report):
-            yield from screen_parts(report, display, PICTURE_LINES)
+            yield from LooksAtPictures(lines=PICTURE_LINES).sections(report, display)
         else:
             yield from _weights(report, *_weights_and_pooled(report), display)
 
@@ -279,6 +268,8 @@ def _weights(
         title = ", ".join(["where each block of tokens looks", *_place(pooled)])
 
         def map_of(lines: int) -> Iterator[Section]:
+            from attncli.views.heatmap import draw
+
             figure = draw(report, [first], replace(display, map_lines=lines))
             yield Drawing(title, [line.text.rstrip(" ") for line in figure.lines], figure.mentioned)
             low, high = np.nanmin(first.values), np.nanmax(first.values)
@@ -332,110 +323,6 @@ def _name(report: Report, axis: str, place: int, noun: str) -> str:
     """`token 5, "street",`."""
     tokens = tokens_of(report, axis)
     return f"{noun} {place}" + (f' "{shortened(plain_text(tokens[place]), NAME_WIDTH)}"' if tokens else "")
-
-
-LEAST_LINES = 4
-REST = "--show weights or -o page.html has all."
-
-
-def screen_parts(report: Report, display: Display, usual: int = TILE_LINES) -> Iterator[Elastic]:
-    """What looks at each picture: one look large, several as a grid in so many lines."""
-    for title, _, groups in overlays_of(report):
-        tiles = [tile for group in groups for tile in group]
-        yield (
-            one_look(tiles[0].look, display)
-            if len(tiles) == 1
-            else tiles_part(title, with_picture(groups, display), display, usual)
-        )
-
-
-def one_look(look: Look, display: Display) -> Elastic:
-    """The overlay as large as there is room for, beside it the strongest parts and what lies elsewhere."""
-
-    def of(lines: int) -> Iterator[Section]:
-        yield Drawing(look.title, [line.text.rstrip() for line in lines_with_list(look, display, lines)])
-
-    return Elastic(of, LINES, LEAST_LINES, MOST_LINES)
-
-
-def tiles_part(title: str, groups: Tiles, display: Display, usual: int) -> Elastic:
-    """Groups of tiles in as many lines as there are; where not all fit some, evenly, the last one always."""
-    width = display.width or TEXT_WIDTH
-    whole = 1 + len(TileLines(groups, TILES[0], display))
-    most = whole if display.height is None else min(whole, display.height)
-
-    def of(lines: int) -> Iterator[Section]:
-        if lines < LEAST_LINES:
-            return
-        places, columns = _plan(groups, lines - 1, display)
-        left_out = _layers_left_out(groups, places)
-        chosen = [groups[place] for place in places]
-        if not places:
-            rows, columns = rows_of(groups[-1:], TILES[-1], display), TILES[-1]
-            height = 1 + fitted_size(groups[-1][0].look.picture, columns, MOST_LINES)[1]
-            chosen = [[tile for row in rows[: max(1, (lines - 2) // height)] for tile in row]]
-            left_out = counted(sum(map(len, groups)) - len(chosen[0]), "overlay")
-        yield Drawing(title, TileLines(chosen, columns, display))
-        if left_out:
-            yield from (
-                Paragraph(line, "note") for line in wrap_cells(f"Not shown: {left_out}. {REST}", width)
-            )
-
-    return Elastic(of, min(whole, usual), LEAST_LINES + 2, most)
-
-
-def _plan(groups: Tiles, lines: int, display: Display) -> tuple[list[int], int]:
-    """Which groups are shown, and the columns of a tile; no group where not one fits whole.
-
-    Of a ranking of heads the first ones are of use, and are not made tiny.
-    """
-    is_ranking = len({dict(tile.look.place).get("layer") for tile in groups[-1]}) > 1
-    for count in range(len(groups), 0, -1):
-        is_whole = count == len(groups)
-        steps = np.linspace(len(groups) - 1, 0, count, endpoint=is_whole and count > 1)
-        places = sorted(round(step) for step in steps.tolist())
-        for columns in (*TILES, *(TINY if count == 1 and not is_ranking else ())):
-            drawn = TileLines([groups[place] for place in places], columns, display)
-            if len(drawn) <= lines - (not is_whole):
-                return places, columns
-    return [], TILES[-1]
-
-
-def _layers_left_out(groups: Tiles, shown: Sequence[int]) -> str:
-    """`layers 0-4, 6-10`."""
-    missing = [place for place in range(len(groups)) if place not in shown]
-    runs = []
-    for _, run in groupby(enumerate(missing), key=lambda pair: pair[1] - pair[0]):
-        places = [groups[place][0].look.place[0][1] for _, place in run]
-        runs.append("-".join(dict.fromkeys((str(places[0]), str(places[-1])))))
-    return f"layers {', '.join(runs)}" if shown and runs else ""
-
-
-MOST_PICTURES, MOST_COLUMNS = 3, 10
-"""Pictures that a screen has where nobody knows its height, and the columns of a map over one of several."""
-
-
-def picture_maps_part(report: Report, display: Display) -> Iterator[Elastic]:
-    """The first pictures, as many as there is room for, with the maps that fit beside each other."""
-    if (maps := report.picture_maps) is None:
-        return
-    # Several pictures are there to be compared: more of them fit where tiles are small.
-    sizes = TILES if len(maps.rows) == 1 else [size for size in TILES if size <= MOST_COLUMNS]
-    columns, (places, *others) = maps_layout(maps, display, (*sizes, *TINY))
-    header, lines_of = maps_header(maps, columns, places), rows_in(maps, columns, places, display)
-    most = len(maps.rows)
-
-    def of(count: int) -> Iterator[Section]:
-        lines = [line for number in range(count) for line in lines_of(number)]
-        yield Drawing(title_of(maps), [header, *lines])
-        hidden = {"picture": maps.num_pictures - count, "map": sum(map(len, others))}
-        said = " and ".join(counted(number, what) for what, number in hidden.items() if number)
-        kept = f"the first {most} pictures" if most < maps.num_pictures else "all"
-        note = f"Not shown: {said}. --show weights or -o page.html has {kept}."
-        lines = wrap_cells(note, display.width or TEXT_WIDTH) if said else []
-        yield from (Paragraph(line, "note") for line in lines)
-
-    yield Elastic(of, min(MOST_PICTURES, most), 1, most, rank=1)
 
 
 def heading_lines(report: Report, display: Display) -> Iterator[str]:

@@ -17,11 +17,8 @@ from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.first_screen import FirstScreen
-from attncli.views.heatmap import sentences
 from attncli.views.layout import Screen, fitted, markdown_blocks
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, named_parts, parts_of, pictured
-from attncli.views.overlays import whole_lines
-from attncli.views.picture_maps import maps_lines
 from attncli.views.report_sections import (
     TableLabels,
     TensorTables,
@@ -30,7 +27,7 @@ from attncli.views.report_sections import (
     step_sections,
 )
 from attncli.views.sections import Drawing, Elastic, Paragraph, Section
-from attncli.views.texts import default_model, heading, setting, shortened, text_columns
+from attncli.views.texts import default_model, heading, sentences, setting, shortened, text_columns
 
 
 def shown_names() -> set[str]:
@@ -194,15 +191,14 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
     if report.missing:
         yield Paragraph(plain_text(report.missing), "line")
     labels = TableLabels(report, display)
-    drawn, maps = pictured(report), report.picture_maps
+    drawn = pictured(report)
     others = {name: tensor for name, tensor in report.tensors.items() if name not in drawn}
     tensors = TensorTables(replace(report, tensors=others), display, labels)
     mentioned: dict[tuple[str, int], str] = {}
     for section in chain(
         step_sections(report, labels),
         [Paragraph("the report", "step")] if report.steps else [],
-        (Drawing(title, lines) for name in drawn for title, lines in whole_lines(report, name, display)),
-        (Drawing(title, lines) for title, lines in (() if maps is None else maps_lines(maps, display))),
+        _pictures(report, display) if drawn or report.picture_maps is not None else (),
         tensors.sections(),
         statistic_tables(beside_grids(report), display, labels),
         tensors.lines_of_numbers(),
@@ -216,6 +212,17 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
     for note in report.sentences:
         if note != report.missing:
             yield Paragraph(plain_text(note), "note")
+
+
+def _pictures(report: Report, display: Display) -> Iterator[Drawing]:
+    """What looks at each picture, and the maps over several."""
+    from attncli.views.overlays import whole_lines
+    from attncli.views.picture_maps import maps_lines
+
+    for name in pictured(report):
+        yield from (Drawing(title, lines) for title, lines in whole_lines(report, name, display))
+    if report.picture_maps is not None:
+        yield from (Drawing(title, lines) for title, lines in maps_lines(report.picture_maps, display))
 
 
 def _long_tokens(

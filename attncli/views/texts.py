@@ -14,7 +14,6 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from attncli.core.names import LAST, POSITION
 from attncli.plain_text import counted, plain_text, readable_token, readable_tokens
 from attncli.records.kinds import result_of
-from attncli.records.surveys import HeadSurvey
 from attncli.report import PLACES, PictureMaps, Report, Row, Table, Terms
 from attncli.settings import SPECS
 from attncli.settings.text import is_vector_file
@@ -64,6 +63,11 @@ def weight_text(weight: object, precision: int) -> str:
     number = float(str(weight))
     rounded = fixed(number, precision)
     return f"{number:.2g}" if 0 < number < 0.1 and float(rounded) != number else rounded
+
+
+def sentences(tokens: Mapping[tuple[str, int], str]) -> list[str]:
+    """`token 12 is self-contradictory`."""
+    return [f"{name} {place} is {text}" for (name, place), text in tokens.items()]
 
 
 BOLD, DIM, RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
@@ -465,6 +469,8 @@ MOST_NAMED = 6
 
 def named_tokens(report: Report, key: str) -> list[str]:
     """`5 ·to` and `13-14 ·liz·ard`: the tokens that names in a setting mean; of many texts the names."""
+    from attncli.records.surveys import HeadSurvey
+
     survey = report.result
     tokens = (
         [token for token in survey.named_tokens if token.setting == key]

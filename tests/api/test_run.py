@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import attncli
-from attncli.settings import SPECS
+from attncli.settings import QUESTIONS, SPECS
 from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer
@@ -235,13 +236,13 @@ def test_an_opened_model_is_asked_itself() -> None:
 def test_an_open_model_answers_and_lists_what_is_for_users() -> None:
     """In a notebook, whose completion asks jedi; what it has no method for says where it is."""
     model = attncli.open_model()
-    for name in ("heads", "why", "ablate", "circuit", "generate"):
+    for name in ("heads", "why", "ablate", "circuit", "generate", "cache", "self"):
         settings = {"max_new_tokens": 3} if name == "generate" else {}
         report = getattr(model, name)("to be or not to b", **settings)
         expected = attncli.run(name, model=model, sentence="to be or not to b", **settings)
         assert type(report) is attncli.NotebookReport and as_json(report) == as_json(expected)
     for value, least, without in (
-        (model, {"why", "run", "name"}, "special_ids"),
+        (model, {"why", "cache", "run", "name"}, "special_ids"),
         (report, {"table"}, "pairs"),
     ):
         completed = {each.name for each in jedi.Interpreter("x.", [{"x": value}]).complete()}
@@ -251,8 +252,7 @@ def test_an_open_model_answers_and_lists_what_is_for_users() -> None:
         assert all(hasattr(value, name) for name in listed)
     for name, way in {
         "answer_sources": "attncli.answer_sources(model, question, sources)",
-        "self": 'model.run("self", sentence=...)',
-        "cache": 'attncli.cache(model, text) or model.run("cache", sentence=...)',
+        "separate": 'attncli.separate(model, texts, label) or model.run("separate", ...)',
     }.items():
         with pytest.raises(
             AttributeError, match=re.escape(f"NotebookModel has no attribute {name!r}: {way}")
@@ -261,3 +261,5 @@ def test_an_open_model_answers_and_lists_what_is_for_users() -> None:
     with pytest.raises(AttributeError, match=r"has no attribute 'norm'$"):
         getattr(model, "norm")  # noqa: B009
     assert copy.copy(model).name == model.name
+    assert [*signature(model.why).parameters] == ["text", "settings"]
+    assert model.why.__doc__.startswith(QUESTIONS["why"].summary)

@@ -63,12 +63,14 @@ def test_each_field_of_a_card_is_a_heading_of_the_page_and_on_its_card() -> None
     assert all(card["FEATURE"]) and card["FEATURE"]._fields == Feature._fields
 
 
-def python(code: str, folder: Path, *paths: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def python(
+    code: str, folder: Path, *paths: Path, given: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
     """A program with packages from these folders instead of the installed ones."""
     named = {"PYTHONPATH": ":".join(map(str, paths)), "HOME": str(folder), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, "-P", "-c", code],
-        capture_output=True, text=True, cwd=folder, env={**os.environ, **named, **environment},
+        input=given, capture_output=True, text=True, cwd=folder, env={**os.environ, **named, **environment},
     )  # fmt: skip
 
 
@@ -81,36 +83,93 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-OFF = """
-import json, os
+ASKED = """
+import io, json, os, pkgutil, sys
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from importlib import import_module
+import attncli
 from attncli.cli import COMMANDS, run
-import attncli, contextlib, io
+from attncli.index import FEATURES, installed_features
 from attncli.records.kinds import KINDS
 from attncli.settings.config_file import config_schema
-with contextlib.redirect_stdout(io.StringIO()) as out:
-    codes = [run(arguments) for arguments in (["--help"], ["info"])]
-from tools.man_page import man_page as page
+from tools.man_page import man_page
 from tools.settings_page import settings_page
+here, commands = {*installed_features()}, json.load(sys.stdin)
+off = tuple(f"attncli.features.{name}" for name in {*FEATURES} - here)
+for module in pkgutil.walk_packages(attncli.__path__, "attncli."):
+    is_module = "-" not in module.name  # nor a compiled library
+    if is_module and not module.name.startswith(("attncli.child.", "attncli.data", *off)):
+        import_module(module.name)
+ended = []
+for words in commands:
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = run(words)
+    ended.append([code, out.getvalue(), err.getvalue()])
+os.environ |= {"_ATTN_COMPLETE": "complete_bash", "COMP_WORDS": "attn ", "COMP_CWORD": "1"}
+with redirect_stdout(io.StringIO()) as completed, suppress(SystemExit):
+    run([])
 print(json.dumps({
-    "codes": codes, "help": out.getvalue(), "commands": [*COMMANDS], "public": attncli.__all__,
-    "has": hasattr(attncli, "cache"), "kinds": [*KINDS], "schema": json.dumps(config_schema()),
-    "pages": page() + settings_page(),
+    "ended": ended, "file": attncli.__file__, "commands": [*COMMANDS], "kinds": [*KINDS],
+    "completed": completed.getvalue().split(), "public": [*attncli.__all__, *dir(attncli)],
+    "has": [name for card in FEATURES.values() for name in card.functions if hasattr(attncli, name)],
+    "schema": json.dumps(config_schema()), "pages": man_page() + settings_page(),
 }))
 """
+"""All of attn imported, commands run, and the names that it lists."""
+
+IN_CI = ("cache", "separate", "pitfalls")
+EVERY_FEATURE = [pytest.param(name, marks=() if name in IN_CI else pytest.mark.nightly) for name in FEATURES]
 
 
-def test_a_feature_that_is_switched_off_is_nowhere(tmp_path: Path) -> None:
-    done = python(OFF, tmp_path, ROOT, ATTN_OFF="other, cache")
+def reports_of(name: str, saved: Path, folder: Path) -> list[str]:
+    """Files of saved reports with each kind of a feature; those that 0.4.0 wrote, as they are."""
+    some = json.loads((saved / "heads.json").read_text())
+    lines = (ROOT / "tests" / "releases" / "0.4.0.jsonl").read_text().splitlines()
+    commands = {question.name for question in FEATURES[name].questions}
+    reports = [each for each in map(json.loads, lines) if each["experiment"] in commands]
+    reports += [some | {"experiment": kind.split(" of ")[0], "kind": kind} for kind in FEATURES[name].results]
+    files = [folder / f"{number}.json" for number in range(len(reports))]
+    for file, report in zip(files, reports, strict=True):
+        file.write_text(json.dumps(report))
+    return [file.name for file in files]
+
+
+def assert_nowhere(name: str, saved: Path, folder: Path, root: Path, off: str = "") -> None:
+    """All else imports, runs and is listed without a feature and what needs it; its reports are shown."""
+    lacking = {name, *(other for other, card in FEATURES.items() if name in card.needs)}
+    cards = [FEATURES[each] for each in lacking]
+    gone = {question.name for card in cards for question in card.questions}
+    left = {question.name for card in FEATURES.values() for question in card.questions} - gone
+    asked = [[], ["--help"], ["info"], ["self", TEXT], ["heads", TEXT], *([each] for each in sorted(gone))]
+    asked += [["show", file] for file in reports_of(name, saved, folder)]
+    done = python(ASKED, folder, root, ROOT, given=json.dumps(asked), ATTN_OFF=off)
     assert done.returncode == 0, done.stderr
-    off = json.loads(done.stdout)
-    assert off["codes"] == [0, 0] and re.search(r"^off +other, cache$", off["help"], re.MULTILINE)
-    help_page = off["help"].partition("torch ")[0]
-    assert "ablate" in help_page and "cache" not in help_page
-    card = FEATURES["cache"]
-    assert not off["has"] and not {*card.functions} & {*off["public"]} and "ablate" in off["public"]
-    assert not {*card.results} & {*off["kinds"]} and "ablate" in off["kinds"]
-    assert "cache" not in off["commands"] and '"cache"' not in off["schema"]
-    assert "attn ablate" in off["pages"] and "attn cache" not in off["pages"]
+    answer = json.loads(done.stdout)
+    assert Path(answer["file"]).is_relative_to(root)
+    why = f"is switched off by ATTN_OFF={off}" if off else "is not a command"
+    for words, (code, out, err) in zip(asked, answer["ended"], strict=True):
+        if {*words[:1]} & gone:
+            assert code == 2 and err.startswith(f"{words[0]}: {why}") and err.count("\n") == 1, words
+            assert re.findall(r"did you mean attn ([\w-]+)\?", err) in ([], *([other] for other in left))
+        else:
+            assert code == 0 and out, (words, err)
+    first, shown = answer["ended"][0][1], answer["ended"][1][1]
+    assert {*re.findall(r"^  ([a-z][a-z-]*) ", shown, re.MULTILINE)} & ({*FEATURES} | gone | left) <= left
+    assert {*re.findall(r"^  attn ([a-z]+)", first, re.MULTILINE)} <= left
+    assert bool(off) == bool(re.search(rf"^off +{off or name}$", answer["ended"][2][1], re.MULTILINE))
+    assert {*answer["commands"]} & (gone | left) == left == {*answer["completed"]} & (gone | left)
+    functions, kinds = ({key for card in cards for key in getattr(card, field)} for field in PARTS)
+    assert not functions & {*answer["public"], *answer["has"]} and not kinds & {*answer["kinds"]}
+    for word in gone:
+        assert f'"const": "{word}"' not in answer["schema"] and f'.SS "attn {word} ' not in answer["pages"]
+
+
+PARTS = ("functions", "results")
+
+
+@pytest.mark.parametrize("name", EVERY_FEATURE)
+def test_a_feature_that_is_switched_off_is_nowhere(name: str, saved: Path, tmp_path: Path) -> None:
+    assert_nowhere(name, saved, tmp_path, ROOT, off=name)
 
 
 def test_what_needs_a_feature_that_is_switched_off_says_so(
@@ -136,44 +195,26 @@ def test_what_needs_a_feature_that_is_switched_off_says_so(
         assert (tmp_path / f"{name}.json").read_text() == Path(file).read_text(), "with its kind"
 
 
-def test_a_shell_completes_no_command_that_is_switched_off(tmp_path: Path) -> None:
-    line = {"_ATTN_COMPLETE": "complete_bash", "COMP_WORDS": "attn c", "COMP_CWORD": "1"}
-    code = "from attncli.cli import run\nrun([])"
-    words = [python(code, tmp_path, ROOT, ATTN_OFF=off, **line).stdout.split() for off in ("", "cache")]
-    assert words == [["cross", "cache", "circuit"], ["cross", "circuit"]]
+def copy_without(name: str, folder: Path) -> Path:
+    """A copy of attncli in the folder, without the folder of a feature, its index written anew."""
+    shutil.copytree(ROOT / "attncli", folder / "attncli")  # with what is compiled already
+    shutil.rmtree(folder / "attncli" / "features" / name)
+    subprocess.run([sys.executable, WRITER, "--package", folder / "attncli"], check=True)
+    assert f'    "{name}": Feature(' not in (folder / "attncli" / "index.py").read_text()
+    return folder
+
+
+@pytest.mark.parametrize("name", EVERY_FEATURE)
+def test_without_the_folder_of_a_feature_all_else_imports_and_runs(
+    name: str, saved: Path, tmp_path: Path
+) -> None:
+    assert_nowhere(name, saved, tmp_path, copy_without(name, tmp_path))
 
 
 @pytest.fixture(scope="module")
 def without_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a copy of attncli without features/cache, its index written anew."""
-    root = tmp_path_factory.mktemp("gone")
-    shutil.copytree(ROOT / "attncli", root / "attncli")  # with what is compiled already
-    shutil.rmtree(root / "attncli" / "features" / "cache")
-    subprocess.run([sys.executable, WRITER, "--package", root / "attncli"], check=True)
-    assert "cache:" not in (root / "attncli" / "index.py").read_text()
-    return root
-
-
-IMPORT_ALL = """
-import pkgutil
-from importlib import import_module
-import attncli
-for module in pkgutil.walk_packages(attncli.__path__, "attncli."):
-    is_module = "-" not in module.name  # nor a compiled library
-    if is_module and not module.name.startswith(("attncli.child.", "attncli.data")):
-        import_module(module.name)
-"""
-
-
-def test_without_the_folder_of_a_feature_all_else_imports_and_runs(
-    without_cache: Path, saved: Path, tmp_path: Path
-) -> None:
-    commands = [["--help"], ["heads", TEXT], ["cache"], ["show", str(saved / "heads.json")]]
-    is_there = f"assert attncli.__file__ == {str(without_cache / 'attncli' / '__init__.py')!r}\n"
-    shown, heads, cache, report = attn(commands, tmp_path, root=without_cache, then=IMPORT_ALL + is_there)
-    assert (shown.code, heads.code, report.code) == (0, 0, 0)
-    assert "ablate" in shown.out and "smaller cache" not in shown.out and "curve\n" in report.out
-    assert (cache.code, cache.err) == (2, "cache: is not a command: attn --help lists them\n")
+    """A folder with a copy of attncli without features/cache."""
+    return copy_without("cache", tmp_path_factory.mktemp("gone"))
 
 
 def renamed(text: str) -> str:

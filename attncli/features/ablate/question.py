@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
 
 from pydantic import BeforeValidator, Field
 
@@ -84,6 +84,9 @@ class AblateSpec(SurveyTextSpec, ImageSpec, SoundSpec):
         }
     )
     next_steps = ("--method mean", "--texts FILE", "-o page.html")
+    settings_elsewhere: ClassVar[Mapping[str, str]] = {
+        "layer": "takes out each head by itself: --heads LAYER:HEAD,... takes out these alone"
+    }
     group = "Heads"
     heading_keys = ("file", "model", "method", "answer", "against", "seed")
 

@@ -12,6 +12,7 @@ FEATURE = Feature(
             page="question:SELF",
             model_page="in_models:PAGE",
             synonyms="attention attend sdpa self_attention single visualize",
+            opens={"--file": ".txt .md"},
         ),
         Question(
             "multihead",

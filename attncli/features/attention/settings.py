@@ -363,6 +363,11 @@ class SelfSpec(PositionSpec, AttentionSpec):
         "attn self --file book.txt --embedding glove.6B.50d.txt --unknown zero",
     )
     next_steps = ("--causal", "--explain", "--show scores,output", "-o page.html")
+    settings_elsewhere: ClassVar[Mapping[str, str]] = {
+        "from": "shows every query: attn heads --from TOKEN --to TOKEN ranks heads by one weight",
+        "to": "shows every key: attn heads --to TOKEN ranks heads by the weight on one",
+        "top": "shows one head: attn heads --top {value} shows the first heads of a model",
+    }
 
     def unmeasured(self) -> set[str]:
         has_loop = self.projection == "none" and set(self.variants_on()) <= {"window"}

@@ -10,6 +10,7 @@ FEATURE = Feature(
             "Many runs",
             command="question:command",
             synonyms="run sweep grid experiments",
+            opens={"": ".yaml .yml"},
         ),
     ),
     docs="batch.md",

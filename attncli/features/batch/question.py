@@ -35,6 +35,7 @@ from attncli.runs.plan import Item, Plan, PromptFile, estimated_work, make_plan,
 from attncli.runs.report_values import Condition, Expectations, parse_conditions, refuse_unknown, values_of
 from attncli.runs.runner import run_jobs
 from attncli.runs.store_files import is_store_name
+from attncli.settings import is_offered
 from attncli.settings.overrides import parse_overrides
 from attncli.views import SUFFIXES
 
@@ -162,8 +163,8 @@ def run_files(
         if store is None:
             return _show(plan, to, conditions, fail_fast=fail_fast, debug=debug)
         code = keep(plan, store, conditions=conditions, fail_fast=fail_fast, **of_store)
-    if code == DONE and sys.stderr.isatty():
-        print(plain_text(f"Next: attn results {store}"), file=sys.stderr)
+    if code == DONE and sys.stderr.isatty() and is_offered(line := f"attn results {store}"):
+        print(plain_text(f"Next: {line}"), file=sys.stderr)
     return code
 
 

@@ -12,6 +12,7 @@ FEATURE = Feature(
             page="question:PAGE",
             command="command:command",
             synonyms="head bertviz head_view model_view survey analyze analyse inspect model induction",
+            opens={"--model": ".gguf /"},
         ),
     ),
     results={

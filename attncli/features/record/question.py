@@ -42,6 +42,7 @@ from attncli.runs.report_values import Expectations, parse_conditions, refuse_un
 from attncli.runs.store import open_store
 from attncli.runs.store_files import is_file_name, is_store_name
 from attncli.saved import read_array_report
+from attncli.settings import is_offered
 from attncli.settings.record import RECORDED_STATISTICS, RecordSpec
 from attncli.systems import SEPARATORS, signals_named
 from attncli.views import VIEWS
@@ -289,7 +290,8 @@ def _keep(folder: Path, runs: RunsIntoStore) -> bool:
         if not all(map(_has_ended, folder.glob("*.state"))):
             note(LOST.format("in its last seconds "))
         path = runs.store.path
-        note(f"{runs} (attn results {path}, attn watch {path})")
+        ways_on = ", ".join(filter(is_offered, (f"attn results {path}", f"attn watch {path}")))
+        note(f"{runs} ({ways_on})" if ways_on else str(runs))
     elif not has_failed:
         note(_why_nothing(folder, runs.spec))
     return _tell_unmet(runs.expectations) and not runs.num_broken and not not_written

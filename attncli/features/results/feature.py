@@ -10,6 +10,7 @@ FEATURE = Feature(
             "Many runs",
             command="question:command",
             synonyms="summary stats query report",
+            opens={"": ".db .sqlite .sqlite3"},
         ),
     ),
     results={"results": "attncli.records.store_summaries:StoreSummary"},

@@ -10,6 +10,7 @@ FEATURE = Feature(
             "See",
             command="question:command",
             synonyms="view cat display load print",
+            opens={"": ".json .jsonl .ndjson .npz .npy .safetensors"},
         ),
     ),
     results={"show": "attncli.records.attention:OutsideWeights"},

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, create_model
 
@@ -104,6 +104,9 @@ class WhySpec(QueryAndKeySpec):
     refused_keys = frozenset({"context"})
     off_keys = frozenset({"texts", "text_group", "answer", "against", "top", "from", "to", "over"})
     next_steps = (ONE_HEAD, "--answer TEXT", "-o page.html")
+    settings_elsewhere: ClassVar[Mapping[str, str]] = {
+        "layer": "adds up all layers: --head LAYER:HEAD shows one head"
+    }
     heading_keys = ("file", "model", "answer", "against", "seed")
 
     answer: Annotated[str | None, Everyday("the token whose logit it is, after the text")] = Field(
