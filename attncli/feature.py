@@ -47,16 +47,22 @@ class Question(NamedTuple):
     `page` of what runs it (default: PAGE beside the Spec) and `model_page` of what runs it with a model.
     `command` is the place of the function that makes the command from its name and summary (default: the
     fields of the Spec are its flags). `synonyms` are names for it in other tools, separated by blanks.
+
+    With `form_of`, the name of a command, it is no command but a form of that one: where the settings that
+    `asked_by` names, separated by blanks, are all given, the command has this Spec and this page. The fields
+    of every form are flags of the command.
     """
 
     name: str
     summary: str
-    group: str
+    group: str = ""
     spec: str = ""
     page: str = ""
     model_page: str = ""
     command: str = ""
     synonyms: str = ""
+    form_of: str = ""
+    asked_by: str = ""
 
 
 class View(NamedTuple):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from attncli.features.diff.differences import changed_heads as changed_heads
     from attncli.features.diff.differences import head_differences as head_differences
     from attncli.features.diff.door import text_differences as text_differences
+    from attncli.features.examples.door import examples as examples
     from attncli.features.generate.door import generate as generate
-    from attncli.features.heads.door import examples as examples
     from attncli.features.separate.door import apply_detector as apply_detector
     from attncli.features.separate.door import read_detector as read_detector
     from attncli.features.separate.door import separate as separate
@@ -151,7 +151,6 @@ FEATURES: dict[str, Feature] = {
         ),
         results={
             "heads": "attncli.records.surveys:HeadSurvey",
-            "heads of examples": "attncli.records.examples:HeadExamples",
             "heads of relations": "attncli.records.relations:HeadRelations",
             "heads of pairs": "attncli.records.known_pairs:HeadsOnPairs",
             "heads of words": "attncli.records.spoken_words:SpokenWords",
@@ -159,14 +158,10 @@ FEATURES: dict[str, Feature] = {
         },
         screens={
             "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
-            "attncli.records.examples:HeadExamples": "attncli.views.example_screens:EXAMPLES_SCREEN",
             "attncli.records.relations:HeadRelations": "attncli.views.relation_screens:RELATIONS_SCREEN",
             "attncli.records.known_pairs:HeadsOnPairs": "attncli.views.pair_screens:PAIRS_SCREEN",
             "attncli.records.spoken_words:SpokenWords": "attncli.views.word_screens:WORDS_SCREEN",
             "attncli.records.spoken_words:AligningHeads": "attncli.views.word_screens:ALIGNING_SCREEN",
-        },
-        functions={
-            "examples": "attncli.features.heads.door:examples",
         },
         views={
             "srt": View(
@@ -180,6 +175,30 @@ FEATURES: dict[str, Feature] = {
                 for_other_programs=True,
             ),
         },
+        extras=("models",),
+        docs="survey.md",
+    ),
+    "examples": Feature(
+        questions=(
+            Question(
+                name="examples",
+                summary="The texts where a statistic of one head is strongest",
+                spec="attncli.features.examples.settings:ExamplesSpec",
+                page="attncli.features.examples.question:PAGE",
+                form_of="heads",
+                asked_by="num_examples",
+            ),
+        ),
+        results={
+            "heads of examples": "attncli.features.examples.results:HeadExamples",
+        },
+        screens={
+            "attncli.features.examples.results:HeadExamples": "attncli.features.examples.screens:EXAMPLES_SCREEN",
+        },
+        functions={
+            "examples": "attncli.features.examples.door:examples",
+        },
+        needs=("heads",),
         extras=("models",),
         docs="survey.md",
     ),

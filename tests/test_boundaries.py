@@ -293,17 +293,11 @@ NAMED_BY_KERNEL: set[tuple[str, str]] = {
     ("saved.py", "why"),
     ("settings/heads.py", "ablate"),
     ("settings/heads.py", "heads of alignment"),
-    ("settings/heads.py", "heads of examples"),
     ("settings/heads.py", "heads of pairs"),
     ("settings/heads.py", "heads of relations"),
     ("settings/heads.py", "heads of words"),
     ("settings/models.py", "ablate"),
     ("settings/record.py", "record"),
-    ("views/texts.py", "diff"),
-    ("views/texts.py", "pitfalls"),
-    ("views/texts.py", "record"),
-    ("views/texts.py", "separate"),
-    ("views/texts.py", "watch"),
 }
 
 
@@ -325,9 +319,9 @@ def test_few_texts_of_the_kernel_are_names_of_features() -> None:
 
 
 SERVING_MORE = {
-    *("records.attention", "records.examples", "records.known_pairs", "records.logits"),
+    *("records.attention", "records.known_pairs", "records.logits"),
     *("records.recordings", "records.relations", "records.spoken_words", "records.store_summaries"),
-    *("records.surveys", "records.writings", "settings.heads", "views.example_screens"),
+    *("records.surveys", "records.writings", "settings.heads"),
     *("views.head_screens", "views.pair_screens", "views.relation_screens", "views.word_screens"),
 }
 """Modules of the kernel that cards name, since more than one feature imports them: fewer each time."""
@@ -406,7 +400,6 @@ SUBJECTS = {
     "cache",
     "circuit",
     "detectors",
-    "examples",
     "explanations",
     "heads",
     "known_pairs",

@@ -19,7 +19,6 @@ from attncli.core.names import (
     WITH_SHARE,
     WITHOUT_FIRST,
     ActivationNames,
-    named_head,
 )
 from attncli.files import STORE_SUFFIXES
 from attncli.settings.fields import (
@@ -79,11 +78,6 @@ MOST_HEADS_SHOWN = 16
 """Maps over each of many pictures: more are too small to be looked at beside each other."""
 
 GRID = Form("statistic", "cannot be combined with `statistic`, a grid of all heads")
-EXAMPLES = Form(
-    "num_examples",
-    "cannot be combined with examples of one head",
-    is_asked=lambda spec: spec.num_examples is not None and spec.names_one_head(),
-)
 ABLATED = Form("ablate", "cannot be combined with `ablate`")
 OF_WORDS = Form("words", "cannot be combined with `words`: it is about tokens")
 MAPS_OF_PICTURES = Form(
@@ -104,7 +98,7 @@ MEASURED_WITH = {
 
 OF_SURVEYS = (
     *("from", "to", "skip_sink", "weighted", "rollout", "full", "pattern", "sort", "ascending", "top"),
-    *("table", "statistic", "head", "num_examples", "ablate"),
+    *("table", "statistic", "head", "ablate"),
 )
 """Settings of a survey of heads, which words in time and the heads that time them do not read."""
 OF_TEXTS = ("sentence", "file", "texts", "relations", "pairs", "words", "context")
@@ -179,7 +173,6 @@ class HeadsSpec(
             "ascending",
             "table",
             "head",
-            "num_examples",
             "pattern",
             "names",
         }
@@ -192,7 +185,7 @@ class HeadsSpec(
     skip_sink: Annotated[Count, NotFor(PICTURE, RELATIONS, PAIRS)] = Field(
         0, description="leave out the first N keys of all numbers, the other weights renormalised"
     )
-    weighted: Annotated[bool, NotFor(PICTURE, RELATIONS, PAIRS, EXAMPLES)] = Field(
+    weighted: Annotated[bool, NotFor(PICTURE, RELATIONS, PAIRS)] = Field(
         False, description="weights times the norm of what each value adds to the output, renormalised"
     )
     rollout: Annotated[
@@ -218,7 +211,7 @@ class HeadsSpec(
         BeforeValidator(_in_words),
         Everyday("the heads of one pattern: induction, previous-token, ..."),
         NotFor(RELATIONS, PAIRS, reason="is of statistics of every text"),
-        NotFor(EXAMPLES, MAPS_OF_PICTURES, GRID),
+        NotFor(MAPS_OF_PICTURES, GRID),
     ] = Field(None, description="show only the heads of this pattern, the strongest first")
     sort: Annotated[
         HeadStatistic | None,
@@ -227,26 +220,26 @@ class HeadsSpec(
     ] = Field(
         default_factory=lambda data: (
             "from_to_weight"
-            if data["to"]
+            if data.get("to")
             else HEAD_PATTERNS[data["pattern"]].statistic
-            if data["pattern"]
+            if data.get("pattern")
             else None
         ),
         description=f"show the heads with the largest of this statistic first: {', '.join(HEAD_STATISTICS)}",
     )
-    ascending: Annotated[
-        bool, NotFor(RELATIONS, PAIRS, EXAMPLES, MAPS_OF_PICTURES), Requires("sort"), NotFor(GRID)
-    ] = Field(False, description="with `sort`: the smallest first")
-    top: Annotated[Size | None, NotFor(RELATIONS, PAIRS, EXAMPLES, MAPS_OF_PICTURES, GRID)] = Field(
+    ascending: Annotated[bool, NotFor(RELATIONS, PAIRS, MAPS_OF_PICTURES), Requires("sort"), NotFor(GRID)] = (
+        Field(False, description="with `sort`: the smallest first")
+    )
+    top: Annotated[Size | None, NotFor(RELATIONS, PAIRS, MAPS_OF_PICTURES, GRID)] = Field(
         None, description="show only the first N heads"
     )
-    table: Annotated[
-        bool, Everyday("every statistic of every head"), NotFor(RELATIONS, PAIRS, EXAMPLES, GRID)
-    ] = Field(False, description="show every statistic of every head")
+    table: Annotated[bool, Everyday("every statistic of every head"), NotFor(RELATIONS, PAIRS, GRID)] = Field(
+        False, description="show every statistic of every head"
+    )
     statistic: Annotated[
         HeadStatistic | None,
         Everyday("one statistic as a grid of layers and heads"),
-        NotFor(RELATIONS, PAIRS, EXAMPLES, MAPS_OF_PICTURES),
+        NotFor(RELATIONS, PAIRS, MAPS_OF_PICTURES),
     ] = Field(None, description="show one of them as a grid of layers and heads instead of the table")
 
     head: Annotated[
@@ -257,15 +250,6 @@ class HeadsSpec(
         None,
         description="with `num_examples`: the head, as LAYER:HEAD; of many pictures the heads, "
         "LAYER:HEAD,..., that are drawn over each",
-    )
-    num_examples: Annotated[
-        Size | None,
-        NotFor(RELATIONS, PAIRS),
-        Requires("head"),
-    ] = Field(
-        None,
-        description="with `head`: show N texts, and the query in each, where `sort` is strongest, N where "
-        "it is weakest and N where it is typical",
     )
 
     names: Annotated[
@@ -279,11 +263,6 @@ class HeadsSpec(
         "every layer, by the names of this tool: transformer_lens (blocks.3.attn.hook_pattern), nnsight "
         "(the path of the module)",
     )
-
-    def chosen_head(self) -> tuple[int, int]:
-        """Layer and head of the setting `head`."""
-        _, layer, head = named_head(str(self.head))
-        return layer, head
 
     def heads_shown(self) -> list[str]:
         """The heads whose maps are drawn over each of many pictures, where some are named."""
@@ -304,8 +283,6 @@ class HeadsSpec(
         if settings.get("pairs"):
             method = "mean" if settings.get("method") == "logistic" else "logistic"
             return "--show all", f"--method {method}", "--folds 5", "-o pairs.html"
-        if settings.get("head"):
-            return "--show all", "-o examples.html"
         if settings.get("statistic"):
             return "--show all", "--format heatmap", "-o page.html"
         if settings.get("image"):
@@ -364,7 +341,7 @@ class HeadsSpec(
             return "heads of alignment"
         if self.times_words():
             return "heads of words"
-        return "heads of examples" if self.num_examples is not None else ""
+        return ""
 
     def single_statistics(self) -> tuple[str, ...]:
         of_model = in_group("model", "sink_rate", "sink_threshold")
@@ -394,10 +371,6 @@ class HeadsSpec(
 
         kept = (name for name, column in SurveyedHead.columns.items() if column.is_in_stores)
         return tuple(name for name in kept if asked.get(name, True))
-
-    def names_one_head(self) -> bool:
-        """Whether it names one head, and not those whose maps are drawn over many pictures."""
-        return self.head is not None and "," not in self.head and not self.reads_pictures()
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -431,29 +404,18 @@ class HeadsSpec(
         yield from self._contradictions_of_statistics()
 
     def _contradictions_of_heads(self) -> Contradictions:
-        """One head on many texts, what has a number in every row; or heads whose maps are drawn."""
+        """Heads are named where their maps are drawn: over many pictures."""
         if self.head is None:
             return
         if self.reads_pictures():
-            if self.num_examples is not None:
-                yield contradiction("num_examples", "needs `texts`", "texts", "head")
             if (count := len(self.heads_shown())) > MOST_HEADS_SHOWN:
                 yield contradiction("head", f"must be at most {MOST_HEADS_SHOWN} heads here (got {count})")
-        elif not self.names_one_head():
+        elif "," in self.head:
             yield contradiction("head", f"must be one head, but for many pictures (got {self.head})")
-        elif self.num_examples is None:
-            layer, head = self.chosen_head()
-            lacking = "`num_examples`" if self.texts else "`texts` and `num_examples`"
-            on_text = f"attn self --model MODEL --head {layer}:{head} shows it on one text"
-            yield contradiction("head", f"needs {lacking}: {on_text}", "num_examples")
         else:
-            if self.texts is None:
-                yield contradiction("num_examples", "needs `texts`", "texts", "head")
-            if self.sort is None:
-                statistic = "a statistic of a row, as previous_token or entropy"
-                yield contradiction("num_examples", f"needs `sort`: {statistic}", "sort", "head")
-            elif self.sort not in (*ROW_STATISTICS, *PATTERNS):
-                yield contradiction("sort", f"{self.sort} is not a statistic of a row", "num_examples")
+            lacking = "`num_examples`" if self.texts else "`texts` and `num_examples`"
+            on_text = f"attn self --model MODEL --head {self.head} shows it on one text"
+            yield contradiction("head", f"needs {lacking}: {on_text}", "texts")
 
     def _contradictions_of_statistics(self) -> Contradictions:
         """Statistics that are not measured of what is read, or not with these settings."""

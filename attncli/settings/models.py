@@ -308,6 +308,14 @@ ListedHeads = Annotated[
 ]
 
 
+class ModelOfHeadsSpec(ModelSpec):
+    """The model of a survey, the one that ships unless another is named; its main table is of heads."""
+
+    default_model = SHIPPED_MODEL
+    main_table = "heads"
+    heading_keys = ("file", "model", "seed")
+
+
 class AblatedSpec(ModelSpec):
     """A model some of whose heads give nothing."""
 

@@ -21,7 +21,6 @@ from attncli.commands.surveys import (
     sinks_of,
 )
 from attncli.core.runtime import versions
-from attncli.features.heads.examples import report_examples
 from attncli.features.heads.known_pairs import report_pairs
 from attncli.features.heads.relations import report_relations
 from attncli.features.heads.spoken_words import report_aligning, report_words
@@ -207,7 +206,7 @@ def with_kind_of_maps(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
 
 
 def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
-    """The survey of many texts: means over them, and how sure these are; of one head examples."""
+    """The survey of many texts: means over them, and how sure these are."""
     if spec.relations is not None:
         return report_relations(spec, pretrained, progress)
     if spec.pairs is not None:
@@ -224,8 +223,6 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     pretrained = part_that_reads(pretrained)
     with TextFile(spec.texts, spec.text_group) as file:
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
-        if spec.head is not None:
-            return report_examples(spec, many, pretrained)
         options = replace(options_of(spec), linear=spec.shows_linear_heads())
         totals, way_notes = head_totals(pretrained, many, options, ablate=spec.ablate)
     of_way = [note for note in way_notes if note != totals.unshown]
