@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from attncli.core.attention_statistics import AttentionStatistics
     from attncli.errors import UserError
     from attncli.index import *  # noqa: F403 - the functions of features
-    from attncli.known_pairs import pair_table, pairs, relations
     from attncli.library import layers, next_tokens, survey, survey_texts
     from attncli.measure.own_tensors import attention_statistics
     from attncli.models.picture_reading import read_picture
@@ -47,8 +46,6 @@ __all__ = [
     "layers_of",
     "next_tokens",
     "open_model",
-    "pair_table",
-    "pairs",
     "patch",
     "read_cache",
     "read_picture",
@@ -56,7 +53,6 @@ __all__ = [
     "read_sound",
     "read_text",
     "record",
-    "relations",
     "run",
     "spoken_words",
     "survey",
@@ -71,7 +67,6 @@ if not TYPE_CHECKING:
 _OF_MODELS = {
     **dict.fromkeys(("layers", "next_tokens", "survey", "survey_texts"), "library"),
     **dict.fromkeys(("activation_cache", "hooks", "patch"), "activations"),
-    **dict.fromkeys(("pair_table", "pairs", "relations"), "known_pairs"),
     **dict.fromkeys(("aligning_heads", "spoken_words"), "sound"),
     **dict.fromkeys(("NotebookModel", "open_model"), "opened"),
     "read_picture": "models.picture_reading",

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from attncli.features.diff.door import text_differences as text_differences
     from attncli.features.examples.door import examples as examples
     from attncli.features.generate.door import generate as generate
+    from attncli.features.pairs.door import pair_table as pair_table
+    from attncli.features.pairs.door import pairs as pairs
+    from attncli.features.pairs.door import relations as relations
     from attncli.features.separate.door import apply_detector as apply_detector
     from attncli.features.separate.door import read_detector as read_detector
     from attncli.features.separate.door import separate as separate
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from attncli.features.why.door import score_parts as score_parts
     from attncli.features.why.door import why as why
 
-__all__ = ["Watch", "ablate", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "learned_head_weights", "read_detector", "retrieving_heads", "score_parts", "separate", "text_differences", "why"]
+__all__ = ["Watch", "ablate", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "learned_head_weights", "pair_table", "pairs", "read_detector", "relations", "retrieving_heads", "score_parts", "separate", "text_differences", "why"]
 """Functions, for type checkers: at run time `attncli.NAME` imports them."""
 
 FEATURES: dict[str, Feature] = {
@@ -151,15 +154,11 @@ FEATURES: dict[str, Feature] = {
         ),
         results={
             "heads": "attncli.records.surveys:HeadSurvey",
-            "heads of relations": "attncli.records.relations:HeadRelations",
-            "heads of pairs": "attncli.records.known_pairs:HeadsOnPairs",
             "heads of words": "attncli.records.spoken_words:SpokenWords",
             "heads of alignment": "attncli.records.spoken_words:AligningHeads",
         },
         screens={
             "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
-            "attncli.records.relations:HeadRelations": "attncli.views.relation_screens:RELATIONS_SCREEN",
-            "attncli.records.known_pairs:HeadsOnPairs": "attncli.views.pair_screens:PAIRS_SCREEN",
             "attncli.records.spoken_words:SpokenWords": "attncli.views.word_screens:WORDS_SCREEN",
             "attncli.records.spoken_words:AligningHeads": "attncli.views.word_screens:ALIGNING_SCREEN",
         },
@@ -201,6 +200,42 @@ FEATURES: dict[str, Feature] = {
         needs=("heads",),
         extras=("models",),
         docs="survey.md",
+    ),
+    "pairs": Feature(
+        questions=(
+            Question(
+                name="relations",
+                summary="Which heads look along syntactic relations",
+                spec="attncli.features.pairs.settings:RelationsSpec",
+                page="attncli.features.pairs.question:RELATIONS_PAGE",
+                form_of="heads",
+                asked_by="relations",
+            ),
+            Question(
+                name="pairs",
+                summary="Which heads know pairs of positions",
+                spec="attncli.features.pairs.settings:PairsSpec",
+                page="attncli.features.pairs.question:PAIRS_PAGE",
+                form_of="heads",
+                asked_by="pairs",
+            ),
+        ),
+        results={
+            "heads of relations": "attncli.features.pairs.relation_results:HeadRelations",
+            "heads of pairs": "attncli.features.pairs.results:HeadsOnPairs",
+        },
+        screens={
+            "attncli.features.pairs.relation_results:HeadRelations": "attncli.features.pairs.relation_screens:RELATIONS_SCREEN",
+            "attncli.features.pairs.results:HeadsOnPairs": "attncli.features.pairs.screens:PAIRS_SCREEN",
+        },
+        functions={
+            "relations": "attncli.features.pairs.door:relations",
+            "pairs": "attncli.features.pairs.door:pairs",
+            "pair_table": "attncli.features.pairs.door:pair_table",
+        },
+        needs=("heads",),
+        extras=("models",),
+        docs="pairs.md",
     ),
     "generate": Feature(
         questions=(

@@ -33,15 +33,14 @@ ARROWS = {
     "opened": {"api", "models"},
     "recording": {"measure", "models", "core", "commands", "api", *LEAVES},
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
-    "known_pairs": {"measure", "models", "core", *LEAVES} - {"report"},
     "sound": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
-        *("library", "activations", "known_pairs", "sound"),
+        *("library", "activations", "sound"),
         *("runs", "views", "settings"),
         *("toys", "measure", "models", "core", "saved", "arrays", "report_parts", *LEAVES),
     },
     "features": {
-        *("api", "library", "activations", "known_pairs", "sound", "recording"),
+        *("api", "library", "activations", "sound", "recording"),
         *("commands", "runs", "views", "settings", "toys", "measure", "models", "core", "saved", "arrays"),
         *("report_parts", *LEAVES),
     }
@@ -77,7 +76,7 @@ MOST_VAGUE_NAMES = 25
 
 LIBRARY = (
     *("core", "models", "measure", "library", "activations"),
-    *("known_pairs", "sound"),
+    "sound",
 )
 TORCH_FREE = ("api", "cli", "settings", "saved", "arrays", "views", *LEAVES)
 
@@ -265,7 +264,7 @@ def test_neither_the_kernel_nor_a_feature_imports_a_feature_that_it_does_not_nee
 
 ORDINARY_WORDS = {
     *("self", "cross", "heads", "batch", "source", "results", "show", "norm", "attention", "examples"),
-    *("cache", "changed_heads"),
+    *("cache", "changed_heads", "pairs", "relations"),
 }
 """Names of features that are also kinds of attention, axes, keys of settings or words of messages."""
 # The other names of features in the kernel: a list that only becomes shorter.
@@ -278,7 +277,6 @@ NAMED_BY_KERNEL: set[tuple[str, str]] = {
     ("commands/saved_files.py", "browse"),
     ("errors.py", "ablate"),
     ("library.py", "ablate"),
-    ("measure/pair_counts.py", "why"),
     ("measure/removal.py", "ablate"),
     ("measure/removal_runs.py", "ablate"),
     ("models/writing.py", "generate"),
@@ -293,8 +291,6 @@ NAMED_BY_KERNEL: set[tuple[str, str]] = {
     ("saved.py", "why"),
     ("settings/heads.py", "ablate"),
     ("settings/heads.py", "heads of alignment"),
-    ("settings/heads.py", "heads of pairs"),
-    ("settings/heads.py", "heads of relations"),
     ("settings/heads.py", "heads of words"),
     ("settings/models.py", "ablate"),
     ("settings/record.py", "record"),
@@ -319,10 +315,10 @@ def test_few_texts_of_the_kernel_are_names_of_features() -> None:
 
 
 SERVING_MORE = {
-    *("records.attention", "records.known_pairs", "records.logits"),
-    *("records.recordings", "records.relations", "records.spoken_words", "records.store_summaries"),
+    *("records.attention", "records.logits"),
+    *("records.recordings", "records.spoken_words", "records.store_summaries"),
     *("records.surveys", "records.writings", "settings.heads"),
-    *("views.head_screens", "views.pair_screens", "views.relation_screens", "views.word_screens"),
+    *("views.head_screens", "views.word_screens"),
 }
 """Modules of the kernel that cards name, since more than one feature imports them: fewer each time."""
 
@@ -402,11 +398,9 @@ SUBJECTS = {
     "detectors",
     "explanations",
     "heads",
-    "known_pairs",
     "pitfalls",
     "record",
     "recorded",
-    "relations",
     "results",
     "separate",
     "sources",

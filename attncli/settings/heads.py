@@ -36,15 +36,11 @@ from attncli.settings.fields import (
 )
 from attncli.settings.models import (
     MANY_TEXTS,
-    PAIRS,
     PICTURE,
     PROBE,
-    RELATIONS,
     AblatedSpec,
     ImageSpec,
     LookedFrom,
-    PairsOfTextsSpec,
-    RelationsSpec,
     SpokenWordsSpec,
     SurveyTextSpec,
     WordsSpec,
@@ -101,7 +97,7 @@ OF_SURVEYS = (
     *("table", "statistic", "head", "ablate"),
 )
 """Settings of a survey of heads, which words in time and the heads that time them do not read."""
-OF_TEXTS = ("sentence", "file", "texts", "relations", "pairs", "words", "context")
+OF_TEXTS = ("sentence", "file", "texts", "words", "context")
 
 if TYPE_CHECKING:
 
@@ -118,7 +114,6 @@ else:
                     LookedFrom,
                     Heading("Output"),
                     Everyday("with --to, the tokens that look: cat, cat#2, 5, -1 or last"),
-                    NotFor(RELATIONS, PAIRS),
                 ],
                 Field(
                     [],
@@ -132,7 +127,6 @@ else:
                     list[TokenName],
                     Heading("Output"),
                     Everyday("heads by the weight on these tokens, named likewise"),
-                    NotFor(RELATIONS, PAIRS),
                 ],
                 Field(
                     [],
@@ -144,9 +138,7 @@ else:
     )
 
 
-class HeadsSpec(
-    PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedSpec, ImageSpec, SpokenWordsSpec
-):
+class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SpokenWordsSpec):
     experiment = "heads"
     title = "What each head looks at"
     surveys_pictures = surveys_sounds = True
@@ -167,7 +159,6 @@ class HeadsSpec(
         {
             "texts",
             "text_group",
-            "relations",
             "from",
             "to",
             "ascending",
@@ -182,41 +173,38 @@ class HeadsSpec(
     group = "Output"
     heading_keys = ("file", "model", "seed")
 
-    skip_sink: Annotated[Count, NotFor(PICTURE, RELATIONS, PAIRS)] = Field(
+    skip_sink: Annotated[Count, NotFor(PICTURE)] = Field(
         0, description="leave out the first N keys of all numbers, the other weights renormalised"
     )
-    weighted: Annotated[bool, NotFor(PICTURE, RELATIONS, PAIRS)] = Field(
+    weighted: Annotated[bool, NotFor(PICTURE)] = Field(
         False, description="weights times the norm of what each value adds to the output, renormalised"
     )
     rollout: Annotated[
         bool,
-        NotFor(RELATIONS, PAIRS),
         NotFor(PICTURE, reason="stands in the report of every picture: leave it out"),
         NotFor(PROBE, MANY_TEXTS, reason="needs `sentence` or `file`: it is about a text"),
     ] = Field(False, description="also show how attention adds up over the layers")
     maps: Annotated[
         Literal["none", "auto", "self", "cross", "encoder"],
-        NotFor(RELATIONS, PAIRS),
         NotFor(MANY_TEXTS, reason="needs `sentence` or `file`: a map is of one text"),
     ] = Field(
         "none",
         description="keep what each head looks at, of this kind of attention (auto: self, of a caption "
         "cross): weights up to 128 tokens, beyond that maps of blocks (default in pictures: auto)",
     )
-    full: Annotated[list[HeadSetting], AfterValidator(_each_once), NotFor(RELATIONS, PAIRS)] = Field(
+    full: Annotated[list[HeadSetting], AfterValidator(_each_once)] = Field(
         [], description="heads whose whole weights are kept beyond 128 tokens, as LAYER:HEAD"
     )
     pattern: Annotated[
         PatternName | None,
         BeforeValidator(_in_words),
         Everyday("the heads of one pattern: induction, previous-token, ..."),
-        NotFor(RELATIONS, PAIRS, reason="is of statistics of every text"),
         NotFor(MAPS_OF_PICTURES, GRID),
     ] = Field(None, description="show only the heads of this pattern, the strongest first")
     sort: Annotated[
         HeadStatistic | None,
         Everyday("the largest first: induction, entropy, distance, ..."),
-        NotFor(RELATIONS, PAIRS, MAPS_OF_PICTURES, GRID),
+        NotFor(MAPS_OF_PICTURES, GRID),
     ] = Field(
         default_factory=lambda data: (
             "from_to_weight"
@@ -227,25 +215,24 @@ class HeadsSpec(
         ),
         description=f"show the heads with the largest of this statistic first: {', '.join(HEAD_STATISTICS)}",
     )
-    ascending: Annotated[bool, NotFor(RELATIONS, PAIRS, MAPS_OF_PICTURES), Requires("sort"), NotFor(GRID)] = (
-        Field(False, description="with `sort`: the smallest first")
+    ascending: Annotated[bool, NotFor(MAPS_OF_PICTURES), Requires("sort"), NotFor(GRID)] = Field(
+        False, description="with `sort`: the smallest first"
     )
-    top: Annotated[Size | None, NotFor(RELATIONS, PAIRS, MAPS_OF_PICTURES, GRID)] = Field(
+    top: Annotated[Size | None, NotFor(MAPS_OF_PICTURES, GRID)] = Field(
         None, description="show only the first N heads"
     )
-    table: Annotated[bool, Everyday("every statistic of every head"), NotFor(RELATIONS, PAIRS, GRID)] = Field(
+    table: Annotated[bool, Everyday("every statistic of every head"), NotFor(GRID)] = Field(
         False, description="show every statistic of every head"
     )
     statistic: Annotated[
         HeadStatistic | None,
         Everyday("one statistic as a grid of layers and heads"),
-        NotFor(RELATIONS, PAIRS, MAPS_OF_PICTURES),
+        NotFor(MAPS_OF_PICTURES),
     ] = Field(None, description="show one of them as a grid of layers and heads instead of the table")
 
     head: Annotated[
         HeadsSetting | None,
         Everyday("with --texts and --examples one head; of a folder of pictures those drawn"),
-        NotFor(RELATIONS, PAIRS),
     ] = Field(
         None,
         description="with `num_examples`: the head, as LAYER:HEAD; of many pictures the heads, "
@@ -255,7 +242,7 @@ class HeadsSpec(
     names: Annotated[
         ActivationNames | None,
         Heading("Output"),
-        NotFor(RELATIONS, PAIRS, ABLATED, OF_WORDS),
+        NotFor(ABLATED, OF_WORDS),
         NotFor(MANY_TEXTS, reason="needs `sentence` or `file`: it is about one text"),
     ] = Field(
         None,
@@ -274,15 +261,10 @@ class HeadsSpec(
             return "Which heads time words"
         if settings.get("sound") and settings.get("words"):
             return "When each word is spoken"
-        return "What each head knows of pairs" if settings.get("pairs") else super().title_of(settings)
+        return super().title_of(settings)
 
     @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        if settings.get("relations"):
-            return "--show all", "-o relations.html"
-        if settings.get("pairs"):
-            method = "mean" if settings.get("method") == "logistic" else "logistic"
-            return "--show all", f"--method {method}", "--folds 5", "-o pairs.html"
         if settings.get("statistic"):
             return "--show all", "--format heatmap", "-o page.html"
         if settings.get("image"):
@@ -321,22 +303,13 @@ class HeadsSpec(
     def reads_many_texts(self) -> bool:
         return (
             super().reads_many_texts()
-            or self.relations is not None
-            or self.pairs is not None
             or self.reads_pictures()
             or self.hears_many()
             or self.find_heads
             or self.times_words()
         )
 
-    def unmeasured(self) -> set[str]:
-        return super().unmeasured() | ({"regression"} if self.method != "logistic" else set())
-
     def result_kind(self) -> str:
-        if self.relations is not None:
-            return "heads of relations"
-        if self.pairs is not None:
-            return "heads of pairs"
         if self.find_heads:
             return "heads of alignment"
         if self.times_words():

@@ -17,7 +17,7 @@ from attncli.settings.heads import (
     OF_WORDS,
     HeadsSpec,
 )
-from attncli.settings.models import MANY_TEXTS, PAIRS, PICTURE, PROBE, RELATIONS, SOUND
+from attncli.settings.models import MANY_TEXTS, PICTURE, PROBE, SOUND
 
 
 def declared_by(spec_class: type[Spec]) -> list[tuple[str, NotFor | Requires]]:
@@ -77,8 +77,7 @@ VALUES: dict[str, Any] = {
         "ascending": True,
         "top": 2,
     },
-    **{"table": True, "statistic": "entropy", "head": "0:1", "relations": "trees.conllu"},
-    "pairs": "trees.conllu",
+    **{"table": True, "statistic": "entropy", "head": "0:1"},
     "sound": "talk.wav",
     "find_heads": True,
     "names": "nnsight",
@@ -86,8 +85,6 @@ VALUES: dict[str, Any] = {
 ASKED: dict[Form, dict[str, Any]] = {
     PICTURE: {"model": str(HeadsSpec.default_model), "image": "cat.png"},
     SOUND: {"model": str(HeadsSpec.default_model), "sound": "talk.wav"},
-    RELATIONS: {"relations": "trees.conllu"},
-    PAIRS: {"pairs": "trees.conllu"},
     MANY_TEXTS: {"texts": "texts.txt"},
     PROBE: {"num_tokens": 5},
     ABLATED: {"ablate": ["0:1"]},
@@ -126,10 +123,10 @@ def test_a_form_refuses_each_setting_that_it_does_not_read(key: str, form: Form,
 
 @pytest.mark.usefixtures("files")
 def test_errors_come_in_the_order_of_the_settings() -> None:
-    given = {"top": 2, "weighted": True, "words": True, "relations": "trees.conllu"}
+    given = {"top": 2, "weighted": True, "words": True, "statistic": "entropy"}
     lines = lines_of(HeadsSpec, given)
     places = [[*HeadsSpec.model_fields].index(line.split(": ")[1]) for line in lines]
-    assert len(lines) == 4 and places == sorted(places)
+    assert len(lines) == 3 and places == sorted(places)
 
 
 @pytest.mark.parametrize("name", MEASURED_WITH)
@@ -145,6 +142,8 @@ def test_a_pattern_that_pictures_do_not_have_is_said_once() -> None:
 
 
 OF_FORMS: dict[str, dict[str, Any]] = {
+    "relations": {"relations": "trees.conllu"},
+    "pairs": {"pairs": "trees.conllu"},
     "examples": {"num_examples": 2, "texts": "texts.txt", "head": "0:1", "sort": "entropy"},
 }
 FORMS_OF_COMMANDS = [(command, form.name) for command, forms in FORMS.items() for form in forms]

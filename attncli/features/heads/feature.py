@@ -16,15 +16,11 @@ FEATURE = Feature(
     ),
     results={
         "heads": "attncli.records.surveys:HeadSurvey",
-        "heads of relations": "attncli.records.relations:HeadRelations",
-        "heads of pairs": "attncli.records.known_pairs:HeadsOnPairs",
         "heads of words": "attncli.records.spoken_words:SpokenWords",
         "heads of alignment": "attncli.records.spoken_words:AligningHeads",
     },
     screens={
         "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
-        "attncli.records.relations:HeadRelations": "attncli.views.relation_screens:RELATIONS_SCREEN",
-        "attncli.records.known_pairs:HeadsOnPairs": "attncli.views.pair_screens:PAIRS_SCREEN",
         "attncli.records.spoken_words:SpokenWords": "attncli.views.word_screens:WORDS_SCREEN",
         "attncli.records.spoken_words:AligningHeads": "attncli.views.word_screens:ALIGNING_SCREEN",
     },

@@ -21,13 +21,10 @@ from attncli.commands.surveys import (
     sinks_of,
 )
 from attncli.core.runtime import versions
-from attncli.features.heads.known_pairs import report_pairs
-from attncli.features.heads.relations import report_relations
 from attncli.features.heads.spoken_words import report_aligning, report_words
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
-from attncli.models.known_pairs import SentenceFile, open_pairs
 from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import (
     Pretrained,
@@ -207,10 +204,6 @@ def with_kind_of_maps(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
 
 def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
     """The survey of many texts: means over them, and how sure these are."""
-    if spec.relations is not None:
-        return report_relations(spec, pretrained, progress)
-    if spec.pairs is not None:
-        return report_pairs(spec, pretrained, progress)
     if spec.find_heads:
         return report_aligning(spec, pretrained, progress)
     if spec.times_words():
@@ -456,12 +449,8 @@ def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
 
 
 def check_texts(spec: HeadsSpec, _texts: Texts) -> None:
-    """UserError for wrong lines of a file of texts, sentences or pairs, before a model is read."""
-    if (sentences := spec.relations) is not None:
-        check_lines(sentences, lambda: SentenceFile(sentences))
-    elif (known := spec.pairs) is not None:
-        check_lines(known, lambda: open_pairs(known))
-    elif (name := spec.texts) is not None:
+    """UserError for wrong lines of a file of texts, before a model is read."""
+    if (name := spec.texts) is not None:
         check_lines(name, lambda: TextFile(name, spec.text_group))
 
 
