@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from attncli.opened import NotebookModel, open_model
     from attncli.recording import Recording, layers_of, record
     from attncli.report import Report
-    from attncli.sound import aligning_heads, spoken_words
 
 __all__ = [
     "AttentionStatistics",
@@ -38,7 +37,6 @@ __all__ = [
     "Report",
     "UserError",
     "activation_cache",
-    "aligning_heads",
     "attention_statistics",
     "heads",
     "hooks",
@@ -54,7 +52,6 @@ __all__ = [
     "read_text",
     "record",
     "run",
-    "spoken_words",
     "survey",
     "survey_texts",
     "words_of_characters",
@@ -67,7 +64,6 @@ if not TYPE_CHECKING:
 _OF_MODELS = {
     **dict.fromkeys(("layers", "next_tokens", "survey", "survey_texts"), "library"),
     **dict.fromkeys(("activation_cache", "hooks", "patch"), "activations"),
-    **dict.fromkeys(("aligning_heads", "spoken_words"), "sound"),
     **dict.fromkeys(("NotebookModel", "open_model"), "opened"),
     "read_picture": "models.picture_reading",
     "read_sound": "models.sound_reading",

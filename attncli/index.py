@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from attncli.features.watch.door import Watch as Watch
     from attncli.features.why.door import score_parts as score_parts
     from attncli.features.why.door import why as why
+    from attncli.features.words.door import aligning_heads as aligning_heads
+    from attncli.features.words.door import spoken_words as spoken_words
 
-__all__ = ["Watch", "ablate", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "learned_head_weights", "pair_table", "pairs", "read_detector", "relations", "retrieving_heads", "score_parts", "separate", "text_differences", "why"]
+__all__ = ["Watch", "ablate", "aligning_heads", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "learned_head_weights", "pair_table", "pairs", "read_detector", "relations", "retrieving_heads", "score_parts", "separate", "spoken_words", "text_differences", "why"]
 """Functions, for type checkers: at run time `attncli.NAME` imports them."""
 
 FEATURES: dict[str, Feature] = {
@@ -154,50 +156,10 @@ FEATURES: dict[str, Feature] = {
         ),
         results={
             "heads": "attncli.records.surveys:HeadSurvey",
-            "heads of words": "attncli.records.spoken_words:SpokenWords",
-            "heads of alignment": "attncli.records.spoken_words:AligningHeads",
         },
         screens={
             "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
-            "attncli.records.spoken_words:SpokenWords": "attncli.views.word_screens:WORDS_SCREEN",
-            "attncli.records.spoken_words:AligningHeads": "attncli.views.word_screens:ALIGNING_SCREEN",
         },
-        views={
-            "srt": View(
-                write="attncli.views.word_screens:write_srt",
-                suffixes=(".srt",),
-                for_other_programs=True,
-            ),
-            "vtt": View(
-                write="attncli.views.word_screens:write_vtt",
-                suffixes=(".vtt",),
-                for_other_programs=True,
-            ),
-        },
-        extras=("models",),
-        docs="survey.md",
-    ),
-    "examples": Feature(
-        questions=(
-            Question(
-                name="examples",
-                summary="The texts where a statistic of one head is strongest",
-                spec="attncli.features.examples.settings:ExamplesSpec",
-                page="attncli.features.examples.question:PAGE",
-                form_of="heads",
-                asked_by="num_examples",
-            ),
-        ),
-        results={
-            "heads of examples": "attncli.features.examples.results:HeadExamples",
-        },
-        screens={
-            "attncli.features.examples.results:HeadExamples": "attncli.features.examples.screens:EXAMPLES_SCREEN",
-        },
-        functions={
-            "examples": "attncli.features.examples.door:examples",
-        },
-        needs=("heads",),
         extras=("models",),
         docs="survey.md",
     ),
@@ -236,6 +198,77 @@ FEATURES: dict[str, Feature] = {
         needs=("heads",),
         extras=("models",),
         docs="pairs.md",
+    ),
+    "examples": Feature(
+        questions=(
+            Question(
+                name="examples",
+                summary="The texts where a statistic of one head is strongest",
+                spec="attncli.features.examples.settings:ExamplesSpec",
+                page="attncli.features.examples.question:PAGE",
+                form_of="heads",
+                asked_by="num_examples",
+            ),
+        ),
+        results={
+            "heads of examples": "attncli.features.examples.results:HeadExamples",
+        },
+        screens={
+            "attncli.features.examples.results:HeadExamples": "attncli.features.examples.screens:EXAMPLES_SCREEN",
+        },
+        functions={
+            "examples": "attncli.features.examples.door:examples",
+        },
+        needs=("heads",),
+        extras=("models",),
+        docs="survey.md",
+    ),
+    "words": Feature(
+        questions=(
+            Question(
+                name="alignment",
+                summary="Which heads time words",
+                spec="attncli.features.words.settings:AlignmentSpec",
+                page="attncli.features.words.question:ALIGNMENT_PAGE",
+                form_of="heads",
+                asked_by="find_heads",
+            ),
+            Question(
+                name="words",
+                summary="When each word of a sound is spoken",
+                spec="attncli.features.words.settings:SpokenWordsSpec",
+                page="attncli.features.words.question:WORDS_PAGE",
+                form_of="heads",
+                asked_by="sound words",
+            ),
+        ),
+        results={
+            "heads of words": "attncli.features.words.results:SpokenWords",
+            "heads of alignment": "attncli.features.words.results:AligningHeads",
+        },
+        screens={
+            "attncli.features.words.results:SpokenWords": "attncli.features.words.screens:WORDS_SCREEN",
+            "attncli.features.words.results:AligningHeads": "attncli.features.words.screens:ALIGNING_SCREEN",
+        },
+        functions={
+            "spoken_words": "attncli.features.words.door:spoken_words",
+            "aligning_heads": "attncli.features.words.door:aligning_heads",
+        },
+        views={
+            "srt": View(
+                write="attncli.features.words.screens:write_srt",
+                suffixes=(".srt",),
+                for_other_programs=True,
+            ),
+            "vtt": View(
+                write="attncli.features.words.screens:write_vtt",
+                suffixes=(".vtt",),
+                for_other_programs=True,
+            ),
+        },
+        needs=("heads",),
+        extras=("models",),
+        docs="sound.md",
     ),
     "generate": Feature(
         questions=(

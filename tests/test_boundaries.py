@@ -33,14 +33,13 @@ ARROWS = {
     "opened": {"api", "models"},
     "recording": {"measure", "models", "core", "commands", "api", *LEAVES},
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
-    "sound": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
-        *("library", "activations", "sound"),
+        *("library", "activations"),
         *("runs", "views", "settings"),
         *("toys", "measure", "models", "core", "saved", "arrays", "report_parts", *LEAVES),
     },
     "features": {
-        *("api", "library", "activations", "sound", "recording"),
+        *("api", "library", "activations", "recording"),
         *("commands", "runs", "views", "settings", "toys", "measure", "models", "core", "saved", "arrays"),
         *("report_parts", *LEAVES),
     }
@@ -74,10 +73,7 @@ MOST_NAMES_COMPARED = 4
 MOST_NAMES_TWICE = 1
 MOST_VAGUE_NAMES = 25
 
-LIBRARY = (
-    *("core", "models", "measure", "library", "activations"),
-    "sound",
-)
+LIBRARY = (*("core", "models", "measure", "library", "activations"),)
 TORCH_FREE = ("api", "cli", "settings", "saved", "arrays", "views", *LEAVES)
 
 
@@ -264,7 +260,7 @@ def test_neither_the_kernel_nor_a_feature_imports_a_feature_that_it_does_not_nee
 
 ORDINARY_WORDS = {
     *("self", "cross", "heads", "batch", "source", "results", "show", "norm", "attention", "examples"),
-    *("cache", "changed_heads", "pairs", "relations"),
+    *("cache", "changed_heads", "pairs", "relations", "words"),
 }
 """Names of features that are also kinds of attention, axes, keys of settings or words of messages."""
 # The other names of features in the kernel: a list that only becomes shorter.
@@ -290,8 +286,6 @@ NAMED_BY_KERNEL: set[tuple[str, str]] = {
     ("saved.py", "pitfalls"),
     ("saved.py", "why"),
     ("settings/heads.py", "ablate"),
-    ("settings/heads.py", "heads of alignment"),
-    ("settings/heads.py", "heads of words"),
     ("settings/models.py", "ablate"),
     ("settings/record.py", "record"),
 }
@@ -316,9 +310,9 @@ def test_few_texts_of_the_kernel_are_names_of_features() -> None:
 
 SERVING_MORE = {
     *("records.attention", "records.logits"),
-    *("records.recordings", "records.spoken_words", "records.store_summaries"),
+    *("records.recordings", "records.store_summaries"),
     *("records.surveys", "records.writings", "settings.heads"),
-    *("views.head_screens", "views.word_screens"),
+    "views.head_screens",
 }
 """Modules of the kernel that cards name, since more than one feature imports them: fewer each time."""
 
@@ -404,7 +398,6 @@ SUBJECTS = {
     "results",
     "separate",
     "sources",
-    "spoken_words",
     "surveys",
     "why",
     "writing",

@@ -41,7 +41,7 @@ from attncli.settings.models import (
     AblatedSpec,
     ImageSpec,
     LookedFrom,
-    SpokenWordsSpec,
+    SoundSpec,
     SurveyTextSpec,
     WordsSpec,
 )
@@ -92,13 +92,6 @@ MEASURED_WITH = {
 }
 """What statistics need that are not measured of every text."""
 
-OF_SURVEYS = (
-    *("from", "to", "skip_sink", "weighted", "rollout", "full", "pattern", "sort", "ascending", "top"),
-    *("table", "statistic", "head", "ablate"),
-)
-"""Settings of a survey of heads, which words in time and the heads that time them do not read."""
-OF_TEXTS = ("sentence", "file", "texts", "words", "context")
-
 if TYPE_CHECKING:
 
     class PlacesSpec(SurveyTextSpec):
@@ -138,7 +131,7 @@ else:
     )
 
 
-class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SpokenWordsSpec):
+class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
     experiment = "heads"
     title = "What each head looks at"
     surveys_pictures = surveys_sounds = True
@@ -256,14 +249,6 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SpokenWordsSpec):
         return [] if self.head is None else self.head.split(",")
 
     @classmethod
-    def title_of(cls, settings: Mapping[str, Any]) -> str:
-        if settings.get("find_heads"):
-            return "Which heads time words"
-        if settings.get("sound") and settings.get("words"):
-            return "When each word is spoken"
-        return super().title_of(settings)
-
-    @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         if settings.get("statistic"):
             return "--show all", "--format heatmap", "-o page.html"
@@ -271,10 +256,6 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SpokenWordsSpec):
             has_words = settings.get("sentence") or settings.get("file")
             first = ("--sort entropy", "--to WORD") if has_words else ("--sort neighbour", "--from r1c1")
             return *first, "--table", "-o page.html"
-        if settings.get("find_heads"):
-            return "--show all", "-o heads.csv"
-        if settings.get("sound") and settings.get("words"):
-            return "-o words.srt", "--by found", "--show all"
         if settings.get("sound"):
             return "--sort max_weight", "--table", "-o page.html"
         # Random tokens have no words to look for, and a store has what was looked for.
@@ -287,10 +268,6 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SpokenWordsSpec):
         """The tokens whose weights are asked for, of the queries and of the keys."""
         return {"from": getattr(self, "from"), "to": self.to}
 
-    def times_words(self) -> bool:
-        """Whether it is about when the words of a sound are spoken."""
-        return self.sound is not None and self.words
-
     def names_rest(self) -> bool:
         """Whether heads that look at the first key are named by the rest of their weight, too."""
         return not (self.skip_sink or self.weighted or self.image)
@@ -301,20 +278,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SpokenWordsSpec):
         return not any((*lacking, self.statistic, self.top, *self.sought().values()))
 
     def reads_many_texts(self) -> bool:
-        return (
-            super().reads_many_texts()
-            or self.reads_pictures()
-            or self.hears_many()
-            or self.find_heads
-            or self.times_words()
-        )
-
-    def result_kind(self) -> str:
-        if self.find_heads:
-            return "heads of alignment"
-        if self.times_words():
-            return "heads of words"
-        return ""
+        return super().reads_many_texts() or self.reads_pictures() or self.hears_many()
 
     def single_statistics(self) -> tuple[str, ...]:
         of_model = in_group("model", "sink_rate", "sink_threshold")
@@ -353,22 +317,12 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SpokenWordsSpec):
             yield contradiction("words", f"cannot be combined with `{key}`, which is about tokens", key)
         if self.full and self.maps == "none":
             yield contradiction("full", "needs `maps` auto, self, cross or encoder", "maps")
-        if self.find_heads or self.times_words():
-            which = "find_heads" if self.find_heads else "words"
-            for key in self.given(*OF_SURVEYS, *(OF_TEXTS if self.find_heads else ())):
-                yield contradiction(key, f"cannot be combined with `{which}`", which)
-            if self.maps not in ("none", "auto"):
-                yield contradiction("maps", f"cannot be combined with `{which}`", which)
-        if self.hears_many() and self.words:
-            yield contradiction("words", "needs one sound: its words have their times in it", "sound")
-        if self.given("by") and self.sound is None:
-            yield contradiction("by", "needs `sound`: it chooses the heads that time its words", "sound")
+        if self.words and self.sound is not None:
+            yield contradiction("words", "cannot be combined with `sound`", "sound")
         if self.hears_many() and self.maps not in ("none", "auto"):
             yield contradiction("maps", "needs one sound: a map is of one", "sound")
         for key in self.given("sentence", "file", "full") if self.hears_many() else ():
             yield contradiction(key, "needs one sound: many have words of their own", "sound")
-        for key in self.given("truncate") if self.times_words() else ():
-            yield contradiction(key, "is not for `words` of a sound, which are read to its end", "words")
         if self.reads_pictures() and self.maps not in ("none", "auto"):
             yield contradiction("maps", "needs one picture: a map is of one", "image")
         if self.sought()["from"] and not self.sought()["to"] and self.image is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, create_model
 
-from attncli.arguments import file_name, head_name, head_names, head_names_without_stack, is_pair
+from attncli.arguments import file_name, head_name, head_names, is_pair
 from attncli.models.folder import SHIPPED_MODEL, local_model, no_such_model
 from attncli.settings.fields import (
     MAX_SIZE,
@@ -238,45 +238,6 @@ class SoundSpec(ModelSpec):
         return bool(_many(self.sound))
 
 
-WAYS_OF_TIMING = ("model", "found", "filter")
-
-
-def _way_or_heads(value: Any) -> str:
-    """One of WAYS_OF_TIMING, or heads as `3:2,2:0`; ValueError for anything else."""
-    if value in WAYS_OF_TIMING:
-        return str(value)
-    try:
-        return ",".join(head_names_without_stack(value))
-    except ValueError as error:
-        raise ValueError(f"must be {', '.join(WAYS_OF_TIMING)}, or heads: {error}") from None
-
-
-class SpokenWordsSpec(SoundSpec):
-    """When the words of a sound are spoken, and which heads say so."""
-
-    group = "Input"
-    off_keys = frozenset({"by", "find_heads"})
-
-    find_heads: Annotated[bool, NotFor(PICTURE, SOUND)] = Field(
-        False,
-        description="measure how well every head of cross-attention times words, on synthetic speech whose "
-        "times are known, and keep the best",
-    )
-    by: Annotated[Annotated[str, BeforeValidator(_way_or_heads)], Requires("words")] = Field(
-        "model",
-        description="with `sound` and `words`: which heads time words: model (its generation_config.json, "
-        "else found), found (by `find_heads`), filter (the most concentrated), or LAYER:HEAD,...",
-    )
-
-    def wants_head(self) -> bool:
-        return super().wants_head() or self.find_heads
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        if self.find_heads and self.model is None:
-            yield contradiction("find_heads", "needs `model`, one that hears and writes, as Whisper", "model")
-
-
 class WordsSpec(ModelSpec):
     """A model whose tokens may be merged into words."""
 
@@ -325,7 +286,7 @@ class AblatedSpec(ModelSpec):
 
 
 def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
-    read = (data.get(key) for key in ("sentence", "file", "texts", "image", "sound", "find_heads"))
+    read = (data.get(key) for key in ("sentence", "file", "texts", "image", "sound"))
     return None if any(read) else "repeated"
 
 

@@ -79,7 +79,6 @@ VALUES: dict[str, Any] = {
     },
     **{"table": True, "statistic": "entropy", "head": "0:1"},
     "sound": "talk.wav",
-    "find_heads": True,
     "names": "nnsight",
 }
 ASKED: dict[Form, dict[str, Any]] = {
@@ -144,6 +143,8 @@ def test_a_pattern_that_pictures_do_not_have_is_said_once() -> None:
 OF_FORMS: dict[str, dict[str, Any]] = {
     "relations": {"relations": "trees.conllu"},
     "pairs": {"pairs": "trees.conllu"},
+    "alignment": {"model": str(HeadsSpec.default_model), "find_heads": True},
+    "words": {"model": str(HeadsSpec.default_model), "sound": "talk.wav", "words": True},
     "examples": {"num_examples": 2, "texts": "texts.txt", "head": "0:1", "sort": "entropy"},
 }
 FORMS_OF_COMMANDS = [(command, form.name) for command, forms in FORMS.items() for form in forms]

@@ -21,7 +21,6 @@ from attncli.commands.surveys import (
     sinks_of,
 )
 from attncli.core.runtime import versions
-from attncli.features.heads.spoken_words import report_aligning, report_words
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
@@ -204,10 +203,6 @@ def with_kind_of_maps(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
 
 def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
     """The survey of many texts: means over them, and how sure these are."""
-    if spec.find_heads:
-        return report_aligning(spec, pretrained, progress)
-    if spec.times_words():
-        return report_words(spec, pretrained, progress)
     if spec.sound is not None:
         return _report_sounds(spec, pretrained, progress)
     if spec.image is not None:
