@@ -43,6 +43,7 @@ SPECS_OF_FORMS: "dict[str, LoadedOnUse[type[Spec]]]" = {
 """The Spec of each form by the form's name, by the name of the command."""
 FALSE = frozenset({"false", "no", "off", "0", "f", "n"})
 """Texts that leave a switch off."""
+NOTHING: tuple[Any, ...] = (None, False, "", (), [])
 
 
 def form_asked_for(experiment: str, settings: Mapping[str, Any]) -> Question | None:
@@ -52,10 +53,15 @@ def form_asked_for(experiment: str, settings: Mapping[str, Any]) -> Question | N
 
 def _is_asked_for(form: Question, settings: Mapping[str, Any]) -> bool:
     keys, specs = form.asked_by.split(), SPECS_OF_FORMS[form.form_of]
-    if any(settings.get(key) in (None, False, "", (), []) for key in keys) or form.name not in specs:
+    if any(settings.get(key) in NOTHING for key in keys) or form.name not in specs:
         return False
-    fields = specs[form.name].model_fields
-    return not any(fields[key].annotation is bool and str(settings[key]).lower() in FALSE for key in keys)
+    return not any(_is_off(specs[form.name], key, settings[key]) for key in keys)
+
+
+def _is_off(spec_class: "type[Spec]", key: str, value: Any) -> bool:
+    """True for a value that asks for nothing, as no value, an empty list and a switch that is off."""
+    is_switch = spec_class.model_fields[key].annotation is bool
+    return value in NOTHING or (is_switch and str(value).lower() in FALSE)
 
 
 def spec_class_of(experiment: str, settings: Mapping[str, Any]) -> "type[Spec]":
@@ -72,18 +78,25 @@ def every_setting_of(experiment: str) -> "type[Spec]":
         return own
     from pydantic import create_model
 
-    return create_model(own.__name__, __base__=(own, *forms))
+    made = create_model(own.__name__, __base__=(own, *forms))
+    fields = dict(made.model_fields)
+    made.model_fields.clear()  # help lists those of the experiment itself first
+    made.model_fields.update({key: fields[key] for key in (*own.model_fields, *fields)})
+    return made
 
 
-def refusal(spec_class: "type[Spec]", key: str) -> str | None:
+def refusal(spec_class: "type[Spec]", key: str, value: Any) -> str | None:
     """The error for a setting of a command that this Spec lacks; None for a key that is no setting of it.
 
-    It names the form that the setting needs, or, to a form, what asked for that form.
+    It names the form that the setting needs, or, to a form, what asked for that form. It is empty for a value
+    that asks for nothing.
     """
     name = spec_class.experiment
     specs = SPECS_OF_FORMS.get(name, {})
     if name not in SPECS or key not in every_setting_of(name).model_fields:
         return None
+    if _is_off(every_setting_of(name), key, value):
+        return ""
     for form in FORMS.get(name, ()):
         if specs.get(form.name) is spec_class:
             return f"cannot be combined with `{form.asked_by.split()[-1]}`"

@@ -662,8 +662,8 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
     lines = []
     for key, value in given.items():
         if key not in known:
-            if (refused := refusal(spec_class, key)) is not None:
-                lines.append(value.line(key, refused))
+            if (refused := refusal(spec_class, key, value.value)) is not None:
+                lines += [value.line(key, refused)] if refused else []
                 continue
             message = unknown_key(key, value.value, known)
             more = f" for {spec_class.experiment}; known: {', '.join(known)}"

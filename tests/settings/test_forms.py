@@ -160,6 +160,7 @@ def test_a_form_has_its_own_settings_and_refuses_all_others_of_the_command(comma
     for key in every_setting_of(command).model_fields.keys() - spec_class.model_fields.keys():
         line = f"x.yaml:{len(asked) + 1}:1: {key}: cannot be combined with {by}"
         assert lines_of(spec_class, {**asked, key: "1"}) == [line]
+        assert lines_of(spec_class, {**asked, key: []}) == []
     for key in spec_class.model_fields.keys() - SPECS[command].model_fields.keys() - {*asked}:
         (line,) = lines_of(SPECS[command], {key: "1"})
         assert line.startswith(f"x.yaml:1:1: {key}: needs ") and by in line
