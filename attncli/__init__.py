@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from attncli.core.attention_statistics import AttentionStatistics
     from attncli.errors import UserError
     from attncli.index import *  # noqa: F403 - the functions of features
-    from attncli.known_pairs import pair_table, pairs, relations
     from attncli.library import layers, next_tokens, survey, survey_texts
     from attncli.measure.own_tensors import attention_statistics
     from attncli.models.picture_reading import read_picture
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from attncli.opened import NotebookModel, open_model
     from attncli.recording import Recording, layers_of, record
     from attncli.report import Report
-    from attncli.sound import aligning_heads, spoken_words
 
 __all__ = [
     "AttentionStatistics",
@@ -39,7 +37,6 @@ __all__ = [
     "Report",
     "UserError",
     "activation_cache",
-    "aligning_heads",
     "attention_statistics",
     "heads",
     "hooks",
@@ -47,8 +44,6 @@ __all__ = [
     "layers_of",
     "next_tokens",
     "open_model",
-    "pair_table",
-    "pairs",
     "patch",
     "read_cache",
     "read_picture",
@@ -56,9 +51,7 @@ __all__ = [
     "read_sound",
     "read_text",
     "record",
-    "relations",
     "run",
-    "spoken_words",
     "survey",
     "survey_texts",
     "words_of_characters",
@@ -71,8 +64,6 @@ if not TYPE_CHECKING:
 _OF_MODELS = {
     **dict.fromkeys(("layers", "next_tokens", "survey", "survey_texts"), "library"),
     **dict.fromkeys(("activation_cache", "hooks", "patch"), "activations"),
-    **dict.fromkeys(("pair_table", "pairs", "relations"), "known_pairs"),
-    **dict.fromkeys(("aligning_heads", "spoken_words"), "sound"),
     **dict.fromkeys(("NotebookModel", "open_model"), "opened"),
     "read_picture": "models.picture_reading",
     "read_sound": "models.sound_reading",

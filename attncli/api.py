@@ -37,13 +37,14 @@ from attncli.models.text_files import text_or_ids
 from attncli.report import Numbers, Report, Statistic, Table, Tensors
 from attncli.runs.plan import TEXT_KEYS
 from attncli.runs.runner import Session, import_what_runs, run_loaded
-from attncli.settings import SPECS
-from attncli.settings.fields import Given, Spec, checked_spec, with_maps
+from attncli.settings import SPECS, every_setting_of, spec_class_of
+from attncli.settings.fields import Given, Spec, checked_spec, values_of, with_maps
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import ModelSpec
 from attncli.views import TEXT_WIDTH, Display, load_view
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from attncli.models.pretrained import Pretrained
@@ -368,9 +369,10 @@ def _as_array(tensor: Any, name: str) -> np.ndarray:
 def _checked(experiment: str, settings: Mapping[str, Any]) -> Spec:
     """The settings as a Spec. Raises UserError with every mistake, each at its keyword."""
     try:
-        spec_class = SPECS[one_of(SPECS)(experiment)]
+        experiment = one_of(SPECS)(experiment)
     except ValueError as error:
         raise UserError(f"experiment: {error}") from None
+    fields = every_setting_of(experiment).model_fields
     given = {}
     token_ids: dict[str, str] = {}
     for name, value in settings.items():
@@ -381,16 +383,16 @@ def _checked(experiment: str, settings: Mapping[str, Any]) -> Spec:
             except ValueError as error:
                 raise UserError(f"{name}: {error}") from None
         if value is not None:
-            given[key] = Given(_setting(spec_class, key, value), name, is_flag=True)
+            given[key] = Given(_setting(fields.get(key), value), name, is_flag=True)
+    spec_class = spec_class_of(experiment, values_of(given))
     spec = checked_spec(spec_class, with_maps(spec_class, given, "attncli.run"))
     return spec.model_copy(update=token_ids)  # whose fields are of plain text
 
 
-def _setting(spec_class: type[Spec], key: str, value: Any) -> Any:
+def _setting(field: "FieldInfo | None", value: Any) -> Any:
     """As a config file has it: the name of a path; where a list is meant, its one item or parts."""
     if isinstance(value, PathLike):
         value = fspath(value)
-    field = spec_class.model_fields.get(key)
     if field is None or get_origin(field.annotation) is not list:
         return value
     if isinstance(value, str):

@@ -150,7 +150,9 @@ Cards of features say what they call commands.
 def synonym(word: str, known: Collection[str]) -> str | None:
     """The known word for what other tools call so."""
     plain = word.lower().replace("-", "_")
-    questions = (each for feature in installed_features().values() for each in feature.questions)
+    questions = (
+        each for feature in installed_features().values() for each in feature.questions if not each.form_of
+    )
     synonyms = SYNONYMS | {each.name: each.synonyms for each in questions if each.name not in SYNONYMS}
     rows = (ours for ours, theirs in synonyms.items() if ours in known and plain in theirs.split())
     return next(rows, None)

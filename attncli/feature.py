@@ -49,17 +49,23 @@ class Question(NamedTuple):
     fields of the Spec are its flags). `synonyms` are names for it in other tools, separated by blanks.
     `opens` are the suffixes of files that it reads, separated by blanks (`/`: a folder), by the flag that
     takes them, which is empty for its argument.
+
+    With `form_of`, the name of a command, it is no command but a form of that one: where the settings that
+    `asked_by` names, separated by blanks, are all given, the command has this Spec and this page. The fields
+    of every form are flags of the command.
     """
 
     name: str
     summary: str
-    group: str
+    group: str = ""
     spec: str = ""
     page: str = ""
     model_page: str = ""
     command: str = ""
     synonyms: str = ""
     opens: Mapping[str, str] = {}
+    form_of: str = ""
+    asked_by: str = ""
 
 
 class View(NamedTuple):

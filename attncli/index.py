@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from attncli.features.diff.differences import changed_heads as changed_heads
     from attncli.features.diff.differences import head_differences as head_differences
     from attncli.features.diff.door import text_differences as text_differences
+    from attncli.features.examples.door import examples as examples
     from attncli.features.generate.door import generate as generate
-    from attncli.features.heads.door import examples as examples
+    from attncli.features.pairs.door import pair_table as pair_table
+    from attncli.features.pairs.door import pairs as pairs
+    from attncli.features.pairs.door import relations as relations
     from attncli.features.separate.door import apply_detector as apply_detector
     from attncli.features.separate.door import read_detector as read_detector
     from attncli.features.separate.door import separate as separate
@@ -31,8 +34,10 @@ if TYPE_CHECKING:
     from attncli.features.watch.door import Watch as Watch
     from attncli.features.why.door import score_parts as score_parts
     from attncli.features.why.door import why as why
+    from attncli.features.words.door import aligning_heads as aligning_heads
+    from attncli.features.words.door import spoken_words as spoken_words
 
-__all__ = ["Watch", "ablate", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "learned_head_weights", "read_detector", "retrieving_heads", "score_parts", "separate", "text_differences", "why"]
+__all__ = ["Watch", "ablate", "aligning_heads", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "learned_head_weights", "pair_table", "pairs", "read_detector", "relations", "retrieving_heads", "score_parts", "separate", "spoken_words", "text_differences", "why"]
 """Functions, for type checkers: at run time `attncli.NAME` imports them."""
 
 FEATURES: dict[str, Feature] = {
@@ -157,37 +162,119 @@ FEATURES: dict[str, Feature] = {
         ),
         results={
             "heads": "attncli.records.surveys:HeadSurvey",
-            "heads of examples": "attncli.records.examples:HeadExamples",
-            "heads of relations": "attncli.records.relations:HeadRelations",
-            "heads of pairs": "attncli.records.known_pairs:HeadsOnPairs",
-            "heads of words": "attncli.records.spoken_words:SpokenWords",
-            "heads of alignment": "attncli.records.spoken_words:AligningHeads",
         },
         screens={
             "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
-            "attncli.records.examples:HeadExamples": "attncli.views.example_screens:EXAMPLES_SCREEN",
-            "attncli.records.relations:HeadRelations": "attncli.views.relation_screens:RELATIONS_SCREEN",
-            "attncli.records.known_pairs:HeadsOnPairs": "attncli.views.pair_screens:PAIRS_SCREEN",
-            "attncli.records.spoken_words:SpokenWords": "attncli.views.word_screens:WORDS_SCREEN",
-            "attncli.records.spoken_words:AligningHeads": "attncli.views.word_screens:ALIGNING_SCREEN",
+        },
+        extras=("models",),
+        docs="survey.md",
+    ),
+    "pairs": Feature(
+        questions=(
+            Question(
+                name="relations",
+                summary="Which heads look along syntactic relations",
+                spec="attncli.features.pairs.settings:RelationsSpec",
+                page="attncli.features.pairs.question:RELATIONS_PAGE",
+                form_of="heads",
+                asked_by="relations",
+            ),
+            Question(
+                name="pairs",
+                summary="Which heads know pairs of positions",
+                spec="attncli.features.pairs.settings:PairsSpec",
+                page="attncli.features.pairs.question:PAIRS_PAGE",
+                form_of="heads",
+                asked_by="pairs",
+            ),
+        ),
+        results={
+            "heads of relations": "attncli.features.pairs.relation_results:HeadRelations",
+            "heads of pairs": "attncli.features.pairs.results:HeadsOnPairs",
+        },
+        screens={
+            "attncli.features.pairs.relation_results:HeadRelations": "attncli.features.pairs.relation_screens:RELATIONS_SCREEN",
+            "attncli.features.pairs.results:HeadsOnPairs": "attncli.features.pairs.screens:PAIRS_SCREEN",
         },
         functions={
-            "examples": "attncli.features.heads.door:examples",
+            "relations": "attncli.features.pairs.door:relations",
+            "pairs": "attncli.features.pairs.door:pairs",
+            "pair_table": "attncli.features.pairs.door:pair_table",
+        },
+        needs=("heads",),
+        extras=("models",),
+        docs="pairs.md",
+    ),
+    "examples": Feature(
+        questions=(
+            Question(
+                name="examples",
+                summary="The texts where a statistic of one head is strongest",
+                spec="attncli.features.examples.settings:ExamplesSpec",
+                page="attncli.features.examples.question:PAGE",
+                form_of="heads",
+                asked_by="num_examples",
+            ),
+        ),
+        results={
+            "heads of examples": "attncli.features.examples.results:HeadExamples",
+        },
+        screens={
+            "attncli.features.examples.results:HeadExamples": "attncli.features.examples.screens:EXAMPLES_SCREEN",
+        },
+        functions={
+            "examples": "attncli.features.examples.door:examples",
+        },
+        needs=("heads",),
+        extras=("models",),
+        docs="survey.md",
+    ),
+    "words": Feature(
+        questions=(
+            Question(
+                name="alignment",
+                summary="Which heads time words",
+                spec="attncli.features.words.settings:AlignmentSpec",
+                page="attncli.features.words.question:ALIGNMENT_PAGE",
+                form_of="heads",
+                asked_by="find_heads",
+            ),
+            Question(
+                name="words",
+                summary="When each word of a sound is spoken",
+                spec="attncli.features.words.settings:SpokenWordsSpec",
+                page="attncli.features.words.question:WORDS_PAGE",
+                form_of="heads",
+                asked_by="sound words",
+            ),
+        ),
+        results={
+            "heads of words": "attncli.features.words.results:SpokenWords",
+            "heads of alignment": "attncli.features.words.results:AligningHeads",
+        },
+        screens={
+            "attncli.features.words.results:SpokenWords": "attncli.features.words.screens:WORDS_SCREEN",
+            "attncli.features.words.results:AligningHeads": "attncli.features.words.screens:ALIGNING_SCREEN",
+        },
+        functions={
+            "spoken_words": "attncli.features.words.door:spoken_words",
+            "aligning_heads": "attncli.features.words.door:aligning_heads",
         },
         views={
             "srt": View(
-                write="attncli.views.word_screens:write_srt",
+                write="attncli.features.words.screens:write_srt",
                 suffixes=(".srt",),
                 for_other_programs=True,
             ),
             "vtt": View(
-                write="attncli.views.word_screens:write_vtt",
+                write="attncli.features.words.screens:write_vtt",
                 suffixes=(".vtt",),
                 for_other_programs=True,
             ),
         },
+        needs=("heads",),
         extras=("models",),
-        docs="survey.md",
+        docs="sound.md",
     ),
     "generate": Feature(
         questions=(

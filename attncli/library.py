@@ -11,7 +11,7 @@ Each call is held to its annotations before a model is loaded (`attncli.argument
 each argument that does not fit.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from os import PathLike, fspath
@@ -146,9 +146,15 @@ def _check_weighted(weighted: bool, ablated: Sequence[str], *, words: bool = Fal
 
 @contextmanager
 def many_texts(
-    model: Model, texts: TextsOrFile, options: "HeadOptions", *, truncate: bool
+    model: Model,
+    texts: TextsOrFile,
+    options: "HeadOptions",
+    *,
+    truncate: bool,
+    group: str | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Iterator[tuple[Pretrained, ManyTexts[TextLine]]]:
-    """The model in use, and the texts as it reads them."""
+    """The model in use, and the texts as it reads them; with `group` only those of that group of a file."""
     from attncli.measure.heads import check_reading
 
     def read(line: TextLine) -> Reading:
@@ -163,11 +169,11 @@ def many_texts(
             yield opened.enter_context(in_use(model)), texts
             return
         if isinstance(texts, str | PathLike):
-            file = opened.enter_context(TextFile(fspath(texts)))
+            file = opened.enter_context(TextFile(fspath(texts), group))
         else:
             file = ListedTexts([text_or_ids(text) for text in texts])
         pretrained = opened.enter_context(in_use(model))
-        yield pretrained, ManyTexts(file, read)
+        yield pretrained, ManyTexts(file, read, progress)
 
 
 @checked

@@ -7,7 +7,7 @@ from attncli.errors import UserError
 from attncli.report import Report
 from attncli.runs.plan import plan_files
 from attncli.runs.runner import Session, run_in_buckets, run_items
-from attncli.settings import SPECS
+from attncli.settings import spec_class_of
 from attncli.settings.fields import Given, Spec, build_spec
 
 ROOT = Path(__file__).parent.parent
@@ -16,7 +16,7 @@ LESSON_FILES = ROOT / "attncli" / "data" / "lessons" / "files"
 
 def run(experiment: str, **settings: object) -> Report:
     given = {key: Given(value, key) for key, value in settings.items()}
-    return Session().run(build_spec(SPECS[experiment], given), reseed=True)
+    return Session().run(build_spec(spec_class_of(experiment, settings), given), reseed=True)
 
 
 def run_together(specs: Sequence[Spec]) -> list[Report | UserError]:

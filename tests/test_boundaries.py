@@ -33,15 +33,13 @@ ARROWS = {
     "opened": {"api", "models", "settings"},
     "recording": {"measure", "models", "core", "commands", "api", *LEAVES},
     "library": {"measure", "models", "core", *LEAVES} - {"report"},
-    "known_pairs": {"measure", "models", "core", *LEAVES} - {"report"},
-    "sound": {"measure", "models", "core", *LEAVES} - {"report"},
     "commands": {
-        *("library", "activations", "known_pairs", "sound"),
+        *("library", "activations"),
         *("runs", "views", "settings"),
         *("toys", "measure", "models", "core", "saved", "arrays", "report_parts", *LEAVES),
     },
     "features": {
-        *("api", "library", "activations", "known_pairs", "sound", "recording"),
+        *("api", "library", "activations", "recording"),
         *("commands", "runs", "views", "settings", "toys", "measure", "models", "core", "saved", "arrays"),
         *("report_parts", *LEAVES),
     }
@@ -75,10 +73,7 @@ MOST_NAMES_COMPARED = 4
 MOST_NAMES_TWICE = 1
 MOST_VAGUE_NAMES = 25
 
-LIBRARY = (
-    *("core", "models", "measure", "library", "activations"),
-    *("known_pairs", "sound"),
-)
+LIBRARY = (*("core", "models", "measure", "library", "activations"),)
 TORCH_FREE = ("api", "cli", "settings", "saved", "arrays", "views", *LEAVES)
 
 
@@ -265,7 +260,7 @@ def test_neither_the_kernel_nor_a_feature_imports_a_feature_that_it_does_not_nee
 
 ORDINARY_WORDS = {
     *("self", "cross", "heads", "batch", "source", "results", "show", "norm", "attention", "examples"),
-    *("cache", "changed_heads", "ablate"),
+    *("cache", "changed_heads", "ablate", "pairs", "relations", "words"),
 }
 """Names of features that are also kinds of attention, axes, keys of settings or words of messages."""
 # The other names of features in the kernel: a list that only becomes shorter.
@@ -277,11 +272,6 @@ NAMED_BY_KERNEL: set[tuple[str, str]] = {
     ("saved.py", "generate"),
     ("saved.py", "pitfalls"),
     ("saved.py", "why"),
-    ("settings/heads.py", "heads of alignment"),
-    ("settings/heads.py", "heads of examples"),
-    ("settings/heads.py", "heads of pairs"),
-    ("settings/heads.py", "heads of relations"),
-    ("settings/heads.py", "heads of words"),
     ("settings/record.py", "record"),
 }
 
@@ -304,10 +294,10 @@ def test_few_texts_of_the_kernel_are_names_of_features() -> None:
 
 
 SERVING_MORE = {
-    *("records.attention", "records.examples", "records.known_pairs", "records.logits"),
-    *("records.recordings", "records.relations", "records.spoken_words", "records.store_summaries"),
-    *("records.surveys", "records.writings", "settings.heads", "views.example_screens"),
-    *("views.head_screens", "views.pair_screens", "views.relation_screens", "views.word_screens"),
+    *("records.attention", "records.logits"),
+    *("records.recordings", "records.store_summaries"),
+    *("records.surveys", "records.writings", "settings.heads"),
+    "views.head_screens",
 }
 """Modules of the kernel that cards name, since more than one feature imports them: fewer each time."""
 
@@ -385,18 +375,14 @@ SUBJECTS = {
     "cache",
     "circuit",
     "detectors",
-    "examples",
     "explanations",
     "heads",
-    "known_pairs",
     "pitfalls",
     "record",
     "recorded",
-    "relations",
     "results",
     "separate",
     "sources",
-    "spoken_words",
     "surveys",
     "why",
     "writing",

@@ -14,8 +14,8 @@ import pytest
 
 from attncli import files
 from attncli.errors import UserError
+from attncli.features.pairs.pair_files import SentenceFile
 from attncli.files import open_file, read_whole
-from attncli.models.known_pairs import SentenceFile
 from attncli.models.text_files import TextFile
 from attncli.saved import read_reports
 from attncli.settings.config_file import read_yaml

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pydantic.fields import FieldInfo
 
 from attncli.commands.command import default_text, metavar
-from attncli.settings import SPECS
+from attncli.settings import SPECS, every_setting_of
 from attncli.settings.fields import NoFlag, flag_name, in_words_of
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
@@ -68,8 +68,8 @@ def table(settings: Iterable[Setting]) -> str:
 def settings_page() -> str:
     """A table of what several experiments share, and one of each experiment's own settings."""
     by_experiment = {
-        name: [setting_of(key, field) for key, field in spec.model_fields.items()]
-        for name, spec in SPECS.items()
+        name: [setting_of(key, field) for key, field in every_setting_of(name).model_fields.items()]
+        for name in SPECS
     }
     shared = shared_settings(by_experiment.values())
     parts = [INTRODUCTION, f"\n## Settings of several commands\n\n{table(sorted(shared))}"]

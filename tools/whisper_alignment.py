@@ -1,4 +1,4 @@
-"""Word times of openai-whisper on the speech that ships, for tests: tests/measure/whisper_alignment.json.
+"""Word times of openai-whisper on the speech that ships: tests/features/words/whisper_alignment.json.
 
 It has an environment of its own:
 
@@ -26,7 +26,7 @@ from whisper.timing import find_alignment
 from whisper.tokenizer import get_tokenizer
 
 ROOT = Path(__file__).parents[1]
-OUTPUT = ROOT / "tests" / "measure" / "whisper_alignment.json"
+OUTPUT = ROOT / "tests" / "features" / "words" / "whisper_alignment.json"
 NAMES = {
     r"^model\.": "",
     r"\.layers\.": ".blocks.",

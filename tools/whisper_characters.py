@@ -1,4 +1,4 @@
-"""The filter of 2509.09987 by its authors' code, for tests: tests/measure/whisper_characters.json.
+"""The filter of 2509.09987 by its authors' code, for tests: tests/features/words/whisper_characters.json.
 
 In the environment of tools/whisper_alignment.py, with num2words beside it:
 
@@ -21,7 +21,7 @@ from whisper.audio import N_FRAMES, log_mel_spectrogram, pad_or_trim
 from whisper.tokenizer import get_tokenizer
 from whisper_alignment import ROOT, openai_model
 
-OUTPUT = ROOT / "tests" / "measure" / "whisper_characters.json"
+OUTPUT = ROOT / "tests" / "features" / "words" / "whisper_characters.json"
 SOUNDS = "garden", "river", "letter"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attncli.measure.spoken_words import (
+from attncli.features.words.spoken_words import (
     SPEECH,
     Head,
     TimedSpeech,

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from attncli.errors import UserError, must_be_one_of
 from attncli.files import stdin_bytes, wait_for_bytes
 from attncli.plain_text import MAX_DIGITS, note, whole_number
-from attncli.settings import SPECS
+from attncli.settings import every_setting_of
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import (
     ALTERNATIVES,
@@ -425,8 +425,9 @@ def given_flags(flags: dict[str, Any]) -> dict[str, Given]:
 def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict[str, Given]:
     """The settings of a config file and of the flags; flags override the file."""
     given = ConfigFile(Path(config)).single(name) if config is not None else {}
-    note_number_of_head(SPECS[name], flags)
-    given, from_flags = current(SPECS[name], given), current(SPECS[name], given_flags(flags))
+    spec_class = every_setting_of(name)
+    note_number_of_head(spec_class, flags)
+    given, from_flags = current(spec_class, given), current(spec_class, given_flags(flags))
     for group in ALTERNATIVES:
         if from_flags.keys() & group:
             given = {key: value for key, value in given.items() if key not in group}

@@ -28,9 +28,18 @@ from attncli.commands.output import Destination, first_words, progress_line
 from attncli.errors import DONE, FAILED, INTERRUPTED, ClosedPipe, UserError, forget_stdout
 from attncli.models.text_files import KINDS_OF_FILES
 from attncli.plain_text import plain_text
-from attncli.settings import SPECS
+from attncli.settings import every_setting_of, spec_class_of
 from attncli.settings.config_file import resolved_yaml
-from attncli.settings.fields import ExplainSpec, Given, Spec, checked_spec, flag_name, in_words_of, with_maps
+from attncli.settings.fields import (
+    ExplainSpec,
+    Given,
+    Spec,
+    checked_spec,
+    flag_name,
+    in_words_of,
+    values_of,
+    with_maps,
+)
 from attncli.settings.text import names_file
 
 if TYPE_CHECKING:
@@ -137,10 +146,11 @@ def run_experiment(
     """flags and YAML -> Spec -> Report -> view. Returns 1 where an expectation does not hold."""
     to = Destination(**destination, experiment=name)
     given = given_settings(name, config, flags)
-    given = with_piped_text(SPECS[name], given)
+    spec_class = spec_class_of(name, values_of(given))
+    given = with_piped_text(spec_class, given)
     if to.view.draws:
-        given = with_maps(SPECS[name], given, f"the {to.format} view")
-    spec = checked_spec(SPECS[name], given)
+        given = with_maps(spec_class, given, f"the {to.format} view")
+    spec = checked_spec(spec_class, given)
     if to.display.step is not None and not (isinstance(spec, ExplainSpec) and spec.explain):
         raise UserError("--step: needs --explain, whose step it shows")
     if show_config:
@@ -223,7 +233,7 @@ def command(
     name: str, summary: str, more: Sequence[Parameter] = (), run_with: Callable[..., int] = run_experiment
 ) -> Command:
     """The command of an experiment; the values of `more` parameters go to `run_with` by their names."""
-    spec_class = SPECS[name]
+    spec_class = every_setting_of(name)
     fields, bare = spec_class.model_fields, spec_class.argument
     # The skip_sink of the survey is a setting, and what has no steps has no --step.
     unused = fields.keys() | (set() if "explain" in fields else {STEP.name})

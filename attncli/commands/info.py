@@ -60,7 +60,7 @@ def _parts_taken(card: Feature) -> list[str]:
         functions, engines = dict(feature.functions) | functions, dict(feature.engines) | engines
     claims: dict[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
         "command": (
-            {question.name: question.summary for question in card.questions},
+            {question.name: question.summary for question in card.questions if not question.form_of},
             {name: question.summary for name, question in QUESTIONS.items()},
         ),
         "kind": (card.results, RESULT_CLASSES),

@@ -25,6 +25,7 @@ from attncli.report_parts import WORDS_NOTE, build_report, shipped_notes
 from attncli.runs.connection import Damaged
 from attncli.runs.reading import Reader, differing_settings
 from attncli.runs.stored_columns import OF_LINEAR, UNSHOWN, StoredColumn, SurveyColumn, survey_columns_of
+from attncli.settings import form_asked_for
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.record import RecordSpec
 from attncli.settings.text import Texts
@@ -152,7 +153,8 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
         number: settings
         for number, settings in reader.settings_in_use().items()
         if settings.get("experiment") in SURVEYS
-        and not any(map(settings.get, ("texts", "relations", "pairs")))
+        and not settings.get("texts")
+        and form_asked_for(settings["experiment"], settings) is None
     }
     if not surveys:
         raise UserError(

@@ -19,7 +19,6 @@ from attncli.core.names import (
     HeadPattern,
 )
 from attncli.records.columns import Record, Records, Result, column, group
-from attncli.records.spoken_words import SECONDS
 from attncli.records.values import Statistic
 
 NAMING = tuple(dict.fromkeys(pattern.statistic for pattern in HEAD_PATTERNS.values()))
@@ -133,7 +132,7 @@ class HeadInStack(Record):
     head: int = column(is_kept=False)
 
 
-UNITS = {name: statistic.unit for name, statistic in ROW_STATISTICS.items()} | {"distance_seconds": SECONDS}
+UNITS = {name: statistic.unit for name, statistic in ROW_STATISTICS.items()} | {"distance_seconds": "seconds"}
 
 
 class SurveyedHead(HeadInStack, numbers=HEAD_STATISTICS, units=UNITS):

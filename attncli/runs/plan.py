@@ -16,7 +16,7 @@ from attncli.models.digests import content_digest
 from attncli.models.folder import READ_FIRST_BYTES, local_model, num_parameters, stored_bytes
 from attncli.models.text_files import KINDS_OF_FILES, FileList, TextFile, TextLine, TokenIds
 from attncli.plain_text import counted
-from attncli.settings import SPECS
+from attncli.settings import SPECS, every_setting_of
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Given, Spec
 from attncli.settings.models import ModelSpec
@@ -144,7 +144,8 @@ def plan_files(
             Item(entry.spec, entry.source, entry.starts, entry.starts or entry.reseed) for entry in entries
         ]
     if not errors:
-        errors += unknown_overrides(overrides, {type(item.spec) for item in items})
+        experiments = dict.fromkeys(item.spec.experiment for item in items)
+        errors += unknown_overrides(overrides, map(every_setting_of, experiments))
     if errors:
         raise UserError(*dict.fromkeys(errors))
     return items

@@ -18,7 +18,7 @@ from attncli.report import PLACES, NamedTensor, Report
 from attncli.runs.reading import FailedRun, Reader, RunInfo, Runs, differing_settings
 from attncli.runs.report_values import GROUP_SUMMARY, Condition, listed
 from attncli.runs.stored_columns import StoredColumn
-from attncli.settings import SPECS
+from attncli.settings import SPECS, every_setting_of
 
 RUN_NAMES = ("id", "run", "plan")
 
@@ -409,7 +409,7 @@ def usual_groups(reader: Reader) -> list[str]:
     used = list(reader.settings_in_use().values())
     names = list(dict.fromkeys(settings["experiment"] for settings in used))
     groups = ["experiment"] if len(names) > 1 else []
-    known = [SPECS[name] for name in names if name in SPECS]
+    known = [every_setting_of(name) for name in names if name in SPECS]
     fields = {key: field for spec in known for key, field in spec.model_fields.items()}
     follows = {key for key, field in fields.items() if field.default_factory is not None}
     is_recording = len(known) < len(names)

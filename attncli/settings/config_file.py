@@ -20,8 +20,17 @@ import yaml
 from attncli.errors import UserError, hints_for_first_lines, nearest
 from attncli.files import SETTINGS_BYTES, read_whole
 from attncli.plain_text import binary_kind
-from attncli.settings import SPECS
-from attncli.settings.fields import NO_PREVIOUS, Given, Spec, build_spec, current, in_words_of, setting_errors
+from attncli.settings import SPECS, every_setting_of, spec_class_of
+from attncli.settings.fields import (
+    NO_PREVIOUS,
+    Given,
+    Spec,
+    build_spec,
+    current,
+    in_words_of,
+    setting_errors,
+    values_of,
+)
 from attncli.settings.overrides import Overrides, overridden, replaced_by
 from attncli.settings.text import PATH_KEYS, SAMPLED_EMBEDDINGS, is_vector_file, names_file
 
@@ -313,10 +322,10 @@ class ConfigReader:
         values = (ends["from"] + number * ends["step"] for number in range(int(steps) + 1))
         return [Given(format(value, "f"), place(self.path, where)) for value in values]
 
-    def spec(self, spec_class: type[Spec], given: Settings[str, Given]) -> Spec | None:
+    def spec(self, experiment: str, given: Settings[str, Given]) -> Spec | None:
         """The validated settings of an experiment; None where something is wrong with them."""
         try:
-            return build_spec(spec_class, given)
+            return build_spec(spec_class_of(experiment, values_of(given)), given)
         except UserError as error:
             self.errors += error.lines
             return None
@@ -351,9 +360,14 @@ class Entry(NamedTuple):
 class WrittenEntry(NamedTuple):
     """An entry as it is written, before the grid's values join it."""
 
-    spec_class: type[Spec]
+    experiment: str
     settings: dict[str, Given]
     source: str
+
+    @property
+    def spec_class(self) -> type[Spec]:
+        """The Spec that has all settings which may be written here."""
+        return every_setting_of(self.experiment)
 
 
 class Point(NamedTuple):
@@ -405,7 +419,7 @@ class ConfigFile:
                 raise UserError(f"{place(self.path, key)}: experiment: {message}")
         given = self.reader.settings(self.keys, ("experiment",))
         if self.reader.errors:
-            self.reader.spec(SPECS[experiment], given)
+            self.reader.spec(experiment, given)
         self.reader.raise_errors()
         return given
 
@@ -445,7 +459,7 @@ class ConfigFile:
             return {}
         given = self.reader.settings(self.reader.keys(node))
         for name, value in given.items():
-            self.reader.errors += setting_errors(name, value, [*of_steps, *SPECS.values()])
+            self.reader.errors += setting_errors(name, value, [*of_steps, *map(every_setting_of, SPECS)])
         return given
 
     def _axes(self, written: list[WrittenEntry], defaults: Settings[str, Given]) -> dict[str, list[Given]]:
@@ -508,13 +522,13 @@ class ConfigFile:
                 key, "experiment", f"got {name_or_none}{hint}: must be one of {', '.join(SPECS)}"
             )
             return None
-        return WrittenEntry(SPECS[name], settings, place(self.path, key))
+        return WrittenEntry(name, settings, place(self.path, key))
 
     def _entry(
         self, written: WrittenEntry, defaults: Settings[str, Given], point: Point, before: list[Entry]
     ) -> Entry | None:
         """The entry at a point of the grid, whose values override defaults but not the entry's settings."""
-        spec_class, settings, source = written
+        (experiment, settings, source), spec_class = written, written.spec_class
         outer = {**defaults, **point.given}
         shared = current(spec_class, {key: outer[key] for key in outer if spec_class.reads_key(key)})
         given = overridden(spec_class, shared | current(spec_class, settings), self.overrides)
@@ -524,7 +538,7 @@ class ConfigFile:
                 self.reader.errors.append(given["embedding"].line("embedding", NO_PREVIOUS))
                 return None
             given.setdefault("embed_dim", Given(str(dims[-1]), given["embedding"].where))
-        spec = self.reader.spec(spec_class, given)
+        spec = self.reader.spec(experiment, given)
         source = f"{source} ({point.label})" if point.label else source
         return Entry(spec, given, "seed" in settings, source, not before) if spec else None
 
@@ -533,7 +547,7 @@ OBJECT = {"type": "object", "additionalProperties": False}
 
 
 def _experiment_schema(name: str, definitions: dict[str, Any]) -> dict[str, Any]:
-    schema = SPECS[name].model_json_schema()
+    schema = every_setting_of(name).model_json_schema()
     definitions |= schema.pop("$defs", {})
     for setting in schema["properties"].values():
         setting["description"] = in_words_of(setting["description"], flags=False)
@@ -634,7 +648,7 @@ def _portable(key: str, value: Any) -> Any:
 
 def _unreadable_defaults(spec: Spec, given: Settings[str, Given]) -> set[str]:
     """The settings at their defaults that would be refused if a file gave them beside the given ones."""
-    spec_class = SPECS[spec.experiment]
+    spec_class = type(spec)
     values = {
         key: value for key in spec_class.model_fields if (value := getattr(spec, key, None)) is not None
     }
@@ -646,7 +660,7 @@ def resolved_yaml(spec: Spec, given: Settings[str, Given]) -> str:
     """One line per setting: `head_dim: 16  # --head-dim`; a comment if it has no value or is unused."""
     lines = [f"experiment: {spec.experiment}"]
     unread = spec.unused_keys() | _unreadable_defaults(spec, given)
-    for key in SPECS[spec.experiment].model_fields:
+    for key in type(spec).model_fields:
         value = _portable(key, getattr(spec, key, None))
         origin = given[key].where if key in given and given[key].value is not None else "default"
         unused = value is None or key in unread

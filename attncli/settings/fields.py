@@ -433,7 +433,7 @@ class Spec(BaseModel):
         """What runs it, imported now."""
         from attncli.settings import page_of
 
-        return page_of(self.experiment, is_of_model=self.model_source() is not None)
+        return page_of(type(self), is_of_model=self.model_source() is not None)
 
     def result_kind(self) -> str:
         """The kind of its result, by the name in records/kinds.py, whose columns say which numbers it has."""
@@ -555,6 +555,11 @@ class Given(NamedTuple):
         return f"{named}{joint}{in_words_of(message, flags=flags)}"
 
 
+def values_of(given: Mapping[str, Given]) -> dict[str, Any]:
+    """The values without their places."""
+    return {key: each.value for key, each in given.items()}
+
+
 # fmt: off
 OTHER_FLAGS = {
     "format", "output", "open", "title", "show", "step", "precision", "color", "scale_colors",
@@ -652,11 +657,16 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
     A value of None counts as not given. Contradictions among the settings that are valid are reported
     together with those that are not.
     """
+    from attncli.settings import refusal
+
     known = spec_class.model_fields
     given = current(spec_class, given)
     lines = []
     for key, value in given.items():
         if key not in known:
+            if (refused := refusal(spec_class, key, value.value)) is not None:
+                lines += [value.line(key, refused)] if refused else []
+                continue
             message = unknown_key(key, value.value, known)
             more = f" for {spec_class.experiment}; known: {', '.join(known)}"
             lines.append(value.line(key, message + (more if message == "unknown key" else "")))
@@ -689,6 +699,6 @@ def checked_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySp
 
 def with_maps(spec_class: type[Spec], given: Mapping[str, Given], reason: str) -> dict[str, Given]:
     """The settings with which a survey keeps what each head looks at, because it is drawn."""
-    if spec_class.drawn_maps is not None and not {"statistic", "texts", "relations", "pairs"} & given.keys():
+    if spec_class.drawn_maps is not None and not {"statistic", "texts"} & given.keys():
         return {"maps": Given(spec_class.drawn_maps, reason), **given}
     return dict(given)

@@ -19,7 +19,6 @@ from attncli.core.names import (
     WITH_SHARE,
     WITHOUT_FIRST,
     ActivationNames,
-    named_head,
 )
 from attncli.files import STORE_SUFFIXES
 from attncli.settings.fields import (
@@ -37,16 +36,12 @@ from attncli.settings.fields import (
 )
 from attncli.settings.models import (
     MANY_TEXTS,
-    PAIRS,
     PICTURE,
     PROBE,
-    RELATIONS,
     AblatedSpec,
     ImageSpec,
     LookedFrom,
-    PairsOfTextsSpec,
-    RelationsSpec,
-    SpokenWordsSpec,
+    SoundSpec,
     SurveyTextSpec,
     WordsSpec,
 )
@@ -79,11 +74,6 @@ MOST_HEADS_SHOWN = 16
 """Maps over each of many pictures: more are too small to be looked at beside each other."""
 
 GRID = Form("statistic", "cannot be combined with `statistic`, a grid of all heads")
-EXAMPLES = Form(
-    "num_examples",
-    "cannot be combined with examples of one head",
-    is_asked=lambda spec: spec.num_examples is not None and spec.names_one_head(),
-)
 ABLATED = Form("ablate", "cannot be combined with `ablate`")
 OF_WORDS = Form("words", "cannot be combined with `words`: it is about tokens")
 MAPS_OF_PICTURES = Form(
@@ -102,13 +92,6 @@ MEASURED_WITH = {
 }
 """What statistics need that are not measured of every text."""
 
-OF_SURVEYS = (
-    *("from", "to", "skip_sink", "weighted", "rollout", "full", "pattern", "sort", "ascending", "top"),
-    *("table", "statistic", "head", "num_examples", "ablate"),
-)
-"""Settings of a survey of heads, which words in time and the heads that time them do not read."""
-OF_TEXTS = ("sentence", "file", "texts", "relations", "pairs", "words", "context")
-
 if TYPE_CHECKING:
 
     class PlacesSpec(SurveyTextSpec):
@@ -124,7 +107,6 @@ else:
                     LookedFrom,
                     Heading("Output"),
                     Everyday("with --to, the tokens that look: cat, cat#2, 5, -1 or last"),
-                    NotFor(RELATIONS, PAIRS),
                 ],
                 Field(
                     [],
@@ -138,7 +120,6 @@ else:
                     list[TokenName],
                     Heading("Output"),
                     Everyday("heads by the weight on these tokens, named likewise"),
-                    NotFor(RELATIONS, PAIRS),
                 ],
                 Field(
                     [],
@@ -150,9 +131,7 @@ else:
     )
 
 
-class HeadsSpec(
-    PlacesSpec, RelationsSpec, PairsOfTextsSpec, WordsSpec, AblatedSpec, ImageSpec, SpokenWordsSpec
-):
+class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
     experiment = "heads"
     title = "What each head looks at"
     surveys_pictures = surveys_sounds = True
@@ -173,13 +152,11 @@ class HeadsSpec(
         {
             "texts",
             "text_group",
-            "relations",
             "from",
             "to",
             "ascending",
             "table",
             "head",
-            "num_examples",
             "pattern",
             "names",
         }
@@ -193,89 +170,76 @@ class HeadsSpec(
     group = "Output"
     heading_keys = ("file", "model", "seed")
 
-    skip_sink: Annotated[Count, NotFor(PICTURE, RELATIONS, PAIRS)] = Field(
+    skip_sink: Annotated[Count, NotFor(PICTURE)] = Field(
         0, description="leave out the first N keys of all numbers, the other weights renormalised"
     )
-    weighted: Annotated[bool, NotFor(PICTURE, RELATIONS, PAIRS, EXAMPLES)] = Field(
+    weighted: Annotated[bool, NotFor(PICTURE)] = Field(
         False, description="weights times the norm of what each value adds to the output, renormalised"
     )
     rollout: Annotated[
         bool,
-        NotFor(RELATIONS, PAIRS),
         NotFor(PICTURE, reason="stands in the report of every picture: leave it out"),
         NotFor(PROBE, MANY_TEXTS, reason="needs `sentence` or `file`: it is about a text"),
     ] = Field(False, description="also show how attention adds up over the layers")
     maps: Annotated[
         Literal["none", "auto", "self", "cross", "encoder"],
-        NotFor(RELATIONS, PAIRS),
         NotFor(MANY_TEXTS, reason="needs `sentence` or `file`: a map is of one text"),
     ] = Field(
         "none",
         description="keep what each head looks at, of this kind of attention (auto: self, of a caption "
         "cross): weights up to 128 tokens, beyond that maps of blocks (default in pictures: auto)",
     )
-    full: Annotated[list[HeadSetting], AfterValidator(_each_once), NotFor(RELATIONS, PAIRS)] = Field(
+    full: Annotated[list[HeadSetting], AfterValidator(_each_once)] = Field(
         [], description="heads whose whole weights are kept beyond 128 tokens, as LAYER:HEAD"
     )
     pattern: Annotated[
         PatternName | None,
         BeforeValidator(_in_words),
         Everyday("the heads of one pattern: induction, previous-token, ..."),
-        NotFor(RELATIONS, PAIRS, reason="is of statistics of every text"),
-        NotFor(EXAMPLES, MAPS_OF_PICTURES, GRID),
+        NotFor(MAPS_OF_PICTURES, GRID),
     ] = Field(None, description="show only the heads of this pattern, the strongest first")
     sort: Annotated[
         HeadStatistic | None,
         Everyday("the largest first: induction, entropy, distance, ..."),
-        NotFor(RELATIONS, PAIRS, MAPS_OF_PICTURES, GRID),
+        NotFor(MAPS_OF_PICTURES, GRID),
     ] = Field(
         default_factory=lambda data: (
             "from_to_weight"
-            if data["to"]
+            if data.get("to")
             else HEAD_PATTERNS[data["pattern"]].statistic
-            if data["pattern"]
+            if data.get("pattern")
             else None
         ),
         description=f"show the heads with the largest of this statistic first: {', '.join(HEAD_STATISTICS)}",
     )
-    ascending: Annotated[
-        bool, NotFor(RELATIONS, PAIRS, EXAMPLES, MAPS_OF_PICTURES), Requires("sort"), NotFor(GRID)
-    ] = Field(False, description="with `sort`: the smallest first")
-    top: Annotated[Size | None, NotFor(RELATIONS, PAIRS, EXAMPLES, MAPS_OF_PICTURES, GRID)] = Field(
+    ascending: Annotated[bool, NotFor(MAPS_OF_PICTURES), Requires("sort"), NotFor(GRID)] = Field(
+        False, description="with `sort`: the smallest first"
+    )
+    top: Annotated[Size | None, NotFor(MAPS_OF_PICTURES, GRID)] = Field(
         None, description="show only the first N heads"
     )
-    table: Annotated[
-        bool, Everyday("every statistic of every head"), NotFor(RELATIONS, PAIRS, EXAMPLES, GRID)
-    ] = Field(False, description="show every statistic of every head")
+    table: Annotated[bool, Everyday("every statistic of every head"), NotFor(GRID)] = Field(
+        False, description="show every statistic of every head"
+    )
     statistic: Annotated[
         HeadStatistic | None,
         Everyday("one statistic as a grid of layers and heads"),
-        NotFor(RELATIONS, PAIRS, EXAMPLES, MAPS_OF_PICTURES),
+        NotFor(MAPS_OF_PICTURES),
     ] = Field(None, description="show one of them as a grid of layers and heads instead of the table")
 
     head: Annotated[
         HeadsSetting | None,
         Everyday("with --texts and --examples one head; of a folder of pictures those drawn"),
-        NotFor(RELATIONS, PAIRS),
     ] = Field(
         None,
         description="with `num_examples`: the head, as LAYER:HEAD; of many pictures the heads, "
         "LAYER:HEAD,..., that are drawn over each",
     )
-    num_examples: Annotated[
-        Size | None,
-        NotFor(RELATIONS, PAIRS),
-        Requires("head"),
-    ] = Field(
-        None,
-        description="with `head`: show N texts, and the query in each, where `sort` is strongest, N where "
-        "it is weakest and N where it is typical",
-    )
 
     names: Annotated[
         ActivationNames | None,
         Heading("Output"),
-        NotFor(RELATIONS, PAIRS, ABLATED, OF_WORDS),
+        NotFor(ABLATED, OF_WORDS),
         NotFor(MANY_TEXTS, reason="needs `sentence` or `file`: it is about one text"),
     ] = Field(
         None,
@@ -284,42 +248,18 @@ class HeadsSpec(
         "(the path of the module)",
     )
 
-    def chosen_head(self) -> tuple[int, int]:
-        """Layer and head of the setting `head`."""
-        _, layer, head = named_head(str(self.head))
-        return layer, head
-
     def heads_shown(self) -> list[str]:
         """The heads whose maps are drawn over each of many pictures, where some are named."""
         return [] if self.head is None else self.head.split(",")
 
     @classmethod
-    def title_of(cls, settings: Mapping[str, Any]) -> str:
-        if settings.get("find_heads"):
-            return "Which heads time words"
-        if settings.get("sound") and settings.get("words"):
-            return "When each word is spoken"
-        return "What each head knows of pairs" if settings.get("pairs") else super().title_of(settings)
-
-    @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        if settings.get("relations"):
-            return "--show all", "-o relations.html"
-        if settings.get("pairs"):
-            method = "mean" if settings.get("method") == "logistic" else "logistic"
-            return "--show all", f"--method {method}", "--folds 5", "-o pairs.html"
-        if settings.get("head"):
-            return "--show all", "-o examples.html"
         if settings.get("statistic"):
             return "--show all", "--format heatmap", "-o page.html"
         if settings.get("image"):
             has_words = settings.get("sentence") or settings.get("file")
             first = ("--sort entropy", "--to WORD") if has_words else ("--sort neighbour", "--from r1c1")
             return *first, "--table", "-o page.html"
-        if settings.get("find_heads"):
-            return "--show all", "-o heads.csv"
-        if settings.get("sound") and settings.get("words"):
-            return "-o words.srt", "--by found", "--show all"
         if settings.get("sound"):
             return "--sort max_weight", "--table", "-o page.html"
         # Random tokens have no words to look for, and a store has what was looked for.
@@ -332,10 +272,6 @@ class HeadsSpec(
         """The tokens whose weights are asked for, of the queries and of the keys."""
         return {"from": getattr(self, "from"), "to": self.to}
 
-    def times_words(self) -> bool:
-        """Whether it is about when the words of a sound are spoken."""
-        return self.sound is not None and self.words
-
     def names_rest(self) -> bool:
         """Whether heads that look at the first key are named by the rest of their weight, too."""
         return not (self.skip_sink or self.weighted or self.image)
@@ -346,29 +282,7 @@ class HeadsSpec(
         return not any((*lacking, self.statistic, self.top, *self.sought().values()))
 
     def reads_many_texts(self) -> bool:
-        return (
-            super().reads_many_texts()
-            or self.relations is not None
-            or self.pairs is not None
-            or self.reads_pictures()
-            or self.hears_many()
-            or self.find_heads
-            or self.times_words()
-        )
-
-    def unmeasured(self) -> set[str]:
-        return super().unmeasured() | ({"regression"} if self.method != "logistic" else set())
-
-    def result_kind(self) -> str:
-        if self.relations is not None:
-            return "heads of relations"
-        if self.pairs is not None:
-            return "heads of pairs"
-        if self.find_heads:
-            return "heads of alignment"
-        if self.times_words():
-            return "heads of words"
-        return "heads of examples" if self.num_examples is not None else ""
+        return super().reads_many_texts() or self.reads_pictures() or self.hears_many()
 
     def single_statistics(self) -> tuple[str, ...]:
         of_model = in_group("model", "sink_rate", "sink_threshold")
@@ -399,10 +313,6 @@ class HeadsSpec(
         kept = (name for name, column in SurveyedHead.columns.items() if column.is_in_stores)
         return tuple(name for name in kept if asked.get(name, True))
 
-    def names_one_head(self) -> bool:
-        """Whether it names one head, and not those whose maps are drawn over many pictures."""
-        return self.head is not None and "," not in self.head and not self.reads_pictures()
-
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.ablate and self.weighted:
@@ -411,22 +321,12 @@ class HeadsSpec(
             yield contradiction("words", f"cannot be combined with `{key}`, which is about tokens", key)
         if self.full and self.maps == "none":
             yield contradiction("full", "needs `maps` auto, self, cross or encoder", "maps")
-        if self.find_heads or self.times_words():
-            which = "find_heads" if self.find_heads else "words"
-            for key in self.given(*OF_SURVEYS, *(OF_TEXTS if self.find_heads else ())):
-                yield contradiction(key, f"cannot be combined with `{which}`", which)
-            if self.maps not in ("none", "auto"):
-                yield contradiction("maps", f"cannot be combined with `{which}`", which)
-        if self.hears_many() and self.words:
-            yield contradiction("words", "needs one sound: its words have their times in it", "sound")
-        if self.given("by") and self.sound is None:
-            yield contradiction("by", "needs `sound`: it chooses the heads that time its words", "sound")
+        if self.words and self.sound is not None:
+            yield contradiction("words", "cannot be combined with `sound`", "sound")
         if self.hears_many() and self.maps not in ("none", "auto"):
             yield contradiction("maps", "needs one sound: a map is of one", "sound")
         for key in self.given("sentence", "file", "full") if self.hears_many() else ():
             yield contradiction(key, "needs one sound: many have words of their own", "sound")
-        for key in self.given("truncate") if self.times_words() else ():
-            yield contradiction(key, "is not for `words` of a sound, which are read to its end", "words")
         if self.reads_pictures() and self.maps not in ("none", "auto"):
             yield contradiction("maps", "needs one picture: a map is of one", "image")
         if self.sought()["from"] and not self.sought()["to"] and self.image is None:
@@ -435,29 +335,18 @@ class HeadsSpec(
         yield from self._contradictions_of_statistics()
 
     def _contradictions_of_heads(self) -> Contradictions:
-        """One head on many texts, what has a number in every row; or heads whose maps are drawn."""
+        """Heads are named where their maps are drawn: over many pictures."""
         if self.head is None:
             return
         if self.reads_pictures():
-            if self.num_examples is not None:
-                yield contradiction("num_examples", "needs `texts`", "texts", "head")
             if (count := len(self.heads_shown())) > MOST_HEADS_SHOWN:
                 yield contradiction("head", f"must be at most {MOST_HEADS_SHOWN} heads here (got {count})")
-        elif not self.names_one_head():
+        elif "," in self.head:
             yield contradiction("head", f"must be one head, but for many pictures (got {self.head})")
-        elif self.num_examples is None:
-            layer, head = self.chosen_head()
-            lacking = "`num_examples`" if self.texts else "`texts` and `num_examples`"
-            on_text = f"attn self --model MODEL --head {layer}:{head} shows it on one text"
-            yield contradiction("head", f"needs {lacking}: {on_text}", "num_examples")
         else:
-            if self.texts is None:
-                yield contradiction("num_examples", "needs `texts`", "texts", "head")
-            if self.sort is None:
-                statistic = "a statistic of a row, as previous_token or entropy"
-                yield contradiction("num_examples", f"needs `sort`: {statistic}", "sort", "head")
-            elif self.sort not in (*ROW_STATISTICS, *PATTERNS):
-                yield contradiction("sort", f"{self.sort} is not a statistic of a row", "num_examples")
+            lacking = "`num_examples`" if self.texts else "`texts` and `num_examples`"
+            on_text = f"attn self --model MODEL --head {self.head} shows it on one text"
+            yield contradiction("head", f"needs {lacking}: {on_text}", "texts")
 
     def _contradictions_of_statistics(self) -> Contradictions:
         """Statistics that are not measured of what is read, or not with these settings."""

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, create_model
 
-from attncli.arguments import Folds, file_name, head_name, head_names, head_names_without_stack, is_pair
-from attncli.core.names import PairMethod
+from attncli.arguments import file_name, head_name, head_names, is_pair
 from attncli.models.folder import SHIPPED_MODEL, local_model, no_such_model
 from attncli.settings.fields import (
     MAX_SIZE,
@@ -69,8 +68,6 @@ HeadNumber = Annotated[Count, BeforeValidator(_check_head_number), WithJsonSchem
 
 PICTURE = Form("image", "cannot be combined with `image`")
 SOUND = Form("sound", "cannot be combined with `sound`")
-RELATIONS = Form("relations", "cannot be combined with `relations`")
-PAIRS = Form("pairs", "cannot be combined with `pairs`")
 MANY_TEXTS = Form("texts")
 PROBE = Form("probe", involved=("sentence", "file", "texts", "image", "sound"))
 """Forms of a survey; a single text is read in every way."""
@@ -241,45 +238,6 @@ class SoundSpec(ModelSpec):
         return bool(_many(self.sound))
 
 
-WAYS_OF_TIMING = ("model", "found", "filter")
-
-
-def _way_or_heads(value: Any) -> str:
-    """One of WAYS_OF_TIMING, or heads as `3:2,2:0`; ValueError for anything else."""
-    if value in WAYS_OF_TIMING:
-        return str(value)
-    try:
-        return ",".join(head_names_without_stack(value))
-    except ValueError as error:
-        raise ValueError(f"must be {', '.join(WAYS_OF_TIMING)}, or heads: {error}") from None
-
-
-class SpokenWordsSpec(SoundSpec):
-    """When the words of a sound are spoken, and which heads say so."""
-
-    group = "Input"
-    off_keys = frozenset({"by", "find_heads"})
-
-    find_heads: Annotated[bool, NotFor(PICTURE, SOUND)] = Field(
-        False,
-        description="measure how well every head of cross-attention times words, on synthetic speech whose "
-        "times are known, and keep the best",
-    )
-    by: Annotated[Annotated[str, BeforeValidator(_way_or_heads)], Requires("words")] = Field(
-        "model",
-        description="with `sound` and `words`: which heads time words: model (its generation_config.json, "
-        "else found), found (by `find_heads`), filter (the most concentrated), or LAYER:HEAD,...",
-    )
-
-    def wants_head(self) -> bool:
-        return super().wants_head() or self.find_heads
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        if self.find_heads and self.model is None:
-            yield contradiction("find_heads", "needs `model`, one that hears and writes, as Whisper", "model")
-
-
 class WordsSpec(ModelSpec):
     """A model whose tokens may be merged into words."""
 
@@ -288,7 +246,7 @@ class WordsSpec(ModelSpec):
     words: Annotated[
         bool,
         Heading("Model"),
-        NotFor(PICTURE, RELATIONS, PAIRS),
+        NotFor(PICTURE),
         NotFor(PROBE, reason="needs `sentence`, `file` or `texts`: a probe has no words"),
     ] = Field(
         False,
@@ -308,6 +266,14 @@ ListedHeads = Annotated[
 ]
 
 
+class ModelOfHeadsSpec(ModelSpec):
+    """The model of a survey, the one that ships unless another is named; its main table is of heads."""
+
+    default_model = SHIPPED_MODEL
+    main_table = "heads"
+    heading_keys = ("file", "model", "seed")
+
+
 class AblatedSpec(ModelSpec):
     """A model some of whose heads give nothing."""
 
@@ -320,10 +286,7 @@ class AblatedSpec(ModelSpec):
 
 
 def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
-    read = (
-        data.get(key)
-        for key in ("sentence", "file", "texts", "relations", "pairs", "image", "sound", "find_heads")
-    )
+    read = (data.get(key) for key in ("sentence", "file", "texts", "image", "sound"))
     return None if any(read) else "repeated"
 
 
@@ -335,7 +298,7 @@ class ManyTextsSpec(Spec):
     texts: Annotated[
         TextPath | None,
         Everyday("many texts, one per line, or .jsonl; - reads stdin"),
-        NotFor(PICTURE, SOUND, RELATIONS, PAIRS),
+        NotFor(PICTURE, SOUND),
     ] = Field(
         None,
         description="many texts, one per line, or JSON Lines or CSV (.jsonl, .csv) with text, id and group "
@@ -357,15 +320,13 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
     main_table = "heads"
     default_model = SHIPPED_MODEL
 
-    sentence: Annotated[Text | None, NotFor(RELATIONS, PAIRS)] = Field(
-        None, description="the text that the model reads"
-    )
-    file: Annotated[TextPath | None, IN_FILE, NotFor(RELATIONS, PAIRS)] = Field(
+    sentence: Text | None = Field(None, description="the text that the model reads")
+    file: Annotated[TextPath | None, IN_FILE] = Field(
         None, description="a text file instead of the sentence; - reads stdin"
     )
     probe: Annotated[
         Literal["repeated"] | None,
-        NotFor(PICTURE, SOUND, RELATIONS, PAIRS),
+        NotFor(PICTURE, SOUND),
         NoFlag("is what is read without a text: leave it out (--num-tokens N says how long); it was read"),
     ] = Field(
         default_factory=_default_probe,
@@ -377,9 +338,9 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
         default_factory=lambda data: 24 if data["probe"] else None,
         description="tokens of r in the probe (default: 24)",
     )
-    context: Annotated[
-        Text | None, NotFor(RELATIONS, PAIRS), NotFor(PROBE, MANY_TEXTS, reason="needs `sentence` or `file`")
-    ] = Field(None, description="the text for the encoder, where there is a decoder (default: the sentence)")
+    context: Annotated[Text | None, NotFor(PROBE, MANY_TEXTS, reason="needs `sentence` or `file`")] = Field(
+        None, description="the text for the encoder, where there is a decoder (default: the sentence)"
+    )
 
     def text_sources(self) -> tuple[TextSource, ...]:
         return TextSource("sentence", self.sentence, self.file), TextSource("context", self.context)
@@ -387,61 +348,6 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         yield from self.conflicts("sentence", "file", "texts", "probe")
-
-
-class RelationsSpec(ModelSpec):
-    """Sentences whose syntax is known."""
-
-    group = "Input"
-
-    relations: Annotated[TextPath | None, NotFor(PICTURE, SOUND)] = Field(
-        None,
-        description="a CoNLL-U file of parsed sentences: how often each head looks from a word to its "
-        "syntactic head, and back; - reads stdin",
-    )
-
-    def extras(self) -> Iterator[Extra]:
-        yield from super().extras()
-        if self.relations is not None:
-            yield Extra("relations", "models", ("conllu",))
-
-
-class PairsOfTextsSpec(ModelSpec):
-    """Texts with pairs of positions that are known."""
-
-    group = "Input"
-    off_keys = frozenset({"pairs", "apart", "symmetric", "apc", "method", "folds"})
-
-    pairs: Annotated[
-        TextPath | None,
-        Everyday("texts with pairs that are known: which heads know them"),
-        NotFor(PICTURE, SOUND, RELATIONS),
-    ] = Field(
-        None,
-        description="which heads look from one to the other of pairs that are known: JSON Lines or CSV with "
-        "text and pairs ([[0, 3]]), lines `source ||| translation ||| 0-0 1-1`, or CoNLL-U; - reads stdin",
-    )
-    apart: Annotated[Count, Requires("pairs")] = Field(
-        0, description="with `pairs`: leave out positions that are less than N apart"
-    )
-    method: Annotated[PairMethod, Requires("pairs")] = Field(
-        "heads",
-        description="with `pairs`: heads one by one; also the mean of the best; or a logistic regression "
-        "over all with an L1 penalty",
-    )
-    symmetric: Annotated[bool, Requires("pairs")] = Field(
-        default_factory=lambda data: data.get("method") == "logistic",
-        description="with `pairs`: pairs have no direction, as contacts: add the weights of both (default "
-        "with `method` logistic)",
-    )
-    apc: Annotated[bool, Requires("symmetric")] = Field(
-        default_factory=lambda data: data.get("method") == "logistic" and data.get("symmetric", False),
-        description="with `symmetric`: take the average product correction of the weights (Dunn et al. 2008; "
-        "default with `method` logistic)",
-    )
-    folds: Annotated[Folds | None, Requires("pairs")] = Field(
-        None, description="with `pairs`: hold out each of N parts of the texts in turn, instead of one half"
-    )
 
 
 SHARE = re.compile(r"[01]?\.[0-9]+|[01]")

@@ -24,18 +24,23 @@ class SampledPage(Page):
     run: "Callable[[Any, Texts, Any], Report]"
 
 
+def _reads_many(spec: Any, texts: "Texts", pretrained: "Pretrained", generator: Any) -> Any:
+    raise AssertionError(f"{spec.experiment} reads many texts itself")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelPage(Page):
     """A question about a pretrained model. The first argument of each function is the settings.
 
-    `read` takes the texts, the model and a generator, and gives what is read. `report` is about one reading;
+    `read` takes the texts, the model and a generator, and gives what is read, unless `report_many` always
+    reads. `report` is about one reading;
     `report_each` about some that run together, with equal counts and settings that differ in the texts alone.
     `report_many` reads many texts itself, where settings name a file of them. `values_each` are the values of
     readings without a report, or None, and the environment. `check_texts` raises UserError before the model
     is loaded.
     """
 
-    read: "Callable[[Any, Texts, Pretrained, Any], Any]"
+    read: "Callable[[Any, Texts, Pretrained, Any], Any]" = _reads_many
     report: "Callable[[Any, Any, Pretrained, Any], Report] | None" = None
     report_each: "Callable[[Sequence[Any], Sequence[Any], Pretrained, Any], Sequence[Report]] | None" = None
     report_many: "Callable[[Any, Pretrained, Callable[[float], None]], Report] | None" = None

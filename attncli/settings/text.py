@@ -403,7 +403,7 @@ def read_tokens(spec: Spec) -> Texts:
     """The tokens of a spec's texts; with a model the texts. Raises UserError for unreadable files."""
     sources, tokenizer = spec.text_sources(), spec.word_tokenizer()
     if spec.model_source() is not None:
-        text, context = [*map(_text, sources), None][:2]
+        text, context = [*map(_text, sources), None, None][:2]
         return Texts(text=text, context=context, of_files=_other_files(spec))
     if tokenizer is None:
         return Texts()

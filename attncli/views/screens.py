@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from attncli.plain_text import plain_text
 from attncli.records.attention import LayerStatistics
 from attncli.report import NamedTensor, Report
-from attncli.settings import SPECS
+from attncli.settings import SPECS, spec_class_of
 from attncli.views import Display
 from attncli.views.first_screen import Element
 from attncli.views.matrices import Matrix, matrices_of, pictured, tokens_of
@@ -62,7 +62,7 @@ def opening(report: Report, display: Display) -> Iterator[Paragraph]:
 def _settings(report: Report) -> Iterator[str]:
     """The sizes of the heading, and those of its settings that are not usual."""
     spec = report.spec
-    for key in SPECS[report.experiment].heading_keys:
+    for key in spec_class_of(report.experiment, report.spec).heading_keys:
         if (
             key not in SHOWN_ELSEWHERE
             and is_in_heading(spec, key)
@@ -75,7 +75,7 @@ def _settings(report: Report) -> Iterator[str]:
 def _is_usual(report: Report, key: str) -> bool:
     """Whether a setting has its default, or follows from another one."""
     value = report.spec[key]
-    default = SPECS[report.experiment].model_fields[key].default
+    default = spec_class_of(report.experiment, report.spec).model_fields[key].default
     return value in (default, *USUAL.get(key, ())) or value == report.spec.get(FOLLOWS.get(key, ""))
 
 

@@ -15,7 +15,7 @@ from attncli.core.names import LAST, POSITION
 from attncli.plain_text import counted, plain_text, readable_token, readable_tokens
 from attncli.records.kinds import result_of
 from attncli.report import PLACES, PictureMaps, Report, Row, Table, Terms
-from attncli.settings import SPECS
+from attncli.settings import SPECS, spec_class_of
 from attncli.settings.text import is_vector_file
 from attncli.systems import last_part
 from attncli.views.matrices import KEY_AXES, Matrix, first_position, place_names, tokens_of
@@ -331,7 +331,9 @@ def title_lines(report: Report, cells: int) -> list[str]:
     if cell_len(whole := title(report)) <= cells:
         return [whole]
     name = _title_name(report)
-    is_in_settings = report.experiment in SPECS and "model" in SPECS[report.experiment].heading_keys
+    is_in_settings = (
+        report.experiment in SPECS and "model" in spec_class_of(report.experiment, report.spec).heading_keys
+    )
     if is_in_settings and cell_len(name) > cells:
         name = _title_name(report, has_model=False)
     return [*wrap_cells(name, cells), *filter(None, [shortened_text(_title_text(report), cells)])]
@@ -341,7 +343,11 @@ def _title_name(
     report: Report, name: str = "", without: Sequence[str] = (), *, has_model: bool = True
 ) -> str:
     """`Self-attention, tiny-induction, head 0:2`"""
-    of_settings = SPECS[report.experiment].title_of(report.spec) if report.experiment in SPECS else ""
+    of_settings = (
+        spec_class_of(report.experiment, report.spec).title_of(report.spec)
+        if report.experiment in SPECS
+        else ""
+    )
     parts = [name or of_settings or report.result.title or report.experiment]
     keys = ("model", "pitfall") if has_model else ("pitfall",)
     parts += [setting(report.spec[key]) for key in keys if report.spec.get(key)]
@@ -379,7 +385,11 @@ def untrained(report: Report) -> str:
 
 def nothing_to_draw(report: Report) -> str:
     """A message that a report has neither matrix nor curve, and what to run instead."""
-    steps = SPECS[report.experiment].steps_after(report.spec) if report.experiment in SPECS else ()
+    steps = (
+        spec_class_of(report.experiment, report.spec).steps_after(report.spec)
+        if report.experiment in SPECS
+        else ()
+    )
     others = [step for step in steps if not step.startswith("-")]
     hint = f": try attn {report.experiment} {others[0]}" if others else ": --format table shows its numbers"
     return f"this report of {report.experiment} has no matrix and no curve to draw{hint}"
@@ -422,7 +432,11 @@ def _settings(report: Report, without: str = "") -> list[str]:
     # The tokens of a summary are values of settings.
     if report.experiment == "results":
         return []
-    keys = SPECS[report.experiment].heading_keys if report.experiment in SPECS else OTHER_KEYS
+    keys = (
+        spec_class_of(report.experiment, report.spec).heading_keys
+        if report.experiment in SPECS
+        else OTHER_KEYS
+    )
     spec = report.spec
     if spec.get("model") is None:
         spec = {**spec, "model": default_model(report)}

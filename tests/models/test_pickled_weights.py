@@ -28,7 +28,14 @@ from attncli.models.pickled_weights import pickled_arrays, pickled_tensors
 from attncli.models.stored import Stored
 from tests.checkpoints import package_folder, rxnmapper
 from tests.conftest import Attn, some_seldom
-from tests.measure.test_rxnmapper import CLEAVAGE, CONFIDENCES, COUPLING, PUBLISHED, map_atoms, tokens_of
+from tests.features.pairs.test_rxnmapper import (
+    CLEAVAGE,
+    CONFIDENCES,
+    COUPLING,
+    PUBLISHED,
+    map_atoms,
+    tokens_of,
+)
 from tests.model_folders import save_model, save_writer
 
 TEXT = "the cat sat because it was tired"

@@ -7,18 +7,17 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 from attncli.errors import UserError
-from attncli.settings import SPECS
+from attncli.settings import FORMS, SPECS, SPECS_OF_FORMS, every_setting_of, form_asked_for, spec_class_of
 from attncli.settings.fields import Form, Given, NotFor, Requires, Spec, build_spec
 from attncli.settings.heads import (
     ABLATED,
-    EXAMPLES,
     GRID,
     MAPS_OF_PICTURES,
     MEASURED_WITH,
     OF_WORDS,
     HeadsSpec,
 )
-from attncli.settings.models import MANY_TEXTS, PAIRS, PICTURE, PROBE, RELATIONS, SOUND
+from attncli.settings.models import MANY_TEXTS, PICTURE, PROBE, SOUND
 
 
 def declared_by(spec_class: type[Spec]) -> list[tuple[str, NotFor | Requires]]:
@@ -78,24 +77,18 @@ VALUES: dict[str, Any] = {
         "ascending": True,
         "top": 2,
     },
-    **{"table": True, "statistic": "entropy", "head": "0:1", "num_examples": 2, "relations": "trees.conllu"},
-    "pairs": "trees.conllu",
+    **{"table": True, "statistic": "entropy", "head": "0:1"},
     "sound": "talk.wav",
-    "find_heads": True,
     "names": "nnsight",
 }
-OF_EXAMPLES = {"texts": "texts.txt", "head": "0:1", "num_examples": 2, "sort": "entropy"}
 ASKED: dict[Form, dict[str, Any]] = {
     PICTURE: {"model": str(HeadsSpec.default_model), "image": "cat.png"},
     SOUND: {"model": str(HeadsSpec.default_model), "sound": "talk.wav"},
-    RELATIONS: {"relations": "trees.conllu"},
-    PAIRS: {"pairs": "trees.conllu"},
     MANY_TEXTS: {"texts": "texts.txt"},
     PROBE: {"num_tokens": 5},
     ABLATED: {"ablate": ["0:1"]},
     OF_WORDS: {"words": True, "sentence": "a b"},
     GRID: {"statistic": "entropy"},
-    EXAMPLES: OF_EXAMPLES,
     MAPS_OF_PICTURES: {"model": str(HeadsSpec.default_model), "image": "pictures.txt", "head": "0:1"},
 }
 
@@ -129,10 +122,10 @@ def test_a_form_refuses_each_setting_that_it_does_not_read(key: str, form: Form,
 
 @pytest.mark.usefixtures("files")
 def test_errors_come_in_the_order_of_the_settings() -> None:
-    given = {"num_examples": 2, "top": 2, "weighted": True, "words": True, "relations": "trees.conllu"}
+    given = {"top": 2, "weighted": True, "words": True, "statistic": "entropy"}
     lines = lines_of(HeadsSpec, given)
     places = [[*HeadsSpec.model_fields].index(line.split(": ")[1]) for line in lines]
-    assert len(lines) == 6 and places == sorted(places)
+    assert len(lines) == 3 and places == sorted(places)
 
 
 @pytest.mark.parametrize("name", MEASURED_WITH)
@@ -145,3 +138,39 @@ def test_a_statistic_that_is_not_measured_says_what_it_requires(name: str) -> No
 def test_a_pattern_that_pictures_do_not_have_is_said_once() -> None:
     lines = lines_of(HeadsSpec, {**ASKED[PICTURE], "pattern": "induction"})
     assert lines == ["x.yaml:3:1: pattern: induction is of texts, not of pictures"]
+
+
+OF_FORMS: dict[str, dict[str, Any]] = {
+    "relations": {"relations": "trees.conllu"},
+    "pairs": {"pairs": "trees.conllu"},
+    "alignment": {"model": str(HeadsSpec.default_model), "find_heads": True},
+    "words": {"model": str(HeadsSpec.default_model), "sound": "talk.wav", "words": True},
+    "examples": {"num_examples": 2, "texts": "texts.txt", "head": "0:1", "sort": "entropy"},
+}
+FORMS_OF_COMMANDS = [(command, form.name) for command, forms in FORMS.items() for form in forms]
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("command", "name"), FORMS_OF_COMMANDS)
+def test_a_form_has_its_own_settings_and_refuses_all_others_of_the_command(command: str, name: str) -> None:
+    """Each with one sentence, which follows from the two Specs: for none of these is a line written."""
+    asked, spec_class = OF_FORMS[name], SPECS_OF_FORMS[command][name]
+    assert spec_class_of(command, asked) is spec_class and lines_of(spec_class, asked) == []
+    by = next(form for form in FORMS[command] if form.name == name).asked_by.split()[-1]
+    for key in every_setting_of(command).model_fields.keys() - spec_class.model_fields.keys():
+        line = f"x.yaml:{len(asked) + 1}:1: {key}: cannot be combined with {by}"
+        assert lines_of(spec_class, {**asked, key: "1"}) == [line]
+        assert lines_of(spec_class, {**asked, key: []}) == []
+    for key in spec_class.model_fields.keys() - SPECS[command].model_fields.keys() - {*asked}:
+        (line,) = lines_of(SPECS[command], {key: "1"})
+        assert line.startswith(f"x.yaml:1:1: {key}: needs ") and by in line
+
+
+@pytest.mark.parametrize("value", [None, False, "", [], (), "false", "no", "off"])
+def test_a_setting_that_is_left_off_asks_for_no_form(value: object) -> None:
+    for command, name in FORMS_OF_COMMANDS:
+        form = next(form for form in FORMS[command] if form.name == name)
+        first = form.asked_by.split()[-1]
+        is_switch = SPECS_OF_FORMS[command][name].model_fields[first].annotation is bool
+        if is_switch or value not in ("false", "no", "off"):
+            assert form_asked_for(command, {**OF_FORMS[name], first: value}) is not form

@@ -6,7 +6,7 @@ import pytest
 
 import attncli
 from attncli.errors import UserError
-from attncli.settings import SPECS
+from attncli.settings import SPECS, spec_class_of
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Given, build_spec
 
@@ -27,7 +27,9 @@ OTHERS = {
 
 
 def built(experiment: str, **settings: object) -> object:
-    return build_spec(SPECS[experiment], {key: Given(value, key) for key, value in settings.items()})
+    return build_spec(
+        spec_class_of(experiment, settings), {key: Given(value, key) for key, value in settings.items()}
+    )
 
 
 def test_a_folder_is_relative_to_the_file(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from attncli.errors import UserError
-from attncli.settings import SPECS
+from attncli.settings import SPECS, spec_class_of
 from attncli.settings.config_file import ConfigFile, config_schema, resolved_yaml
 from attncli.settings.fields import Given, build_spec
 from tests.running import LESSON_FILES, ROOT
@@ -20,7 +20,9 @@ LESSONS = sorted(LESSON_FILES.glob("*.yaml"))
 
 
 def spec_of(experiment: str, **settings: object):
-    return build_spec(SPECS[experiment], {key: Given(value, "here") for key, value in settings.items()})
+    return build_spec(
+        spec_class_of(experiment, settings), {key: Given(value, "here") for key, value in settings.items()}
+    )
 
 
 def test_scalars_mean_what_the_key_says(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from io import BytesIO
 import numpy as np
 from PIL import Image
 
+from attncli.features.words.results import SpokenWord, SpokenWords
 from attncli.records.attention import LayerStatistics
 from attncli.records.kinds import result_of
-from attncli.records.spoken_words import SpokenWord, SpokenWords
 from attncli.report import (
     Box,
     NamedTensor,

@@ -51,7 +51,7 @@ NEEDS_TERMINAL = (
 )
 # Settings of the survey that would leave out heads to browse, or are about many texts.
 LEFT_OUT = (
-    *("statistic", "top", "table", "names", "texts", "text_group", "num_examples"),
+    *("statistic", "top", "table", "names", "texts", "text_group"),
     *("relations", "pairs", "apart", "method", "symmetric", "apc", "folds", "find_heads", "by"),
 )
 LOOKING = "open at this token: cat, cat#2, 5, -1 or last"
@@ -98,8 +98,9 @@ def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None
 def survey_spec(config: str | None, flags: dict[str, Any]) -> "tuple[HeadsSpec, dict[str, Given]]":
     """The settings of the survey of a model, with a map of each head."""
     given = given_settings("heads", config, flags)
-    for key in LEFT_OUT:
-        if key in given and given[key].value is not None:
+    for key in given:
+        is_left_out = key in LEFT_OUT or key not in HeadsSpec.model_fields
+        if is_left_out and given[key].value is not None:
             raise UserError(given[key].line(key, "is for attn heads: browse shows every head on one text"))
     maps = given.setdefault("maps", Given("auto", "attn browse"))
     if maps.value == "none":

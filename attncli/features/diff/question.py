@@ -20,9 +20,9 @@ from attncli.records.columns import Records, few_notes
 from attncli.records.surveys import HeadSurvey
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table, Tensors
 from attncli.runs.store_files import is_store_name
-from attncli.settings import SPECS
+from attncli.settings import SPECS, every_setting_of, spec_class_of
 from attncli.settings.config_file import ConfigFile
-from attncli.settings.fields import Given, Spec, TextSource, build_spec, with_maps
+from attncli.settings.fields import Given, Spec, TextSource, build_spec, values_of, with_maps
 from attncli.settings.models import ModelSpec
 from attncli.settings.overrides import Overrides, overridden, parse_overrides, unknown_overrides
 from attncli.settings.pages import ModelPage
@@ -429,7 +429,8 @@ def spec_of(side: str, overrides: Overrides, draws: bool) -> Spec:
     """The settings of one side: of a config file with one experiment, or an experiment's defaults."""
     given: dict[str, Given]
     if side in SPECS and not is_file(side):
-        spec_class, given = SPECS[side], overridden(SPECS[side], {}, overrides)
+        given = overridden(every_setting_of(side), {}, overrides)
+        spec_class = spec_class_of(side, values_of(given))
     elif len(side.split()) > 1 and not is_file(side):
         raise UserError(f"diff: a text needs the model that reads it: --model FOLDER (got {side:.40})")
     elif is_store_name(side) and (is_file(side) or Path(side).is_dir()):
@@ -447,7 +448,7 @@ def spec_of(side: str, overrides: Overrides, draws: bool) -> Spec:
         if len(entries) != 1:
             raise UserError(f"{side}: holds {len(entries)} experiments: diff takes one on each side")
         spec_class, given = type(entries[0].spec), entries[0].given
-    if problems := unknown_overrides(overrides, [spec_class]):
+    if problems := unknown_overrides(overrides, [every_setting_of(spec_class.experiment)]):
         raise UserError(*problems)
     return build_spec(spec_class, with_maps(spec_class, given, "what is drawn") if draws else given)
 

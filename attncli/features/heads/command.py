@@ -11,12 +11,12 @@ from attncli.commands.command import FRESH, SCHEDULER, WORKERS, given_settings, 
 from attncli.commands.experiment import EXPECT, STORE, Expected, errors_at, run_experiment
 from attncli.commands.output import Destination, checked_store, progress_line
 from attncli.errors import UserError
-from attncli.settings.fields import checked_spec
+from attncli.settings import form_asked_for, spec_class_of
+from attncli.settings.fields import checked_spec, values_of
 from attncli.settings.heads import HeadsSpec
 
 if TYPE_CHECKING:
     from attncli.report import Report
-    from attncli.settings.heads import HeadsSpec
 
 
 DISPLAY_KEYS = ("sort", "ascending", "top", "table", "statistic")
@@ -59,14 +59,15 @@ def keep_survey(
     from attncli.commands.keeping import keep
     from attncli.models.text_files import TextFile
     from attncli.runs.plan import plan_of_texts
-    from attncli.settings.heads import HeadsSpec
 
     checked_store(path)
     given = given_settings("heads", config, flags)
-    spec = checked_spec(HeadsSpec, given)
-    if spec.texts is None:
-        others = {"relations": "relations", "pairs": "pairs", "image": "pictures", "sound": "sounds"}
-        other = next((kept for setting, kept in others.items() if getattr(spec, setting) is not None), "")
+    spec = checked_spec(spec_class_of("heads", values_of(given)), given)
+    if not isinstance(spec, HeadsSpec) or spec.texts is None:
+        form = form_asked_for("heads", values_of(given))
+        others = {"image": "pictures", "sound": "sounds"}
+        others |= {} if form is None else {form.asked_by.split()[0]: form.name}
+        other = next((kept for setting, kept in others.items() if getattr(spec, setting, None)), "")
         advice = f"-o FILE.json keeps {other}" if other else "give --texts FILE"
         raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
     expected = Expected(expect, spec)
@@ -86,8 +87,6 @@ def show_store(
     store: str, config: str | None, flags: dict[str, Any], to: Destination, expect: Sequence[str]
 ) -> int:
     """Write the survey that a store has kept, shown as the settings say."""
-    from attncli.settings.heads import HeadsSpec
-
     given = given_settings("heads", config, flags)
     spec = checked_spec(HeadsSpec, {key: given[key] for key in given if key in DISPLAY_KEYS})
     choice = {key: given[key].value for key in given if key not in DISPLAY_KEYS}

@@ -1,6 +1,6 @@
 """The card of `attn heads`."""
 
-from attncli.feature import Feature, Question, View
+from attncli.feature import Feature, Question
 
 FEATURE = Feature(
     questions=(
@@ -17,24 +17,9 @@ FEATURE = Feature(
     ),
     results={
         "heads": "attncli.records.surveys:HeadSurvey",
-        "heads of examples": "attncli.records.examples:HeadExamples",
-        "heads of relations": "attncli.records.relations:HeadRelations",
-        "heads of pairs": "attncli.records.known_pairs:HeadsOnPairs",
-        "heads of words": "attncli.records.spoken_words:SpokenWords",
-        "heads of alignment": "attncli.records.spoken_words:AligningHeads",
     },
     screens={
         "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
-        "attncli.records.examples:HeadExamples": "attncli.views.example_screens:EXAMPLES_SCREEN",
-        "attncli.records.relations:HeadRelations": "attncli.views.relation_screens:RELATIONS_SCREEN",
-        "attncli.records.known_pairs:HeadsOnPairs": "attncli.views.pair_screens:PAIRS_SCREEN",
-        "attncli.records.spoken_words:SpokenWords": "attncli.views.word_screens:WORDS_SCREEN",
-        "attncli.records.spoken_words:AligningHeads": "attncli.views.word_screens:ALIGNING_SCREEN",
-    },
-    functions={"examples": "door:examples"},
-    views={
-        "srt": View("attncli.views.word_screens:write_srt", (".srt",), for_other_programs=True),
-        "vtt": View("attncli.views.word_screens:write_vtt", (".vtt",), for_other_programs=True),
     },
     extras=("models",),
     docs="survey.md",

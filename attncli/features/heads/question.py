@@ -21,14 +21,9 @@ from attncli.commands.surveys import (
     sinks_of,
 )
 from attncli.core.runtime import versions
-from attncli.features.heads.examples import report_examples
-from attncli.features.heads.known_pairs import report_pairs
-from attncli.features.heads.relations import report_relations
-from attncli.features.heads.spoken_words import report_aligning, report_words
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
-from attncli.models.known_pairs import SentenceFile, open_pairs
 from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import (
     Pretrained,
@@ -207,15 +202,7 @@ def with_kind_of_maps(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
 
 
 def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
-    """The survey of many texts: means over them, and how sure these are; of one head examples."""
-    if spec.relations is not None:
-        return report_relations(spec, pretrained, progress)
-    if spec.pairs is not None:
-        return report_pairs(spec, pretrained, progress)
-    if spec.find_heads:
-        return report_aligning(spec, pretrained, progress)
-    if spec.times_words():
-        return report_words(spec, pretrained, progress)
+    """The survey of many texts: means over them, and how sure these are."""
     if spec.sound is not None:
         return _report_sounds(spec, pretrained, progress)
     if spec.image is not None:
@@ -224,8 +211,6 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     pretrained = part_that_reads(pretrained)
     with TextFile(spec.texts, spec.text_group) as file:
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
-        if spec.head is not None:
-            return report_examples(spec, many, pretrained)
         options = replace(options_of(spec), linear=spec.shows_linear_heads())
         totals, way_notes = head_totals(pretrained, many, options, ablate=spec.ablate)
     of_way = [note for note in way_notes if note != totals.unshown]
@@ -459,12 +444,8 @@ def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
 
 
 def check_texts(spec: HeadsSpec, _texts: Texts) -> None:
-    """UserError for wrong lines of a file of texts, sentences or pairs, before a model is read."""
-    if (sentences := spec.relations) is not None:
-        check_lines(sentences, lambda: SentenceFile(sentences))
-    elif (known := spec.pairs) is not None:
-        check_lines(known, lambda: open_pairs(known))
-    elif (name := spec.texts) is not None:
+    """UserError for wrong lines of a file of texts, before a model is read."""
+    if (name := spec.texts) is not None:
         check_lines(name, lambda: TextFile(name, spec.text_group))
 
 

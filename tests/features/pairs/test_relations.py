@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModel, PreTrainedTokenizerFast
 
-from attncli.measure.pair_counts import most_looked_at
+from attncli.features.pairs.pair_counts import most_looked_at
 from tests.conftest import Attn
 from tests.eager import eager_weights
 from tests.measure.test_words import save_letters

@@ -10,12 +10,12 @@ from typing import Annotated
 from attncli.arguments import FilePath, by, checked, head_names_without_stack
 from attncli.core.names import named_head
 from attncli.errors import UserError
+from attncli.features.words.results import AligningHeads, SpokenWords
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model
 from attncli.models.pretrained import Reading
 from attncli.models.sound_reading import encoded_reading
 from attncli.models.sound_windows import longer_than_heard, spoken_windows
-from attncli.records.spoken_words import AligningHeads, SpokenWords
 
 WAYS = ("model", "found", "filter")
 
@@ -52,8 +52,8 @@ def spoken_words(
     than the model hears at once is read by the windows in which the model itself writes it. UserError for a
     model that does not hear or write, and where it has no such heads.
     """
-    from attncli.measure.spoken_words import spoken_words as words_of
-    from attncli.measure.spoken_words import words_of_windows
+    from attncli.features.words.spoken_words import spoken_words as words_of
+    from attncli.features.words.spoken_words import words_of_windows
 
     chosen: str | list[tuple[int, int]] = str(heads)
     if heads not in WAYS:
@@ -85,7 +85,7 @@ def aligning_heads(model: Model, *, progress: Callable[[float], None] | None = N
     the user's cache, under the digest of the model's weights. UserError for a model that does not hear or
     write.
     """
-    from attncli.measure.spoken_words import found_heads, shipped_speech
+    from attncli.features.words.spoken_words import found_heads, shipped_speech
 
     with in_use(model) as pretrained:
         return found_heads(pretrained, shipped_speech(), progress)

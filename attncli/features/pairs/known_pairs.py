@@ -11,15 +11,12 @@ from torch import Tensor
 
 from attncli.core.names import PairMethod
 from attncli.core.summaries import clustered_interval
-from attncli.measure.folds import TextSplit
-from attncli.measure.held_out import PairTable, PairTotals, StackedHead, TestedChoice, chosen
-from attncli.measure.pair_counts import MASS, MEASURES, NOBODY, BatchOfPairs, PairOptions
-from attncli.measure.pair_runs import BatchTaker, PairReader, PairRun
-from attncli.measure.pair_scores import CountingTaker, PairFeatures, PairRegression
-from attncli.models.known_pairs import PairedText
-from attncli.models.text_files import ManyTexts
-from attncli.records.columns import Records
-from attncli.records.known_pairs import (
+from attncli.features.pairs.held_out import PairTable, PairTotals, StackedHead, TestedChoice, chosen
+from attncli.features.pairs.pair_counts import MASS, MEASURES, NOBODY, BatchOfPairs, PairOptions
+from attncli.features.pairs.pair_files import PairedText
+from attncli.features.pairs.pair_runs import BatchTaker, PairReader, PairRun
+from attncli.features.pairs.pair_scores import CountingTaker, PairFeatures, PairRegression
+from attncli.features.pairs.results import (
     BestNumbers,
     BestOnPairs,
     CombinedHeads,
@@ -29,6 +26,9 @@ from attncli.records.known_pairs import (
     HeadOnPairs,
     HeadsOnPairs,
 )
+from attncli.measure.folds import TextSplit
+from attncli.models.text_files import ManyTexts
+from attncli.records.columns import Records
 from attncli.records.values import NamedTensor
 
 

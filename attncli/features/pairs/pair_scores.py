@@ -9,13 +9,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.held_out import PairTotals, StackedHead
-from attncli.measure.pair_counts import BatchOfPairs
-from attncli.measure.pair_runs import BatchTaker, PairReader, PairRun
-from attncli.models.known_pairs import PairedText
+from attncli.features.pairs.held_out import PairTotals, StackedHead
+from attncli.features.pairs.pair_counts import BatchOfPairs
+from attncli.features.pairs.pair_files import PairedText
+from attncli.features.pairs.pair_runs import BatchTaker, PairReader, PairRun
+from attncli.features.pairs.results import FittedRegression, ScoresOfPositions
 from attncli.models.text_files import ManyTexts
 from attncli.records.columns import Records
-from attncli.records.known_pairs import FittedRegression, ScoresOfPositions
 
 
 class CountingTaker(BatchTaker):

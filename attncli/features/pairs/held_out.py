@@ -12,9 +12,9 @@ from torch import Tensor
 
 from attncli.core.summaries import clustered_interval
 from attncli.errors import UserError
+from attncli.features.pairs.pair_counts import MASS, MEASURES, BatchOfPairs, TextCounts
+from attncli.features.pairs.pair_files import PairedText
 from attncli.measure.folds import TextSplit, parts_of_groups, splits_of
-from attncli.measure.pair_counts import MASS, MEASURES, BatchOfPairs, TextCounts
-from attncli.models.known_pairs import PairedText
 
 TIE = 1e-9
 """By how much sums may differ by rounding."""

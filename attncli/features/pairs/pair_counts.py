@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attncli.core.formulas import average_product_correction
-from attncli.models.known_pairs import KnownPair, PairedText
+from attncli.features.pairs.pair_files import KnownPair, PairedText
+from attncli.features.pairs.results import LeftOutPairs
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.records.columns import Records
-from attncli.records.known_pairs import LeftOutPairs
 
 ROUNDING = 1e-5
 """Weights that differ by less than this share of the largest are a tie, which the first word wins."""

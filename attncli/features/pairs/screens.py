@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator
 
-from attncli.plain_text import counted, plain_text
-from attncli.records.columns import Records
-from attncli.records.known_pairs import (
+from attncli.features.pairs.results import (
     BestOnPairs,
     CombinedHeads,
     ExampleOfPair,
@@ -12,6 +10,8 @@ from attncli.records.known_pairs import (
     HeadsOnPairs,
     PairScore,
 )
+from attncli.plain_text import counted, plain_text
+from attncli.records.columns import Records
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, HeadLabel, Notes, Ranked, Sentences, SpecialCells

@@ -1,15 +1,18 @@
-"""`attn heads --pairs FILE`: which heads look from one position of known pairs to the other."""
+"""`attn heads --pairs FILE` and `--relations FILE`: which heads look from one known position to the other."""
 
 from collections.abc import Callable, Iterator
 
 from attncli.commands.surveys import ablated_notes, about_heads
-from attncli.known_pairs import pairs
+from attncli.features.pairs.door import pairs, relations
+from attncli.features.pairs.pair_files import SentenceFile, open_pairs
+from attncli.features.pairs.results import HeadsOnPairs
+from attncli.features.pairs.settings import PairsSpec, RelationsSpec
 from attncli.models.pretrained import Pretrained
+from attncli.models.text_files import check_lines
 from attncli.plain_text import counted
-from attncli.records.known_pairs import HeadsOnPairs
 from attncli.report import Report
 from attncli.report_parts import build_report
-from attncli.settings.heads import HeadsSpec
+from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts
 
 CHOSEN_NOTE = (
@@ -26,12 +29,11 @@ ONE_HELD_OUT_NOTE = "One {unit} is held out, which has no interval."
 NO_MORE = "{head} is no better than always looking at the same offset, {offset} ({share:.2f})"
 
 
-def report_pairs(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
+def report_pairs(spec: PairsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
     """The best head of each measure, and every head's numbers."""
-    assert spec.pairs is not None
     result = pairs(
         pretrained,
-        spec.pairs,
+        str(spec.pairs),
         apart=spec.apart,
         symmetric=spec.symmetric if "symmetric" in spec.model_fields_set else None,
         apc=spec.apc if "apc" in spec.model_fields_set else None,
@@ -54,7 +56,7 @@ def _spelling(result: HeadsOnPairs, pretrained: Pretrained) -> str | None:
     return None if result.unit == "word" else pretrained.token_spelling
 
 
-def _facts(spec: HeadsSpec, result: HeadsOnPairs) -> Iterator[str]:
+def _facts(spec: PairsSpec, result: HeadsOnPairs) -> Iterator[str]:
     """What a reader must know of these numbers."""
     best, unit = result.best_head, _unit(result)
     number = best.choosing if best.held_out is None else best.held_out
@@ -86,3 +88,55 @@ def _words(result: HeadsOnPairs) -> Iterator[str]:
     yield MEASURES_NOTE
     if not result.is_symmetric and not result.context_tokens:
         yield DIRECTIONS_NOTE
+
+
+def check_pairs(spec: PairsSpec, _texts: Texts) -> None:
+    """UserError for wrong lines of the file, before a model is read."""
+    file = str(spec.pairs)
+    check_lines(file, lambda: open_pairs(file))
+
+
+HOW_NOTE = (
+    "to head: the word that a dependent looks at most is its head; from head: the word that looks at it most "
+    "is its head. Special tokens and the word itself do not count (Clark et al. 2019)."
+)
+BEST_NOTE = (
+    "95 % intervals are Wilson's; more: the head beyond the offset, where the two intervals do not overlap. "
+    "The best of {heads} heads was picked on these very words: expect a smaller share on others."
+)
+
+
+def report_relations(
+    spec: RelationsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
+) -> Report:
+    """The best head of each relation, and every head's share of every relation's words."""
+    result = relations(
+        pretrained, str(spec.relations), truncate=spec.truncate, ablate=spec.ablate, progress=progress
+    )
+    num_heads = len(result.heads)
+    notes = [
+        HOW_NOTE,
+        BEST_NOTE.format(heads=f"{num_heads:,}"),
+        *_unaligned(result.num_unaligned),
+        *result.notes,
+        *ablated_notes(spec.ablate),
+    ]
+    counts = f"{counted(result.num_relations, 'relation')} in {counted(result.num_sentences, 'sentence')}"
+    about = about_heads(pretrained.name, num_heads, counts)
+    return build_report(spec, Texts(), {}, result, notes, about=about)
+
+
+def _unaligned(count: int) -> list[str]:
+    relations = "1 relation is" if count == 1 else f"{count:,} relations are"
+    why = "left out: inside one written word, of words without tokens of their own, or cut off."
+    return [f"{relations} {why}"] if count else []
+
+
+def check_relations(spec: RelationsSpec, _texts: Texts) -> None:
+    """UserError for wrong sentences of the file, before a model is read."""
+    file = str(spec.relations)
+    check_lines(file, lambda: SentenceFile(file))
+
+
+PAIRS_PAGE = ModelPage(report_many=report_pairs, check_texts=check_pairs)
+RELATIONS_PAGE = ModelPage(report_many=report_relations, check_texts=check_relations)

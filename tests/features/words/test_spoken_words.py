@@ -16,7 +16,9 @@ from transformers import PreTrainedTokenizerFast, WhisperFeatureExtractor, Whisp
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from attncli.errors import UserError
-from attncli.measure.spoken_words import (
+from attncli.features.words.door import spoken_words as timed
+from attncli.features.words.results import SpokenWords
+from attncli.features.words.spoken_words import (
     SPEECH,
     concentration,
     found_heads,
@@ -36,8 +38,6 @@ from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.sound_reading import published_heads, read_sound
 from attncli.models.sound_windows import spoken_windows
-from attncli.records.spoken_words import SpokenWords
-from attncli.sound import spoken_words as timed
 from tests.checkpoints import whisper
 
 OPENAI = json.loads((Path(__file__).parent / "whisper_alignment.json").read_text())
@@ -203,7 +203,7 @@ def test_the_filter_is_that_of_its_authors(model: Pretrained, name: str) -> None
 def test_more_characters_than_the_decoder_reads_are_timed_by_tokens(
     model: Pretrained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attncli.measure.spoken_words.read_by_characters", lambda *_: None)
+    monkeypatch.setattr("attncli.features.words.spoken_words.read_by_characters", lambda *_: None)
     with in_use(model) as open_one:
         reading = read_sound(open_one, SPEECH / "hello.ogg", "Hello little world.")
         assert read_by_characters(open_one, reading, [" word"] * 90) is None

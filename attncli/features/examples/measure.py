@@ -18,13 +18,13 @@ from attncli.core.layer import Wanted
 from attncli.core.names import PATTERNS, head_range
 from attncli.core.summaries import RunningMoments, mean_interval
 from attncli.errors import UserError
+from attncli.features.examples.results import ExampleToken, HeadExample, HeadExamples
 from attncli.measure.heads import NOTHING_MORE, HeadOptions, MarkedTexts
 from attncli.models.capture import capture, in_step, together
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.text_files import ManyTexts, TextLine
 from attncli.records.columns import Records
-from attncli.records.examples import ExampleToken, HeadExample, HeadExamples
 
 DECIMALS = 5
 """The last bits of a number must not decide an order."""

@@ -25,15 +25,15 @@ import attncli
 from attncli.core.formulas import average_product_correction
 from attncli.core.summaries import clustered_interval
 from attncli.errors import UserError
-from attncli.measure.held_out import PairTable, PairTotals, StackedHead
-from attncli.measure.known_pairs import best_head
-from attncli.measure.pair_counts import BatchOfPairs, CellsOfText, PairOptions
-from attncli.measure.pair_runs import PairReader, PairRun
-from attncli.measure.pair_scores import CountingTaker, PairRegression, fitted_regression
-from attncli.models.known_pairs import KnownPairsFile, PairedText, open_pairs, words_between_blanks
+from attncli.features.pairs.held_out import PairTable, PairTotals, StackedHead
+from attncli.features.pairs.known_pairs import best_head
+from attncli.features.pairs.pair_counts import BatchOfPairs, CellsOfText, PairOptions
+from attncli.features.pairs.pair_files import KnownPairsFile, PairedText, open_pairs, words_between_blanks
+from attncli.features.pairs.pair_runs import PairReader, PairRun
+from attncli.features.pairs.pair_scores import CountingTaker, PairRegression, fitted_regression
+from attncli.features.pairs.results import HeadsOnPairs
 from attncli.models.pretrained import Pretrained
 from attncli.models.text_files import ManyTexts, TextLine
-from attncli.records.known_pairs import HeadsOnPairs
 from attncli.views.page import report_data
 from tests.conftest import Attn, in_turn
 from tests.eager import eager_weights

@@ -1,28 +1,36 @@
 """`attn heads --head LAYER:HEAD --examples N`: the texts where a statistic of one head is strongest."""
 
-from attncli.features.heads.door import examples
-from attncli.models.pretrained import Pretrained
-from attncli.models.text_files import ManyTexts, TextLine
+from collections.abc import Callable
+
+from attncli.features.examples.door import examples_of
+from attncli.features.examples.settings import ExamplesSpec
+from attncli.models.pretrained import Pretrained, part_that_reads
+from attncli.models.text_files import TextFile, check_lines
 from attncli.plain_text import counted
 from attncli.records.columns import few_notes
 from attncli.report import Report
 from attncli.report_parts import WORDS_NOTE, build_report
-from attncli.settings.heads import HeadsSpec
+from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts
 
 HOW_TO_READ = "Each example is another text, at its own strongest (weakest, nearest to the median) row."
 
 
-def report_examples(spec: HeadsSpec, many: ManyTexts[TextLine], pretrained: Pretrained) -> Report:
+def report_many(
+    spec: ExamplesSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
+) -> Report:
     """The examples of a head, and the weights of their queries on the tokens of their texts."""
-    result = examples(
-        pretrained,
-        many,
-        "{}:{}".format(*spec.chosen_head()),
+    result = examples_of(
+        part_that_reads(pretrained),
+        str(spec.texts),
+        str(spec.head),
         str(spec.sort),
         count=int(spec.num_examples or 0),
+        truncate=spec.truncate,
         words=spec.words,
         skip_sink=spec.skip_sink,
+        group=spec.text_group,
+        progress=progress,
     )
     return build_report(
         spec,
@@ -34,3 +42,12 @@ def report_examples(spec: HeadsSpec, many: ManyTexts[TextLine], pretrained: Pret
         f"mean over {counted(result.num_texts, 'text')}.",
         how_to_read=HOW_TO_READ,
     )
+
+
+def check_texts(spec: ExamplesSpec, _texts: Texts) -> None:
+    """UserError for wrong lines of the file, before a model is read."""
+    file = str(spec.texts)
+    check_lines(file, lambda: TextFile(file, spec.text_group))
+
+
+PAGE = ModelPage(report_many=report_many, check_texts=check_texts)

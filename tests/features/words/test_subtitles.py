@@ -5,8 +5,8 @@ from io import StringIO
 
 import pytest
 
+from attncli.features.words.screens import write_srt, write_vtt
 from attncli.views import Display
-from attncli.views.word_screens import write_srt, write_vtt
 from tests.views.pictured import spoken
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
+from attncli.features.words.results import AligningHead, AligningHeads, SpokenWord, SpokenWords
 from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
-from attncli.records.spoken_words import AligningHead, AligningHeads, SpokenWord, SpokenWords
 from attncli.report import Report
 from attncli.systems import last_part
 from attncli.views import Display, NothingToDraw

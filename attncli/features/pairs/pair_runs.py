@@ -9,12 +9,19 @@ from torch import Tensor
 
 from attncli.core.row_tiles import side_by_side
 from attncli.errors import UserError
+from attncli.features.pairs.held_out import StackedHead
+from attncli.features.pairs.pair_counts import (
+    BatchOfPairs,
+    CellsOfText,
+    LeftOut,
+    PairOptions,
+    cells_of,
+    merging_of,
+)
+from attncli.features.pairs.pair_files import PairedText, words_between_blanks
 from attncli.measure.heads import refuse_merged
-from attncli.measure.held_out import StackedHead
-from attncli.measure.pair_counts import BatchOfPairs, CellsOfText, LeftOut, PairOptions, cells_of, merging_of
 from attncli.measure.removal import heads_removed
 from attncli.models.capture import Way, capture, in_step, together
-from attncli.models.known_pairs import PairedText, words_between_blanks
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.text_files import ManyTexts, TokenIds

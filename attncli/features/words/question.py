@@ -1,18 +1,16 @@
 """The reports of `heads --sound --words` and `heads --find-heads`: words in time, and who says so."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from attncli.features.words.door import aligning_heads, spoken_words
+from attncli.features.words.settings import AlignmentSpec, SpokenWordsSpec
 from attncli.models.pretrained import Pretrained
 from attncli.models.sound_files import SoundStream, sound_to_play, spectrogram
 from attncli.plain_text import counted
 from attncli.report import Picture, Report
 from attncli.report_parts import build_report
+from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, read_texts
-from attncli.sound import aligning_heads, spoken_words
-
-if TYPE_CHECKING:
-    from attncli.settings.heads import HeadsSpec
 
 PICTURE_RATE = 16_000
 """Samples a second of a spectrogram without a model."""
@@ -23,7 +21,7 @@ HOW_TO_READ = (
 
 
 def report_words(
-    spec: "HeadsSpec", pretrained: Pretrained, progress: Callable[[float], None] | None
+    spec: SpokenWordsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
 ) -> Report:
     """The words of one sound, each with its begin and end."""
     file = str(spec.sound)
@@ -40,7 +38,7 @@ def report_words(
 
 
 def report_aligning(
-    spec: "HeadsSpec", pretrained: Pretrained, progress: Callable[[float], None] | None
+    spec: AlignmentSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
 ) -> Report:
     """Every head of cross-attention by how well it times words, the best first."""
     result = aligning_heads(pretrained, progress=progress)
@@ -49,3 +47,7 @@ def report_aligning(
         f"{result.num_words} words of synthetic speech."
     )
     return build_report(spec, Texts(), {}, result, [*result.notes], about=about, how_to_read=HOW_TO_READ)
+
+
+WORDS_PAGE = ModelPage(report_many=report_words)
+ALIGNMENT_PAGE = ModelPage(report_many=report_aligning)

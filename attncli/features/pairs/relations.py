@@ -13,16 +13,21 @@ from torch import Tensor
 
 from attncli.core.summaries import share_interval
 from attncli.errors import UserError
+from attncli.features.pairs.pair_counts import most_looked_at
+from attncli.features.pairs.pair_files import PairedText, SentenceFile
+from attncli.features.pairs.relation_results import (
+    BestOfRelation,
+    HeadOnRelation,
+    HeadOnRelations,
+    HeadRelations,
+)
 from attncli.measure.heads import refuse_merged
-from attncli.measure.pair_counts import most_looked_at
 from attncli.measure.removal import heads_removed
 from attncli.models.capture import Way, capture, in_step, together
-from attncli.models.known_pairs import PairedText, SentenceFile
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading, attention_between_words
 from attncli.models.text_files import ManyTexts
 from attncli.records.columns import Records
-from attncli.records.relations import BestOfRelation, HeadOnRelation, HeadOnRelations, HeadRelations
 
 ALL = "all relations"
 """All of them together: no relation has a blank in its name."""

@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 from transformers.modeling_outputs import BaseModelOutput
 
 from attncli.errors import UserError
+from attncli.features.words.results import AligningHead, AligningHeads, SpokenWord, SpokenWords
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.digests import cache_folder, content_digest
 from attncli.models.layers import CapturedLayer
@@ -25,7 +26,6 @@ from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.sound_reading import most_written, num_before_words, published_heads, read_sound
 from attncli.models.sound_windows import SpokenWindow
 from attncli.plain_text import counted, parsed_json
-from attncli.records.spoken_words import AligningHead, AligningHeads, SpokenWord, SpokenWords
 
 MEDIAN_WIDTH = 7
 """Frames of the median filter of openai-whisper."""
@@ -36,7 +36,7 @@ MOST_FOUND = 8
 OPENING = "\"'\u201c\u00bf([{-"
 CLOSING = "\"'.\u3002,\uff0c!\uff01?\uff1f:\uff1a\u201d)]}\u3001"
 """Marks that belong to the word after them, and to the one before: those of openai-whisper."""
-SPEECH = Path(__file__).parents[1] / "data" / "speech"
+SPEECH = Path(__file__).parents[2] / "data" / "speech"
 DAMAGED = "\ufffd"
 """What stands for bytes that are no character: of one whose other bytes are in the next token, or of none."""
 UNSPACED_LETTERS = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x3040, 0x30FF), (0x3400, 0x9FFF))

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from attncli.arguments import Count, FilePath, Folds, HeadsArgument, Seed, checked, head_names
 from attncli.core.names import PairMethod
 from attncli.errors import UserError
+from attncli.features.pairs.relation_results import HeadRelations
+from attncli.features.pairs.results import HeadsOnPairs, ScoresOfPositions
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextsWithPairs
 from attncli.models.text_files import ManyTexts
 from attncli.records.columns import Records
-from attncli.records.known_pairs import HeadsOnPairs, ScoresOfPositions
-from attncli.records.relations import HeadRelations
 
 if TYPE_CHECKING:
-    from attncli.measure.pair_counts import PairOptions
+    from attncli.features.pairs.pair_counts import PairOptions
 
 
 @checked
@@ -35,9 +35,9 @@ def relations(
 
     UserError for a file that is no such file, and for a model of two stacks; see `HeadRelations`.
     """
-    from attncli.measure.relations import relations as relations_of
-    from attncli.measure.relations import sentences_of
-    from attncli.models.known_pairs import SentenceFile
+    from attncli.features.pairs.pair_files import SentenceFile
+    from attncli.features.pairs.relations import relations as relations_of
+    from attncli.features.pairs.relations import sentences_of
 
     with SentenceFile(fspath(sentences)) as file, in_use(model) as pretrained:
         many = sentences_of(file, pretrained, truncate=truncate, progress=progress)
@@ -69,9 +69,9 @@ def pairs(
     method mean averages the best heads. With `folds` each of so many parts of the texts is held out in turn,
     otherwise one half, sampled by `seed`. See `HeadsOnPairs`. UserError for a text or a pair that is none.
     """
-    from attncli.measure.known_pairs import known_pairs
-    from attncli.measure.pair_runs import PairReader
-    from attncli.models.known_pairs import open_pairs
+    from attncli.features.pairs.known_pairs import known_pairs
+    from attncli.features.pairs.pair_files import open_pairs
+    from attncli.features.pairs.pair_runs import PairReader
 
     with open_pairs(texts) as file, in_use(model) as pretrained:
         # Pairs of a text and its context have a direction.
@@ -85,7 +85,7 @@ def pairs(
 
 
 def _pair_options(apart: int, *, symmetric: bool, apc: bool) -> "PairOptions":
-    from attncli.measure.pair_counts import PairOptions
+    from attncli.features.pairs.pair_counts import PairOptions
 
     if apc and not symmetric:
         raise UserError("apc: needs `symmetric`: the correction is of pairs without a direction")
@@ -108,9 +108,9 @@ def pair_table(
     A row for each two positions that count, with the weight of their pair, 0 for none. The arguments are
     those of `pairs`, whose method logistic is fitted to such a table.
     """
-    from attncli.measure.pair_runs import PairReader
-    from attncli.measure.pair_scores import scores_of_positions
-    from attncli.models.known_pairs import open_pairs
+    from attncli.features.pairs.pair_files import open_pairs
+    from attncli.features.pairs.pair_runs import PairReader
+    from attncli.features.pairs.pair_scores import scores_of_positions
 
     options = _pair_options(apart, symmetric=symmetric, apc=apc)
     with open_pairs(texts) as file, in_use(model) as pretrained:

@@ -1,0 +1,1 @@
+"""`attn heads --pairs` and `attn heads --relations`."""

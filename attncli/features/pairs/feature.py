@@ -1,0 +1,40 @@
+"""The card of `attn heads --pairs` and `attn heads --relations`."""
+
+from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(
+        Question(
+            "relations",
+            "Which heads look along syntactic relations",
+            spec="settings:RelationsSpec",
+            page="question:RELATIONS_PAGE",
+            form_of="heads",
+            asked_by="relations",
+        ),
+        Question(
+            "pairs",
+            "Which heads know pairs of positions",
+            spec="settings:PairsSpec",
+            page="question:PAIRS_PAGE",
+            form_of="heads",
+            asked_by="pairs",
+        ),
+    ),
+    results={
+        "heads of relations": "relation_results:HeadRelations",
+        "heads of pairs": "results:HeadsOnPairs",
+    },
+    screens={
+        "relation_results:HeadRelations": "relation_screens:RELATIONS_SCREEN",
+        "results:HeadsOnPairs": "screens:PAIRS_SCREEN",
+    },
+    functions={
+        "relations": "door:relations",
+        "pairs": "door:pairs",
+        "pair_table": "door:pair_table",
+    },
+    needs=("heads",),
+    extras=("models",),
+    docs="pairs.md",
+)

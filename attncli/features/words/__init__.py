@@ -1,0 +1,1 @@
+"""`attn heads --sound FILE --words` and `attn heads --find-heads`."""

@@ -1,0 +1,92 @@
+"""The settings of `attn heads --sound FILE --words` and `attn heads --find-heads`."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from attncli.arguments import head_names_without_stack
+from attncli.settings.fields import Contradictions, TextSource, contradiction
+from attncli.settings.models import ModelOfHeadsSpec, SoundSpec
+from attncli.settings.text import IN_FILE, Text, TextPath
+
+WAYS_OF_TIMING = ("model", "found", "filter")
+
+
+def _way_or_heads(value: Any) -> str:
+    """One of WAYS_OF_TIMING, or heads as `3:2,2:0`; ValueError for anything else."""
+    if value in WAYS_OF_TIMING:
+        return str(value)
+    try:
+        return ",".join(head_names_without_stack(value))
+    except ValueError as error:
+        raise ValueError(f"must be {', '.join(WAYS_OF_TIMING)}, or heads: {error}") from None
+
+
+class SpokenWordsSpec(SoundSpec, ModelOfHeadsSpec):
+    experiment = "heads"
+    title = "When each word is spoken"
+    group = "Input"
+    examples = ()
+    off_keys = frozenset({"by"})
+
+    sentence: Text | None = Field(None, description="what is spoken (default: what the model writes)")
+    file: Annotated[TextPath | None, IN_FILE] = Field(
+        None, description="a text file instead of the sentence; - reads stdin"
+    )
+    words: bool = Field(False, description="when each word is spoken")
+    by: Annotated[str, BeforeValidator(_way_or_heads)] = Field(
+        "model",
+        description="with `sound` and `words`: which heads time words: model (its generation_config.json, "
+        "else found), found (by `find_heads`), filter (the most concentrated), or LAYER:HEAD,...",
+    )
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        return "-o words.srt", "--by found", "--show all"
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return (TextSource("sentence", self.sentence, self.file),)
+
+    def reads_many_texts(self) -> bool:
+        return True
+
+    def result_kind(self) -> str:
+        return "heads of words"
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        yield from self.conflicts("sentence", "file")
+        for key in self.given("truncate"):
+            yield contradiction(key, "is not for `words` of a sound, which are read to its end", "words")
+
+
+class AlignmentSpec(ModelOfHeadsSpec):
+    experiment = "heads"
+    title = "Which heads time words"
+    group = "Input"
+    examples = ()
+
+    find_heads: bool = Field(
+        False,
+        description="measure how well every head of cross-attention times words, on synthetic speech whose "
+        "times are known, and keep the best",
+    )
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        return "--show all", "-o heads.csv"
+
+    def wants_head(self) -> bool:
+        return True
+
+    def reads_many_texts(self) -> bool:
+        return True
+
+    def result_kind(self) -> str:
+        return "heads of alignment"
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.model is None:
+            yield contradiction("find_heads", "needs `model`, one that hears and writes, as Whisper", "model")
