@@ -244,11 +244,11 @@ def test_a_feature_is_the_same_in_a_package_of_its_own(
         ["info", "plugins"],
         ["--help"],
     ]
-    built_in = attn(commands[:1], tmp_path)[0]
+    built_in, _ = attn([commands[0], ["cache", TEXT, "-o", "built-in.json"]], tmp_path)
     asked, _, shown, synonym, plugins, listed = attn(commands, tmp_path, package, root=without_cache)
     assert asked == built_in and asked.code == 0
     assert shown.out.splitlines()[:9] == built_in.out.splitlines()[:9], "its first screen"
-    assert (tmp_path / "heads.json").read_text() == (saved / "heads.json").read_text()
+    assert (tmp_path / "heads.json").read_text() == (tmp_path / "built-in.json").read_text()
     assert synonym.err == "kv_cache: is not a command: did you mean attn cache?\n"
     assert re.split(r"\s{2,}", plugins.out.strip()) == ["features", "cache", "attn-cache 1.0", "ok"]
     models = listed.out.partition("Models:\n")[2].partition("\n\n")[0]
