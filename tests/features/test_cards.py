@@ -142,8 +142,9 @@ def assert_nowhere(name: str, saved: Path, folder: Path, root: Path, off: str = 
     cards = [FEATURES[each] for each in lacking]
     gone = {question.name for card in cards for question in card.questions}
     left = {question.name for card in FEATURES.values() for question in card.questions} - gone
-    asked = [[], ["--help"], ["info"], ["self", TEXT], ["heads", TEXT], *([each] for each in sorted(gone))]
-    asked += [["show", file] for file in reports_of(name, saved, folder)]
+    asked = [[], ["--help"], ["info"], *([each] for each in sorted(gone))]
+    others = [["self", TEXT], ["heads", TEXT], *(["show", file] for file in reports_of(name, saved, folder))]
+    asked += [words for words in others if words[0] in left]
     done = python(ASKED, folder, root, ROOT, given=json.dumps(asked), ATTN_OFF=off)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
