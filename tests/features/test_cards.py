@@ -152,7 +152,8 @@ def assert_nowhere(name: str, saved: Path, folder: Path, root: Path, off: str = 
     why = f"is switched off by ATTN_OFF={off}" if off else "is not a command"
     for words, (code, out, err) in zip(asked, answer["ended"], strict=True):
         if {*words[:1]} & gone:
-            assert code == 2 and err.startswith(f"{words[0]}: {why}") and err.count("\n") == 1, words
+            reasons = (f"{words[0]}: {why}", f"{words[0]}: needs the feature {name}, which is not available")
+            assert code == 2 and err.startswith(reasons) and err.count("\n") == 1, words
             assert re.findall(r"did you mean attn ([\w-]+)\?", err) in ([], *([other] for other in left))
         else:
             assert code == 0 and out, (words, err)
