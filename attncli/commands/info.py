@@ -9,7 +9,6 @@ from typing import Any
 
 import attncli
 from attncli.commands.command import DEBUG, Command, argument, refuse_unknown
-from attncli.core.engines import ENGINES
 from attncli.core.names import ROW_STATISTICS
 from attncli.core.runtime import tile_pass_in_use
 from attncli.errors import DONE, FAILED
@@ -54,6 +53,8 @@ NEXT = "Next: attn info plugins  attn info config-schema  attn info report-schem
 
 def _parts_taken(card: Feature) -> list[str]:
     """The parts of a card that are not used: the names of built-in parts, or of an earlier package's."""
+    from attncli.core.engines import ENGINES  # with torch
+
     functions: dict[str, str] = dict.fromkeys(attncli.__all__, "")
     engines: dict[str, str] = dict.fromkeys(ENGINES, "")
     for feature in installed_features().values():

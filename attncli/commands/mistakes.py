@@ -6,7 +6,7 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 
 from attncli.errors import TRUTHS, UserError, alike, synonym
-from attncli.settings import QUESTIONS, SPECS, why_off
+from attncli.settings import QUESTIONS, SPECS, is_offered, why_off
 from attncli.systems import shell_line
 from attncli.views import VIEWS
 
@@ -59,7 +59,7 @@ def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
     if reader := _reader(Path(word)):
         return f"{typed}: is not a command: attn {reader} {shell_line([word])} reads it"
     text = " ".join([word, *takewhile(lambda other: not other.startswith("-"), others)])
-    if any(map(str.isspace, text)):
+    if any(map(str.isspace, text)) and is_offered("attn self"):
         return f"{text[:MOST_SHOWN]}: is a text, not a command: attn self {_quoted(text)}"
     return f"{typed}: is not a command: attn --help lists them"
 

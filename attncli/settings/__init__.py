@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from attncli.settings.pages import Page
 
 
+OFF = f"is switched off by {SWITCH}={{}}"
 KERNEL_COMMANDS = frozenset({"info", "help", "version"})
 """Commands that belong to no feature."""
 FORMER_COMMANDS = frozenset({"export", "plugins", "config", "report"})
@@ -53,13 +54,16 @@ def is_offered(line: str) -> bool:
 
 
 def why_off(name: str) -> str:
-    """Why a feature, command or function of that name is missing: it is switched off; else empty."""
-    names = {*FEATURES} - {*switched_on(FEATURES)}
-    parts = {each.name for feature in names for each in FEATURES[feature].questions}
-    parts |= {function for feature in names for function in FEATURES[feature].functions}
-    if name not in {*names_switched_off(), *names, *parts}:
-        return ""
-    return f"is switched off by {SWITCH}={','.join(names_switched_off())}"
+    """Why a feature, command or function of that name is missing: it or its need is off; else empty."""
+    off, on = names_switched_off(), switched_on(FEATURES)
+    for feature, card in FEATURES.items():
+        parts = {feature, *(each.name for each in card.questions), *card.functions}
+        if feature not in on and name in parts:
+            gone = [need for need in card.needs if need not in FEATURES]
+            return (
+                f"needs the feature {gone[0]}, which is not available" if gone else OFF.format(",".join(off))
+            )
+    return OFF.format(",".join(off)) if name in off else ""
 
 
 def form_asked_for(experiment: str, settings: Mapping[str, Any]) -> Question | None:

@@ -140,8 +140,9 @@ def assert_nowhere(name: str, saved: Path, folder: Path, root: Path, off: str = 
     cards = [FEATURES[each] for each in lacking]
     gone = {question.name for card in cards for question in card.questions}
     left = {question.name for card in FEATURES.values() for question in card.questions} - gone
-    asked = [[], ["--help"], ["info"], ["self", TEXT], ["heads", TEXT], *([each] for each in sorted(gone))]
-    asked += [["show", file] for file in reports_of(name, saved, folder)]
+    asked = [[], ["--help"], ["info"], *([each] for each in sorted(gone))]
+    others = [["self", TEXT], ["heads", TEXT], *(["show", file] for file in reports_of(name, saved, folder))]
+    asked += [words for words in others if words[0] in left]
     done = python(ASKED, folder, root, ROOT, given=json.dumps(asked), ATTN_OFF=off)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -149,7 +150,8 @@ def assert_nowhere(name: str, saved: Path, folder: Path, root: Path, off: str = 
     why = f"is switched off by ATTN_OFF={off}" if off else "is not a command"
     for words, (code, out, err) in zip(asked, answer["ended"], strict=True):
         if {*words[:1]} & gone:
-            assert code == 2 and err.startswith(f"{words[0]}: {why}") and err.count("\n") == 1, words
+            reasons = (f"{words[0]}: {why}", f"{words[0]}: needs the feature {name}, which is not available")
+            assert code == 2 and err.startswith(reasons) and err.count("\n") == 1, words
             assert re.findall(r"did you mean attn ([\w-]+)\?", err) in ([], *([other] for other in left))
         else:
             assert code == 0 and out, (words, err)
