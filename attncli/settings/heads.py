@@ -341,6 +341,17 @@ class HeadsSpec(
         lacking = (self.skip_sink, self.weighted, self.words, self.image, self.sound, self.pattern, self.sort)
         return not any((*lacking, self.statistic, self.top, *self.sought().values()))
 
+    def check_files(self) -> None:
+        from attncli.models.known_pairs import SentenceFile, open_pairs
+        from attncli.models.text_files import TextFile, check_lines
+
+        if (sentences := self.relations) is not None:
+            check_lines(sentences, lambda: SentenceFile(sentences))
+        elif (known := self.pairs) is not None:
+            check_lines(known, lambda: open_pairs(known))
+        elif (name := self.texts) is not None:
+            check_lines(name, lambda: TextFile(name, self.text_group))
+
     def reads_many_texts(self) -> bool:
         return (
             super().reads_many_texts()

@@ -28,7 +28,6 @@ from attncli.features.heads.spoken_words import report_aligning, report_words
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
-from attncli.models.known_pairs import SentenceFile, open_pairs
 from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import (
     Pretrained,
@@ -39,7 +38,7 @@ from attncli.models.pretrained import (
     reader_of,
 )
 from attncli.models.sound_reading import read_sound
-from attncli.models.text_files import ManyTexts, TextFile, TextLine, check_lines, files_named
+from attncli.models.text_files import ManyTexts, TextFile, TextLine, files_named
 from attncli.models.token_names import positions_named
 from attncli.plain_text import counted
 from attncli.records.columns import Records
@@ -458,20 +457,9 @@ def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
     }
 
 
-def check_texts(spec: HeadsSpec, _texts: Texts) -> None:
-    """UserError for wrong lines of a file of texts, sentences or pairs, before a model is read."""
-    if (sentences := spec.relations) is not None:
-        check_lines(sentences, lambda: SentenceFile(sentences))
-    elif (known := spec.pairs) is not None:
-        check_lines(known, lambda: open_pairs(known))
-    elif (name := spec.texts) is not None:
-        check_lines(name, lambda: TextFile(name, spec.text_group))
-
-
 PAGE = ModelPage(
     read=read,
     report_each=report_each,
     report_many=report_many,
     values_each=values_each,
-    check_texts=check_texts,
 )
