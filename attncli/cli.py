@@ -525,6 +525,8 @@ def _failed(error: Exception) -> int:
         case typer.TyperException():
             _print_errors(*error.format_message().splitlines())
             return error.exit_code
+        case BrokenPlugin(__cause__=Exception() as cause) if is_about_memory(cause):
+            _print_errors(out_of_memory(cause))
         case BrokenPlugin():
             _print_errors(str(error))
         case _ if is_about_memory(error):

@@ -191,7 +191,7 @@ class Plugin(NamedTuple):
 
 
 class BrokenPlugin(ImportError):
-    """A part of another package cannot be imported."""
+    """A part of another package cannot be imported, or a statistic of it raises an error."""
 
 
 @cache

@@ -213,6 +213,28 @@ def test_an_error_while_a_question_runs_names_the_package(tmp_path: Path) -> Non
     assert re.fullmatch(f"{re.escape(package)}: ValueError: a\\S+ \\(--debug shows where\\)\n", asked.err)
 
 
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("raise ValueError('odd rows')", "ValueError: odd rows"),
+        (
+            "return rows.weights",
+            r"TypeError: must return a tensor of shape \(.*\), one number per row \(got shape",
+        ),
+        ("return None", r"TypeError: must return a tensor of shape .* \(got NoneType\)"),
+    ],
+)
+def test_a_statistic_that_fails_is_named(tmp_path: Path, body: str, why: str) -> None:
+    card = (
+        "from attncli.feature import Feature\nFEATURE = Feature(statistics={'odd_mass': 'statistics:mass'})\n"
+    )
+    modules = {"feature": card, "statistics": f"def mass(rows):\n    {body}\n"}
+    install_card(tmp_path / "site", "attn_odd", "odd", modules)
+    (ended,) = attn([["heads", "the cat sees the cat"]], tmp_path, tmp_path / "site")
+    assert ended.code == 1
+    assert re.fullmatch(rf"plugin .*: statistic odd_mass: {why}.*\n", ended.err), ended.err
+
+
 def test_a_function_of_a_broken_module_raises_the_line(tmp_path: Path) -> None:
     install_card(tmp_path, "attn_gone", "gone", {"door": "raise SystemExit(5)", "feature": PARTS})
     code = """

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.names import ends_of
-from attncli.feature import load_usable_place
+from attncli.core.names import ROW_STATISTICS, ends_of
+from attncli.feature import BrokenPlugin, load_usable_place, plugin_of
 
 
 class RestOfSoftmax(NamedTuple):
@@ -159,9 +159,34 @@ class Rows:
 
 @cache
 def load_formula(place: str) -> Callable[..., Any]:
-    """The function at a place; `no_number` for one of another package that cannot be imported."""
+    """The function at a place; `no_number` for one of another package that cannot be imported.
+
+    Errors of a function of another package become BrokenPlugin, with the name of the statistic.
+    """
     function: Callable[..., Any] = load_usable_place(place) or no_number
-    return function
+    return function if function is no_number or plugin_of(place) is None else _of_plugin(place, function)
+
+
+@cache
+def _of_plugin(place: str, function: Callable[[Rows], Any]) -> Callable[[Rows], Tensor]:
+    name = next(name for name, statistic in ROW_STATISTICS.items() if statistic.formula == place)
+
+    def formula(rows: Rows) -> Tensor:
+        shape = rows.weights.shape[:-1]
+        try:
+            numbers = function(rows)
+            if not isinstance(numbers, Tensor) or numbers.shape != shape:
+                got = f"shape {(*numbers.shape,)}" if isinstance(numbers, Tensor) else type(numbers).__name__
+                raise TypeError(f"must return a tensor of shape {(*shape,)}, one number per row (got {got})")
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # other people's code may fail in any way
+            why = ascii(f"{type(error).__name__}: {error}")[1:-1]
+            line = f"plugin {plugin_of(place)}: statistic {name}: {why} (--debug shows where)"
+            raise BrokenPlugin(line) from error
+        return numbers
+
+    return formula
 
 
 def no_number(rows: Rows) -> Float[Tensor, "*batch query"]:

@@ -197,17 +197,19 @@ def _nested(loaded: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _in_file(name: str, tensor: torch.Tensor, first_byte: int, parts: list[zipfile.ZipInfo]) -> list[Any]:
     """The type, shape, first byte and strides of a tensor; no strides if it lies row after row."""
+    has = f"has {name:.100}, of" if name else "holds a tensor of"
     kind = KINDS.get(tensor.dtype)
     is_dense = tensor.layout is torch.strided and tensor.device.type == "cpu"
     if kind is None or not is_dense or tensor.is_neg():
         kind = str(tensor.dtype if is_dense else tensor.layout).removeprefix("torch.")
         kind = f"negated {kind}" if tensor.is_neg() else kind
-        raise _Refused(f"has {name:.100}, of type {kind}: save it dense, as float32, float16 or bfloat16")
+        raise _Refused(f"{has} type {kind}: save it dense, as float32, float16 or bfloat16")
     if tensor.ndim > MOST_AXES:
-        raise _Refused(f"has {name:.100}, of {tensor.ndim:,} axes: {MOST_AXES} at most are read")
+        raise _Refused(f"{has} {tensor.ndim:,} axes: {MOST_AXES} at most are read")
     storage = tensor.untyped_storage()
     if tensor.nbytes > storage.nbytes():
-        raise _Refused(f"has {name:.100}, which repeats fewer numbers (expand): save it .contiguous()")
+        has = f"has {name:.100}" if name else "holds a tensor"
+        raise _Refused(f"{has}, which repeats fewer numbers (expand): save it .contiguous()")
     begin = storage.data_ptr() - first_byte if tensor.numel() else 0
     part = parts[bisect_right(parts, begin, key=lambda part: part.header_offset) - 1]
     if tensor.numel() and storage.nbytes() > part.file_size:

@@ -6,10 +6,10 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from itertools import count, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -161,30 +161,63 @@ class LineFile:
 
     def _records(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         """Each record of a CSV file as JSON, with the number of its last line. UserError for a bad record."""
+        with closing(self._csv_rows(file)) as rows:
+            columns = _with_usual_name(next(rows, (1, []))[1], self.columns)
+            for name in self.columns:
+                if columns.count(name) > 1:
+                    raise UserError(f"{self.label}:1: has two columns {name}: leave out one of them")
+            for name in (name for name in self.needed or self.columns[:1] if name not in columns):
+                has = f"it has {', '.join(columns)[:60]}" if columns else "it is empty"
+                other = "; one text per line in a .txt file, or JSON Lines, will do as well"
+                other = "" if self.needed else other
+                raise UserError(f"{self.label}:1: must have a column {name} ({has}){other}")
+            for number, row in rows:
+                if not row:
+                    continue
+                if len(row) != len(columns):
+                    where, count = f"{self.label}:{number}", len(columns)
+                    raise UserError(f'{where}: must have {count} cells, as its header: "quote, a comma"')
+                cells = dict(zip(columns, row, strict=True))
+                kept = {name: cells[name] for name in self.columns if cells.get(name)}
+                yield number, json.dumps({self.columns[0]: "", **kept}).encode()
+
+    def _csv_rows(self, file: IO[bytes]) -> Generator[tuple[int, list[str]], None, None]:
+        """The cells of each record of a CSV file, its header stripped, with the number of its last line.
+
+        Raises UserError for quotes that RFC 4180 does not allow, at the line of the quote.
+        """
+        first_line = 1
         with _decoded(file) as text:
             csv.field_size_limit(MAX_CELL)  # of the whole process, whose default is 128 KiB
-            reader = csv.DictReader(self._csv_lines(text), delimiter=self._delimiter)
+            reader = csv.reader(self._csv_lines(text), delimiter=self._delimiter, strict=True)
             try:
-                columns = [name.strip() for name in reader.fieldnames or ()]
-                columns = reader.fieldnames = _with_usual_name(columns, self.columns)
-                for name in self.columns:
-                    if columns.count(name) > 1:
-                        raise UserError(f"{self.label}:1: has two columns {name}: leave out one of them")
-                for name in (name for name in self.needed or self.columns[:1] if name not in columns):
-                    has = f"it has {', '.join(columns)[:60]}" if columns else "it is empty"
-                    other = "; one text per line in a .txt file, or JSON Lines, will do as well"
-                    other = "" if self.needed else other
-                    raise UserError(f"{self.label}:1: must have a column {name} ({has}){other}")
                 for cells in reader:
-                    if None in cells or None in cells.values():
-                        where, count = f"{self.label}:{reader.line_num}", len(columns)
-                        raise UserError(f'{where}: must have {count} cells, as its header: "quote, a comma"')
-                    kept = {name: cells[name] for name in self.columns if cells.get(name)}
-                    yield reader.line_num, json.dumps({self.columns[0]: "", **kept}).encode()
+                    header = first_line == 1
+                    yield reader.line_num, [cell.strip() for cell in cells] if header else cells
+                    first_line = reader.line_num + 1
+                return
             except UnicodeDecodeError as error:
                 raise UserError(f"{self.label}: is not UTF-8 text ({error.reason})") from None
             except csv.Error as error:
-                raise UserError(f"{self.label}:{reader.line_num}: is not valid CSV: {error}") from None
+                number, reason = reader.line_num, str(error)
+        if reason == "unexpected end of data":
+            number = self._unclosed_line(first_line)
+            reason = 'nothing closes the quote that opens a cell: close it, or write a quote as "" in quotes'
+        elif " expected after " in reason:
+            reason = 'text after a closing quote: inside a quoted cell, write a quote as ""'
+            reason += f" (the record begins on line {first_line})" if number > first_line else ""
+        elif "field larger than" in reason:
+            number, reason = first_line, f"{reason}: is a quote left open?"
+        raise UserError(f"{self.label}:{number}: is not valid CSV: {reason}")
+
+    def _unclosed_line(self, first_line: int) -> int:
+        """The line of the quote that nothing closes, in the record that begins on `first_line`."""
+        with self._opened() as file, _decoded(file) as text:
+            lines = islice(self._csv_lines(text), first_line - 1, None)
+            reader = csv.reader(lines, delimiter=self._delimiter)
+            *_, cells = reader
+            num_lines = sum(1 for _ in StringIO(cells[-1], newline=""))
+            return first_line + reader.line_num - max(1, num_lines)
 
     @property
     def _delimiter(self) -> str:
@@ -192,8 +225,8 @@ class LineFile:
 
     def header(self) -> list[str]:
         """The names of the columns of a CSV file."""
-        with self._opened() as file, _decoded(file) as text:
-            return [name.strip() for name in next(csv.reader(text, delimiter=self._delimiter), [])]
+        with self._opened() as file, closing(self._csv_rows(file)) as rows:
+            return next(rows, (1, []))[1]
 
     def _csv_lines(self, text: TextIOWrapper) -> Iterator[str]:
         """Every line as it is written. Raises UserError for one that is longer than a cell may be."""

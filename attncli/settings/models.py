@@ -139,6 +139,9 @@ class ModelSpec(ModelNameSpec):
         """The settings that name one token of the text."""
         return {}
 
+    def check_files(self) -> None:
+        """Raise UserError for wrong lines of files of texts; called before torch is imported."""
+
     def least_tokens(self) -> int:
         """How many tokens a text must have for a model that predicts the next one."""
         return 1

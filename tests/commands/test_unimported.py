@@ -54,6 +54,8 @@ TORCH_FREE_COMMANDS: list[tuple[list[str], int]] = [
     (["heads", "--model", "/nonexistent"], 2),
     (["heads", "--model", str(ROOT / "configs")], 2),
     (["heads", "--sort", "nonsense"], 2),
+    (["cache", "--budget", "1", "abc"], 2),
+    (["heads", "--texts", "tests/features/cache/kvpress_kept_keys.json"], 2),
     (["serve", "--help"], 0),
     (["serve", "--port", "70000"], 2),
     (["serve", "--model", "/nonexistent"], 2),

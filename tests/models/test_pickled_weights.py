@@ -255,6 +255,22 @@ BOMBS: dict[str, tuple[bytes, str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("tensor", "reason"),
+    [
+        (torch.eye(3).to_sparse(), "holds a tensor of type sparse_coo: save it dense"),
+        (torch.ones(1).expand(10**6), "holds a tensor, which repeats fewer numbers (expand)"),
+    ],
+)
+def test_a_bare_tensor_that_is_refused_has_no_empty_name(
+    tmp_path: Path, tensor: torch.Tensor, reason: str
+) -> None:
+    torch.save(tensor, path := tmp_path / "bare.pt")
+    with pytest.raises(UserError) as caught:
+        pickled_arrays(path)
+    assert caught.value.lines[0].startswith(f"{path}: {reason}")
+
+
 @pytest.mark.parametrize("name", some_seldom(BOMBS, ["empty lists that share lists", "a million lists"]))
 def test_small_files_that_hang_or_crash_their_reader_are_one_line(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

@@ -154,6 +154,8 @@ class CacheSpec(SurveyTextSpec):
         if not self.is_of_policies:
             if len(self.budget) > 1:
                 yield contradiction("budget", "needs `policy` to be several: give one share", "policy")
+            elif self.budget == [1]:
+                yield contradiction("budget", "must be a share of the cache below 1 (got 1)", "policy")
             if self.every is not None:
                 yield contradiction("every", "needs `policy` or `bits`", "policy", "bits")
         if self.budget and self.bits is not None and not self.policy:

@@ -68,7 +68,9 @@ class HeadEdges(Result):
     """How much of what each head does, and of the logits, comes from each earlier part of the model.
 
     `rows` have every part of every side, in the order of the model; over the parts of a side the shares add
-    up to 1. Of several texts a share is the mean of those where it is a number. `edges` are those of at least
+    up to 1. A share above 1 in size is that of a part larger than the sum of all, since parts of the other
+    sign cancel most of it: read its sign, not its size. Of several texts a share is the mean of those where
+    it is a number. `edges` are those of at least
     1 %, or of 1 % of what reaches the logit through the first one; first those that most reaches the logit
     through or, of a model without logits, the strongest.
     key, query: of how far the score of the key that a query looks at most, beyond the first, is above the

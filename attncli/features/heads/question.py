@@ -34,7 +34,7 @@ from attncli.models.pretrained import (
     reader_of,
 )
 from attncli.models.sound_reading import read_sound
-from attncli.models.text_files import ManyTexts, TextFile, TextLine, check_lines, files_named
+from attncli.models.text_files import ManyTexts, TextFile, TextLine, files_named
 from attncli.models.token_names import positions_named
 from attncli.plain_text import counted
 from attncli.records.columns import Records
@@ -443,16 +443,9 @@ def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
     }
 
 
-def check_texts(spec: HeadsSpec, _texts: Texts) -> None:
-    """UserError for wrong lines of a file of texts, before a model is read."""
-    if (name := spec.texts) is not None:
-        check_lines(name, lambda: TextFile(name, spec.text_group))
-
-
 PAGE = ModelPage(
     read=read,
     report_each=report_each,
     report_many=report_many,
     values_each=values_each,
-    check_texts=check_texts,
 )
