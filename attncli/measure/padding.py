@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
+from torch.nn import functional
 
 from attncli.core.layer import AttentionLayer, Keys, Queries, Visibility
 from attncli.core.mask_tensors import recognised
@@ -60,23 +61,24 @@ def positions_of(source: LayerOrWeights, *, first_query: int | None) -> Position
 
     `first_query` is the key at which the first query stands, None where keys are another text's: then all
     queries are there. Padding that a program lets see itself, lest its rows be empty, is not there: tokens
-    that all others are hidden from at either end of a text, and those hidden from all others where nothing
-    else is hidden.
+    that all others are hidden from at either end of a text, those hidden from all others where nothing else
+    is hidden, and two or more at an end that are hidden from each other and from all others.
     """
     num_texts, _, num_queries, num_keys = source.shape
     device = source.like.device
-    keys = _seen_keys(source, first_query).expand(num_texts, -1)
+    seen_keys, is_unclear = _seen_keys(source, first_query)
+    keys = seen_keys.expand(num_texts, -1)
     there = torch.ones(num_texts, num_queries, dtype=torch.bool, device=device)
     if first_query is None:
         return PositionsThere(there, keys)
     places = torch.arange(num_queries, device=device) + first_query
     is_key = (places >= 0) & (places < num_keys)
     there[:, is_key] = keys[:, places[is_key]]
-    return PositionsThere(there, keys)
+    return PositionsThere(there, keys, is_unclear)
 
 
-def _seen_keys(source: LayerOrWeights, first_query: int | None) -> Bool[Tensor, "#text key"]:
-    """The keys that a query sees."""
+def _seen_keys(source: LayerOrWeights, first_query: int | None) -> tuple[Bool[Tensor, "#text key"], bool]:
+    """The keys that a query sees; whether the last one of a text may be padding."""
     _, _, num_queries, num_keys = source.shape
     places = torch.arange(num_keys, device=source.like.device)
     if isinstance(source, AttentionLayer) and source.visibility.rule is None and source.rules.bias is None:
@@ -87,17 +89,20 @@ def _seen_keys(source: LayerOrWeights, first_query: int | None) -> Bool[Tensor, 
             seen &= places <= last
         if mask.window is not None:
             seen &= (places > mask.shift - mask.window) & (places < last + mask.window)
-        return seen.unsqueeze(0) if mask.key_mask is None else mask.key_mask & seen
+        return seen.unsqueeze(0) if mask.key_mask is None else mask.key_mask & seen, False
     like = torch.zeros(1, num_keys, dtype=torch.int64, device=places.device)
-    received, seen_by, own = like, like, like
+    received, seen_by, own, first_seen, last_seen = like, like, like, like, like
     is_square = first_query == 0 and num_queries == num_keys
     for queries, visible in _blocks_seen(source):
         received = received + visible.sum(dim=1)
         if is_square:
             seen_by = seen_by + _at(queries, visible.sum(dim=-1), num_keys)
+            first, last = visible.int().argmax(dim=-1), visible.flip(-1).int().argmax(dim=-1)
+            first_seen = first_seen + _at(queries, first, num_keys)
+            last_seen = last_seen + _at(queries, last, num_keys)
             own = own + _at(queries, visible[:, :, queries].diagonal(dim1=1, dim2=2), num_keys)
     if not is_square:
-        return received > 0
+        return received > 0, False
     is_hidden = (received == 0) | ((received == 1) & (own == 1))
     num_left = (~is_hidden).sum(dim=1, keepdim=True)
     hides_nothing_else = (is_hidden | (received == num_keys)).all(dim=1, keepdim=True)
@@ -105,7 +110,34 @@ def _seen_keys(source: LayerOrWeights, first_query: int | None) -> Bool[Tensor, 
     are_many = (num_left > 1) | ((num_left == 1) & (num_keys > 2))
     lonely = is_hidden & (seen_by == 1)
     there = _without_lonely(received > 0, lonely, own > 0)
-    return there & ~(is_hidden & hides_nothing_else & are_many)
+    there = there & ~(is_hidden & hides_nothing_else & are_many)
+    is_alone, others = (received == 1) & (own == 1), seen_by - own
+    at_end, is_unclear = _last_apart(there, is_alone, others, first_seen)
+    at_start, _ = _last_apart(*(each.flip(1) for each in (there, is_alone, others, last_seen)))
+    return there & ~at_end & ~at_start.flip(1), is_unclear
+
+
+def _last_apart(
+    there: Bool[Tensor, "#text key"],
+    is_alone: Bool[Tensor, "#text key"],
+    others: Int[Tensor, "#text key"],
+    first: Int[Tensor, "#text key"],
+) -> tuple[Bool[Tensor, "#text key"], bool]:
+    """Padding at the end that sees the text and itself; whether another text may end in one such token.
+
+    Two tokens and more that see those before them, from `first` on, but not each other: of a causal text
+    only the last token is hidden from all `others`.
+    """
+    at_end = (~there | is_alone).flip(1).cummin(dim=1).values.flip(1)
+    kept = there & ~at_end
+    before = functional.pad(kept.cumsum(dim=1), (1, 0))
+    sees_all = others == before[:, -1:] - before.gather(1, first)
+    apart = there & at_end
+    num_apart, is_text = apart.sum(dim=1, keepdim=True), kept.any(dim=1, keepdim=True)
+    is_like_padding = is_text & (sees_all | ~apart).all(dim=1, keepdim=True)
+    is_padding = is_like_padding & (num_apart > 1)
+    may_be = is_like_padding & (num_apart == 1)
+    return apart & is_padding, bool(is_padding.any()) and bool(may_be.any())
 
 
 def _at(places: Queries, numbers: Shaped[Tensor, "#text query"], count: int) -> Int[Tensor, "#text key"]:

@@ -246,8 +246,8 @@ class Recorder:
             positions = positions_of(layer, first_query=first_query)
             self._queries_there.pop(call.module, None)
             self._queries_there[call.module] = call.outermost, positions.queries
-            is_unclear = first_query is None and num_queries > 1 and not bool(positions.keys.all())
-            return positions._replace(is_unclear=is_unclear)
+            is_unknown = first_query is None and num_queries > 1 and not bool(positions.keys.all())
+            return positions._replace(is_unclear=positions.is_unclear or is_unknown)
         alike = [
             queries
             for module, (outermost, queries) in self._queries_there.items()

@@ -10,7 +10,14 @@ from torch.nn import functional
 
 from attncli.models.after_softmax import weights_after
 from attncli.models.axis_labels import LABELS, AxisPart, Labelled, contracted, of_operand, whole_axis
-from attncli.models.before_softmax import EXP, axis_of_shares, scores_after, tokens_of_operand, told_by
+from attncli.models.before_softmax import (
+    EXP,
+    axis_of_shares,
+    before_exponential,
+    scores_after,
+    tokens_of_operand,
+    told_by,
+)
 from attncli.models.followed import (
     EACH,
     NO_QUERIES,
@@ -446,9 +453,10 @@ class Follower(Origins):
         if isinstance(known, Scores) and known.through == EXP and isinstance(result, Tensor):
             with unseen():
                 axis = axis_of_shares(known, result)
-                scores = result.detach().log() if axis is not None else result
-            if axis is not None:
-                self.share(scores, axis, replace(known, is_plain=False), result)
+                if axis is None:
+                    return
+                scores, known = before_exponential(known, result)
+            self.share(scores, axis, known, result)
 
     def share(self, scores: Tensor, axis: int, known: Scores | Projected | None, result: Tensor) -> None:
         """A softmax of scores along an axis gave `result`; None is known of scores that are not followed."""

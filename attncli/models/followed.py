@@ -101,7 +101,9 @@ class Scores:
     are features of a projection, `dims` what was summed. `left_tokens` and `right_tokens` may be those of the
     tokens of either tensor, the likeliest first. Without `is_plain` the scores were mixed or cut, so that the
     product no longer says what they are. `one_head_of` is that of the query. `through` is the function that
-    last changed each of them by itself. `unread` says why weights that are made of them cannot be read.
+    last changed each of them by itself. `shift` gives, added to them, what they were before the largest of
+    a row or the logarithm of its sum was subtracted. `unread` says why weights that are made of them cannot
+    be read.
     """
 
     left: Labelled
@@ -117,6 +119,7 @@ class Scores:
     one_head_of: int | None = None
     is_plain: bool = True
     through: str | None = None
+    shift: Labelled | None = None
     unread: str | None = None
 
     def mixed(self, axes: TensorAxes) -> "Scores":

@@ -175,6 +175,127 @@ def test_a_padded_batch_is_its_texts(seed: int) -> None:
     drawn(seed)
 
 
+def by_exponentials(way: str, number: float) -> Callable[..., Tensor]:
+    """A softmax that is written as exponentials over their sum."""
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor) -> Tensor:
+        scores = query @ repeated(key).mT
+        if way != "scaled last":
+            scores = scores / DIM**0.5
+        if way == "added":
+            scores = scores + torch.zeros(seen.shape).masked_fill(~seen, number)
+        else:
+            scores = scores.masked_fill(~seen, number)
+        largest = scores.amax(-1, keepdim=True).clamp(min=-1e30)
+        if way == "in place":
+            scores -= largest
+            scores.exp_()
+            scores /= scores.sum(-1, keepdim=True).clamp(min=1e-30)
+            return scores @ repeated(value)
+        if way == "logsumexp":
+            return (scores - torch.logsumexp(scores, -1, keepdim=True).clamp(min=-1e30)).exp() @ repeated(
+                value
+            )
+        if way == "added largest":
+            scores = scores + -largest
+        elif way == "no largest":
+            scores = scores - 0.0
+        elif way == "heads by text":
+            scores = (scores - largest).flatten(0, 1)
+        else:
+            scores = scores - largest
+        if way == "scaled last":
+            scores = scores / DIM**0.5
+        shares = torch.exp(scores)
+        shares = shares / shares.sum(-1, keepdim=True).clamp(min=1e-30)
+        return shares.view(-1, HEADS, *shares.shape[-2:]) @ repeated(value)
+
+    return attend
+
+
+@pytest.mark.parametrize("number", [-1e4, -3e3])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "filled",
+        "added",
+        "in place",
+        "logsumexp",
+        "added largest",
+        "no largest",
+        "heads by text",
+        "scaled last",
+    ],
+)
+def test_a_softmax_of_exponentials_hides_rows_as_another_does(way: str, number: float) -> None:
+    check_exponentials(way, number, "both")
+
+
+@pytest.mark.parametrize("number", [-torch.inf, -1e9, -65504.0, SMALLEST])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_softmax_of_exponentials_may_hide_by_any_number(side: str, number: float) -> None:
+    check_exponentials("filled", number, side)
+
+
+def check_exponentials(way: str, number: float, side: str) -> None:
+    torch.manual_seed(0)
+    layer = Attention(by_exponentials(way, number), kv_heads=2).eval()
+    texts = [torch.randn(length, DIM) for length in (7, 3, 5)]
+    batch, there = padded(texts, side, 1)
+    seen = recorded(lambda: layer(batch, who_sees_whom(there, causal=True, rows="all")))
+    alone = [naive(weights_alone(*layer.parts(x[None], x[None])[:2], causal=True)) for x in texts]
+    assert_is_mean(seen, alone, 2e-5)
+    assert (seen.modules[0].num_rows, seen.modules[0].padding) == (there.numel(), int((~there).sum()))
+
+
+def seeing_themselves_too(there: Tensor, *, window: int | None = None, causal: bool = True) -> Tensor:
+    """Who sees whom where queries of padding see the text, and themselves."""
+    count = there.shape[1]
+    seen = who_sees_whom(there, causal=causal, rows="all")
+    if window is not None:
+        seen = seen & torch.ones(count, count, dtype=torch.bool).triu(1 - window).tril(window - 1)
+    return seen | (torch.eye(count, dtype=torch.bool) & ~there[:, None, :, None])
+
+
+@pytest.mark.parametrize("side", ["left", "right", "both"])
+@pytest.mark.parametrize("lengths", [(8, 5, 3), (6, 2)])
+def test_padding_that_sees_the_text_and_itself_is_left_out(side: str, lengths: Sequence[int]) -> None:
+    torch.manual_seed(0)
+    layer = Attention(fused(lambda seen: seen)).eval()
+    texts = [torch.randn(length, DIM) for length in lengths]
+    batch, there = padded(texts, side, 4)
+    seen = recorded(lambda: layer(batch, seeing_themselves_too(there)))
+    alone = [naive(weights_alone(*layer.parts(x[None], x[None])[:2], causal=True)) for x in texts]
+    assert_is_mean(seen, alone, 2e-5)
+    assert seen.modules[0].padding == int((~there).sum())
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_padding_that_sees_itself_and_a_window_of_the_text_is_left_out(causal: bool) -> None:
+    layer = Attention(fused(lambda seen: seen)).eval()
+    batch, there = padded([torch.randn(6, DIM)], "right", 3)
+    batch, there = functional.pad(batch, (0, 0, 2, 0)), functional.pad(there, (2, 0))
+    seen = recorded(lambda: layer(batch, seeing_themselves_too(there, window=4, causal=causal)))
+    assert (seen.modules[0].num_rows, seen.modules[0].padding) == (11, 5)
+
+
+@pytest.mark.parametrize(("length", "is_said"), [(5, True), (8, False)])
+def test_one_token_that_may_be_padding_is_said_beside_texts_with_more(length: int, is_said: bool) -> None:
+    """A causal text of n tokens has the mask of one of n - 1 with a token of padding that sees itself."""
+    layer = Attention(fused(lambda seen: seen)).eval()
+    batch, there = padded([torch.randn(8, DIM), torch.randn(length, DIM)], "right", 0)
+    notes = recorded(lambda: layer(batch, seeing_themselves_too(there))).notes
+    assert any("rows of padding may be among the others" in note for note in notes) == is_said
+
+
+def test_the_leaves_of_a_tree_of_tokens_are_there() -> None:
+    """They are hidden from each other, and each sees its own branch alone."""
+    layer = Attention(fused(lambda seen: seen)).eval()
+    tree = torch.ones(7, 7, dtype=torch.bool).tril()
+    tree[4, 3] = tree[5, 4] = tree[6, 3] = tree[6, 5] = tree[5, 3] = False
+    assert recorded(lambda: layer(torch.randn(1, 7, DIM), tree)).modules[0].padding == 0
+
+
 def numbers_of(seen: attncli.Recording) -> list[dict[str, object]]:
     return [{name: row[name] for name in row if name != "max_score"} for row in seen.heads]
 
