@@ -97,9 +97,9 @@ def _seen_keys(source: LayerOrWeights, first_query: int | None) -> tuple[Bool[Te
         received = received + visible.sum(dim=1)
         if is_square:
             seen_by = seen_by + _at(queries, visible.sum(dim=-1), num_keys)
-            first, last = visible.int().argmax(dim=-1), visible.flip(-1).int().argmax(dim=-1)
-            first_seen = first_seen + _at(queries, first, num_keys)
-            last_seen = last_seen + _at(queries, last, num_keys)
+            from_start, from_end = visible.int().argmax(dim=-1), visible.flip(-1).int().argmax(dim=-1)
+            first_seen = first_seen + _at(queries, from_start, num_keys)
+            last_seen = last_seen + _at(queries, from_end, num_keys)
             own = own + _at(queries, visible[:, :, queries].diagonal(dim1=1, dim2=2), num_keys)
     if not is_square:
         return received > 0, False
