@@ -112,7 +112,7 @@ def refusal(spec_class: "type[Spec]", key: str, value: Any) -> str | None:
     that asks for nothing.
     """
     name = spec_class.experiment
-    specs: "Mapping[str, type[Spec]]" = SPECS_OF_FORMS.get(name, {})
+    specs: Mapping[str, type[Spec]] = SPECS_OF_FORMS.get(name, {})
     if name not in SPECS or key not in every_setting_of(name).model_fields:
         return None
     if _is_off(every_setting_of(name), key, value):
