@@ -266,7 +266,6 @@ ORDINARY_WORDS = {
 # The other names of features in the kernel: a list that only becomes shorter.
 NAMED_BY_KERNEL: set[tuple[str, str]] = {
     ("__init__.py", "record"),
-    ("measure/pair_counts.py", "why"),
     ("models/writing.py", "generate"),
     ("saved.py", "diff"),
     ("saved.py", "generate"),
