@@ -1,7 +1,7 @@
 """What people read of a report: numbers, lines and blocks of text, labels of axes, its title and settings."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, zip_longest
 from pathlib import Path
@@ -13,7 +13,8 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 
 from attncli.core.names import LAST, POSITION
 from attncli.plain_text import counted, plain_text, readable_token, readable_tokens
-from attncli.records.kinds import result_of
+from attncli.records.columns import Result, UntypedResult
+from attncli.records.kinds import kinds_of, result_of
 from attncli.report import PLACES, PictureMaps, Report, Row, Table, Terms
 from attncli.settings import SPECS, spec_class_of
 from attncli.settings.text import is_vector_file
@@ -343,12 +344,13 @@ def _title_name(
     report: Report, name: str = "", without: Sequence[str] = (), *, has_model: bool = True
 ) -> str:
     """`Self-attention, tiny-induction, head 0:2`"""
+    own = next((kind.title for kind in _classes(report) if kind.title), "")
     of_settings = (
         spec_class_of(report.experiment, report.spec).title_of(report.spec)
         if report.experiment in SPECS
         else ""
     )
-    parts = [name or of_settings or report.result.title or report.experiment]
+    parts = [name or of_settings or own or report.experiment]
     keys = ("model", "pitfall") if has_model else ("pitfall",)
     parts += [setting(report.spec[key]) for key in keys if report.spec.get(key)]
     if not report.result.has_own_place:
@@ -364,9 +366,15 @@ def _title_text(report: Report) -> str:
     return ARROW.join(filter(None, (text_of(report, "sentence"), text_of(report, "context"))))
 
 
+def _classes(report: Report) -> Iterable[type[Result]]:
+    """The class of the result; of one without a class those of its experiment."""
+    is_untyped = isinstance(report.result, UntypedResult)
+    return kinds_of(report.experiment).values() if is_untyped else [type(report.result)]
+
+
 def subtitle(report: Report) -> str:
     """The settings, after what differs in a comparison and whether they are of random weights."""
-    lead = [plain_text(report.about)] if report.result.compares else []
+    lead = [plain_text(report.about)] if any(kind.compares for kind in _classes(report)) else []
     if warning := untrained(report):
         return " ".join([*lead, f"{warning}; {', '.join(_settings(report, without='seed'))}"])
     return " ".join([*lead, ", ".join(_settings(report))])

@@ -129,7 +129,7 @@ def test_texts_of_equal_counts_run_at_once(
         sizes.append(len(inputs["input_ids"]))
         return capture(model, inputs, consume, *meanwhile)
 
-    module = "measure.heads" if experiment == "heads" else "commands.model_attention"
+    module = "measure.heads" if experiment == "heads" else "features.attention.in_models"
     monkeypatch.setattr(f"attncli.{module}.capture", counted)
     found = run_together(specs)
     assert [len(one.tokens) for one in found if isinstance(one, Report)] == [4, 5, 4, 4, 3]
@@ -166,7 +166,7 @@ def test_texts_on_a_model_whose_weights_stay_in_its_files(
         for text in SENTENCES[:5]
     ]
     expected = [alone(spec) for spec in specs]
-    module, num_reports = import_module(f"attncli.commands.{name}"), 0
+    module, num_reports = import_module(f"attncli.features.{name}.question"), 0
     page = module.PAGE
 
     def counted(*given: object) -> Report:

@@ -1,5 +1,6 @@
 """Cards of features: the index, features switched off or deleted, and the same cards in other packages."""
 
+import importlib
 import importlib.util
 import json
 import os
@@ -7,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,10 @@ IN_CI = ("cache", "separate", "pitfalls")
 EVERY_FEATURE = [pytest.param(name, marks=() if name in IN_CI else pytest.mark.nightly) for name in FEATURES]
 
 
+def commands_of(cards: Iterable[Feature]) -> set[str]:
+    return {question.name for card in cards for question in card.questions if not question.form_of}
+
+
 def reports_of(name: str, saved: Path, folder: Path) -> list[str]:
     """Files of saved reports with each kind of a feature; those that 0.4.0 wrote, as they are."""
     some = json.loads((saved / "heads.json").read_text())
@@ -138,8 +144,8 @@ def assert_nowhere(name: str, saved: Path, folder: Path, root: Path, off: str = 
     """All else imports, runs and is listed without a feature and what needs it; its reports are shown."""
     lacking = {name, *(other for other, card in FEATURES.items() if name in card.needs)}
     cards = [FEATURES[each] for each in lacking]
-    gone = {question.name for card in cards for question in card.questions}
-    left = {question.name for card in FEATURES.values() for question in card.questions} - gone
+    gone = commands_of(cards)
+    left = commands_of(FEATURES.values()) - gone
     asked = [[], ["--help"], ["info"], *([each] for each in sorted(gone))]
     others = [["self", TEXT], ["heads", TEXT], *(["show", file] for file in reports_of(name, saved, folder))]
     asked += [words for words in others if words[0] in left]

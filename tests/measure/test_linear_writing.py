@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from attncli import library
+import attncli
 from attncli.core import linear_layer
 from attncli.errors import UserError
 from attncli.measure import linear_heads
@@ -46,7 +46,7 @@ def layers_at_once(folder: str, text: str, new: list[int]) -> dict[int, Captured
 @pytest.mark.parametrize("name", FAMILIES)
 def test_rows_are_those_of_the_whole_text(saved: Callable[[str], str], name: str) -> None:
     folder, text = saved(name), text_of(37)
-    result = library.generate(folder, text, max_new_tokens=NUM_NEW, maps="heads")
+    result = attncli.generate(folder, text, max_new_tokens=NUM_NEW, maps="heads")
     layers = layers_at_once(folder, text, [*result.ids])
     assert len(result.linear) == sum(layer.heads.shape[1] for layer in layers.values()) > 0
     assert result.linear_weights is not None and not result.unshown.startswith("Not shown")
@@ -82,7 +82,7 @@ def test_long_prompts_are_carried_on_by_their_state(
 def test_a_head_that_is_asked_for(saved: Callable[[str], str], name: str) -> None:
     """Its tokens have shares of |w|, its map the weights; an answer that is read has the same rows."""
     folder, text = saved(name), text_of(29)
-    result = library.generate(folder, text, max_new_tokens=NUM_NEW, head="2:0", maps="heads")
+    result = attncli.generate(folder, text, max_new_tokens=NUM_NEW, head="2:0", maps="heads")
     assert not result.heads and len(result.linear) == 1 and result.unshown == ""
     assert result.linear_weights is not None and result.linear_weights.axes == ("query", "key")
     rows = result.linear_weights.values
@@ -96,7 +96,7 @@ def test_a_head_that_is_asked_for(saved: Callable[[str], str], name: str) -> Non
         assert best is not None and shares[best] == shares[1:].max()
     with in_use(open_model(folder)) as pretrained:
         prompt = replace(read_prompt(pretrained, text, max_new_tokens=1), answer=tuple(result.ids))
-    again = library.generate(folder, prompt, head="2:0", maps="heads")
+    again = attncli.generate(folder, prompt, head="2:0", maps="heads")
     assert again.linear_weights is not None
     assert np.abs(again.linear_weights.values - rows).max() <= 1e-5 * np.abs(rows).max()
     assert again.linear[0].distance == pytest.approx(result.linear[0].distance, rel=1e-4)
@@ -114,16 +114,16 @@ def test_what_takes_too_much_memory_is_named(
 ) -> None:
     monkeypatch.setattr(linear_heads, "MOST_STATES", 1)
     folder, text = saved("qwen3_next"), text_of(11)
-    result = library.generate(folder, text, max_new_tokens=2)
+    result = attncli.generate(folder, text, max_new_tokens=2)
     assert not result.linear and result.unshown == result.notes[0]
     assert result.unshown.startswith("Not shown, as it has no softmax: gated delta net")
-    assert len(library.generate(folder, text, max_new_tokens=2, layer=2).linear) == 4
+    assert len(attncli.generate(folder, text, max_new_tokens=2, layer=2).linear) == 4
 
 
 @pytest.mark.parametrize("head", ["0:9", "9:0"])
 def test_heads_that_are_not_there(saved: Callable[[str], str], head: str) -> None:
     with pytest.raises(UserError, match=r"head: .*0 to 3"):
-        library.generate(saved("qwen3_next"), text_of(11), max_new_tokens=2, head=head)
+        attncli.generate(saved("qwen3_next"), text_of(11), max_new_tokens=2, head=head)
 
 
 def test_a_layer_without_a_softmax_has_no_needle(saved: Callable[[str], str], tmp_path: Path) -> None:

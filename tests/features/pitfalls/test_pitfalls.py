@@ -22,6 +22,8 @@ SENTENCE = (
     "island of structures rich enough to contain their own beholders."
 )
 
+GOLDEN = Path(__file__).parents[2] / "toys" / "golden"
+
 
 def values(report: Report, name: str) -> np.ndarray:
     return report.tensors[name].values.astype(np.float64)
@@ -38,7 +40,7 @@ def test_every_mistake_has_a_name_to_ask_for() -> None:
 
 
 def test_softmax_twice_gives_the_published_matrix() -> None:
-    golden = json.loads((Path(__file__).parent / "golden" / "dot_product_notebook.json").read_text())
+    golden = json.loads((GOLDEN / "dot_product_notebook.json").read_text())
     report = run("pitfalls", pitfall="softmax-twice", num_tokens=8)
     published = golden["softmax_of_averaging_matrix_8x8"]
     np.testing.assert_allclose(values(report, "wrong_weights"), published, rtol=0, atol=6e-5)
