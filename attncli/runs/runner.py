@@ -311,11 +311,7 @@ class Session:
     def run_texts(self, spec: Spec, texts: Texts, *, reseed: bool) -> Report:
         """The report of an experiment whose texts have been read."""
         refuse_what_does_not_fit(spec, *texts.counts())
-        if isinstance(spec, ModelSpec):
-            spec.check_files()  # the page of heads imports torch
-        page = spec.page()
-        if isinstance(page, ModelPage) and page.check_texts is not None:
-            page.check_texts(spec, texts)  # before torch is imported
+        spec.check_texts(texts)
         page = page_of(spec)
         from torch import Generator
 

@@ -90,6 +90,11 @@ def spec_class_of(experiment: str, settings: Mapping[str, Any]) -> "type[Spec]":
     return SPECS[experiment] if form is None else SPECS_OF_FORMS[experiment][form.name]
 
 
+def known_spec_class(experiment: str, settings: Mapping[str, Any]) -> "type[Spec] | None":
+    """As `spec_class_of`; None for an experiment that this attn does not have, as of a saved report."""
+    return spec_class_of(experiment, settings) if experiment in SPECS else None
+
+
 @cache
 def every_setting_of(experiment: str) -> "type[Spec]":
     """A Spec that has the settings of an experiment and of all its forms: the flags of the command."""

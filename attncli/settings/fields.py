@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from attncli.settings.pages import Page
+    from attncli.settings.text import Texts
 
 BYTES_PER_WEIGHT = 80
 BYTES_PER_VECTOR_ENTRY = 80
@@ -396,6 +397,9 @@ class Spec(BaseModel):
     def model_source(self) -> str | None:
         """The folder or hub id of the pretrained model that takes part, or None."""
         return None
+
+    def check_texts(self, texts: "Texts") -> None:
+        """Raise UserError for wrong texts and files of texts: called before torch is imported."""
 
     def extras(self) -> Iterator[Extra]:
         """The extras that the settings need, whose packages are checked before anything is read."""

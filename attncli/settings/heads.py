@@ -281,12 +281,6 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
         lacking = (self.skip_sink, self.weighted, self.words, self.image, self.sound, self.pattern, self.sort)
         return not any((*lacking, self.statistic, self.top, *self.sought().values()))
 
-    def check_files(self) -> None:
-        from attncli.models.text_files import TextFile, check_lines
-
-        if (name := self.texts) is not None:
-            check_lines(name, lambda: TextFile(name, self.text_group))
-
     def reads_many_texts(self) -> bool:
         return super().reads_many_texts() or self.reads_pictures() or self.hears_many()
 

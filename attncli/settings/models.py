@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, Wit
 
 from attncli.arguments import file_name, head_name, head_names, is_pair
 from attncli.models.folder import SHIPPED_MODEL, local_model, no_such_model
+from attncli.models.text_files import TextFile, check_lines
 from attncli.settings.fields import (
     MAX_SIZE,
     Contradictions,
@@ -26,7 +27,7 @@ from attncli.settings.fields import (
     TokenName,
     contradiction,
 )
-from attncli.settings.text import IN_FILE, PictureName, SoundName, Text, TextPath
+from attncli.settings.text import IN_FILE, PictureName, SoundName, Text, TextPath, Texts
 
 
 def _looks_like_path(model: str) -> bool:
@@ -138,9 +139,6 @@ class ModelSpec(ModelNameSpec):
     def names_of_tokens(self) -> dict[str, str]:
         """The settings that name one token of the text."""
         return {}
-
-    def check_files(self) -> None:
-        """Raise UserError for wrong lines of files of texts; called before torch is imported."""
 
     def least_tokens(self) -> int:
         """How many tokens a text must have for a model that predicts the next one."""
@@ -310,6 +308,15 @@ class ManyTextsSpec(Spec):
     text_group: Annotated[str | None, Requires("texts")] = Field(
         None, description="only the texts of this group"
     )
+
+    def opened_texts(self) -> TextFile:
+        """The file of `texts`, open: each line as this experiment reads it."""
+        return TextFile(str(self.texts), self.text_group)
+
+    def check_texts(self, texts: Texts) -> None:
+        super().check_texts(texts)
+        if self.texts is not None:
+            check_lines(self.texts, self.opened_texts)
 
     def reads_many_texts(self) -> bool:
         return self.texts is not None

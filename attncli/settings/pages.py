@@ -33,11 +33,9 @@ class ModelPage(Page):
     """A question about a pretrained model. The first argument of each function is the settings.
 
     `read` takes the texts, the model and a generator, and gives what is read, unless `report_many` always
-    reads. `report` is about one reading;
-    `report_each` about some that run together, with equal counts and settings that differ in the texts alone.
-    `report_many` reads many texts itself, where settings name a file of them. `values_each` are the values of
-    readings without a report, or None, and the environment. `check_texts` raises UserError before the model
-    is loaded.
+    reads. `report` is about one reading, `report_each` about some that run together, with equal counts and
+    settings that differ in the texts alone. `report_many` reads many texts itself, if settings name a file of
+    them. `values_each` are the values of readings without a report, or None, and the environment.
     """
 
     read: "Callable[[Any, Texts, Pretrained, Any], Any]" = _reads_many
@@ -45,7 +43,6 @@ class ModelPage(Page):
     report_each: "Callable[[Sequence[Any], Sequence[Any], Pretrained, Any], Sequence[Report]] | None" = None
     report_many: "Callable[[Any, Pretrained, Callable[[float], None]], Report] | None" = None
     values_each: "Callable[[Sequence[Any], Sequence[Any], Pretrained], tuple[Any, Any]] | None" = None
-    check_texts: "Callable[[Any, Texts], None] | None" = None
 
     def reports(
         self, specs: Sequence[Any], readings: Sequence[Any], pretrained: "Pretrained", progress: Any

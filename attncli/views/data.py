@@ -11,7 +11,7 @@ import numpy as np
 
 from attncli.plain_text import UNSEEN, plain_text
 from attncli.report import AXES, PLACES, Cell, NamedTensor, Numbers, Report, Row, Table, Tensors, plain
-from attncli.settings import SPECS, spec_class_of
+from attncli.settings import known_spec_class
 from attncli.views import Display, NoSuchTable
 from attncli.views.matrices import places_along, tokens_of
 
@@ -356,7 +356,8 @@ def main_table(report: Report) -> DataTable:
     A table before other statistics; the weights, with all that has their axes; the statistics of rows;
     numbers of the same names, one row per group; tensors.
     """
-    named = spec_class_of(report.experiment, report.spec).main_table if report.experiment in SPECS else None
+    spec_class = known_spec_class(report.experiment, report.spec)
+    named = spec_class.main_table if spec_class else None
     if named is not None and named in report.statistics:
         return table_named(report, named)
     first = next(iter(report.statistics), "")

@@ -353,11 +353,10 @@ def lines_of(drawings: Sequence[Elastic]) -> int:
 class FirstScreen:
     """The first screen of a kind of result, in its parts from above.
 
-    `next_steps` are what to type next, from what the command offers, and `next_head` is the head to name in
-    them (None: the first one of the report). `if_empty` says of a table why it has no
-    rows, where that is an answer; `finding` is what a page says first. `graph` is what
-    pictures and pages draw in place of its tensors; `figures` are what a picture draws besides them, of the
-    statistics with these names.
+    `next_steps` picks what to type next from what the command offers, and `next_head` the head to name in it
+    (None: the first one of the report). `if_empty` says why a table has no rows, if that is an answer.
+    `finding` is the first sentence of a page. `graph` is drawn by pictures and pages in place of the tensors.
+    `figures` are drawn by pictures besides the tensors: of the statistics with these names.
     """
 
     kind: type[Result]

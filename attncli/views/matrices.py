@@ -10,7 +10,7 @@ from attncli.errors import nearest
 from attncli.plain_text import plain_text
 from attncli.records.kinds import result_of, units_of_heads
 from attncli.report import PLACES, NamedTensor, Picture, Report, Statistic, Table, Tensors, whole_head_name
-from attncli.settings import SPECS, spec_class_of
+from attncli.settings import known_spec_class
 
 ATTENTION_AXES = (("query", "key"), ("query_block", "key_block"))
 KEY_AXES = ("key", "key_block")
@@ -296,9 +296,8 @@ def listed_names(report: Report) -> list[str]:
 def missing_parts(report: Report, parts: Sequence[str], found: Sequence[str]) -> list[str]:
     """A message for each part or name that is not there, with what would show it or is spelled alike."""
     has = ", ".join(found) or "no part of its own: --show all"
-    shown_by = (
-        spec_class_of(report.experiment, report.spec).parts_elsewhere if report.experiment in SPECS else {}
-    )
+    spec_class = known_spec_class(report.experiment, report.spec)
+    shown_by = spec_class.parts_elsewhere if spec_class else {}
     messages = []
     for part in parts:
         if part in (*found, "all"):

@@ -13,7 +13,7 @@ from attncli.plain_text import plain_text
 from attncli.records.columns import Result
 from attncli.records.kinds import KINDS, kinds_of, place_of
 from attncli.report import PLACES, Report
-from attncli.settings import SPECS, spec_class_of
+from attncli.settings import known_spec_class
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.first_screen import FirstScreen
@@ -62,7 +62,8 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
     """What to type next, on one line: no part that is shown, no flag that the report has or cannot have."""
     name = "show" if display.is_saved else report.experiment
     saved = STEPS_OF_SAVED if name == "show" else ()
-    steps = spec_class_of(name, report.spec).steps_after(report.spec) if name in SPECS else saved
+    spec_class = known_spec_class(name, report.spec)
+    steps = spec_class.steps_after(report.spec) if spec_class else saved
     screen = first_screen(report.result)
     if screen is not None and not display.is_saved:
         steps = screen.next_steps(report, steps)
@@ -116,10 +117,8 @@ def _is_new(step: str, report: Report) -> bool:
     unexplained = report.spec.get("engine") == "streaming" or report.spec.get("words") or report.pictures
     if key == "explain" and unexplained:
         return False
-    if report.experiment not in SPECS:
-        return True
-    spec = spec_class_of(report.experiment, report.spec)
-    if key not in spec.model_fields:
+    spec = known_spec_class(report.experiment, report.spec)
+    if spec is None or key not in spec.model_fields:
         return True
     # Some defaults follow from settings before them, or from a file; a report may lack either.
     settings: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from attncli.plain_text import counted, plain_text, readable_token, readable_tok
 from attncli.records.columns import Result, UntypedResult
 from attncli.records.kinds import kinds_of, result_of
 from attncli.report import PLACES, PictureMaps, Report, Row, Table, Terms
-from attncli.settings import SPECS, spec_class_of
+from attncli.settings import SPECS, known_spec_class
 from attncli.settings.text import is_vector_file
 from attncli.systems import last_part
 from attncli.views.matrices import KEY_AXES, Matrix, first_position, place_names, tokens_of
@@ -327,15 +327,13 @@ def title(report: Report, *, name: str = "", without: Sequence[str] = ()) -> str
 def title_lines(report: Report, cells: int) -> list[str]:
     """The title on one line if it fits; else the text on a line of its own, shortened to it.
 
-    What the lines above the text leave no room for is the model, if the settings name it.
+    If the line above the text is too long, the model is left out of it, provided that the settings name it.
     """
     if cell_len(whole := title(report)) <= cells:
         return [whole]
     name = _title_name(report)
-    is_in_settings = (
-        report.experiment in SPECS and "model" in spec_class_of(report.experiment, report.spec).heading_keys
-    )
-    if is_in_settings and cell_len(name) > cells:
+    spec_class = known_spec_class(report.experiment, report.spec)
+    if spec_class and "model" in spec_class.heading_keys and cell_len(name) > cells:
         name = _title_name(report, has_model=False)
     return [*wrap_cells(name, cells), *filter(None, [shortened_text(_title_text(report), cells)])]
 
@@ -345,11 +343,8 @@ def _title_name(
 ) -> str:
     """`Self-attention, tiny-induction, head 0:2`"""
     own = next((kind.title for kind in _classes(report) if kind.title), "")
-    of_settings = (
-        spec_class_of(report.experiment, report.spec).title_of(report.spec)
-        if report.experiment in SPECS
-        else ""
-    )
+    spec_class = known_spec_class(report.experiment, report.spec)
+    of_settings = spec_class.title_of(report.spec) if spec_class else ""
     parts = [name or of_settings or own or report.experiment]
     keys = ("model", "pitfall") if has_model else ("pitfall",)
     parts += [setting(report.spec[key]) for key in keys if report.spec.get(key)]
@@ -393,11 +388,8 @@ def untrained(report: Report) -> str:
 
 def nothing_to_draw(report: Report) -> str:
     """A message that a report has neither matrix nor curve, and what to run instead."""
-    steps = (
-        spec_class_of(report.experiment, report.spec).steps_after(report.spec)
-        if report.experiment in SPECS
-        else ()
-    )
+    spec_class = known_spec_class(report.experiment, report.spec)
+    steps = spec_class.steps_after(report.spec) if spec_class else ()
     others = [step for step in steps if not step.startswith("-")]
     hint = f": try attn {report.experiment} {others[0]}" if others else ": --format table shows its numbers"
     return f"this report of {report.experiment} has no matrix and no curve to draw{hint}"
@@ -440,11 +432,8 @@ def _settings(report: Report, without: str = "") -> list[str]:
     # The tokens of a summary are values of settings.
     if report.experiment == "results":
         return []
-    keys = (
-        spec_class_of(report.experiment, report.spec).heading_keys
-        if report.experiment in SPECS
-        else OTHER_KEYS
-    )
+    spec_class = known_spec_class(report.experiment, report.spec)
+    keys = spec_class.heading_keys if spec_class else OTHER_KEYS
     spec = report.spec
     if spec.get("model") is None:
         spec = {**spec, "model": default_model(report)}

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from attncli.arguments import head_name, head_names
 from attncli.core.names import EFFECTS
 from attncli.errors import UserError
+from attncli.models.text_files import PairFile, PromptsFile
 from attncli.plain_text import counted
 from attncli.records.columns import few_notes
 from attncli.settings.fields import (
@@ -206,6 +207,10 @@ class AblateSpec(SurveyTextSpec, ImageSpec, SoundSpec):
     def names_of_tokens(self) -> dict[str, str]:
         return {} if self.token in (None, EACH_TOKEN) else {"token": str(self.token)}
 
+    def opened_texts(self) -> PromptsFile:
+        kind = PairFile if self.method == "swap" else PromptsFile
+        return kind(str(self.texts), self.text_group)
+
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         for key, what in {"image": "a picture", "sound": "a sound"}.items():
@@ -353,7 +358,7 @@ def report_many(
 
     assert spec.texts is not None
     generator = torch.Generator().manual_seed(spec.seed)
-    with _lines(spec) as file:
+    with spec.opened_texts() as file:
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained, generator))
         readings = [cast("Predicted", reading) for batch in many.batches() for _, reading in batch]
     check_answers_alike(readings)
@@ -465,21 +470,4 @@ def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pr
     return f"The loss, in nats per token, is on {places}, each predicted from those before it."
 
 
-def _lines(spec: AblateSpec) -> "PromptsFile":
-    """The file of `texts`: of pairs where heads are swapped."""
-    from attncli.models import text_files
-
-    assert spec.texts is not None
-    kind = text_files.PairFile if spec.method == "swap" else text_files.PromptsFile
-    return kind(spec.texts, spec.text_group)
-
-
-def check_texts(spec: AblateSpec, _texts: Texts) -> None:
-    """UserError for wrong lines of `texts`, before a model is read."""
-    from attncli.models.text_files import check_lines
-
-    if spec.texts is not None:
-        check_lines(spec.texts, lambda: _lines(spec))
-
-
-PAGE = ModelPage(read=read, report=report, report_many=report_many, check_texts=check_texts)
+PAGE = ModelPage(read=read, report=report, report_many=report_many)

@@ -50,10 +50,7 @@ NEEDS_TERMINAL = (
     "browse: needs a terminal: {} is not a terminal (attn show REPORT --format heatmap writes to a pipe)"
 )
 # Settings of the survey that would leave out heads to browse, or are about many texts.
-LEFT_OUT = (
-    *("statistic", "top", "table", "names", "texts", "text_group"),
-    *("relations", "pairs", "apart", "method", "symmetric", "apc", "folds", "find_heads", "by"),
-)
+LEFT_OUT = ("statistic", "top", "table", "names", "texts", "text_group")
 LOOKING = "open at this token: cat, cat#2, 5, -1 or last"
 HEAD = option("--head", "Open at this head.", "LAYER:HEAD", group="Output", everyday="open at this head")
 SAVED_SUFFIXES = (".json", ".jsonl", ".ndjson", ".npz", ".npy", ".safetensors", ".pt", ".pth")

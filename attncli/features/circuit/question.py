@@ -111,11 +111,11 @@ def report_many(
     """The report of many texts: means over them with 95 % intervals."""
     import torch
 
-    from attncli.models.text_files import ManyTexts, TextFile
+    from attncli.models.text_files import ManyTexts
 
     assert spec.texts is not None
     generator = torch.Generator().manual_seed(spec.seed)
-    with TextFile(spec.texts, spec.text_group) as file:
+    with spec.opened_texts() as file:
         many = ManyTexts(file, lambda line: read(spec, Texts(text=line.text), pretrained, generator))
         readings = [reading for batch in many.batches() for _, reading in batch]
     return _report(spec, readings, many.notes(), pretrained, progress)
@@ -167,12 +167,4 @@ def _report_weights(
     return build_report(spec, Texts(), {}, result, notes, about=about, how_to_read=WEIGHTS_NOTE)
 
 
-def check_texts(spec: CircuitSpec, _texts: Texts) -> None:
-    """UserError for wrong lines of `texts`, before a model is read."""
-    from attncli.models.text_files import TextFile, check_lines
-
-    if (name := spec.texts) is not None:
-        check_lines(name, lambda: TextFile(name, spec.text_group))
-
-
-PAGE = ModelPage(read=read, report=report, report_many=report_many, check_texts=check_texts)
+PAGE = ModelPage(read=read, report=report, report_many=report_many)

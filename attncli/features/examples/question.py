@@ -5,7 +5,6 @@ from collections.abc import Callable
 from attncli.features.examples.door import examples_of
 from attncli.features.examples.settings import ExamplesSpec
 from attncli.models.pretrained import Pretrained, part_that_reads
-from attncli.models.text_files import TextFile, check_lines
 from attncli.plain_text import counted
 from attncli.records.columns import few_notes
 from attncli.report import Report
@@ -44,10 +43,4 @@ def report_many(
     )
 
 
-def check_texts(spec: ExamplesSpec, _texts: Texts) -> None:
-    """UserError for wrong lines of the file, before a model is read."""
-    file = str(spec.texts)
-    check_lines(file, lambda: TextFile(file, spec.text_group))
-
-
-PAGE = ModelPage(report_many=report_many, check_texts=check_texts)
+PAGE = ModelPage(report_many=report_many)

@@ -57,7 +57,6 @@ def keep_survey(
 ) -> int:
     """Survey every text that the store does not have yet; then write the summary of all."""
     from attncli.commands.keeping import keep
-    from attncli.models.text_files import TextFile
     from attncli.runs.plan import plan_of_texts
 
     checked_store(path)
@@ -71,7 +70,7 @@ def keep_survey(
         advice = f"-o FILE.json keeps {other}" if other else "give --texts FILE"
         raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
     expected = Expected(expect, spec)
-    with errors_at(spec, given, config), TextFile(spec.texts, spec.text_group) as file:
+    with errors_at(spec, given, config), spec.opened_texts() as file:
         # A run keeps every statistic of every head of one text, whatever is shown.
         off = dict.fromkeys(("texts", "text_group", "probe", "num_tokens", "sort"))
         unsorted = {key: HeadsSpec.model_fields[key].default for key in DISPLAY_KEYS if key != "sort"}

@@ -34,7 +34,7 @@ from attncli.models.pretrained import (
     reader_of,
 )
 from attncli.models.sound_reading import read_sound
-from attncli.models.text_files import ManyTexts, TextFile, TextLine, files_named
+from attncli.models.text_files import ManyTexts, TextLine, files_named
 from attncli.models.token_names import positions_named
 from attncli.plain_text import counted
 from attncli.records.columns import Records
@@ -209,7 +209,7 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
         return _report_pictures(spec, pretrained, progress)
     assert spec.texts is not None
     pretrained = part_that_reads(pretrained)
-    with TextFile(spec.texts, spec.text_group) as file:
+    with spec.opened_texts() as file:
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
         options = replace(options_of(spec), linear=spec.shows_linear_heads())
         totals, way_notes = head_totals(pretrained, many, options, ablate=spec.ablate)

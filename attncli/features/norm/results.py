@@ -1,4 +1,4 @@
-"""What each norm does to a feature and to an example."""
+"""The results of norm: a feature and an example before and after each norm."""
 
 from dataclasses import dataclass
 

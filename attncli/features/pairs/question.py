@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterator
 
 from attncli.commands.surveys import ablated_notes, about_heads
 from attncli.features.pairs.door import pairs, relations
-from attncli.features.pairs.pair_files import SentenceFile, open_pairs
 from attncli.features.pairs.results import HeadsOnPairs
 from attncli.features.pairs.settings import PairsSpec, RelationsSpec
 from attncli.models.pretrained import Pretrained
-from attncli.models.text_files import check_lines
 from attncli.plain_text import counted
 from attncli.report import Report
 from attncli.report_parts import build_report
@@ -90,12 +88,6 @@ def _words(result: HeadsOnPairs) -> Iterator[str]:
         yield DIRECTIONS_NOTE
 
 
-def check_pairs(spec: PairsSpec, _texts: Texts) -> None:
-    """UserError for wrong lines of the file, before a model is read."""
-    file = str(spec.pairs)
-    check_lines(file, lambda: open_pairs(file))
-
-
 HOW_NOTE = (
     "to head: the word that a dependent looks at most is its head; from head: the word that looks at it most "
     "is its head. Special tokens and the word itself do not count (Clark et al. 2019)."
@@ -132,11 +124,5 @@ def _unaligned(count: int) -> list[str]:
     return [f"{relations} {why}"] if count else []
 
 
-def check_relations(spec: RelationsSpec, _texts: Texts) -> None:
-    """UserError for wrong sentences of the file, before a model is read."""
-    file = str(spec.relations)
-    check_lines(file, lambda: SentenceFile(file))
-
-
-PAIRS_PAGE = ModelPage(report_many=report_pairs, check_texts=check_pairs)
-RELATIONS_PAGE = ModelPage(report_many=report_relations, check_texts=check_relations)
+PAIRS_PAGE = ModelPage(report_many=report_pairs)
+RELATIONS_PAGE = ModelPage(report_many=report_relations)

@@ -7,9 +7,10 @@ from pydantic import Field
 
 from attncli.arguments import Folds
 from attncli.core.names import PairMethod
+from attncli.models.text_files import check_lines
 from attncli.settings.fields import Count, Everyday, Extra, Requires
 from attncli.settings.models import AblatedSpec, ModelOfHeadsSpec
-from attncli.settings.text import TextPath
+from attncli.settings.text import TextPath, Texts
 
 
 class RelationsSpec(AblatedSpec, ModelOfHeadsSpec):
@@ -32,6 +33,12 @@ class RelationsSpec(AblatedSpec, ModelOfHeadsSpec):
     @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         return "--show all", "-o relations.html"
+
+    def check_texts(self, texts: Texts) -> None:
+        from attncli.features.pairs.pair_files import SentenceFile
+
+        file = str(self.relations)
+        check_lines(file, lambda: SentenceFile(file))
 
     def reads_many_texts(self) -> bool:
         return True
@@ -79,6 +86,12 @@ class PairsSpec(AblatedSpec, ModelOfHeadsSpec):
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         method = "mean" if settings.get("method") == "logistic" else "logistic"
         return "--show all", f"--method {method}", "--folds 5", "-o pairs.html"
+
+    def check_texts(self, texts: Texts) -> None:
+        from attncli.features.pairs.pair_files import open_pairs
+
+        file = str(self.pairs)
+        check_lines(file, lambda: open_pairs(file))
 
     def reads_many_texts(self) -> bool:
         return True

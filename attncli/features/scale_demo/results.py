@@ -1,4 +1,4 @@
-"""What scaling does to scores, and large scores to a softmax."""
+"""The results of scale-demo: variances of scores, and how a softmax saturates."""
 
 from dataclasses import dataclass
 

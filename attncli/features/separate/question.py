@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 
 import attncli
 from attncli.models.folder import SHIPPED_MODEL
+from attncli.models.text_files import check_lines
 from attncli.plain_text import counted
 from attncli.report import Report
 from attncli.settings.fields import (
@@ -113,6 +114,13 @@ class SeparateSpec(ModelSpec):
 
     def result_kind(self) -> str:
         return "separate of texts" if self.apply else "separate"
+
+    def check_texts(self, texts: Texts) -> None:
+        from attncli.models.labelled_texts import LabelledFile, LabelNames
+
+        if self.apply is None and self.label is not None:
+            names = LabelNames.of(self.label)
+            check_lines(self.texts, lambda: LabelledFile(self.texts, names, self.hold_out))
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -333,14 +341,4 @@ LOSS = "loss"
 """What a store calls the loss of a text."""
 
 
-def check_texts(spec: SeparateSpec | MeasuredTextSpec, _texts: Texts) -> None:
-    """UserError for wrong lines of the texts, before a model is read; of a detector the report has labels."""
-    from attncli.models.labelled_texts import LabelledFile, LabelNames
-    from attncli.models.text_files import check_lines
-
-    if isinstance(spec, SeparateSpec) and spec.apply is None and spec.label is not None:
-        label = spec.label
-        check_lines(spec.texts, lambda: LabelledFile(spec.texts, LabelNames.of(label), spec.hold_out))
-
-
-PAGE = ModelPage(read=read, report_many=report_many, values_each=values_each, check_texts=check_texts)
+PAGE = ModelPage(read=read, report_many=report_many, values_each=values_each)

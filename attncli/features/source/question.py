@@ -234,6 +234,21 @@ class SourceSpec(ImageSpec):
     def unmeasured(self) -> set[str]:
         return set() if self.method == "sampled" else {"effect", "effect_rank"}
 
+    def check_texts(self, texts: Texts) -> None:
+        if self.find_heads or self.image is not None:
+            return
+        if self.answer is not None and names_file(self.answer) and not texts.of_files[-1][1].strip():
+            raise UserError("answer: must hold at least one token (got an empty text)")
+        from attncli.models.source_texts import SourcePromptFile, chat_messages
+
+        if self.prompts is not None:
+            if Path(self.prompts).is_file():  # a pipe can only be read once
+                SourcePromptFile(self.prompts).prompts()
+        elif (chat := _chat(self, texts)) is not None:
+            chat_messages(chat, _key(self))
+        else:
+            _sourced_text(self, texts)
+
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         yield from self.conflicts("file", "document", "context")
@@ -361,24 +376,6 @@ def _split(spec: SourceSpec, text: str, question: str | None, *, is_continued: b
     if not spec.compare or spec.given("split") or len(parts.sources) >= LEAST_COMPARED:
         return parts
     return split_text(text, "word", question=question, key=_key(spec))
-
-
-def check_texts(spec: SourceSpec, texts: Texts) -> None:
-    """UserError for texts that have no sources, or whose marks are wrong, before a model is read."""
-    if spec.find_heads or spec.image is not None:
-        return
-    if spec.answer is not None and names_file(spec.answer) and not texts.of_files[-1][1].strip():
-        raise UserError("answer: must hold at least one token (got an empty text)")
-    from attncli.models.source_texts import SourcePromptFile, chat_messages
-
-    if spec.prompts is not None:
-        if Path(spec.prompts).is_file():  # a pipe can only be read once
-            SourcePromptFile(spec.prompts).prompts()
-        return
-    if (chat := _chat(spec, texts)) is not None:
-        chat_messages(chat, _key(spec))
-    else:
-        _sourced_text(spec, texts)
 
 
 def report(spec: SourceSpec, reading: Any, pretrained: "Pretrained", progress: "Progress | None") -> Report:
@@ -630,4 +627,4 @@ def _keep(spec: SourceSpec, what: str, of_model: Mapping[str, Any], key: str) ->
     return place
 
 
-PAGE = ModelPage(read=read, report=report, report_many=report_many, check_texts=check_texts)
+PAGE = ModelPage(read=read, report=report, report_many=report_many)

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, create_model
 from attncli.arguments import head_name
 from attncli.core.names import named_head
 from attncli.errors import UserError
+from attncli.models.text_files import PromptsFile
 from attncli.plain_text import counted
 from attncli.records.columns import INTERVAL, few_notes
 from attncli.records.logits import LINEAR
@@ -170,6 +171,9 @@ class WhySpec(QueryAndKeySpec):
         added = ("contribution", "attention", "mlp", "embedding", "heads", "mlps", "biases", "sum", "logit")
         return of_texts | {f"{name}{end}" for name in added for end in INTERVAL}
 
+    def opened_texts(self) -> PromptsFile:
+        return PromptsFile(str(self.texts), self.text_group)
+
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.context is not None:
@@ -196,12 +200,12 @@ def report_many(
 
     from attncli.features.why.door import why
     from attncli.models.predicted import check_answers_alike
-    from attncli.models.text_files import ManyTexts, PromptsFile
+    from attncli.models.text_files import ManyTexts
     from attncli.report_parts import build_report, shipped_notes
 
     assert spec.texts is not None
     generator = torch.Generator().manual_seed(spec.seed)
-    with PromptsFile(spec.texts, spec.text_group) as file:
+    with spec.opened_texts() as file:
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained, generator))
         lines = sorted((line for batch in many.batches() for line in batch), key=lambda pair: pair[0].line)
     readings, names = [reading for _, reading in lines], [line.label for line, _ in lines]
@@ -318,12 +322,4 @@ SCORE_NOTE = (
 )
 
 
-def check_texts(spec: WhySpec, _texts: Texts) -> None:
-    """UserError for wrong lines of `texts`, before a model is read."""
-    from attncli.models.text_files import PromptsFile, check_lines
-
-    if (name := spec.texts) is not None:
-        check_lines(name, lambda: PromptsFile(name, spec.text_group))
-
-
-PAGE = ModelPage(read=read, report=report, report_many=report_many, check_texts=check_texts)
+PAGE = ModelPage(read=read, report=report, report_many=report_many)
