@@ -16,9 +16,10 @@ import time
 import torch
 from survey import SENTENCES
 
+from attncli.features.separate.labelled_texts import LabelledReader
 from attncli.features.separate.separation import separated
 from attncli.features.separate.text_features import feature_table
-from attncli.models.labelled_texts import LabelledFile, LabelledReader, LabelNames
+from attncli.models.labelled_files import LabelledFile, LabelNames
 from attncli.models.loading import in_use
 from attncli.models.text_files import ManyTexts
 

@@ -17,7 +17,7 @@ from attncli.features.separate.measured_texts import kept_texts
 from attncli.features.separate.question import SeparateSpec
 from attncli.features.separate.separation import separated
 from attncli.features.separate.text_features import FeatureTable, HeadFeature
-from attncli.models.labelled_texts import LabelledFile, LabelNames
+from attncli.models.labelled_files import LabelledFile, LabelNames
 
 
 def table_of(store: str) -> tuple[FeatureTable, torch.Tensor]:

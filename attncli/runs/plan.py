@@ -24,7 +24,7 @@ from attncli.settings.overrides import Overrides, unknown_overrides
 from attncli.settings.text import PATH_KEYS, check_tokens, is_vector_file, names_file
 
 if TYPE_CHECKING:  # a plan counts texts without torch
-    from attncli.models.labelled_texts import WholeLines
+    from attncli.models.labelled_files import WholeLines
 
 
 class CheckedPrompts(NamedTuple):

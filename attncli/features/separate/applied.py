@@ -12,6 +12,7 @@ from torch import Tensor
 from attncli.core.separation import rates_of, separation
 from attncli.errors import NO_TEXT, UserError
 from attncli.features.separate.detectors import LinearDetector
+from attncli.features.separate.labelled_texts import LabelledReader
 from attncli.features.separate.results import (
     AppliedDetector,
     AppliedScore,
@@ -24,7 +25,7 @@ from attncli.features.separate.separation import START
 from attncli.features.separate.text_features import FeatureRun, HeadFeature
 from attncli.measure.masks import mask_of
 from attncli.models.capture import capture
-from attncli.models.labelled_texts import PARTS, LabelledReader, LabelledText
+from attncli.models.labelled_files import PARTS, LabelledText
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
 from attncli.models.pretrained import Pretrained, Reading

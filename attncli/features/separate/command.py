@@ -121,7 +121,7 @@ def _measure_texts(path: Path, spec: Any, **of_store: Any) -> int:
     """Measure every text that a store does not have yet; those that the model cannot read are left out."""
     from attncli.commands.keeping import keep
     from attncli.features.separate.measured_texts import has_failed, plan_of
-    from attncli.models.labelled_texts import LabelNames, WholeLines
+    from attncli.models.labelled_files import LabelNames, WholeLines
 
     checked_store(path)
     with WholeLines(spec.texts, LabelNames.of(spec.label), spec.hold_out) as file:

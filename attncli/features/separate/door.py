@@ -14,6 +14,7 @@ from torch import Tensor
 from attncli.arguments import FilePath, NonBlankText, Seed, Size, by, checked, file_name, listed, shown
 from attncli.errors import UserError
 from attncli.features.separate.applied import MODEL, Detector, map_of_head
+from attncli.features.separate.labelled_texts import LabelledReader
 from attncli.features.separate.results import (
     BASELINE,
     AppliedDetector,
@@ -25,7 +26,7 @@ from attncli.features.separate.results import (
 from attncli.files import TEXT_BYTES, read_whole
 from attncli.models.digests import content_digest
 from attncli.models.folder import weight_files
-from attncli.models.labelled_texts import LabelledFile, LabelledReader, LabelledText, LabelNames, text_of_line
+from attncli.models.labelled_files import LabelledFile, LabelledText, LabelNames, text_of_line
 from attncli.models.loading import in_use, open_model
 from attncli.models.model_arguments import Model
 from attncli.models.pretrained import Pretrained, Reading

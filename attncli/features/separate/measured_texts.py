@@ -12,7 +12,7 @@ from attncli.errors import UserError
 from attncli.features.separate.door import Separating, TextRows, separate_measured
 from attncli.features.separate.question import LOSS, MeasuredTextSpec, SeparateSpec, report_of
 from attncli.models.folder import local_model
-from attncli.models.labelled_texts import LabelNames, WholeLines, text_of_line
+from attncli.models.labelled_files import LabelNames, WholeLines, text_of_line
 from attncli.models.loading import in_use, source_of, without_weights
 from attncli.models.pretrained import Pretrained
 from attncli.plain_text import counted

@@ -116,7 +116,7 @@ class SeparateSpec(ModelSpec):
         return "separate of texts" if self.apply else "separate"
 
     def check_texts(self, texts: Texts) -> None:
-        from attncli.models.labelled_texts import LabelledFile, LabelNames
+        from attncli.models.labelled_files import LabelledFile, LabelNames
 
         if self.apply is None and self.label is not None:
             names = LabelNames.of(self.label)

@@ -15,10 +15,11 @@ from attncli.core.engines import FusedAttention, attend
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.row_tiles import LayerOrWeights
 from attncli.errors import UserError, refuse_bytes
+from attncli.features.separate.labelled_texts import PartedReading
 from attncli.measure.head_numbers import head_numbers
 from attncli.measure.heads import HeadOptions, Survey
 from attncli.models.capture import Way, capture
-from attncli.models.labelled_texts import MARKED, LabelledText, PartedReading
+from attncli.models.labelled_files import MARKED, LabelledText
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.replay import queries_of

@@ -22,7 +22,7 @@ from attncli.features.separate.results import SeparatedTexts
 from attncli.features.separate.separation import ALL_HEADS, LENGTH, WORDS, separated
 from attncli.features.separate.text_features import FeatureTable, HeadFeature, usable_features
 from attncli.measure.folds import named_parts
-from attncli.models.labelled_texts import LabelledText
+from attncli.models.labelled_files import LabelledText
 from attncli.models.text_files import TextLine
 from attncli.views.matrices import _of_rows
 

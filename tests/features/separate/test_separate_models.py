@@ -17,19 +17,13 @@ from transformers import AutoModelForCausalLM, BertConfig, BertModel
 import attncli
 from attncli.errors import UserError
 from attncli.features.separate.detectors import TextsToFit, distracted_heads
+from attncli.features.separate.labelled_texts import LabelledReader, PartedReading
 from attncli.features.separate.question import EXAMPLE, EXAMPLE_GROUP, EXAMPLE_LABEL
 from attncli.features.separate.results import SeparatedTexts
 from attncli.features.separate.separation import ALL_HEADS
 from attncli.features.separate.text_features import FeatureRun, PartMasses
 from attncli.models.folder import SHIPPED_MODEL
-from attncli.models.labelled_texts import (
-    LabelledFile,
-    LabelledReader,
-    LabelledText,
-    LabelNames,
-    PartedReading,
-    without_marks,
-)
+from attncli.models.labelled_files import LabelledFile, LabelledText, LabelNames, without_marks
 from attncli.models.loading import borrowed
 from attncli.models.pretrained import ModelText, Pretrained
 from attncli.models.text_files import TextLine

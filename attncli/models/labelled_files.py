@@ -1,24 +1,16 @@
-"""Texts with a label of two values: what a file says of each, and how a model reads its parts."""
+"""Files of texts with labels: each line with its parts, its label and its group."""
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from os import PathLike, fspath
-from typing import Any, NamedTuple, NoReturn
-from weakref import WeakKeyDictionary
+from typing import NamedTuple
 
-import torch
-from jaxtyping import Bool
-from torch import Tensor
-
-from attncli.errors import NO_TEXT, UserError
-from attncli.models.pretrained import ModelText, Pretrained, Reading, read_text
-from attncli.models.source_texts import Passage, SourcedText, encoded_sources
+from attncli.errors import UserError
 from attncli.models.text_files import IDS, LABELS, LineFile, TextLine, TokenIds
-from attncli.models.writing import in_chat_template
 from attncli.plain_text import parsed_json
 
 PARTS = ("instruction", "document", "text", "answer")
@@ -326,133 +318,6 @@ def _known_columns(data: bytes, columns: set[str]) -> bytes | None:
     if not kept.get("text") and not kept.get(IDS) and kept.get("document"):
         kept["text"] = kept.pop("document")
     return json.dumps(kept).encode()
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartedReading(Reading):
-    """What a model reads; the tokens of each part, where the context ends and the answer begins.
-
-    The context ends behind the last part but the answer; what a chat template writes behind it is no context.
-    `num_answer` counts the tokens of the answer, the last ones.
-    """
-
-    places: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    context_end: int = 0
-    num_answer: int = 0
-
-    @property
-    def rows(self) -> range:
-        """The queries that are looked at: those that wrote the answer, else the last one."""
-        stop = len(self.text.ids) - (self.num_answer > 0)
-        return range(stop - max(1, self.num_answer), stop)
-
-    def mask(self, part: str, num_keys: int) -> Bool[Tensor, " key"]:
-        """Which keys are those of a part."""
-        mask = torch.zeros(num_keys, dtype=torch.bool)
-        mask[[*self.places.get(part, ())]] = True
-        return mask
-
-
-FRAMES: WeakKeyDictionary[Any, dict[tuple[str, ...], list[str]]] = WeakKeyDictionary()
-"""What the chat template of a tokenizer writes around the parts of a text, by their names."""
-
-
-class LabelledReader:
-    """Reads texts with their parts, as a model does; a chat template is rendered for the first alone."""
-
-    def __init__(self, pretrained: Pretrained, *, truncate: bool = False) -> None:
-        self.pretrained, self.truncate = pretrained, truncate
-
-    def read(self, text: LabelledText) -> Reading:
-        """A text alone as a survey reads it, else its parts. UserError for what does not fit."""
-        plain, marked = without_marks(text.line.text)
-        if isinstance(text.line.text, TokenIds) or (len(text.parts) == 1 and not marked):
-            return read_text(self.pretrained, text.line.text, key="texts", truncate=self.truncate)
-        if self.pretrained.has_decoder:
-            self._refuse("has an encoder and a decoder: give it texts alone, without other parts")
-        if not self.pretrained.tokenizer.is_fast:
-            self._refuse("does not say which characters a token covers, so that no part is known")
-        return self._parted({**text.parts, "text": plain}, marked)
-
-    def _refuse(self, why: str) -> NoReturn:
-        raise UserError(f"texts: {self.pretrained.name} {why}")
-
-    def _parted(self, parts: Mapping[str, str], marked: Sequence[tuple[int, int]]) -> PartedReading:
-        prompt = {part: text.strip() for part, text in parts.items() if part not in ("answer", "text")}
-        blanks = len(parts["text"]) - len(parts["text"].lstrip())
-        prompt["text"] = parts["text"].strip()
-        prompt = {part: prompt[part] for part in PARTS if part in prompt}
-        is_chat = "instruction" in prompt and bool(self.pretrained.tokenizer.chat_template)
-        sourced = self._in_chat(prompt) if is_chat else _joined(prompt)
-        ids, spans = encoded_sources(self.pretrained, sourced)
-        unknown = self.pretrained.unknown_words(sourced.text, ids, spans)
-        start = next(source.start for source in sourced.sources if source.name == "text")
-        passages = [
-            *((source.name, source.start, source.end) for source in sourced.sources),
-            *((MARKED, start + begin - blanks, start + end - blanks) for begin, end in marked),
-        ]
-        places: dict[str, tuple[int, ...]] = {}
-        for name, begin, end in passages:
-            tokens = (i for i, span in enumerate(spans) if max(span[0], begin) < min(span[1], end))
-            places[name] = (*places.get(name, ()), *tokens)
-        for name, tokens_of_part in places.items():
-            if not tokens_of_part:
-                raise UserError(f"texts: {name}: {NO_TEXT}")
-        last = max(place for tokens in places.values() for place in tokens)
-        answer: list[int] = []
-        if "answer" in parts:
-            if not is_chat:
-                while spans and spans[-1][0] == spans[-1][1]:  # [SEP], behind which nothing is written
-                    ids, spans = ids[:-1], spans[:-1]
-            answer = self.pretrained.encoded(parts["answer"], add_special_tokens=False)["input_ids"]
-            if not answer:
-                raise UserError(f"texts: answer: {NO_TEXT}")
-            unknown += self.pretrained.unknown_words(parts["answer"], answer, add_special_tokens=False)
-        most = self.pretrained.most_tokens()
-        if most is not None and len(ids) + len(answer) > most:
-            got = len(ids) + len(answer)
-            raise UserError(f"texts: must be at most {most} tokens for {self.pretrained.name} (got {got})")
-        read = ModelText(
-            self.pretrained.labels([*ids, *answer]), torch.tensor([*ids, *answer]), unknown=unknown
-        )
-        return PartedReading(read, places=places, context_end=last + 1, num_answer=len(answer))
-
-    def _in_chat(self, parts: Mapping[str, str]) -> SourcedText:
-        """The instruction as the system's message, the rest as the user's, in the model's chat template.
-
-        A template is rendered for the first text with these parts, and once more to see that it says the same
-        whatever the parts hold.
-        """
-        key, frames = (*parts,), FRAMES.setdefault(self.pretrained.tokenizer, {})
-        if key not in frames:
-            marks = {part: chr(0xF0000 + number) for number, part in enumerate(parts)}
-            frame = self._rendered(marks)
-            pieces = re.split("|".join(marks.values()), frame)
-            if len(pieces) != len(parts) + 1 or self._rendered(parts) != _filled(pieces, parts)[0]:
-                self._refuse("has a chat template that changes, repeats or leaves out what it is given")
-            frames[key] = pieces
-        text, sources = _filled(frames[key], parts)
-        return SourcedText(text, tuple(sources), is_whole=True)
-
-    def _rendered(self, parts: Mapping[str, str]) -> str:
-        content = _joined({part: text for part, text in parts.items() if part != "instruction"}).text
-        messages = [{"role": "system", "content": parts["instruction"]}, {"role": "user", "content": content}]
-        return in_chat_template(messages, self.pretrained)
-
-
-def _filled(pieces: Sequence[str], parts: Mapping[str, str]) -> tuple[str, list[Passage]]:
-    """Parts between the pieces of a frame, and where they stand."""
-    text, sources = pieces[0], list[Passage]()
-    for (part, content), piece in zip(parts.items(), pieces[1:], strict=True):
-        sources.append(Passage(part, len(text), len(text) + len(content)))
-        text += content + piece
-    return text, sources
-
-
-def _joined(parts: Mapping[str, str]) -> SourcedText:
-    """Parts one below the other, a blank line between them."""
-    text, sources = _filled(["", *["\n\n"] * (len(parts) - 1), ""], parts)
-    return SourcedText(text, tuple(sources))
 
 
 def without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
