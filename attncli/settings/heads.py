@@ -165,6 +165,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
     settings_elsewhere: ClassVar[Mapping[str, str]] = {
         "layer": ("shows all layers: attn multihead --model MODEL --layer {value} shows the heads of one"),
         "explain": ("surveys: attn self --model MODEL --head LAYER:HEAD --explain is for one head"),
+        "checkpoints": "surveys one model: attn watch {value} shows heads over checkpoints",
     }
     next_steps = ("--sort previous_token", "--to WORD", "--table", "-o page.html")
     group = "Output"

@@ -276,9 +276,8 @@ def test_the_tests_of_a_feature_pass_for_it_in_a_package_of_its_own(
     without_cache: Path, package: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "tests" / "features" / "cache"
-    names = shutil.ignore_patterns("__pycache__", "features")
+    names = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=names)
-    folder.mkdir(parents=True)
     for file in (ROOT / "tests" / "features" / "cache").glob("*.*"):
         (folder / file.name).write_text(renamed(file.read_text()))
     for name in ("tools", "docs", "configs", "pyproject.toml"):
