@@ -359,6 +359,8 @@ def test_a_question_about_a_model_is_a_command_a_function_and_a_kind_of_result(
     assert package.report("spread", "--sentence", TEXT, "--top", "2")["statistics"]["heads"] == heads[:2]
     rows = list(csv.DictReader(io.StringIO(package.attn("spread", TEXT, "--format", "csv"))))
     assert [float(row["spread"]) for row in rows] == [head["spread"] for head in heads]
+    of_form = package.report("heads", "--spread", TEXT)
+    assert (of_form["kind"], of_form["statistics"]["heads"]) == ("heads of spread", heads)
     screen = package.attn("spread", TEXT)
     assert screen.startswith("spread: tiny-induction, 8 heads, on 19 tokens\nto be or not to be\n\n8 heads\n")
     assert package.attn("show", str(saved)).splitlines()[:12] == screen.splitlines()[:12]
