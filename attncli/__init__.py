@@ -1,6 +1,6 @@
 """attn: see attention at work, in a terminal and from Python (docs/python.md)."""
 
-from attncli.signals import end_quietly, is_command_line
+from attncli.system.signals import end_quietly, is_command_line
 
 if is_command_line():  # before all else, which takes a twentieth of a second
     end_quietly()
@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 from attncli.core.runtime import limit_spinning
 from attncli.feature import load_place, switched_on
 from attncli.index import FEATURES, installed_features
-from attncli.version import __version__ as __version__
+from attncli.system.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from attncli.activations import activation_cache, hooks, patch
-    from attncli.api import NotebookReport, heads, read_cache, run
     from attncli.core.attention_statistics import AttentionStatistics
     from attncli.errors import UserError
     from attncli.index import *  # noqa: F403 - the functions of features
-    from attncli.library import layers, next_tokens, survey, survey_texts
+    from attncli.measure.library import layers, next_tokens, survey, survey_texts
     from attncli.measure.own_tensors import attention_statistics
+    from attncli.measure.patching import activation_cache, hooks, patch
     from attncli.models.picture_reading import read_picture
     from attncli.models.pretrained import read_text
     from attncli.models.probes import read_probe
     from attncli.models.sound_reading import read_sound
     from attncli.models.words import words_of_characters
-    from attncli.opened import NotebookModel, open_model
+    from attncli.notebook.opened import NotebookModel, open_model
+    from attncli.notebook.run import NotebookReport, heads, read_cache, run
     from attncli.recording import Recording, layers_of, record
-    from attncli.report import Report
+    from attncli.records.report import Report
 
 __all__ = [
     "AttentionStatistics",
@@ -62,9 +62,9 @@ if not TYPE_CHECKING:
     )
 
 _OF_MODELS = {
-    **dict.fromkeys(("layers", "next_tokens", "survey", "survey_texts"), "library"),
-    **dict.fromkeys(("activation_cache", "hooks", "patch"), "activations"),
-    **dict.fromkeys(("NotebookModel", "open_model"), "opened"),
+    **dict.fromkeys(("layers", "next_tokens", "survey", "survey_texts"), "measure.library"),
+    **dict.fromkeys(("activation_cache", "hooks", "patch"), "measure.patching"),
+    **dict.fromkeys(("NotebookModel", "open_model"), "notebook.opened"),
     "read_picture": "models.picture_reading",
     "read_sound": "models.sound_reading",
     "read_probe": "models.probes",
@@ -74,16 +74,16 @@ _OF_MODELS = {
 """These need the packages of the extra `models`."""
 _MODULES = {
     "AttentionStatistics": "core.attention_statistics",
-    "NotebookReport": "api",
+    "NotebookReport": "notebook.run",
     "Recording": "recording",
-    "Report": "report",
+    "Report": "records.report",
     "UserError": "errors",
     "attention_statistics": "measure.own_tensors",
-    "heads": "api",
+    "heads": "notebook.run",
     "layers_of": "recording",
-    "read_cache": "api",
+    "read_cache": "notebook.run",
     "record": "recording",
-    "run": "api",
+    "run": "notebook.run",
     **_OF_MODELS,
 }
 

@@ -1,6 +1,6 @@
 """`attn`, and `python -m attncli`: while the command line is imported, a signal ends it quietly."""
 
-from attncli.signals import end_quietly
+from attncli.system.signals import end_quietly
 
 
 def main() -> None:

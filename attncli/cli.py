@@ -35,11 +35,11 @@ from attncli.errors import (
     out_of_memory,
 )
 from attncli.feature import BrokenPlugin, Plugin, load_place, plugin_of
-from attncli.plain_text import LEGIBLE, forget_notes, note, plain_text
 from attncli.settings import EXPERIMENTS, QUESTIONS, SPECS
-from attncli.signals import ENDING, end_as_by_default, end_quietly
-from attncli.systems import at_fork, interrupt_main_thread, let_consoles_follow_escapes
-from attncli.version import __version__
+from attncli.system.plain_text import LEGIBLE, forget_notes, note, plain_text
+from attncli.system.platforms import at_fork, interrupt_main_thread, let_consoles_follow_escapes
+from attncli.system.signals import ENDING, end_as_by_default, end_quietly
+from attncli.system.version import __version__
 
 if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is called
     from attncli.commands.command import Command, Parameter

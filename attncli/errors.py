@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from attncli.index import installed_features
-from attncli.systems import machine_memory, memory_limit, memory_taken
+from attncli.system.platforms import machine_memory, memory_limit, memory_taken
 
 # How a command ends: its exit code.
 DONE, FAILED, REFUSED, SOME_FAILED, NOT_WRITTEN, INTERRUPTED = 0, 1, 2, 3, 4, 130

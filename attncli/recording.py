@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attncli.arguments import Count, Size, by, checked, listed, shown
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.row_tiles import GivenWeights
@@ -19,12 +18,13 @@ from attncli.errors import UserError
 from attncli.measure.recorded import Recorder
 from attncli.models.heard_layers import program_mask, with_copied_mask
 from attncli.models.listening import HeardCall, Listener, reading
+from attncli.records.arguments import Count, Size, by, checked, listed, shown
 from attncli.records.columns import Records
 from attncli.records.recordings import RecordedHeads, RecordedModule
 from attncli.records.surveys import SurveyedHead
 
 if TYPE_CHECKING:
-    from attncli.api import NotebookReport
+    from attncli.notebook.run import NotebookReport
 
 MOST_KEPT = 2**27
 """Bytes of query, key and value that a recording copies at most."""
@@ -218,8 +218,8 @@ class Recording:
 
     def report(self) -> "NotebookReport":
         """The report that `attn record` gives: it shows itself in a notebook, and `to_html()` is its page."""
-        from attncli.api import NotebookReport
         from attncli.commands.recorded import report_of
+        from attncli.notebook.run import NotebookReport
 
         survey = self.survey()
         with reading():

@@ -29,7 +29,7 @@ from attncli.features.ablate.results import HeadEffects
 from attncli.models.loading import kept_pretrained
 from attncli.models.pretrained import Pretrained
 from attncli.models.probes import repeated_probe
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.runs.runner import Session
 from attncli.settings.text import Texts
 

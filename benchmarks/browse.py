@@ -18,7 +18,7 @@ import numpy as np
 from attncli.features.browse.browser import Browser
 from attncli.features.browse.browser_choice import Choice, grids
 from attncli.records.kinds import result_of
-from attncli.report import NamedTensor, Report, Table
+from attncli.records.report import NamedTensor, Report, Table
 
 SIZE = (160, 50)
 # Name, heads in a layer, layers, tokens.

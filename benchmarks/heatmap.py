@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from attncli.report import NamedTensor, Report
+from attncli.records.report import NamedTensor, Report
 from attncli.views import Display, load_view
 
 SIZES = (64, 160, 512)

@@ -28,7 +28,7 @@ from torch import Tensor
 from transformers import AutoImageProcessor, AutoModel, Dinov2Config, Dinov2Model
 from transformers.utils import logging
 
-from attncli.saved import read_reports
+from attncli.runs.saved_reports import read_reports
 from attncli.views import Display
 from attncli.views.overlays import lines_with_list, looks_of
 

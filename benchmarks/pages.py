@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from attncli.records.kinds import result_of
-from attncli.report import NamedTensor, Report, Table
+from attncli.records.report import NamedTensor, Report, Table
 from attncli.views import Display, load_view
 
 NUM_LAYERS, NUM_HEADS = 12, 12

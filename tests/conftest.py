@@ -55,7 +55,7 @@ settings.register_profile("default", deadline=None)  # a loaded machine fails no
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-ROOMS_OF_TENSORS = ("core", "models", "measure", "library", "toys", "commands", "report_parts")
+ROOMS_OF_TENSORS = ("core", "models", "measure", "toys", "commands", "runs.report_parts")
 install_import_hook(
     [f"attncli.{room}" for room in ROOMS_OF_TENSORS], f"{with_checks.__module__}.{with_checks.__name__}"
 )
@@ -223,7 +223,7 @@ CHECKED = 2
 
 def _ends(value: Any) -> Any:
     """What JSON holds of the fields of a report, long lists cut: a matrix has thousands of equal cells."""
-    from attncli.report import NamedTensor, Table, plain
+    from attncli.records.report import NamedTensor, Table, plain
 
     if isinstance(value, NamedTensor):
         return plain(value.values[tuple(slice(0, CHECKED) for _ in value.axes)])
@@ -249,8 +249,8 @@ def _form(value: Any, words: frozenset[str]) -> Any:
 @pytest.fixture(scope="session", autouse=True)
 def _reports_follow_their_schema() -> Iterator[None]:
     """Whatever report of whatever command a test writes as data, `attn info report-schema` describes it."""
-    from attncli.report import Report
-    from attncli.saved import report_schema
+    from attncli.records.report import Report
+    from attncli.runs.saved_reports import report_schema
 
     schema = report_schema()
     validator = jsonschema.Draft202012Validator(schema)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attncli.errors import UserError
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.runs.plan import plan_files
 from attncli.runs.runner import Session, run_in_buckets, run_items
 from attncli.settings import spec_class_of

@@ -10,62 +10,31 @@ from attncli.index import FEATURES
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attncli"
 
-LEAVES = {
-    *(
-        "arguments",
-        "errors",
-        "feature",
-        "files",
-        "index",
-        "records",
-        "report",
-        "plain_text",
-        "systems",
-        "version",
-    )
-}
+LEAVES = {"errors", "feature", "index", "records", "system"}
 # Our rooms that each room may import.
 ARROWS = {
-    "cli": {"commands", "settings", "core", "signals", *LEAVES},
-    "activations": {"measure", "models", "core", *LEAVES} - {"report"},
-    "api": {"settings", "runs", "models", "views", "arrays", "report_parts", *LEAVES},
-    "child": {"core", "measure", "models", "views", "commands", "runs", "settings", "report_parts", *LEAVES},
-    "opened": {"api", "models", "settings"},
-    "recording": {"measure", "models", "core", "commands", "api", *LEAVES},
-    "library": {"measure", "models", "core", *LEAVES} - {"report"},
-    "commands": {
-        *("library", "activations"),
-        *("runs", "views", "settings"),
-        *("toys", "measure", "models", "core", "saved", "arrays", "report_parts", *LEAVES),
-    },
+    "cli": {"commands", "settings", "core", *LEAVES},
+    "child": {"core", "measure", "models", "views", "commands", "runs", "settings", *LEAVES},
+    "notebook": {"settings", "runs", "models", "views", *LEAVES},
+    "recording": {"measure", "models", "core", "commands", "notebook", *LEAVES},
+    "commands": {"runs", "views", "settings", "toys", "measure", "models", "core", *LEAVES},
     "features": {
-        *("api", "library", "activations", "recording"),
-        *("commands", "runs", "views", "settings", "toys", "measure", "models", "core", "saved", "arrays"),
-        *("report_parts", *LEAVES),
+        *("recording", "notebook", "commands", "runs", "views", "settings"),
+        *("toys", "measure", "models", "core", *LEAVES),
     }
     - {"index"},
     "feature": set(),
     "index": {"feature", "features", "records", "settings", "views"},
-    "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},
+    "runs": {"settings", "toys", "measure", "models", "core", *LEAVES},
     "views": {"settings", "core", *LEAVES},
-    "toys": {"core", "records", "errors", "report"},
-    "measure": {"models", "core", *LEAVES} - {"report"},
-    "models": {"core", "signals", *LEAVES} - {"report"},
+    "toys": {"core", "records", "errors"},
+    "measure": {"models", "core", *LEAVES},
+    "models": {"core", *LEAVES},
     "settings": {"models", "core", *LEAVES},
-    "core": {"systems", "version", "feature", "index"},
-    "report_parts": {"settings", "core", "records", "report"},
-    "saved": {"arrays", "saved_tensors", "settings", *LEAVES},
-    "saved_tensors": {"arrays", "records"},
-    "arrays": {"core", "errors", "files", "models", "plain_text", "records"},
-    "plain_text": set(),
-    "records": {"core", "errors", "feature", "index", "plain_text"},
-    "arguments": {"core", "errors"},
-    "errors": {"index", "systems"},
-    "files": {"plain_text", "systems"},
-    "signals": set(),
-    "systems": set(),
-    "version": set(),
-    "report": {"errors", "records"},
+    "core": {"system", "feature", "index"},
+    "records": {"core", "errors", "feature", "index", "system"},
+    "errors": {"index", "system"},
+    "system": set(),
 }
 # How many of these there are at most: numbers that only fall.
 MOST_KEYS = 44
@@ -73,8 +42,8 @@ MOST_NAMES_COMPARED = 4
 MOST_NAMES_TWICE = 1
 MOST_VAGUE_NAMES = 25
 
-LIBRARY = (*("core", "models", "measure", "library", "activations"),)
-TORCH_FREE = ("api", "cli", "settings", "saved", "arrays", "views", *LEAVES)
+LIBRARY = ("core", "models", "measure")
+TORCH_FREE = ("cli", "notebook", "settings", "views", *LEAVES)
 
 
 def room_of(path: Path) -> str:
@@ -173,7 +142,9 @@ def test_rooms_import_along_the_arrows() -> None:
 
 OUTER_PARTS = {"question", "settings", "screens", "results", "command", "names", "feature"}
 """The files of a feature that read settings and write reports."""
-# What they import of the kernel's measure beside the library: a list that only becomes shorter.
+FUNCTIONS = {"library", "patching"}
+"""The modules of measure whose functions users call, too."""
+# What they import of the kernel's measure beside these: a list that only becomes shorter.
 MEASURED_BY_QUESTIONS = {
     # One run of a model serves many texts of a batch, each with settings, maps and pictures of its own; what
     # the library gives of a survey is one text's statistics.
@@ -195,7 +166,7 @@ def test_questions_ask_the_library_and_measure_nothing_themselves() -> None:
     """What is read comes of models, what is measured of it of the library, as for a user of Python."""
     by_questions, by_commands = set(), set()
     for path, modules in imports().items():
-        measured = {name.split(".")[2] for name in modules if name.startswith("attncli.measure.")}
+        measured = {name.split(".")[2] for name in modules if name.startswith("attncli.measure.")} - FUNCTIONS
         if room_of(path) == "commands":
             by_commands |= {(path.stem, name) for name in measured}
         elif room_of(path) == "features" and path.stem in OUTER_PARTS:
@@ -235,7 +206,7 @@ def test_of_the_toys_only_what_explains_a_report_knows_reports() -> None:
     knowing = [
         path.stem
         for path, modules in imports().items()
-        if "attncli.report" in modules and room_of(path) == "toys"
+        if "attncli.records.report" in modules and room_of(path) == "toys"
     ]
     assert knowing and all(name.startswith("explained_") for name in knowing)
 
@@ -267,10 +238,10 @@ ORDINARY_WORDS = {
 NAMED_BY_KERNEL: set[tuple[str, str]] = {
     ("__init__.py", "record"),
     ("models/writing.py", "generate"),
-    ("saved.py", "diff"),
-    ("saved.py", "generate"),
-    ("saved.py", "pitfalls"),
-    ("saved.py", "why"),
+    ("runs/saved_reports.py", "diff"),
+    ("runs/saved_reports.py", "generate"),
+    ("runs/saved_reports.py", "pitfalls"),
+    ("runs/saved_reports.py", "why"),
     ("settings/record.py", "record"),
 }
 
@@ -408,7 +379,7 @@ def test_what_only_some_systems_have_stands_in_one_file() -> None:
     }
     for path in SOURCES:
         file = path.relative_to(PACKAGE).as_posix()
-        if file in {"systems.py", *ASKED_FIRST}:
+        if file in {"system/platforms.py", *ASKED_FIRST}:
             continue
         assert not packages(path) & {"select", *lists["MISSING"]}, path
         uses = {ast.unparse(node) for node in nodes_of(path) if isinstance(node, ast.Attribute)}
@@ -493,7 +464,7 @@ def test_no_room_but_commands_compares_with_the_name_of_an_experiment() -> None:
 
     compared = [
         (path, node)
-        for path, node in in_rooms("views", "runs", "saved", "report", "report_parts")
+        for path, node in in_rooms("views", "runs")
         if (isinstance(node, ast.Compare) and any(map(is_name, (node.left, *node.comparators))))
         or (isinstance(node, ast.MatchValue) and is_name(node.value))
     ]

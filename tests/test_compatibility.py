@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from attncli.saved import report_schema
+from attncli.runs.saved_reports import report_schema
 from tests.conftest import Attn, some_seldom
 from tests.running import ROOT
 from tools.release_examples import BATCH, FOLDER, REPORTS

@@ -9,7 +9,7 @@ import torch
 from attncli.core.attention_statistics import attention_statistics
 from attncli.core.layer import Visibility
 from attncli.errors import UserError
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, Spec, build_spec
 from tests.conftest import some_seldom

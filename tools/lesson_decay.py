@@ -17,8 +17,8 @@ import attncli
 from attncli.core.linear_layer import LinearLayer
 from attncli.models.linear import lightning_kernel
 from attncli.records.attention import LayerStatistics
-from attncli.report import Report
-from attncli.report_parts import named
+from attncli.records.report import Report
+from attncli.runs.report_parts import named
 
 SENTENCE = "the cat sees the dog"
 DECAY = 0.5

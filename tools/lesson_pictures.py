@@ -18,7 +18,7 @@ from PIL import Image
 
 import attncli
 from attncli.records.columns import UntypedResult
-from attncli.report import Box, NamedTensor, Report
+from attncli.records.report import Box, NamedTensor, Report
 
 FILES = Path(__file__).parents[1] / "attncli" / "data" / "lessons" / "files"
 LOOKS = {

@@ -19,7 +19,7 @@ from PIL import Image
 
 import attncli
 from attncli.records.columns import UntypedResult
-from attncli.report import NamedTensor, Picture, Report
+from attncli.records.report import NamedTensor, Picture, Report
 
 DATA = Path(__file__).parents[1] / "attncli" / "data"
 SOUND = DATA / "speech" / "hello.ogg"

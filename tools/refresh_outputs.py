@@ -65,7 +65,7 @@ IMPORTED = [
     "attncli.models.writing",
     "attncli.runs.runner",
     "attncli.runs.store",
-    "attncli.saved",
+    "attncli.runs.saved_reports",
     "attncli.views.tables",
     "transformers.models.gpt2.modeling_gpt2",
 ]

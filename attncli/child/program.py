@@ -22,7 +22,7 @@ from attncli.errors import UserError
 from attncli.measure.measured_calls import RowNotes
 from attncli.measure.recorded import RecordedRuns, Recorder
 from attncli.models.listening import HeardCall, Listener, reading
-from attncli.systems import at_fork
+from attncli.system.platforms import at_fork
 
 if TYPE_CHECKING:
     from attncli.runs.recorded_runs import WrittenRun

@@ -13,8 +13,6 @@ from typing import Any, get_origin
 from pydantic.fields import FieldInfo
 
 from attncli.errors import UserError, must_be_one_of
-from attncli.files import stdin_bytes, wait_for_bytes
-from attncli.plain_text import MAX_DIGITS, note, whole_number
 from attncli.settings import every_setting_of
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import (
@@ -31,7 +29,9 @@ from attncli.settings.fields import (
     other_names,
 )
 from attncli.settings.text import PATH_KEYS
-from attncli.systems import terminal_size
+from attncli.system.files import stdin_bytes, wait_for_bytes
+from attncli.system.plain_text import MAX_DIGITS, note, whole_number
+from attncli.system.platforms import terminal_size
 from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
 
 

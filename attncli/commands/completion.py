@@ -11,7 +11,7 @@ from attncli.commands.command import HEAD_KEYS, Parameter
 from attncli.errors import RunError, UserError
 from attncli.models.folder import GGUF, SHIPPED_MODEL, local_model, models_in_packages, read_config
 from attncli.models.weight_headers import ARCHITECTURE, gguf_header
-from attncli.plain_text import whole_number
+from attncli.system.plain_text import whole_number
 
 TEXT_PARTS = ("text_config", "decoder", "llm_config")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")

@@ -27,7 +27,6 @@ from attncli.commands.command import (
 from attncli.commands.output import Destination, first_words, progress_line
 from attncli.errors import DONE, FAILED, INTERRUPTED, ClosedPipe, UserError, forget_stdout
 from attncli.models.text_files import KINDS_OF_FILES
-from attncli.plain_text import plain_text
 from attncli.settings import every_setting_of, spec_class_of
 from attncli.settings.config_file import resolved_yaml
 from attncli.settings.fields import (
@@ -41,9 +40,10 @@ from attncli.settings.fields import (
     with_maps,
 )
 from attncli.settings.text import names_file
+from attncli.system.plain_text import plain_text
 
 if TYPE_CHECKING:
-    from attncli.report import Report
+    from attncli.records.report import Report
     from attncli.runs.report_values import Expectations as _Expectations
 
 

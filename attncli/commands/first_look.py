@@ -4,7 +4,7 @@ import sys
 from dataclasses import replace
 
 from attncli.commands.command import LESSON_FILES, color_depth, width
-from attncli.saved import read_reports
+from attncli.runs.saved_reports import read_reports
 from attncli.settings import is_offered
 from attncli.views import Display
 from attncli.views.layout import Screen

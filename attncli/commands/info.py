@@ -28,12 +28,12 @@ from attncli.feature import (
     read_card,
 )
 from attncli.index import FEATURES, installed_features
-from attncli.plain_text import plain_text
 from attncli.records.kinds import RESULT_CLASSES
-from attncli.saved import report_schema
+from attncli.runs.saved_reports import report_schema
 from attncli.settings import QUESTIONS
 from attncli.settings.config_file import config_schema
-from attncli.version import __version__
+from attncli.system.plain_text import plain_text
+from attncli.system.version import __version__
 from attncli.views import SUFFIXES, VIEWS
 from attncli.views.tables import SCREEN_PLACES
 

@@ -17,7 +17,6 @@ from attncli.commands.output import (
 )
 from attncli.core.runtime import one_torch_thread
 from attncli.errors import DONE, FAILED, MOST_LINES, SOME_FAILED, available_bytes, first_lines
-from attncli.plain_text import counted, plain_text
 from attncli.runs.connection import opened_to_read
 from attncli.runs.driver import (
     SECONDS_A_CHUNK,
@@ -39,7 +38,8 @@ from attncli.runs.store import (
 )
 from attncli.runs.store_files import check_header, is_file_name, is_new_folder
 from attncli.settings.fields import in_words_of
-from attncli.systems import usable_cores
+from attncli.system.plain_text import counted, plain_text
+from attncli.system.platforms import usable_cores
 
 
 class RunErrors:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attncli.errors import TRUTHS, UserError, alike, synonym
 from attncli.settings import QUESTIONS, SPECS, is_offered, why_off
-from attncli.systems import shell_line
+from attncli.system.platforms import shell_line
 from attncli.views import VIEWS
 
 Flags = Mapping[str, str | None]

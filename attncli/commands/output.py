@@ -30,11 +30,11 @@ from attncli.commands.forecast import Forecast
 from attncli.core.progress import Stage
 from attncli.errors import ClosedPipe, RunError, UserError, WriteError, readable_bytes
 from attncli.feature import View
-from attncli.files import STORE_SUFFIXES
 from attncli.models.folder import local_model, stored_bytes
-from attncli.plain_text import plain_text, whole_number
 from attncli.settings import SPECS
-from attncli.systems import (
+from attncli.system.files import STORE_SUFFIXES
+from attncli.system.plain_text import plain_text, whole_number
+from attncli.system.platforms import (
     NO_LINK,
     NO_WAIT,
     PRIVATE,
@@ -50,7 +50,7 @@ from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingT
 if TYPE_CHECKING:
     from webbrowser import BaseBrowser
 
-    from attncli.report import Report
+    from attncli.records.report import Report
 
 
 SHOWN_AFTER_SECONDS = 1.0

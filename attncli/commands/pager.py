@@ -10,7 +10,7 @@ from select import select
 from typing import NamedTuple
 
 from attncli.commands.command import CLEAR
-from attncli.systems import terminal_size
+from attncli.system.platforms import terminal_size
 
 LINES = 24
 ABOVE = "\x1b[A"

@@ -4,7 +4,7 @@ from typing import Literal
 
 from attncli.models.pretrained import Reading
 from attncli.models.sound_files import sound_to_play, spectrogram
-from attncli.report import Picture
+from attncli.records.report import Picture
 
 
 def pictures_of(reading: Reading) -> tuple[Picture, ...]:

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from attncli.arrays import (
+from attncli.commands.command import option, refuse_given
+from attncli.errors import UserError, available_bytes
+from attncli.models.arrays import (
     checked_weights,
     is_array_file,
     read_tokens,
@@ -10,11 +12,9 @@ from attncli.arrays import (
     strongest_sequence,
     tokens_beside,
 )
-from attncli.commands.command import option, refuse_given
-from attncli.errors import UserError, available_bytes
-from attncli.files import STDIN
 from attncli.models.text_files import PICTURE_SUFFIXES
-from attncli.saved import SavedReports, read_array_report, read_reports
+from attncli.runs.saved_reports import SavedReports, read_array_report, read_reports
+from attncli.system.files import STDIN
 from attncli.views import SUFFIXES
 
 READ = ("json", "jsonl", "npz", "safetensors")
@@ -94,7 +94,7 @@ def opened(
     if named_tokens is None and not has_context:
         named_tokens = tokens_beside(file, array, numbers.shape) or None
     weights = checked_weights(numbers, file, named_tokens, named_context, most_bytes=most_bytes)
-    from attncli.report_parts import weights_report
+    from attncli.runs.report_parts import weights_report
 
     source = {"file": Path(file).name, "array": array}
     return SavedReports(

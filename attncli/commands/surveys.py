@@ -16,19 +16,19 @@ from attncli.core.formulas import sink_rate
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
 from attncli.errors import UserError
 from attncli.measure.patterns import HeadTotals, LayerPlace, LinearPlace, NumbersByName, heads_with
-from attncli.plain_text import counted
 from attncli.records.columns import Records, few_notes
+from attncli.records.report import PictureMaps, Report
 from attncli.records.surveys import LINEAR_OVER_TEXTS, HeadSurvey, SinkRate, Stack, SurveyedHead, TextMean
 from attncli.records.values import NamedTensor
-from attncli.report import PictureMaps, Report
-from attncli.report_parts import WORDS_NOTE, build_report, shipped_notes
 from attncli.runs.connection import Damaged
 from attncli.runs.reading import Reader, differing_settings
+from attncli.runs.report_parts import WORDS_NOTE, build_report, shipped_notes
 from attncli.runs.stored_columns import OF_LINEAR, UNSHOWN, StoredColumn, SurveyColumn, survey_columns_of
 from attncli.settings import form_asked_for
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.record import RecordSpec
 from attncli.settings.text import Texts
+from attncli.system.plain_text import counted
 
 SURVEYS = ("heads", RecordSpec.experiment)
 """The experiments whose runs are surveys of heads."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from threading import RLock, get_ident
 from weakref import WeakSet
 
-from attncli.systems import at_fork
+from attncli.system.platforms import at_fork
 
 ALONE = RLock()
 """Held while something of the process is changed in a way that two threads could not share."""

@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
     """Versions of attn and torch, and which implementation computes long rows on the CPU."""
     import torch
 
-    from attncli.version import __version__
+    from attncli.system.version import __version__
 
     return {"attncli": __version__, "torch": str(torch.__version__), "tile_pass": tile_pass_in_use()}
 
@@ -142,7 +142,7 @@ def remove_empty_compiler_folder() -> None:
 
 
 _forked: list[bool] = []
-if hasattr(os, "fork"):  # here and not in attncli.systems: the build reads this file alone
+if hasattr(os, "fork"):  # here and not in attncli.system.platforms: the build reads this file alone
     os.register_at_fork(after_in_child=lambda: _forked.append(True))
 
 

@@ -23,8 +23,8 @@ from attncli.measure.padding import (
     texts_together,
 )
 from attncli.measure.patterns import LayerPlace, wanted_scores, without_first_key
-from attncli.plain_text import counted
 from attncli.records.surveys import Stack, TextMean
+from attncli.system.plain_text import counted
 
 NUMBERS_HIDE = (
     "a mask of large negative numbers (500 and more) stands over whole rows: these count as rows without "

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from torch import Tensor
 
-from attncli.arguments import Count, PlainNumber, Size, WrongArgument, checked
 from attncli.core import attention_statistics as exact
+from attncli.records.arguments import Count, PlainNumber, Size, WrongArgument, checked
 
 Factor = Annotated[float, PlainNumber]
 

@@ -42,10 +42,10 @@ from attncli.measure.patterns import (
     patterns_by_stack,
 )
 from attncli.models.listening import HeardCall
-from attncli.plain_text import counted
 from attncli.records.columns import Records
 from attncli.records.recordings import RecordedHeads, RecordedModule, TrainingSteps
 from attncli.records.surveys import NAMING, RestOfHead, Stack
+from attncli.system.plain_text import counted
 
 WHOLE_PICTURE = 400
 """Tokens of a picture up to which all weights are kept."""

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from attncli.core.process import quiet_warnings
 from attncli.errors import readable_bytes
-from attncli.systems import CAN_FORK, SIGXCPU, limit_memory, limit_processor_time
+from attncli.system.platforms import CAN_FORK, SIGXCPU, limit_memory, limit_processor_time
 
 MADE = "\x02"
 """Stands before what was made, since a reason is one line of text."""

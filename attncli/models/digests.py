@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
-from attncli.plain_text import parsed_json
+from attncli.system.plain_text import parsed_json
 
 LARGE_BYTES = 8 * 2**20
 """What is read in 7 ms is not worth a note."""

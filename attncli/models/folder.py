@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.core.process import ALONE, SharedChange, quiet_warnings
 from attncli.errors import UserError, alike, reason_of
-from attncli.files import (
+from attncli.models.digests import cache_folder, content_digest
+from attncli.system.files import (
     INDEX_BYTES,
     MODEL_SETTINGS_BYTES,
     VOCABULARY_BYTES,
@@ -27,10 +28,9 @@ from attncli.files import (
     not_a_file,
     read_whole,
 )
-from attncli.models.digests import cache_folder, content_digest
-from attncli.plain_text import parsed_json
-from attncli.signals import is_command_line
-from attncli.systems import shell_line
+from attncli.system.plain_text import parsed_json
+from attncli.system.platforms import shell_line
+from attncli.system.signals import is_command_line
 
 if TYPE_CHECKING:
     from attncli.models.weight_headers import TensorInFile

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from attncli.errors import UserError, reason_of
-from attncli.files import read_whole
 from attncli.models.folder import MOST_REASON, id_and_revision
+from attncli.system.files import read_whole
 
 REVISION_BYTES = 2**16
 """Of a file that names a commit, in the cache of downloads."""

@@ -13,7 +13,7 @@ from attncli.models.capture import remembered
 from attncli.models.model_state import configs_of
 from attncli.models.patched_heads import OpenItems
 from attncli.models.pretrained import Pretrained
-from attncli.systems import at_fork
+from attncli.system.platforms import at_fork
 
 TRIED_AGAIN = 0.05
 """Seconds after which a thread that waits looks by itself whether it may go on."""

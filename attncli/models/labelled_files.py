@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from attncli.errors import UserError
 from attncli.models.text_files import IDS, LABELS, LineFile, TextLine, TokenIds
-from attncli.plain_text import parsed_json
+from attncli.system.plain_text import parsed_json
 
 PARTS = ("instruction", "document", "text", "answer")
 """The columns of texts, in the order in which a model reads them."""

@@ -26,7 +26,6 @@ from transformers.integrations.gguf.utils import is_gguf_arch_supported
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 from transformers.utils.hub import cached_file
 
-from attncli.arguments import by, checked, one_of
 from attncli.core.process import ALONE, quiet_warnings
 from attncli.core.runtime import remove_empty_compiler_folder, threads_that_run, without_autocast
 from attncli.errors import UserError, available_bytes, is_about_memory, readable_bytes, reason_of
@@ -76,6 +75,7 @@ from attncli.models.layers import uncompiled
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import Use, settled, unknown_types, weights_of_folder, weights_of_gguf
 from attncli.models.weight_headers import ARCHITECTURE, check_gguf, check_gguf_of_model
+from attncli.records.arguments import by, checked, one_of
 
 remove_empty_compiler_folder()
 

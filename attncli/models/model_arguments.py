@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Annotated, Any
 
-from attncli.arguments import by, check_text, file_name, listed, shown
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.prompts import Prompt
 from attncli.models.source_texts import SourcedReading, SourcedText
 from attncli.models.text_files import ManyTexts, TextLine, text_or_ids
+from attncli.records.arguments import by, check_text, file_name, listed, shown
 
 
 def _model(value: Any) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor
 from attncli.core.few_rows import HALVES
 from attncli.errors import UserError
 from attncli.models.weight_headers import TensorInFile
-from attncli.systems import PRIVATE, read_ahead, read_at
+from attncli.system.platforms import PRIVATE, read_ahead, read_at
 
 CHUNK_NUMBERS = 2**20
 """How many numbers are widened at a time: they stay in a core's cache until they are multiplied."""

@@ -17,10 +17,10 @@ from unittest import mock
 import torch
 
 from attncli.errors import UserError
-from attncli.files import MEBIBYTE, open_file
 from attncli.models.child import MOST_MEMORY, made_in_child
 from attncli.models.number_sources import DTYPES
 from attncli.models.weight_headers import LFS, MOST_AXES, TensorInFile
+from attncli.system.files import MEBIBYTE, open_file
 
 MOST_OBJECTS, MOST_DEPTH = 1_000_000, 64
 """In lists, tuples and dicts, of which a small file may hold one many times."""

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from attncli.core.process import quiet_warnings
 from attncli.errors import UserError, readable_bytes, reason_of
-from attncli.files import PICTURE_BYTES, most_unpacked, open_file
 from attncli.models.architectures import PIXELS
 from attncli.models.folder import PROCESSOR_FILES, opened_part
 from attncli.models.pretrained import Pretrained
+from attncli.system.files import PICTURE_BYTES, most_unpacked, open_file
 
 if TYPE_CHECKING:  # an extra
     from PIL.Image import Image

@@ -14,9 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attncli.arguments import FilePath, checked
 from attncli.errors import UserError, reason_of
-from attncli.files import MODEL_SETTINGS_BYTES, read_whole
 from attncli.models.architectures import (
     AROUND_PICTURES,
     BLOCK,
@@ -48,7 +46,9 @@ from attncli.models.pretrained import (
     part_that_sees,
 )
 from attncli.models.writing import PICTURE, in_chat_template, writer_of
-from attncli.plain_text import parsed_json
+from attncli.records.arguments import FilePath, checked
+from attncli.system.files import MODEL_SETTINGS_BYTES, read_whole
+from attncli.system.plain_text import parsed_json
 
 IMAGE_AXES = 4
 """Of pixels: batch, channel, height, width."""

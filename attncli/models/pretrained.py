@@ -11,7 +11,6 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
-from attncli.arguments import by, checked, shown
 from attncli.core.process import ALONE
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.rows import merged_into_words
@@ -38,6 +37,7 @@ from attncli.models.layers import CapturedLayer, ProcessedInputs
 from attncli.models.text_files import TokenIds, text_or_ids
 from attncli.models.token_places import HeardSound, PictureTokens
 from attncli.models.words import Spans, UnknownWord, Words, WordsOfCharacters, unknown_notes, words_of
+from attncli.records.arguments import by, checked, shown
 
 FIRST_WORD_ID = 2**32
 """Above all ids of a vocabulary."""

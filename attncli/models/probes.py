@@ -2,9 +2,9 @@
 
 import torch
 
-from attncli.arguments import Size, checked
 from attncli.errors import UserError
 from attncli.models.pretrained import ModelText, OpenedModel, Pretrained, Reading
+from attncli.records.arguments import Size, checked
 
 
 def repeated_probe(pretrained: Pretrained, length: int, generator: torch.Generator) -> ModelText:

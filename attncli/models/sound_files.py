@@ -20,9 +20,9 @@ from torch import Tensor
 
 from attncli.core.process import quiet_warnings
 from attncli.errors import UserError, reason_of
-from attncli.files import open_file, read_whole
 from attncli.models.folder import PROCESSOR_FILES, opened_part
 from attncli.models.pretrained import Pretrained
+from attncli.system.files import open_file, read_whole
 
 RATES = 1_000, 768_000
 """Samples in a second, from telegraph to laboratory: what other headers say is damage."""

@@ -18,7 +18,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attncli.arguments import FilePath, checked
 from attncli.core.process import quiet_warnings
 from attncli.errors import NO_TEXT, UserError, reason_of
 from attncli.models.architectures import BLOCK, SOUNDS, arguments_of, decoder_name, decoder_start
@@ -43,7 +42,8 @@ from attncli.models.sound_files import (
     too_long,
 )
 from attncli.models.token_places import HeardSound
-from attncli.plain_text import counted
+from attncli.records.arguments import FilePath, checked
+from attncli.system.plain_text import counted
 
 TRIAL_SECONDS = 2
 """Of noise, on which the places of tokens are measured: a step is the same everywhere."""

@@ -14,7 +14,7 @@ from attncli.errors import UserError
 from attncli.models.chat_places import Span, placed_chat
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.text_files import LineFile
-from attncli.plain_text import parsed_json
+from attncli.system.plain_text import parsed_json
 
 Split = Literal["word", "sentence", "line", "paragraph", "turn"]
 

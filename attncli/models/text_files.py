@@ -14,11 +14,11 @@ from itertools import count, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from attncli.arguments import is_list, listed, shown
 from attncli.errors import MOST_LINES, NO_TEXT, UserError, hints_for_first_lines, nearest
-from attncli.files import MEBIBYTE, PIPE_BYTES, line_of, open_file, stdin_bytes, too_large
 from attncli.models.words import UnknownWords
-from attncli.plain_text import binary_kind, counted, parsed_json
+from attncli.records.arguments import is_list, listed, shown
+from attncli.system.files import MEBIBYTE, PIPE_BYTES, line_of, open_file, stdin_bytes, too_large
+from attncli.system.plain_text import binary_kind, counted, parsed_json
 
 if TYPE_CHECKING:  # a plan counts texts without torch
     from attncli.models.pretrained import Reading

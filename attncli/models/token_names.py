@@ -7,7 +7,7 @@ from contextlib import suppress
 from attncli.core.names import position_among, the_one_position, token_positions
 from attncli.errors import UserError, nearest
 from attncli.models.pretrained import CLS, ModelText, Pretrained
-from attncli.plain_text import readable_tokens
+from attncli.system.plain_text import readable_tokens
 
 POINT = re.compile(r"([01]?\.?[0-9]*),([01]?\.?[0-9]*)")
 """A point of a picture: how far across and down it lies, as shares of its width and height."""

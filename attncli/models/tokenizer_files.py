@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from attncli.errors import UserError, reason_of
-from attncli.files import MEBIBYTE
 from attncli.models.child import MOST_MEMORY, made_in_child
 from attncli.models.digests import cache_folder, content_digest
+from attncli.system.files import MEBIBYTE
 
 PARTS = ("normalizer", "pre_tokenizer", "decoder")
 """Of a tokenizer, each of which makes another text of one."""

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 from attncli.errors import UserError
-from attncli.files import open_file
-from attncli.plain_text import parsed_json
+from attncli.system.files import open_file
+from attncli.system.plain_text import parsed_json
 
 LFS = b"version https://git-lfs"
 LARGEST_HEADER, LARGEST_FILE = 100_000_000, 2**63

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from unicodedata import category
 
-from attncli.arguments import checked
+from attncli.records.arguments import checked
 
 JOINING = frozenset("'\N{RIGHT SINGLE QUOTATION MARK}-_")
 """Marks inside words, between two letters: don't, well-known."""

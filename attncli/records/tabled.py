@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import ClassVar, NamedTuple
 
-from attncli.plain_text import counted, plain_text
+from attncli.system.plain_text import counted, plain_text
 
 MOST_ROWS, MOST_COLUMNS = 10, 7
 CELL = ' style="padding:0 .5em"'

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attncli.errors import UserError
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.runs.packing import Packed, packed
 from attncli.runs.plan import TEXT_KEYS, Chain, Item, Job
 from attncli.runs.report_values import values_of

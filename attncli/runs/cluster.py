@@ -15,7 +15,7 @@ from typing import Any
 from attncli.errors import RunError, UserError, reason_of
 from attncli.runs.chunks import Chunk, ChunkRunner
 from attncli.runs.driver import ChunkEnd, Died, Pending, Queue, attempted
-from attncli.version import __version__
+from attncli.system.version import __version__
 
 SECONDS_TO_CONNECT = 15
 SECONDS_FOR_A_WORKER = 60

@@ -30,7 +30,7 @@ from attncli.runs.plan import Job, Plan, RunKeys
 from attncli.runs.report_values import Expectations
 from attncli.runs.store import Store
 from attncli.runs.stored_columns import StoredColumns
-from attncli.systems import ignore_interrupts, interrupts_blocked
+from attncli.system.platforms import ignore_interrupts, interrupts_blocked
 
 MAX_ATTEMPTS_ALONE = 3
 """A worker may die for other reasons than its run: memory taken by a neighbour, a machine switched off."""

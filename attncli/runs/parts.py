@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.errors import RunError, UserError, WriteError, reason_of
-from attncli.plain_text import parsed_json
 from attncli.runs.chunks import Chunk, ChunkResult, ChunkRunner, PartFile, Run
 from attncli.runs.packing import DOUBLE, ENCODINGS, SINGLE, Packed, RunNumbers, unpacked
 from attncli.runs.plan import settings_as_json
 from attncli.runs.stored_columns import StoredColumn, StoredColumns
+from attncli.system.plain_text import parsed_json
 
 PART = re.compile(r"attn-\d{9,}-[0-9a-f]{12}\.parquet")
 UNFINISHED = ".unfinished"

@@ -15,13 +15,13 @@ from attncli.errors import UserError
 from attncli.models.digests import content_digest
 from attncli.models.folder import READ_FIRST_BYTES, local_model, num_parameters, stored_bytes
 from attncli.models.text_files import KINDS_OF_FILES, FileList, TextFile, TextLine, TokenIds
-from attncli.plain_text import counted
 from attncli.settings import SPECS, every_setting_of
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Given, Spec
 from attncli.settings.models import ModelSpec
 from attncli.settings.overrides import Overrides, unknown_overrides
 from attncli.settings.text import PATH_KEYS, check_tokens, is_vector_file, names_file
+from attncli.system.plain_text import counted
 
 if TYPE_CHECKING:  # a plan counts texts without torch
     from attncli.models.labelled_files import WholeLines

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.errors import RunError, UserError
-from attncli.plain_text import counted, parsed_json
 from attncli.runs.chunks import DONE
 from attncli.runs.connection import Damaged, opened_to_read
 from attncli.runs.figures import Figures
@@ -20,6 +19,7 @@ from attncli.runs.store import IS_STEP, columns_of, figures_of, is_number, kept_
 from attncli.runs.store_files import check_header
 from attncli.runs.stored_columns import StoredColumns
 from attncli.settings.record import RecordSpec
+from attncli.system.plain_text import counted, parsed_json
 
 STEP = re.compile("[0-9]{1,15}")
 RUNS_AT_ONCE, BYTES_AT_ONCE = 1000, 64 * 2**20

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attncli.plain_text import counted
 from attncli.runs.chunks import Chunk, ChunkResult
 from attncli.runs.packing import packed, rounded
 from attncli.runs.plan import Item, Job, canonical
@@ -22,6 +21,7 @@ from attncli.runs.report_values import Expectations
 from attncli.runs.store import Store
 from attncli.runs.stored_columns import StoredColumn, StoredColumns
 from attncli.settings.record import RecordSpec
+from attncli.system.plain_text import counted
 
 SIZES = struct.Struct("<II")
 """Of the head and of the numbers of a run, in bytes, before both."""

@@ -17,6 +17,7 @@ from attncli.core.names import HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL, source_n
 from attncli.errors import UserError, nearest
 from attncli.records.columns import Records, Result
 from attncli.records.kinds import KINDS
+from attncli.records.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
 from attncli.records.surveys import (
     EVEN_COLUMNS,
     NAMING,
@@ -30,7 +31,6 @@ from attncli.records.surveys import (
     TextMean,
 )
 from attncli.records.values import is_table_of_heads
-from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
 from attncli.runs.stored_columns import (
     OF_LINEAR,
     StoredColumn,

@@ -13,8 +13,8 @@ import numpy as np
 from attncli.core.names import PLACE
 from attncli.errors import UserError, nearest
 from attncli.records.columns import Records
+from attncli.records.report import PLACES, NamedTensor, Report
 from attncli.records.store_summaries import GroupSummary, RunFailure, StoreSummary
-from attncli.report import PLACES, NamedTensor, Report
 from attncli.runs.reading import FailedRun, Reader, RunInfo, Runs, differing_settings
 from attncli.runs.report_values import GROUP_SUMMARY, Condition, listed
 from attncli.runs.stored_columns import StoredColumn

@@ -16,7 +16,7 @@ from attncli.core.runtime import one_torch_thread, threads_of_idle_cores, withou
 from attncli.errors import RunError, UserError, refuse_bytes
 from attncli.models.folder import check_model_folder, check_packages, local_model, refuse_without_tokenizer
 from attncli.models.text_files import TokenIds, in_batches
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.runs.plan import Chain, Item, Job
 from attncli.settings.fields import Spec
 from attncli.settings.models import ModelSpec, SurveyTextSpec

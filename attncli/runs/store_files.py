@@ -11,11 +11,11 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from attncli.errors import RunError, UserError, WriteError
-from attncli.files import STORE_SUFFIXES
 from attncli.runs.connection import CATALOGUE, beside, database_of, refuse_special_files
 from attncli.runs.parts import PART, UNFINISHED
 from attncli.runs.schema import APPLICATION_ID, CATALOGUE_ID, KNOWN_VERSIONS, SCHEMA_VERSION, create
-from attncli.systems import NO_LINK, NO_WAIT, SEPARATORS, close_and_remove, lock_file
+from attncli.system.files import STORE_SUFFIXES
+from attncli.system.platforms import NO_LINK, NO_WAIT, SEPARATORS, close_and_remove, lock_file
 
 MAGIC = b"SQLite format 3\0"
 HEADER_BYTES = 100

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 import yaml
 
 from attncli.errors import UserError, hints_for_first_lines, nearest
-from attncli.files import SETTINGS_BYTES, read_whole
-from attncli.plain_text import binary_kind
 from attncli.settings import SPECS, every_setting_of, spec_class_of
 from attncli.settings.fields import (
     NO_PREVIOUS,
@@ -33,6 +31,8 @@ from attncli.settings.fields import (
 )
 from attncli.settings.overrides import Overrides, overridden, replaced_by
 from attncli.settings.text import PATH_KEYS, SAMPLED_EMBEDDINGS, is_vector_file, names_file
+from attncli.system.files import SETTINGS_BYTES, read_whole
+from attncli.system.plain_text import binary_kind
 
 MAX_DEPTH = 16
 NULLS = ("", "~", "null", "Null", "NULL")

@@ -32,13 +32,13 @@ from pydantic import (
     field_validator,
 )
 
-from attncli.arguments import MAX_SIZE as MAX_SIZE
-from attncli.arguments import Count as Count
-from attncli.arguments import Seed, error_message, is_unicode, plain_number, shown, token_names
-from attncli.arguments import Size as Size
 from attncli.core.names import POSITION
 from attncli.errors import UserError, hints_for_first_lines, nearest
-from attncli.plain_text import note
+from attncli.records.arguments import MAX_SIZE as MAX_SIZE
+from attncli.records.arguments import Count as Count
+from attncli.records.arguments import Seed, error_message, is_unicode, plain_number, shown, token_names
+from attncli.records.arguments import Size as Size
+from attncli.system.plain_text import note
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
-from attncli.arguments import head_name_without_stack, head_names_without_stack
 from attncli.core.names import (
     EVEN,
     HEAD_PATTERNS,
@@ -20,7 +19,7 @@ from attncli.core.names import (
     WITHOUT_FIRST,
     ActivationNames,
 )
-from attncli.files import STORE_SUFFIXES
+from attncli.records.arguments import head_name_without_stack, head_names_without_stack
 from attncli.settings.fields import (
     Contradictions,
     Count,
@@ -45,6 +44,7 @@ from attncli.settings.models import (
     SurveyTextSpec,
     WordsSpec,
 )
+from attncli.system.files import STORE_SUFFIXES
 
 if TYPE_CHECKING:
     HeadStatistic = str

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, create_model
 
-from attncli.arguments import file_name, head_name, head_names, is_pair
 from attncli.models.folder import SHIPPED_MODEL, local_model, no_such_model
 from attncli.models.text_files import TextFile, check_lines
+from attncli.records.arguments import file_name, head_name, head_names, is_pair
 from attncli.settings.fields import (
     MAX_SIZE,
     Contradictions,

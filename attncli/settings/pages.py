@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attncli.models.pretrained import Pretrained
-    from attncli.report import Report, Step
+    from attncli.records.report import Report, Step
     from attncli.settings.text import Texts
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attncli.report import Cell, Report, Shape, Step, Terms
+from attncli.records.report import Cell, Report, Shape, Step, Terms
 from attncli.toys.attention import AttentionForm
 from attncli.toys.explained_rows import (
     MOST_DIMS,

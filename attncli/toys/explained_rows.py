@@ -7,7 +7,7 @@ import numpy as np
 
 from attncli.core.layer import score_factor
 from attncli.core.mechanisms import alibi_slopes
-from attncli.report import Cell, NamedTensor, Report, Shape, Step, Terms
+from attncli.records.report import Cell, NamedTensor, Report, Shape, Step, Terms
 from attncli.toys.attention import AttentionForm
 
 MOST_ROWS, FIRST_ROWS, LAST_ROWS = 12, 4, 2

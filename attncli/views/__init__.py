@@ -12,7 +12,7 @@ from attncli.feature import View, load_place
 from attncli.index import installed_features
 
 if TYPE_CHECKING:
-    from attncli.report import Report
+    from attncli.records.report import Report
 
 
 PLOT = ("plot", "matplotlib")

@@ -9,9 +9,20 @@ from typing import IO, Any, BinaryIO, NamedTuple, TextIO
 
 import numpy as np
 
-from attncli.plain_text import UNSEEN, plain_text
-from attncli.report import AXES, PLACES, Cell, NamedTensor, Numbers, Report, Row, Table, Tensors, plain
+from attncli.records.report import (
+    AXES,
+    PLACES,
+    Cell,
+    NamedTensor,
+    Numbers,
+    Report,
+    Row,
+    Table,
+    Tensors,
+    plain,
+)
 from attncli.settings import known_spec_class
+from attncli.system.plain_text import UNSEEN, plain_text
 from attncli.views import Display, NoSuchTable
 from attncli.views.matrices import places_along, tokens_of
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from attncli.plain_text import plain_text
 from attncli.records.columns import Record, Records, Result
-from attncli.report import PLACES, NamedTensor, Report
+from attncli.records.report import PLACES, NamedTensor, Report
+from attncli.system.plain_text import plain_text
 from attncli.views import Display
 from attncli.views.matrices import Curves, Spreads, head_name
 from attncli.views.model_screens import (

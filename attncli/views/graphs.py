@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from attncli.plain_text import plain_text, whole_number
+from attncli.system.plain_text import plain_text, whole_number
 
 LETTERS = {"key": "K", "query": "Q", "value": "V", "logit": ""}
 

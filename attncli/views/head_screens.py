@@ -9,10 +9,10 @@ import numpy as np
 from rich.cells import cell_len
 
 from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, NOT_MEASURED, OF_ASKED, UNNAMED, stack_label
-from attncli.plain_text import counted, plain_text
 from attncli.records.columns import R, Records
+from attncli.records.report import Report, Row
 from attncli.records.surveys import MIN_ROWS, HeadsOfPattern, HeadSurvey, LinearHead, SurveyedHead
-from attncli.report import Report, Row
+from attncli.system.plain_text import counted, plain_text
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import (
     Element,

@@ -8,8 +8,8 @@ from typing import NamedTuple, TextIO
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.plain_text import plain_text
-from attncli.report import Report
+from attncli.records.report import Report
+from attncli.system.plain_text import plain_text
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.colours import Shading, shading
 from attncli.views.matrices import (

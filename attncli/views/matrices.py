@@ -7,10 +7,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.errors import nearest
-from attncli.plain_text import plain_text
 from attncli.records.kinds import result_of, units_of_heads
-from attncli.report import PLACES, NamedTensor, Picture, Report, Statistic, Table, Tensors, whole_head_name
+from attncli.records.report import (
+    PLACES,
+    NamedTensor,
+    Picture,
+    Report,
+    Statistic,
+    Table,
+    Tensors,
+    whole_head_name,
+)
 from attncli.settings import known_spec_class
+from attncli.system.plain_text import plain_text
 
 ATTENTION_AXES = (("query", "key"), ("query_block", "key_block"))
 KEY_AXES = ("key", "key_block")

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.core.names import EFFECTS, LOOKED_AT, Effect
-from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
-from attncli.report import PLACES, NamedTensor
+from attncli.records.report import PLACES, NamedTensor
+from attncli.system.plain_text import counted, plain_text
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import unit_of
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Section

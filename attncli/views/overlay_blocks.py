@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from rich.cells import cell_len
 
-from attncli.plain_text import plain_text
-from attncli.report import Box, PictureMaps, PictureRow
+from attncli.records.report import Box, PictureMaps, PictureRow
+from attncli.system.plain_text import plain_text
 from attncli.views import Display
 from attncli.views.arrangement import Rigid
 from attncli.views.canvas import (

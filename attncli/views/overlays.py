@@ -14,9 +14,9 @@ import numpy as np
 from rich.cells import cell_len
 
 from attncli.errors import UserError
-from attncli.plain_text import counted, plain_text, readable_token
+from attncli.records.report import PLACES, Box, NamedTensor, Picture, Report
 from attncli.records.writings import WrittenText
-from attncli.report import PLACES, Box, NamedTensor, Picture, Report
+from attncli.system.plain_text import counted, plain_text, readable_token
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.colours import LEVELS, Shading, colour_map, picture_palette, shading
 from attncli.views.matrices import head_name, in_words, pictured, place_names, tokens_of

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 from attncli.core.names import named_head
-from attncli.plain_text import counted, plain_text
-from attncli.report import PictureMaps, PictureRow
+from attncli.records.report import PictureMaps, PictureRow
+from attncli.system.plain_text import counted, plain_text
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.overlays import (
     EVERY_QUERY,

@@ -5,8 +5,8 @@ from itertools import groupby
 
 import numpy as np
 
-from attncli.plain_text import counted
-from attncli.report import PictureMaps, Report
+from attncli.records.report import PictureMaps, Report
+from attncli.system.plain_text import counted
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.overlays import (
     LINES,

@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator
 from rich.cells import cell_len
 
 from attncli.core.process import quiet_warnings
-from attncli.plain_text import plain_text
-from attncli.report import PLACES, NamedTensor, PictureMaps, Report, Table
+from attncli.records.report import PLACES, NamedTensor, PictureMaps, Report, Table
+from attncli.system.plain_text import plain_text
 from attncli.views import Display, NothingToDraw, Write
 from attncli.views.arrangement import NARROWEST, DrawnBlock, Rigid, arranged
 from attncli.views.canvas import (

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attncli.plain_text import counted, plain_text
-from attncli.report import (
+from attncli.records.report import (
     PLACES,
     RANKED,
     Cell,
@@ -24,6 +23,7 @@ from attncli.report import (
     Tensors,
     Terms,
 )
+from attncli.system.plain_text import counted, plain_text
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import (
     Matrix,

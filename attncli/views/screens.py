@@ -7,10 +7,10 @@ from itertools import islice
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.plain_text import plain_text
 from attncli.records.attention import LayerStatistics
-from attncli.report import NamedTensor, Report
+from attncli.records.report import NamedTensor, Report
 from attncli.settings import SPECS, spec_class_of
+from attncli.system.plain_text import plain_text
 from attncli.views import Display
 from attncli.views.first_screen import Element
 from attncli.views.matrices import Matrix, matrices_of, pictured, tokens_of

@@ -9,12 +9,12 @@ from rich.cells import cell_len
 
 from attncli.feature import LoadedOnUse
 from attncli.index import installed_features
-from attncli.plain_text import plain_text
 from attncli.records.columns import Result
 from attncli.records.kinds import KINDS, kinds_of, place_of
-from attncli.report import PLACES, Report
+from attncli.records.report import PLACES, Report
 from attncli.settings import known_spec_class
 from attncli.settings.fields import ONE_HEAD
+from attncli.system.plain_text import plain_text
 from attncli.views import PARTS, TEXT_WIDTH, Display
 from attncli.views.first_screen import FirstScreen
 from attncli.views.layout import Screen, fitted, markdown_blocks

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.views import Display
 from attncli.views.colours import NONE, Palette, levels, palette
 from attncli.views.matrices import Curve, curves_of

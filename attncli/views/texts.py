@@ -12,13 +12,13 @@ import numpy as np
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from attncli.core.names import LAST, POSITION
-from attncli.plain_text import counted, plain_text, readable_token, readable_tokens
 from attncli.records.columns import Result, UntypedResult
 from attncli.records.kinds import kinds_of, result_of
-from attncli.report import PLACES, PictureMaps, Report, Row, Table, Terms
+from attncli.records.report import PLACES, PictureMaps, Report, Row, Table, Terms
 from attncli.settings import SPECS, known_spec_class
 from attncli.settings.text import is_vector_file
-from attncli.systems import last_part
+from attncli.system.plain_text import counted, plain_text, readable_token, readable_tokens
+from attncli.system.platforms import last_part
 from attncli.views.matrices import KEY_AXES, Matrix, first_position, place_names, tokens_of
 
 NO_NUMBER = "-"

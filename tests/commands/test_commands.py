@@ -19,8 +19,8 @@ import yaml
 
 import attncli
 from attncli.cli import COMMAND_GROUPS, COMMANDS, FORMER, UNLISTED, run
-from attncli.plain_text import LEGIBLE
 from attncli.settings import SPECS
+from attncli.system.plain_text import LEGIBLE
 from attncli.views import SUFFIXES, VIEWS, Display, load_view
 from tests.conftest import Attn, in_turn
 from tests.forked import run_attn

@@ -15,7 +15,7 @@ from attncli.commands import output
 from attncli.commands.command import CLEAR
 from attncli.commands.output import first_words, progress_line
 from attncli.models.folder import SHIPPED_MODEL
-from attncli.plain_text import plain_text
+from attncli.system.plain_text import plain_text
 from tests.running import LESSON_FILES
 from tools.refresh_outputs import start_attn
 

@@ -13,7 +13,7 @@ import pytest
 
 from attncli.errors import available_bytes, is_about_memory, out_of_memory
 from attncli.models.folder import SHIPPED_MODEL
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.runs import runner
 from attncli.runs.driver import Died
 from attncli.settings.pages import SampledPage

@@ -13,7 +13,7 @@ from attncli.errors import UserError
 from attncli.models import stored
 from attncli.models.capture import Way, capture
 from attncli.models.layers import Consumer
-from attncli.report import Report
+from attncli.records.report import Report
 from tests.conftest import some_seldom
 from tests.model_folders import save_model, save_writer
 from tests.running import run_together

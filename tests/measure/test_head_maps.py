@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attncli.errors import UserError
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.views import VIEWS
 from tests.conftest import Attn
 from tests.eager import eager_weights

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attncli.core.names import OF_SOUNDS
-from attncli.saved import reports_of
+from attncli.runs.saved_reports import reports_of
 from attncli.settings.heads import HeadStatistic
 from tests.conftest import Attn
 from tests.eager import eager_weights

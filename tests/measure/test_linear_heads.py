@@ -13,14 +13,14 @@ import scipy.stats
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from attncli import library
+from attncli.measure import library
 from attncli.models.linear import CapturedLinear, hearing_linear_layers
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import read_text
+from attncli.records.report import Report
 from attncli.records.surveys import LINEAR_OVER_TEXTS, HeadSurvey, LinearHead
 from attncli.records.values import Mask
-from attncli.report import Report
-from attncli.saved import SAVED
+from attncli.runs.saved_reports import SAVED
 from tests.conftest import Attn
 from tests.core.test_signed_rows import naive
 from tests.hybrids import HybridFolders

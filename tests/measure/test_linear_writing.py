@@ -16,7 +16,7 @@ from attncli.measure import linear_heads
 from attncli.models.linear import CapturedLinear, hearing_linear_layers
 from attncli.models.loading import in_use, open_model
 from attncli.models.prompts import read_prompt
-from attncli.saved import SAVED
+from attncli.runs.saved_reports import SAVED
 from tests.core.test_signed_rows import naive
 from tests.hybrids import HybridFolders
 from tests.running import run

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 import attncli
 from attncli.core.names import EVEN, PATTERNS
 from attncli.models.folder import SHIPPED_MODEL
-from attncli.report import Report, Row
+from attncli.records.report import Report, Row
 from tests.commands.test_models_together import SENTENCES
 from tests.conftest import Attn
 from tests.model_folders import save_model

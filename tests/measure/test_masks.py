@@ -15,8 +15,8 @@ from attncli.features.diff.question import compare
 from attncli.measure.masks import mask_of_layers, mask_of_rollout
 from attncli.records.attention import LayerStatistics, inferred_mask, sampled_settings
 from attncli.records.columns import UntypedResult
-from attncli.report import Mask, NamedTensor, Report
-from attncli.saved import read_array_report, reports_of
+from attncli.records.report import Mask, NamedTensor, Report
+from attncli.runs.saved_reports import read_array_report, reports_of
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
 from attncli.views import Display, load_view

@@ -19,7 +19,7 @@ from attncli.features.circuit.edges import head_edges
 from attncli.measure.scores import score_parts
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import read_text
-from attncli.saved import read_reports
+from attncli.runs.saved_reports import read_reports
 from tests.conftest import Attn
 from tests.eager import eager_weights
 from tests.running import LESSON_FILES, run

@@ -11,8 +11,8 @@ import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attncli import library
 from attncli.errors import UserError
+from attncli.measure import library
 from attncli.models.architectures import MIXERS, layers_without_softmax, mixer_named, unshown_layers
 from attncli.models.layers import CapturedLayer, Numbering, handing_over
 from attncli.models.stored import blocks_of

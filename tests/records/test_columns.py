@@ -11,8 +11,8 @@ from attncli.errors import NoSuchName, UserError
 from attncli.features.average.results import AverageStatistics
 from attncli.records.attention import LoopDifferences
 from attncli.records.columns import Record, Records, Result, column, group, number, tensor
+from attncli.records.report import plain
 from attncli.records.values import NamedTensor, Numbers, Table, Tensors
-from attncli.report import plain
 
 
 class Lamp(Record):

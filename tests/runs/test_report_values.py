@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attncli.records.kinds import result_of
-from attncli.report import NamedTensor, Numbers, Report, Table, Tensors
+from attncli.records.report import NamedTensor, Numbers, Report, Table, Tensors
 from attncli.runs.report_values import values_of
 from attncli.runs.runner import Kept, Outcome, Values, values_in_buckets
 from attncli.runs.stored_columns import StoredColumn

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attncli.errors import UserError
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.runs.plan import Item, Plan, PromptFile, make_plan, plan_files
 from attncli.runs.runner import run_items, run_jobs
 from tests.toys.test_together import assert_same

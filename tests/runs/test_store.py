@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from attncli.records.kinds import result_of
-from attncli.report import Report, Table
+from attncli.records.report import Report, Table
 from attncli.runs.schema import SCHEMA_VERSION
 from attncli.runs.store import open_store
 from attncli.runs.store_files import driving

@@ -42,7 +42,7 @@ from attncli.runs.plan import (
 from attncli.runs.report_values import Expectations
 from attncli.settings import SPECS
 from attncli.settings.fields import Given
-from attncli.systems import usable_cores
+from attncli.system.platforms import usable_cores
 from tests.checkpoints import package_folder
 from tests.conftest import Attn
 from tests.runs.stores import assert_same_figures, tidy, write_batch

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attncli.report import Step, Terms
+from attncli.records.report import Step, Terms
 
 Column = Sequence[Any]
 

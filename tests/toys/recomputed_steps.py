@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from attncli.report import Report, Shape, Step
+from attncli.records.report import Report, Shape, Step
 from tests.toys.expected_steps import Column, Expected, assert_step, differ, dot, products
 
 

@@ -9,7 +9,7 @@ import torch
 
 from attncli.core.summaries import LEVELS, extreme_places, merged_moments, moments, quantiles
 from attncli.errors import RunError, UserError
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
 from tests.running import run

@@ -9,8 +9,8 @@ import pytest
 
 from attncli.errors import UserError
 from attncli.features.attention.settings import VARIANTS as VARIANT_KEYS
-from attncli.report import Report
-from attncli.saved import reports_of
+from attncli.records.report import Report
+from attncli.runs.saved_reports import reports_of
 from tests.conftest import Attn
 from tests.model_folders import save_model
 from tests.running import run

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncli.report import Report
+from attncli.records.report import Report
 from tests.running import run
 from tests.toys.expected_steps import Column, Expected, assert_step, differ, dot, products
 from tests.toys.test_explained_attention import explained, settings_name

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from attncli.report import Report
-from attncli.saved import read_reports
+from attncli.records.report import Report
+from attncli.runs.saved_reports import read_reports
 from tests.running import LESSON_FILES, ROOT, run, run_file
 
 PRINTED = 6e-5

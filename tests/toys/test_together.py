@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from attncli.errors import UserError
 from attncli.features.attention.settings import SelfOfModelSpec
-from attncli.report import NamedTensor, Report, Table, Tensors
+from attncli.records.report import NamedTensor, Report, Table, Tensors
 from attncli.runs import runner as together
 from attncli.runs.runner import Session
 from attncli.settings import SPECS

@@ -14,7 +14,7 @@ from attncli.core.tile_sums import TileSizes
 from attncli.errors import RunError, UserError
 from attncli.features.attention.question import attention_parts
 from attncli.features.attention.settings import UNSTREAMED, VARIANTS
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
 from attncli.toys.attention import Draws

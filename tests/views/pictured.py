@@ -9,7 +9,7 @@ from PIL import Image
 from attncli.features.words.results import SpokenWord, SpokenWords
 from attncli.records.attention import LayerStatistics
 from attncli.records.kinds import result_of
-from attncli.report import (
+from attncli.records.report import (
     Box,
     NamedTensor,
     Numbers,

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from attncli.plain_text import plain_text
 from attncli.records.kinds import result_of
-from attncli.report import NamedTensor, Numbers, Report, Shape, Step, Table, Tensors, Terms
+from attncli.records.report import NamedTensor, Numbers, Report, Shape, Step, Table, Tensors, Terms
+from attncli.system.plain_text import plain_text
 from tests.running import run
 from tests.views.test_views import CASES, HOSTILE, shown
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from attncli.errors import UserError
 from attncli.features.diff.question import compare
-from attncli.report import Box, NamedTensor
+from attncli.records.report import Box, NamedTensor
 from attncli.views import Display, load_view
 from attncli.views.overlays import (
     EVERY_QUERY,

@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 
 from attncli.records.kinds import result_of
-from attncli.report import NamedTensor, Numbers, Report
+from attncli.records.report import NamedTensor, Numbers, Report
 from attncli.views import VIEWS, Display, load_view
 from attncli.views.texts import shortened_heading
 from tests.running import run

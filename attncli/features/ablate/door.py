@@ -5,7 +5,13 @@ from typing import Literal
 
 import torch
 
-from attncli.arguments import (
+from attncli.core.names import RemovalMethod
+from attncli.features.ablate.results import HeadEffects
+from attncli.models.loading import in_use
+from attncli.models.model_arguments import Model, OneOrMoreTexts, several_texts
+from attncli.models.predicted import Predicted, check_swap, predicted_of
+from attncli.models.pretrained import reader_of, reading_for
+from attncli.records.arguments import (
     AnswerArgument,
     HeadArgument,
     HeadsArgument,
@@ -15,12 +21,6 @@ from attncli.arguments import (
     head_name,
     head_names,
 )
-from attncli.core.names import RemovalMethod
-from attncli.features.ablate.results import HeadEffects
-from attncli.models.loading import in_use
-from attncli.models.model_arguments import Model, OneOrMoreTexts, several_texts
-from attncli.models.predicted import Predicted, check_swap, predicted_of
-from attncli.models.pretrained import reader_of, reading_for
 
 
 @checked

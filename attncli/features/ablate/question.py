@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
 
 from pydantic import BeforeValidator, Field
 
-from attncli.arguments import head_name, head_names
 from attncli.core.names import EFFECTS
 from attncli.errors import UserError
 from attncli.models.text_files import PairFile, PromptsFile
-from attncli.plain_text import counted
+from attncli.records.arguments import head_name, head_names
 from attncli.records.columns import few_notes
 from attncli.settings.fields import (
     Contradictions,
@@ -25,6 +24,7 @@ from attncli.settings.fields import (
 from attncli.settings.models import PROBE, ImageSpec, SoundSpec, SurveyTextSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Text, Texts
+from attncli.system.plain_text import counted
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from attncli.models.predicted import Predicted
     from attncli.models.pretrained import Pretrained, Reading
     from attncli.models.text_files import PromptsFile, TextLine
-    from attncli.report import Report
+    from attncli.records.report import Report
 
     Effect = str
 else:
@@ -374,7 +374,7 @@ def _report(
 ) -> "Report":
     from attncli.commands.pictures import pictures_of
     from attncli.features.ablate.door import ablate
-    from attncli.report_parts import build_report
+    from attncli.runs.report_parts import build_report
 
     result = ablate(
         pretrained,
@@ -433,7 +433,7 @@ def _about(readings: "Sequence[Predicted]", num_heads: int, pretrained: "Pretrai
 def _notes(
     spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretrained", *, has_linear: bool
 ) -> list[str]:
-    from attncli.report_parts import shipped_notes
+    from attncli.runs.report_parts import shipped_notes
 
     notes = [
         METHODS[spec.method],

@@ -6,9 +6,9 @@ from rich.cells import cell_len
 
 from attncli.core.names import EFFECTS, stack_label
 from attncli.features.ablate.results import BaselineNumbers, HeadEffect, HeadEffects
-from attncli.plain_text import plain_text
 from attncli.records.columns import Records
-from attncli.report import Report
+from attncli.records.report import Report
+from attncli.system.plain_text import plain_text
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import (
     FirstScreen,

@@ -29,8 +29,8 @@ from attncli.models.sound_reading import published_heads, read_sound
 from attncli.models.token_names import check_tokens_named, positions_that_look, token_named
 from attncli.models.words import words_of_characters
 from attncli.records.attention import LayerStatistics, ScoreMoments, ScoreRule
-from attncli.report import NamedTensor, Report, Step
-from attncli.report_parts import WORDS_NOTE, LeadingAxes, build_report, named, row_tensors
+from attncli.records.report import NamedTensor, Report, Step
+from attncli.runs.report_parts import WORDS_NOTE, LeadingAxes, build_report, named, row_tensors
 from attncli.settings.fields import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, explained_token

@@ -21,8 +21,8 @@ from attncli.features.attention.settings import (
 from attncli.measure.masks import mask_of, mask_of_blocks, scale_of
 from attncli.records.attention import UNSCALED, LambdaFactor, LayerStatistics, LoopDifferences, ScoreMoments
 from attncli.records.columns import Records
-from attncli.report import NamedTensor, Report, Step
-from attncli.report_parts import LeadingAxes, RowTensors, build_report, named, row_summaries, row_tensors
+from attncli.records.report import NamedTensor, Report, Step
+from attncli.runs.report_parts import LeadingAxes, RowTensors, build_report, named, row_summaries, row_tensors
 from attncli.runs.runner import embedded
 from attncli.settings.pages import SampledPage
 from attncli.settings.text import Texts, explained_token

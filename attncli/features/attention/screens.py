@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from attncli.records.attention import LayerStatistics, ScoreMoments
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Notes, Special
 from attncli.views.screens import FirstWeights, Opening, lines_for_notes

@@ -3,7 +3,7 @@
 import numpy as np
 
 from attncli.features.average.averaging import AverageForm
-from attncli.report import Report, Step, Terms
+from attncli.records.report import Report, Step, Terms
 from attncli.toys.explained_attention import token_steps
 from attncli.toys.explained_rows import (
     MOST_DIMS,

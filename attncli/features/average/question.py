@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from attncli.core.names import OF_WEIGHTS
-from attncli.report import Report, Step
+from attncli.records.report import Report, Step
 from attncli.settings.fields import (
     BYTES_PER_TOP_KEY,
     BYTES_PER_VECTOR_ENTRY,
@@ -101,7 +101,7 @@ def run(spec: AverageSpec, texts: Texts, draws: Any) -> Report:
     from attncli.features.average.averaging import average, averaging_statistics, differences_from_loop
     from attncli.features.average.results import AverageStatistics
     from attncli.records.attention import mask_of_averages
-    from attncli.report_parts import LeadingAxes, RowTensors, build_report, named, row_tensors
+    from attncli.runs.report_parts import LeadingAxes, RowTensors, build_report, named, row_tensors
     from attncli.runs.runner import embedded
 
     (source,) = embedded(spec, texts, draws)

@@ -2,7 +2,7 @@
 
 from attncli.features.average.results import AverageStatistics
 from attncli.records.attention import LoopDifferences
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Notes, Special
 from attncli.views.screens import FirstWeights, Opening, lines_for_notes

@@ -29,18 +29,18 @@ from attncli.commands.keeping import RunErrors, exit_code, keep, lines_about
 from attncli.commands.output import STDOUT, Destination, checked_store, first_words, progress_line
 from attncli.core.runtime import one_torch_thread
 from attncli.errors import DONE, ClosedPipe, UserError, forget_stdout
-from attncli.files import STORE_SUFFIXES
-from attncli.plain_text import plain_text
 from attncli.runs.plan import Item, Plan, PromptFile, estimated_work, make_plan, num_together
 from attncli.runs.report_values import Condition, Expectations, parse_conditions, refuse_unknown, values_of
 from attncli.runs.runner import run_jobs
 from attncli.runs.store_files import is_store_name
 from attncli.settings import is_offered
 from attncli.settings.overrides import parse_overrides
+from attncli.system.files import STORE_SUFFIXES
+from attncli.system.plain_text import plain_text
 from attncli.views import SUFFIXES
 
 if TYPE_CHECKING:
-    from attncli.report import Report
+    from attncli.records.report import Report
 
 
 EXAMPLES = (

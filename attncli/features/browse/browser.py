@@ -32,10 +32,10 @@ from attncli.features.browse.browser_panels import (
     StatisticsPanel,
     TokenBars,
 )
-from attncli.plain_text import plain_text
 from attncli.records.recordings import RecordedHeads
-from attncli.report import PLACES, Report
-from attncli.systems import signals_named
+from attncli.records.report import PLACES, Report
+from attncli.system.plain_text import plain_text
+from attncli.system.platforms import signals_named
 from attncli.views.texts import fixed, heading, range_ends, readable
 
 WIDE, TALL = 120, 40

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from attncli.core.names import HEAD_PATTERNS, stack_label
+from attncli.records.report import PLACES, Picture, Report, Row, Table
 from attncli.records.surveys import HeadSurvey
-from attncli.report import PLACES, Picture, Report, Row, Table
 from attncli.views import SCALES
 from attncli.views.colours import Shading, shading
 from attncli.views.head_screens import head_letter, is_mostly_first, place_of

@@ -17,10 +17,10 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from attncli.features.browse.browser_choice import Choice
-from attncli.plain_text import plain_text
 from attncli.records.columns import Records
+from attncli.records.report import PLACES
 from attncli.records.surveys import HeadsOfPattern, HeadSurvey, StrongestHead
-from attncli.report import PLACES
+from attncli.system.plain_text import plain_text
 from attncli.views.colours import Palette, Shading, levels, palette, picture_palette, shading
 from attncli.views.head_screens import pattern_letter
 from attncli.views.heatmap import ticks

@@ -28,12 +28,12 @@ from attncli.commands.output import first_words, progress_line
 from attncli.commands.saved_files import ARRAY_FLAGS, opened, refuse_what_is_only_written
 from attncli.core.names import EFFECTS, PLACE
 from attncli.errors import UserError
-from attncli.plain_text import note, readable_tokens
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, checked_spec
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.text import Texts, read_texts
+from attncli.system.plain_text import note, readable_tokens
 from attncli.views import Display
 
 if TYPE_CHECKING:

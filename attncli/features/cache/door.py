@@ -3,7 +3,16 @@
 from collections.abc import Callable, Iterable
 from typing import Annotated
 
-from attncli.arguments import (
+from attncli.core.progress import Stage
+from attncli.errors import UserError
+from attncli.features.cache.names import CACHE_POLICIES, USUAL_BUDGETS
+from attncli.features.cache.results import LimitedHeads, PolicyCosts
+from attncli.models.loading import in_use
+from attncli.models.model_arguments import Model, TextOrReading
+from attncli.models.predicted import Judged, judged_reading, read_judged
+from attncli.models.pretrained import Pretrained, Reading, TextOrIds, check_made_for
+from attncli.models.text_files import text_or_ids
+from attncli.records.arguments import (
     Budgets,
     Count,
     KeyValueBits,
@@ -16,15 +25,6 @@ from attncli.arguments import (
     named,
     shares,
 )
-from attncli.core.progress import Stage
-from attncli.errors import UserError
-from attncli.features.cache.names import CACHE_POLICIES, USUAL_BUDGETS
-from attncli.features.cache.results import LimitedHeads, PolicyCosts
-from attncli.models.loading import in_use
-from attncli.models.model_arguments import Model, TextOrReading
-from attncli.models.predicted import Judged, judged_reading, read_judged
-from attncli.models.pretrained import Pretrained, Reading, TextOrIds, check_made_for
-from attncli.models.text_files import text_or_ids
 
 Policies = Annotated[str | Iterable[str], by(named(tuple(CACHE_POLICIES)))]
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Literal
 
 from attncli.features.cache.names import CACHE_POLICIES, USUAL_BUDGETS
 from attncli.features.cache.settings import CacheSpec
-from attncli.plain_text import counted
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts
+from attncli.system.plain_text import counted
 
 if TYPE_CHECKING:
     import torch
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from attncli.features.cache.results import LimitedHeads
     from attncli.models.predicted import Judged
     from attncli.models.pretrained import Pretrained
+    from attncli.records.report import Report
     from attncli.records.values import NamedTensor
-    from attncli.report import Report
     from attncli.toys.attention import Progress
 
 POSITIONS = "Keys keep their rotation: what is left is not moved together."
@@ -70,7 +70,7 @@ def _of_heads(
     spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", tell: "Callable[[Stage], None] | None"
 ) -> "Report":
     from attncli.features.cache.door import cache
-    from attncli.report_parts import build_report, shipped_notes
+    from attncli.runs.report_parts import build_report, shipped_notes
 
     result = cache(
         pretrained,
@@ -117,7 +117,7 @@ def _of_policies(
     spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", tell: "Callable[[Stage], None] | None"
 ) -> "Report":
     from attncli.features.cache.door import cache_policies
-    from attncli.report_parts import build_report, shipped_notes
+    from attncli.runs.report_parts import build_report, shipped_notes
 
     bits: dict[str | None, Literal[8, 4] | None] = {None: None, "8": 8, "4": 4}
     result = cache_policies(

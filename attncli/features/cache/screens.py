@@ -12,9 +12,9 @@ from attncli.features.cache.results import (
     PolicyCosts,
     need_in,
 )
-from attncli.plain_text import plain_text
 from attncli.records.columns import Records
-from attncli.report import Report
+from attncli.records.report import Report
+from attncli.system.plain_text import plain_text
 from attncli.views import Display
 from attncli.views.first_screen import (
     FirstScreen,

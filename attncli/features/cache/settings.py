@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from attncli.arguments import number_as_text
 from attncli.features.cache.names import CACHE_POLICIES
+from attncli.records.arguments import number_as_text
 from attncli.settings.fields import Contradictions, Count, Everyday, Form, NotFor, Size, contradiction
 from attncli.settings.models import SurveyTextSpec, split_names
 from attncli.settings.text import Text

@@ -3,7 +3,13 @@
 from collections.abc import Callable
 from typing import Annotated
 
-from attncli.arguments import (
+from attncli.core.names import HEAD_PATTERNS
+from attncli.errors import UserError
+from attncli.features.circuit.results import Compositions, HeadEdges
+from attncli.models.loading import in_use
+from attncli.models.model_arguments import Model, OneOrMoreTexts
+from attncli.models.pretrained import Reading, reading_for
+from attncli.records.arguments import (
     HeadsWithoutStack,
     HeadWithoutStack,
     by,
@@ -12,12 +18,6 @@ from attncli.arguments import (
     head_names_without_stack,
     one_of,
 )
-from attncli.core.names import HEAD_PATTERNS
-from attncli.errors import UserError
-from attncli.features.circuit.results import Compositions, HeadEdges
-from attncli.models.loading import in_use
-from attncli.models.model_arguments import Model, OneOrMoreTexts
-from attncli.models.pretrained import Reading, reading_for
 
 NamedPattern = Annotated[str, by(one_of(HEAD_PATTERNS))]
 

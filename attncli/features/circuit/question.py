@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from attncli.arguments import head_name_without_stack
 from attncli.core.names import HEAD_PATTERNS
-from attncli.plain_text import counted
+from attncli.records.arguments import head_name_without_stack
 from attncli.records.columns import few_notes
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.settings.fields import Contradictions, Everyday, contradiction
 from attncli.settings.models import SurveyTextSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts
+from attncli.system.plain_text import counted
 
 if TYPE_CHECKING:
     from attncli.models.pretrained import Pretrained, Reading
@@ -129,7 +129,7 @@ def _report(
     progress: Callable[[float], None] | None,
 ) -> Report:
     from attncli.features.circuit.door import head_edges
-    from attncli.report_parts import build_report, shipped_notes
+    from attncli.runs.report_parts import build_report, shipped_notes
 
     heads = [] if spec.head is None else [spec.head]
     result = head_edges(pretrained, readings, heads=heads, pattern=spec.pattern, progress=progress)
@@ -158,7 +158,7 @@ def _report_weights(
     spec: CircuitSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
     from attncli.features.circuit.door import compositions
-    from attncli.report_parts import build_report, shipped_notes
+    from attncli.runs.report_parts import build_report, shipped_notes
 
     result = compositions(pretrained, head=spec.head, progress=progress)
     notes = [*([COPYING_NOTE] if result.copying else []), *result.notes, *shipped_notes(spec)]

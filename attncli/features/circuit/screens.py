@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from attncli.features.circuit.results import Compositions, HeadEdges
-from attncli.plain_text import plain_text
 from attncli.records.columns import Result
-from attncli.report import Report
+from attncli.records.report import Report
+from attncli.system.plain_text import plain_text
 from attncli.views import TEXT_WIDTH, Display, NothingToDraw
 from attncli.views.first_screen import Element, FirstScreen, Notes, ReadLine, Sentences, TitleLine
 from attncli.views.graphs import FEW, LOGITS, Edge, Graph, graph_of, into_logits, layer_and_head, strong_edges

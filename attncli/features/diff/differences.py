@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from attncli.arguments import by, checked, rows_with
 from attncli.core.names import HEAD_PATTERNS
 from attncli.core.summaries import jensen_shannon
 from attncli.errors import UserError
@@ -21,6 +20,7 @@ from attncli.features.diff.results import (
     MovedHead,
     MovedRow,
 )
+from attncli.records.arguments import by, checked, rows_with
 from attncli.records.columns import Cells, Records
 from attncli.records.surveys import SurveyedHead
 from attncli.records.values import Mask, NumberArray, Table

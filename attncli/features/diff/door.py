@@ -1,10 +1,10 @@
 """`attncli.text_differences`."""
 
-from attncli.arguments import checked
 from attncli.features.diff.results import TextDifferences
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextOrReading
 from attncli.models.pretrained import reading_for
+from attncli.records.arguments import checked
 
 
 @checked

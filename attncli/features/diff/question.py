@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.arrays import is_array_file
 from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, is_file, option
 from attncli.commands.output import Destination, ProgressLine, first_words, progress_line
 from attncli.commands.saved_files import opened, refuse_what_is_only_written
 from attncli.errors import UserError, nearest
 from attncli.features.diff.results import UNMAPPED, ReportDifferences, StatisticPair
+from attncli.models.arrays import is_array_file
 from attncli.models.folder import local_model
-from attncli.plain_text import counted
 from attncli.records.columns import Records, few_notes
+from attncli.records.report import PLACES, NamedTensor, Numbers, Report, Row, Table, Tensors
 from attncli.records.surveys import HeadSurvey
-from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table, Tensors
 from attncli.runs.store_files import is_store_name
 from attncli.settings import SPECS, every_setting_of, spec_class_of
 from attncli.settings.config_file import ConfigFile
@@ -27,7 +26,8 @@ from attncli.settings.models import ModelSpec
 from attncli.settings.overrides import Overrides, overridden, parse_overrides, unknown_overrides
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Text, Texts
-from attncli.systems import shell_line
+from attncli.system.plain_text import counted
+from attncli.system.platforms import shell_line
 from attncli.views.texts import model_setting, text_name
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from attncli.features.diff.results import (
     TextDifferences,
     TokenChange,
 )
-from attncli.plain_text import plain_text
 from attncli.records.columns import Records
-from attncli.report import PLACES, NamedTensor, Report
+from attncli.records.report import PLACES, NamedTensor, Report
+from attncli.system.plain_text import plain_text
 from attncli.views import Display
 from attncli.views.first_screen import (
     FirstScreen,

@@ -4,11 +4,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated
 
-from attncli.arguments import Count, HeadWithoutStack, Size, by, checked, head_name_without_stack, one_of
 from attncli.core.names import PATTERNS, ROW_STATISTICS, named_head
 from attncli.features.examples.results import HeadExamples
-from attncli.library import many_texts
+from attncli.measure.library import many_texts
 from attncli.models.model_arguments import Model, TextsOrFile
+from attncli.records.arguments import (
+    Count,
+    HeadWithoutStack,
+    Size,
+    by,
+    checked,
+    head_name_without_stack,
+    one_of,
+)
 
 StatisticName = Annotated[str, by(one_of((*ROW_STATISTICS, *PATTERNS)))]
 

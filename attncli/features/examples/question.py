@@ -5,12 +5,12 @@ from collections.abc import Callable
 from attncli.features.examples.door import examples_of
 from attncli.features.examples.settings import ExamplesSpec
 from attncli.models.pretrained import Pretrained, part_that_reads
-from attncli.plain_text import counted
 from attncli.records.columns import few_notes
-from attncli.report import Report
-from attncli.report_parts import WORDS_NOTE, build_report
+from attncli.records.report import Report
+from attncli.runs.report_parts import WORDS_NOTE, build_report
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts
+from attncli.system.plain_text import counted
 
 HOW_TO_READ = "Each example is another text, at its own strongest (weakest, nearest to the median) row."
 

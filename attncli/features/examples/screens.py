@@ -7,9 +7,9 @@ from itertools import groupby
 from rich.cells import cell_len
 
 from attncli.features.examples.results import ExampleToken, HeadExample, HeadExamples
-from attncli.plain_text import counted, plain_text
 from attncli.records.columns import FEW, Records, few_notes
-from attncli.report import Report
+from attncli.records.report import Report
+from attncli.system.plain_text import counted, plain_text
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special, TitleLine
 from attncli.views.model_screens import half_width

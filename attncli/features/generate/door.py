@@ -2,7 +2,13 @@
 
 from collections.abc import Callable, Mapping
 
-from attncli.arguments import (
+from attncli.core.names import WholeRows, named_head
+from attncli.models.loading import in_use
+from attncli.models.model_arguments import Model, TextOrPrompt
+from attncli.models.prompts import Prompt, prompt_of_sound, read_prompt
+from attncli.models.text_files import text_or_ids
+from attncli.models.writing import Decoding
+from attncli.records.arguments import (
     Count,
     HeadWithoutStack,
     Seed,
@@ -12,12 +18,6 @@ from attncli.arguments import (
     checked,
     head_name_without_stack,
 )
-from attncli.core.names import WholeRows, named_head
-from attncli.models.loading import in_use
-from attncli.models.model_arguments import Model, TextOrPrompt
-from attncli.models.prompts import Prompt, prompt_of_sound, read_prompt
-from attncli.models.text_files import text_or_ids
-from attncli.models.writing import Decoding
 from attncli.records.writings import WrittenText
 
 WRITTEN = 20

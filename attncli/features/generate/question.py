@@ -9,7 +9,6 @@ from pydantic import Field, field_validator
 
 from attncli.core.names import MOST_KEYS_OF_HEADS, OF_WEIGHTS, WRITER_STATISTICS, WRITING
 from attncli.errors import UserError, readable_bytes
-from attncli.plain_text import counted
 from attncli.settings.fields import (
     ONE_HEAD,
     Contradictions,
@@ -24,6 +23,7 @@ from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import HeadNumber, ImageSpec, SoundSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import IN_FILE, Text, TextPath, Texts, text_or_file
+from attncli.system.plain_text import counted
 
 if TYPE_CHECKING:
     import torch
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from attncli.models.pretrained import Pretrained
     from attncli.models.prompts import Prompt
+    from attncli.records.report import Picture, Report
     from attncli.records.writings import WrittenText
-    from attncli.report import Picture, Report
     from attncli.toys.attention import Progress
 
     WriterStatistic = str
@@ -285,7 +285,7 @@ def report(
 ) -> "Report":
     """What the model writes after the prompt."""
     from attncli.features.generate.door import generate
-    from attncli.report_parts import build_report
+    from attncli.runs.report_parts import build_report
 
     if progress is not None:
         _tell_of_reading(pretrained, progress)

@@ -16,7 +16,7 @@ from attncli.settings.fields import checked_spec, values_of
 from attncli.settings.heads import HeadsSpec
 
 if TYPE_CHECKING:
-    from attncli.report import Report
+    from attncli.records.report import Report
 
 
 DISPLAY_KEYS = ("sort", "ascending", "top", "table", "statistic")

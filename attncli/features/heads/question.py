@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attncli.activations import activations_and_missing
 from attncli.commands.pictures import pictures_of
 from attncli.commands.surveys import (
     ablated_notes,
@@ -24,6 +23,7 @@ from attncli.core.runtime import versions
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
+from attncli.measure.patching import activations_and_missing
 from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import (
     Pretrained,
@@ -36,8 +36,8 @@ from attncli.models.pretrained import (
 from attncli.models.sound_reading import read_sound
 from attncli.models.text_files import ManyTexts, TextLine, files_named
 from attncli.models.token_names import positions_named
-from attncli.plain_text import counted
 from attncli.records.columns import Records
+from attncli.records.report import Mask, NamedTensor, PictureMaps, PictureRow, Report, whole_head_name
 from attncli.records.surveys import (
     LINEAR_OVER_TEXTS,
     NAMING,
@@ -47,15 +47,15 @@ from attncli.records.surveys import (
     SurveyedHead,
     TokenNamed,
 )
-from attncli.report import Mask, NamedTensor, PictureMaps, PictureRow, Report, whole_head_name
-from attncli.report_parts import build_report, named
+from attncli.runs.report_parts import build_report, named
 from attncli.runs.report_values import LayerOfHeads, StacksOfText, ValueTable, survey_values
 from attncli.runs.runner import read_survey_text
 from attncli.runs.stored_columns import with_unshown
 from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, read_texts
-from attncli.systems import shell_line
+from attncli.system.plain_text import counted
+from attncli.system.platforms import shell_line
 
 NOT_DRAWN = (
     "Maps are of attention alone: those of heads without a softmax are kept up to 128 tokens, where no layer "

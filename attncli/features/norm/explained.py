@@ -5,7 +5,7 @@ from math import sqrt
 import numpy as np
 
 from attncli.features.norm.normalisation import NormForm
-from attncli.report import Cell, Report, Shape, Step
+from attncli.records.report import Cell, Report, Shape, Step
 from attncli.toys.explained_rows import MOST_DIMS, cell, largest_difference, part, shapes_of, terms
 
 

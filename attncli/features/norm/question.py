@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from attncli.report import Report, Step
+from attncli.records.report import Report, Step
 from attncli.settings.fields import (
     BYTES_PER_VECTOR_ENTRY,
     Contradictions,
@@ -85,7 +85,7 @@ def run(spec: NormSpec, texts: Texts, draws: Any) -> Report:
     import torch
 
     from attncli.features.norm.normalisation import normalised
-    from attncli.report_parts import build_report, named
+    from attncli.runs.report_parts import build_report, named
     from attncli.toys.attention import choose_device
 
     shape, device = (spec.batch_size, spec.num_features), choose_device(spec.device)

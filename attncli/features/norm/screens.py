@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from attncli.features.norm.results import NormEffects
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special
 from attncli.views.matrices import Spreads

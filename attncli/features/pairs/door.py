@@ -8,7 +8,6 @@ from dataclasses import replace
 from os import fspath
 from typing import TYPE_CHECKING
 
-from attncli.arguments import Count, FilePath, Folds, HeadsArgument, Seed, checked, head_names
 from attncli.core.names import PairMethod
 from attncli.errors import UserError
 from attncli.features.pairs.relation_results import HeadRelations
@@ -16,6 +15,7 @@ from attncli.features.pairs.results import HeadsOnPairs, ScoresOfPositions
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextsWithPairs
 from attncli.models.text_files import ManyTexts
+from attncli.records.arguments import Count, FilePath, Folds, HeadsArgument, Seed, checked, head_names
 from attncli.records.columns import Records
 
 if TYPE_CHECKING:

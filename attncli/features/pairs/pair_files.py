@@ -10,9 +10,9 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, get_args
 
 from attncli.errors import UserError
-from attncli.files import LINE_BYTES, MEBIBYTE
 from attncli.models.text_files import LineFile, TextLine, TokenIds
-from attncli.plain_text import parsed_json
+from attncli.system.files import LINE_BYTES, MEBIBYTE
+from attncli.system.plain_text import parsed_json
 
 if TYPE_CHECKING:
     from conllu import Token

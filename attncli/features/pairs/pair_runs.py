@@ -25,7 +25,7 @@ from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.text_files import ManyTexts, TokenIds
-from attncli.plain_text import counted
+from attncli.system.plain_text import counted
 
 NO_OFFSETS = (
     'does not say where its tokens stand in the text: give pairs with "unit": "token", counted as the model '

@@ -7,11 +7,11 @@ from attncli.features.pairs.door import pairs, relations
 from attncli.features.pairs.results import HeadsOnPairs
 from attncli.features.pairs.settings import PairsSpec, RelationsSpec
 from attncli.models.pretrained import Pretrained
-from attncli.plain_text import counted
-from attncli.report import Report
-from attncli.report_parts import build_report
+from attncli.records.report import Report
+from attncli.runs.report_parts import build_report
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts
+from attncli.system.plain_text import counted
 
 CHOSEN_NOTE = (
     "chosen on: the texts that picked this head; held out: the others, which tested it, with 95 % intervals "

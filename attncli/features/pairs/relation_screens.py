@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from attncli.features.pairs.relation_results import BestOfRelation, HeadRelations
-from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
-from attncli.report import Report
+from attncli.records.report import Report
+from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, HeadLabel, Notes, Ranked, Sentences, SpecialCells
 from attncli.views.report_sections import model_name

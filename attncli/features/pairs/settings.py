@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from attncli.arguments import Folds
 from attncli.core.names import PairMethod
 from attncli.models.text_files import check_lines
+from attncli.records.arguments import Folds
 from attncli.settings.fields import Count, Everyday, Extra, Requires
 from attncli.settings.models import AblatedSpec, ModelOfHeadsSpec
 from attncli.settings.text import TextPath, Texts

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from attncli.report import Report, pair_names
+from attncli.records.report import Report, pair_names
 from attncli.settings.fields import BYTES_PER_WEIGHT, Contradictions, Everyday, Size, contradiction
 from attncli.settings.pages import SampledPage
 from attncli.settings.text import TOKENIZER_HELP, Texts, TextSpec
@@ -141,7 +141,7 @@ def run(spec: PitfallsSpec, texts: Texts, draws: Any) -> Report:
     from attncli.features.pitfalls.mistakes import COMPARISONS, Comparison, MistakeInputs
     from attncli.features.pitfalls.results import MistakeLine, Mistakes
     from attncli.records.values import Mask
-    from attncli.report_parts import build_report, named
+    from attncli.runs.report_parts import build_report, named
     from attncli.runs.runner import embedded
 
     (source,) = embedded(spec, texts, draws)

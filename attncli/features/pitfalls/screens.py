@@ -5,9 +5,9 @@ from dataclasses import replace
 from functools import partial
 
 from attncli.features.pitfalls.results import MistakeComparison, MistakeLine, Mistakes
-from attncli.plain_text import plain_text
 from attncli.records.columns import Records
-from attncli.report import Report
+from attncli.records.report import Report
+from attncli.system.plain_text import plain_text
 from attncli.views import Display
 from attncli.views.first_screen import FirstRows, FirstScreen, Ranked, Sentences, Special, SpecialCells
 from attncli.views.matrices import Matrix, matrices

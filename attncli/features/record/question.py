@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Any
 
 import attncli
-from attncli.arrays import read_tokens
 from attncli.commands.command import (
     DEBUG,
     FORMAT,
@@ -34,17 +33,18 @@ from attncli.commands.command import (
 )
 from attncli.commands.output import Destination, checked_store
 from attncli.errors import DONE, FAILED, UserError, WriteError, reason_of
-from attncli.plain_text import counted, note, whole_number
+from attncli.models.arrays import read_tokens
 from attncli.records.recordings import RecordedHeads
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.runs.recorded_runs import RunsIntoStore
 from attncli.runs.report_values import Expectations, parse_conditions, refuse_unmeasured, values_of
+from attncli.runs.saved_reports import read_array_report
 from attncli.runs.store import open_store
 from attncli.runs.store_files import is_file_name, is_store_name
-from attncli.saved import read_array_report
 from attncli.settings import is_offered
 from attncli.settings.record import RECORDED_STATISTICS, RecordSpec
-from attncli.systems import SEPARATORS, signals_named
+from attncli.system.plain_text import counted, note, whole_number
+from attncli.system.platforms import SEPARATORS, signals_named
 from attncli.views import VIEWS
 
 EXAMPLES = (

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
 from attncli.records.recordings import RecordedHeads, RecordedModule
-from attncli.report import Report
+from attncli.records.report import Report
+from attncli.system.plain_text import counted, plain_text
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special
 from attncli.views.head_screens import HEADS_OR_PATTERNS, MAPS, sizes_of

@@ -31,13 +31,13 @@ from attncli.commands.output import (
     written_stream,
 )
 from attncli.errors import UserError
-from attncli.plain_text import plain_text
-from attncli.report import Table
+from attncli.records.report import Table
 from attncli.runs.report_values import GROUP_SUMMARY, parse_conditions
+from attncli.system.plain_text import plain_text
 from attncli.views import VIEWS
 
 if TYPE_CHECKING:
-    from attncli.report import Report
+    from attncli.records.report import Report
     from attncli.runs.reading import Reader
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attncli.core.layer import score_factor
-from attncli.report import Cell, Report, Row, Step
+from attncli.records.report import Cell, Report, Row, Step
 from attncli.toys.explained_rows import cell, dot_product, largest_difference, part, shapes_of, terms
 
 NAMES = ("query", "key", "raw_scores", "scaled_scores")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from attncli.errors import RunError
-from attncli.report import NamedTensor, Report, Step
+from attncli.records.report import NamedTensor, Report, Step
 from attncli.settings.fields import (
     BYTES_PER_VECTOR_ENTRY,
     CONFIG_ONLY,
@@ -111,7 +111,7 @@ def run(spec: ScaleDemoSpec, texts: Texts, draws: Any) -> Report:
     from attncli.features.scale_demo.explained import tensor_name
     from attncli.features.scale_demo.results import ScaleEffects, ScoreVariances, SharpenedSoftmax
     from attncli.features.scale_demo.scaling import score_variances, scored, sharpened
-    from attncli.report_parts import build_report, named
+    from attncli.runs.report_parts import build_report, named
     from attncli.toys.attention import choose_device
 
     device = choose_device(spec.device)

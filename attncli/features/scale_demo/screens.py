@@ -7,7 +7,7 @@ import numpy as np
 
 from attncli.features.scale_demo.results import ScaleEffects, ScoreVariances
 from attncli.records.columns import Records
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Sentences, Special
 from attncli.views.matrices import Curve, Curves, curves_of

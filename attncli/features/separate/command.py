@@ -13,9 +13,9 @@ from attncli.commands.experiment import EXPECT, STORE, Expected, errors_at, run_
 from attncli.commands.output import Destination, checked_store, progress_line
 from attncli.core.progress import Stage
 from attncli.errors import DONE, SOME_FAILED, UserError
-from attncli.plain_text import plain_text
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, checked_spec
+from attncli.system.plain_text import plain_text
 
 if TYPE_CHECKING:
     from attncli.features.separate.question import SeparateSpec

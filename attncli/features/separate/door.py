@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attncli.arguments import FilePath, NonBlankText, Seed, Size, by, checked, file_name, listed, shown
 from attncli.errors import UserError
 from attncli.features.separate.applied import MODEL, Detector, map_of_head
 from attncli.features.separate.labelled_texts import LabelledReader
@@ -23,7 +22,6 @@ from attncli.features.separate.results import (
     MapOfText,
     SeparatedTexts,
 )
-from attncli.files import TEXT_BYTES, read_whole
 from attncli.models.digests import content_digest
 from attncli.models.folder import weight_files
 from attncli.models.labelled_files import LabelledFile, LabelledText, LabelNames, text_of_line
@@ -31,8 +29,20 @@ from attncli.models.loading import in_use, open_model
 from attncli.models.model_arguments import Model
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.text_files import ManyTexts
-from attncli.plain_text import parsed_json
+from attncli.records.arguments import (
+    FilePath,
+    NonBlankText,
+    Seed,
+    Size,
+    by,
+    checked,
+    file_name,
+    listed,
+    shown,
+)
 from attncli.records.columns import Records
+from attncli.system.files import TEXT_BYTES, read_whole
+from attncli.system.plain_text import parsed_json
 
 if TYPE_CHECKING:
     from attncli.features.separate.text_features import FeatureTable

@@ -15,12 +15,12 @@ from attncli.models.folder import local_model
 from attncli.models.labelled_files import LabelNames, WholeLines, text_of_line
 from attncli.models.loading import in_use, source_of, without_weights
 from attncli.models.pretrained import Pretrained
-from attncli.plain_text import counted
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.runs.plan import Plan, plan_of_texts
 from attncli.runs.reading import FailedRun, Reader, reading
 from attncli.runs.runner import model_of
 from attncli.runs.stored_columns import StoredColumns, survey_columns_of
+from attncli.system.plain_text import counted
 
 OTHER_WEIGHTS = {"skip_sink": 0, "words": False, "weighted": False, "ablate": []}
 """Settings of a survey that change what its numbers are of; a detector reads a model as it is."""

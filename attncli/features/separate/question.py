@@ -11,8 +11,7 @@ from pydantic import AfterValidator, Field
 import attncli
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.models.text_files import check_lines
-from attncli.plain_text import counted
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.settings.fields import (
     Contradictions,
     Everyday,
@@ -26,6 +25,7 @@ from attncli.settings.fields import (
 from attncli.settings.models import ModelSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import TextPath, Texts, check_file
+from attncli.system.plain_text import counted
 
 if TYPE_CHECKING:
     from attncli.features.separate.results import SeparatedTexts
@@ -202,7 +202,7 @@ def report_of(
     spec: SeparateSpec, pretrained: "Pretrained", result: "SeparatedTexts", more: Sequence[str] = ()
 ) -> Report:
     """The report of what separates texts."""
-    from attncli.report_parts import build_report
+    from attncli.runs.report_parts import build_report
 
     tensors = {} if result.weights is None else {"weights": result.weights}
     # So that colours part at chance, to either side.
@@ -318,7 +318,7 @@ def _report_of_scores(
     spec: SeparateSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
     from attncli.features.separate.door import apply_detector
-    from attncli.report_parts import build_report
+    from attncli.runs.report_parts import build_report
 
     assert spec.apply is not None
     result = apply_detector(

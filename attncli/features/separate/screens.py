@@ -10,9 +10,9 @@ from attncli.features.separate.results import (
     SeparatingFeature,
     TextScore,
 )
-from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
-from attncli.report import Report
+from attncli.records.report import Report
+from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Notes, Ranked, Sentences, SpecialCells
 from attncli.views.report_sections import model_name

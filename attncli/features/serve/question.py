@@ -24,10 +24,10 @@ from attncli.commands.output import first_words, progress_line
 from attncli.errors import DONE, INTERRUPTED, UserError
 from attncli.features.generate.question import SENTENCE
 from attncli.models.text_files import TokenIds
-from attncli.plain_text import plain_text
 from attncli.settings.fields import Given, checked_spec
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.text import read_texts
+from attncli.system.plain_text import plain_text
 from attncli.views import Display
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from threading import Condition, Event, Thread
 from typing import Any, Literal, get_args
 
 from attncli.core.names import PLACE
-from attncli.plain_text import counted, parsed_json
+from attncli.system.plain_text import counted, parsed_json
 
 AskedFor = Literal["heads", "next", "ablate", "why", "generate"]
 ASKS: tuple[AskedFor, ...] = get_args(AskedFor)

@@ -20,14 +20,14 @@ from attncli.models.loading import in_use
 from attncli.models.predicted import predicted_reading
 from attncli.models.pretrained import Pretrained, Reading, read_text
 from attncli.models.stored import showing_blocks
-from attncli.plain_text import plain_text, readable_token
+from attncli.records.report import Report
 from attncli.records.writings import WrittenText
-from attncli.report import Report
 from attncli.runs.runner import model_page_of, run_loaded
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, checked_spec, in_words_of, with_maps
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import ModelSpec
+from attncli.system.plain_text import plain_text, readable_token
 from attncli.views.page import report_line
 
 NAMES = {

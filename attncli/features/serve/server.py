@@ -22,8 +22,8 @@ from uvicorn.server import HANDLED_SIGNALS
 from attncli.errors import UserError
 from attncli.features.serve.guard import Guard, Method, Secrets
 from attncli.features.serve.questions import TAB, NoQuestion, OneModel, Question
-from attncli.plain_text import parsed_json
-from attncli.systems import files_limit
+from attncli.system.plain_text import parsed_json
+from attncli.system.platforms import files_limit
 
 HOST = "127.0.0.1"
 PAGE, ASK, STOP, ALIVE = "", "ask", "stop", "alive"

@@ -8,8 +8,8 @@ from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, opt
 from attncli.commands.output import Destination
 from attncli.commands.saved_files import ARRAY_FLAGS, opened
 from attncli.errors import UserError
-from attncli.plain_text import whole_number
-from attncli.saved import SavedReports
+from attncli.runs.saved_reports import SavedReports
+from attncli.system.plain_text import whole_number
 
 EXAMPLES = (
     'attn self --sentence "the cat sleeps" -o cat.json',

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attncli.arguments import HeadsArgument, NonBlankText, Seed, Size, checked, head_names
 from attncli.core.names import SourceMethod
 from attncli.core.progress import Stage
 from attncli.features.source.results import AnswerSources, RetrievingHeads
@@ -13,6 +12,7 @@ from attncli.models.model_arguments import Model, Sources
 from attncli.models.pretrained import Pretrained
 from attncli.models.source_texts import SourcedReading, Split, read_sourced, sourced_text
 from attncli.models.writing import Decoding
+from attncli.records.arguments import HeadsArgument, NonBlankText, Seed, Size, checked, head_names
 
 if TYPE_CHECKING:
     from attncli.features.source.sources import Answer, AnswerWork

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.errors import UserError
 from attncli.features.source.explanation_results import ComparedWays, Explanations, LearnedWeights
-from attncli.plain_text import counted
 from attncli.records.columns import few_notes
+from attncli.records.report import PictureMaps, PictureRow, Report
 from attncli.records.values import NamedTensor
-from attncli.report import PictureMaps, PictureRow, Report
-from attncli.report_parts import build_report
+from attncli.runs.report_parts import build_report
 from attncli.settings.text import Texts, text_or_file
+from attncli.system.plain_text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

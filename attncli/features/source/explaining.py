@@ -10,19 +10,6 @@ from math import isfinite
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from attncli.arguments import (
-    HeadsArgument,
-    NonBlankText,
-    Seed,
-    Size,
-    by,
-    checked,
-    file_name,
-    head_name_without_stack,
-    head_names,
-    listed,
-    shown,
-)
 from attncli.core.names import source_number
 from attncli.errors import UserError
 from attncli.features.source.explanation_results import ComparedWays, Explanations, LearnedWeights
@@ -42,7 +29,20 @@ from attncli.models.source_texts import (
     sourced_text,
 )
 from attncli.models.writing import Decoding
-from attncli.plain_text import whole_number
+from attncli.records.arguments import (
+    HeadsArgument,
+    NonBlankText,
+    Seed,
+    Size,
+    by,
+    checked,
+    file_name,
+    head_name_without_stack,
+    head_names,
+    listed,
+    shown,
+)
+from attncli.system.plain_text import whole_number
 
 if TYPE_CHECKING:
     from attncli.features.source.explanations import ReadAnswer

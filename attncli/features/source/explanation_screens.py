@@ -12,9 +12,9 @@ from attncli.features.source.explanation_results import (
     LearnedWeights,
     WayOfReading,
 )
-from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
-from attncli.report import Report
+from attncli.records.report import Report
+from attncli.system.plain_text import counted, plain_text
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import (
     FirstScreen,

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from attncli.arguments import head_names_without_stack
 from attncli.core.names import named_head
 from attncli.errors import UserError
 from attncli.models.digests import cache_folder, content_digest
 from attncli.models.folder import local_model, weight_files
-from attncli.plain_text import counted, parsed_json
+from attncli.records.arguments import head_names_without_stack
+from attncli.records.report import Report
 from attncli.records.values import NamedTensor
-from attncli.report import Report
 from attncli.settings.fields import (
     CONFIG_ONLY,
     Contradictions,
@@ -32,6 +31,7 @@ from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import PICTURE, ImageSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import IN_FILE, Text, TextPath, Texts, names_file, text_or_file
+from attncli.system.plain_text import counted, parsed_json
 
 if TYPE_CHECKING:
     from attncli.features.source.explanation_results import LearnedWeights
@@ -411,7 +411,7 @@ def _report(
     spec: SourceSpec, reading: "SourcedReading", pretrained: "Pretrained", progress: "Progress | None"
 ) -> Report:
     from attncli.features.source.door import SourcedAnswer
-    from attncli.report_parts import build_report
+    from attncli.runs.report_parts import build_report
 
     answer = None if spec.answer is None else text_or_file(spec.answer, "answer")
     # Before heads are looked for, which takes long: a model may write nothing.
@@ -534,7 +534,7 @@ def _order_notes(result: "AnswerSources") -> Iterator[str]:
 def _report_of_heads(spec: SourceSpec, pretrained: "Pretrained", progress: "Progress | None") -> Report:
     """The heads that retrieve, which are kept for the model."""
     from attncli.features.source.door import retrieving_heads
-    from attncli.report_parts import build_report
+    from attncli.runs.report_parts import build_report
 
     result = retrieving_heads(pretrained, seed=spec.seed, progress=progress)
     place = keep_heads(spec, result)

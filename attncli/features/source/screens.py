@@ -11,10 +11,10 @@ from attncli.features.source.results import (
     RetrievingHead,
     RetrievingHeads,
 )
-from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
-from attncli.report import Report
-from attncli.systems import shell_line
+from attncli.records.report import Report
+from attncli.system.plain_text import counted, plain_text
+from attncli.system.platforms import shell_line
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import (
     FirstScreen,

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.errors import UserError
-from attncli.files import LOG_BYTES, read_whole
 from attncli.models.folder import id_and_revision
-from attncli.plain_text import parsed_json
 from attncli.runs.reading import reading
 from attncli.runs.store import Store
 from attncli.runs.stored_columns import StoredColumns
+from attncli.system.files import LOG_BYTES, read_whole
+from attncli.system.plain_text import parsed_json
 
 if TYPE_CHECKING:
     from attncli.settings.heads import HeadsSpec

@@ -19,7 +19,6 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import PreTrainedModel
 
-from attncli.arguments import Conditions, Every, FilePath, Seed, Size, checked, conditions
 from attncli.errors import UserError, WriteError
 from attncli.features.watch.training import step_rows
 from attncli.features.watch.training_steps import (
@@ -45,7 +44,8 @@ from attncli.models.listening import Listener
 from attncli.models.listening import reading as reading_recorded
 from attncli.models.loading import IN_PARTS, borrowed, is_sharded, measuring, short_name, unwrapped
 from attncli.models.pretrained import read_text
-from attncli.report import Report
+from attncli.records.arguments import Conditions, Every, FilePath, Seed, Size, checked, conditions
+from attncli.records.report import Report
 from attncli.runs.plan import resolved_settings
 from attncli.runs.reading import StepOnText, model_of, reading
 from attncli.runs.report_values import Expectations

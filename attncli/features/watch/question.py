@@ -44,16 +44,16 @@ from attncli.commands.output import Destination, checked_store, progress_line
 from attncli.core.names import NamedHead, named_head
 from attncli.errors import DONE, FAILED, SOME_FAILED, UserError
 from attncli.features.watch.results import COUNT, HeadAtStep, PatternChange, PatternOverSteps, StepOfHead
-from attncli.plain_text import counted, note, plain_text
 from attncli.records.columns import Result
-from attncli.report import NamedTensor, Report, Row
+from attncli.records.report import NamedTensor, Report, Row
 from attncli.runs.reading import Reader, reading
 from attncli.runs.report_values import Condition, Expectations, parse_conditions
 from attncli.runs.store import open_store
 from attncli.runs.store_files import create_file, is_driven, is_file_name, is_store_name
 from attncli.settings.fields import Given, checked_spec
 from attncli.settings.heads import HeadsSpec
-from attncli.systems import SEPARATORS, shell_line
+from attncli.system.plain_text import counted, note, plain_text
+from attncli.system.platforms import SEPARATORS, shell_line
 from attncli.views import load_view
 
 if TYPE_CHECKING:

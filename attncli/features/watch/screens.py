@@ -18,10 +18,10 @@ from attncli.features.watch.results import (
     StepOfHead,
     TrainingStep,
 )
-from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.settings.fields import ONE_HEAD
+from attncli.system.plain_text import counted, plain_text
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import (
     Element,

@@ -20,9 +20,9 @@ from attncli.features.watch.training import (
     heads_in_training,
     step_rows,
 )
+from attncli.records.report import Report
 from attncli.records.surveys import Stack, TextMean
 from attncli.records.values import PLACES, NamedTensor
-from attncli.report import Report
 from attncli.runs.chunks import Chunk, ChunkResult
 from attncli.runs.packing import Packed, packed, rounded
 from attncli.runs.plan import Item, Job, Plan, RunKeys, canonical, resolved_settings

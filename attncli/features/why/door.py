@@ -2,7 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from attncli.arguments import (
+from attncli.core.names import named_head
+from attncli.errors import UserError
+from attncli.models.loading import in_use
+from attncli.models.model_arguments import Model, OneOrMoreTexts, TextOrReading, several_texts
+from attncli.models.pretrained import reading_for
+from attncli.records.arguments import (
     AnswerArgument,
     Count,
     HeadArgument,
@@ -12,11 +17,6 @@ from attncli.arguments import (
     head_name,
     head_name_without_stack,
 )
-from attncli.core.names import named_head
-from attncli.errors import UserError
-from attncli.models.loading import in_use
-from attncli.models.model_arguments import Model, OneOrMoreTexts, TextOrReading, several_texts
-from attncli.models.pretrained import reading_for
 from attncli.records.logits import LogitAttribution, ScoreParts
 
 

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, create_model
 
-from attncli.arguments import head_name
 from attncli.core.names import named_head
 from attncli.errors import UserError
 from attncli.models.text_files import PromptsFile
-from attncli.plain_text import counted
+from attncli.records.arguments import head_name
 from attncli.records.columns import INTERVAL, few_notes
 from attncli.records.logits import LINEAR
 from attncli.settings.fields import (
@@ -29,6 +28,7 @@ from attncli.settings.fields import (
 from attncli.settings.models import MANY_TEXTS, SurveyTextSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts
+from attncli.system.plain_text import counted
 
 LOGIT_OF_HEAD = Form(
     "answer",
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from attncli.models.pretrained import Pretrained, Reading
     from attncli.models.text_files import TextLine
     from attncli.records.logits import LogitAttribution
-    from attncli.report import Report
+    from attncli.records.report import Report
 
     class QueryAndKeySpec(SurveyTextSpec):
         to: str | None
@@ -201,7 +201,7 @@ def report_many(
     from attncli.features.why.door import why
     from attncli.models.predicted import check_answers_alike
     from attncli.models.text_files import ManyTexts
-    from attncli.report_parts import build_report, shipped_notes
+    from attncli.runs.report_parts import build_report, shipped_notes
 
     assert spec.texts is not None
     generator = torch.Generator().manual_seed(spec.seed)
@@ -251,7 +251,7 @@ def _how_to_read_many(first: "Reading") -> str:
 
 def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
     from attncli.features.why.door import why
-    from attncli.report_parts import build_report
+    from attncli.runs.report_parts import build_report
 
     result = why(pretrained, reading, answer=spec.answer, against=spec.against, head=spec.head)
     spec = spec.model_copy(update={"head": result.head})
@@ -277,7 +277,7 @@ def _how_to_read(result: "LogitAttribution", pretrained: "Pretrained") -> str:
 
 
 def _notes(spec: WhySpec, result: "LogitAttribution", reading: "Reading") -> list[str]:
-    from attncli.report_parts import shipped_notes
+    from attncli.runs.report_parts import shipped_notes
 
     is_linear = any(row.name == spec.head and row.get("kind") == LINEAR for row in result.heads)
     through = "gate and norm, W_O and W_U" if is_linear else "W_O and W_U"
@@ -289,7 +289,7 @@ def _notes(spec: WhySpec, result: "LogitAttribution", reading: "Reading") -> lis
 def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
     from attncli.features.why.door import score_parts
     from attncli.models.token_names import token_named
-    from attncli.report_parts import build_report, shipped_notes
+    from attncli.runs.report_parts import build_report, shipped_notes
 
     stack, layer, head = named_head(str(spec.head))
     if stack:

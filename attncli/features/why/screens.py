@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
 from attncli.records.logits import LINEAR, HeadLogit, LogitAttribution, ScoreOfPart, ScoreParts, WritingHead
-from attncli.report import Report
+from attncli.records.report import Report
+from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
 from attncli.views.first_screen import (
     FirstScreen,

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from os import fspath
 from typing import Annotated
 
-from attncli.arguments import FilePath, by, checked, head_names_without_stack
 from attncli.core.names import named_head
 from attncli.errors import UserError
 from attncli.features.words.results import AligningHeads, SpokenWords
@@ -16,6 +15,7 @@ from attncli.models.model_arguments import Model
 from attncli.models.pretrained import Reading
 from attncli.models.sound_reading import encoded_reading
 from attncli.models.sound_windows import longer_than_heard, spoken_windows
+from attncli.records.arguments import FilePath, by, checked, head_names_without_stack
 
 WAYS = ("model", "found", "filter")
 

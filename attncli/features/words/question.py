@@ -6,11 +6,11 @@ from attncli.features.words.door import aligning_heads, spoken_words
 from attncli.features.words.settings import AlignmentSpec, SpokenWordsSpec
 from attncli.models.pretrained import Pretrained
 from attncli.models.sound_files import SoundStream, sound_to_play, spectrogram
-from attncli.plain_text import counted
-from attncli.report import Picture, Report
-from attncli.report_parts import build_report
+from attncli.records.report import Picture, Report
+from attncli.runs.report_parts import build_report
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, read_texts
+from attncli.system.plain_text import counted
 
 PICTURE_RATE = 16_000
 """Samples a second of a spectrogram without a model."""

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from attncli.features.words.results import AligningHead, AligningHeads, SpokenWord, SpokenWords
-from attncli.plain_text import counted, plain_text
 from attncli.records.columns import Records
-from attncli.report import Report
-from attncli.systems import last_part
+from attncli.records.report import Report
+from attncli.system.plain_text import counted, plain_text
+from attncli.system.platforms import last_part
 from attncli.views import Display, NothingToDraw
 from attncli.views.first_screen import (
     FirstScreen,

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from attncli.arguments import head_names_without_stack
+from attncli.records.arguments import head_names_without_stack
 from attncli.settings.fields import Contradictions, TextSource, contradiction
 from attncli.settings.models import ModelOfHeadsSpec, SoundSpec
 from attncli.settings.text import IN_FILE, Text, TextPath

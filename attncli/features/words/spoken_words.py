@@ -25,7 +25,7 @@ from attncli.models.patched_heads import is_patched
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.sound_reading import most_written, num_before_words, published_heads, read_sound
 from attncli.models.sound_windows import SpokenWindow
-from attncli.plain_text import counted, parsed_json
+from attncli.system.plain_text import counted, parsed_json
 
 MEDIAN_WIDTH = 7
 """Frames of the median filter of openai-whisper."""

@@ -12,9 +12,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from attncli.plain_text import plain_text
 from attncli.records.logits import ScoreParts
-from attncli.report import PLACES, NamedTensor, Picture, PictureMaps, Report, Table, Tensors, plain
+from attncli.records.report import PLACES, NamedTensor, Picture, PictureMaps, Report, Table, Tensors, plain
+from attncli.system.plain_text import plain_text
 from attncli.views import SCALES, Display
 from attncli.views.colours import COOLWARM, VIRIDIS
 from attncli.views.first_screen import FirstScreen, HeadGrids

@@ -28,7 +28,7 @@ from attncli.models.loading import kept_pretrained
 from attncli.models.predicted import predicted_reading
 from attncli.models.pretrained import read_text
 from attncli.models.probes import repeated_probe
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn
 from tests.model_folders import GEMMAS, save_gemma, save_model, save_tokenizer, save_writer

@@ -10,7 +10,7 @@ from attncli.features.browse.browser import Browser
 from attncli.features.browse.browser_choice import BrowsedModel, Choice, grids
 from attncli.features.browse.browser_panels import Panel, TokenBars
 from attncli.records.kinds import result_of
-from attncli.report import NamedTensor, Report, Table
+from attncli.records.report import NamedTensor, Report, Table
 
 LAYERS, HEADS, TOKENS = 3, 5, 7
 WORDS = ("the", "cat", "walks", "on", "the", "street", "today")

@@ -22,7 +22,7 @@ import pytest
 import attncli
 from attncli.errors import UserError
 from attncli.features.browse.browser_choice import BrowsedModel, Choice
-from attncli.report import Report
+from attncli.records.report import Report
 from tests.conftest import Attn
 from tests.model_folders import save_writer
 from tools.refresh_outputs import start_attn

@@ -8,7 +8,7 @@ from attncli.commands.recorded import report_of
 from attncli.features.browse.browser import HINTS, NO_MODEL, Browser
 from attncli.measure.recorded import Recorder
 from attncli.models.listening import Listener
-from attncli.report import Report
+from attncli.records.report import Report
 from tests.features.browse.browsing import Pilot, driven, screen_text
 
 WIDTH, TOKENS = 12, 7

@@ -15,7 +15,7 @@ from attncli.features.browse.browser import NO_MODEL, Browser, EditScreen, brows
 from attncli.features.browse.browser_choice import Addition, Choice, grids
 from attncli.features.browse.browser_panels import HeadPicker, PatternsPanel
 from attncli.records.kinds import result_of
-from attncli.report import Mask, NamedTensor, Report, Table
+from attncli.records.report import Mask, NamedTensor, Report, Table
 from tests.features.browse.browsing import WORDS, driven, random_weights, screen_now, screen_text, survey
 
 PATIENCE = 20

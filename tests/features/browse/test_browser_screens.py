@@ -11,7 +11,7 @@ from attncli.features.browse.browser import KEYS, MOVES, Browser, HelpScreen
 from attncli.features.browse.browser_choice import Choice, MapGrid, grids
 from attncli.features.browse.browser_panels import HeadMap, TokenBars
 from attncli.records.kinds import result_of
-from attncli.report import NamedTensor, Report, Table
+from attncli.records.report import NamedTensor, Report, Table
 from attncli.views.colours import VIRIDIS, colours, levels, palette
 from attncli.views.terminal import cell_lines, character_lines
 from tests.features.browse.browsing import (

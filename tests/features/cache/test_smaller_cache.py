@@ -16,7 +16,7 @@ from attncli.features.cache.limited_heads import limited_heads
 from attncli.measure.removal_runs import RemovalRuns
 from attncli.models.loading import in_use
 from attncli.models.predicted import read_judged
-from attncli.report import plain
+from attncli.records.report import plain
 from tests.conftest import Attn
 
 TEXT = "the code is b7q. to be or not to be, that is all. the code is"

@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from attncli.errors import UserError
 from attncli.features.diff.differences import align
 from attncli.features.diff.question import GAP_NOTE, NO_SHARED_NOTE, ComparedHead, compare, left_out_notes
-from attncli.report import NamedTensor, Report
+from attncli.records.report import NamedTensor, Report
 from tests.model_folders import save_model, save_tokenizer
 from tests.running import run
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import attncli
-from attncli.report import Report
+from attncli.records.report import Report
 from tests.commands.test_models_together import SENTENCES
 from tests.conftest import Attn
 from tests.model_folders import save_model

@@ -23,7 +23,7 @@ from attncli.errors import UserError
 from attncli.features.generate import writing as rows
 from attncli.features.generate.writing import WrittenRows
 from attncli.models import child, writing
-from attncli.report import Report
+from attncli.records.report import Report
 from tests.conftest import Attn, in_turn
 from tests.model_folders import GEMMAS, save_gemma, save_tokenizer, save_writer
 from tests.running import run

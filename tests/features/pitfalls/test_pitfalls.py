@@ -13,7 +13,7 @@ import torch
 
 from attncli.features.pitfalls.mistakes import COMPARISONS
 from attncli.features.pitfalls.question import PITFALLS, PitfallsSpec
-from attncli.report import Report
+from attncli.records.report import Report
 from tests.conftest import Attn
 from tests.running import run
 

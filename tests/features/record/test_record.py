@@ -19,7 +19,7 @@ import pytest
 
 from attncli.runs.reading import reading
 from attncli.runs.report_values import values_of
-from attncli.saved import read_reports
+from attncli.runs.saved_reports import read_reports
 from attncli.views.page import report_data
 from tests.conftest import Attn
 from tools.refresh_outputs import start_attn

@@ -16,9 +16,9 @@ from attncli.features.record.screens import alike_modules, modules_grid
 from attncli.measure.recorded import Recorder
 from attncli.models.listening import Listener
 from attncli.records.recordings import RecordedHeads, RecordedModule
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.runs.report_values import Expectations, parse_conditions, values_of
-from attncli.saved import read_reports
+from attncli.runs.saved_reports import read_reports
 from attncli.settings.record import RecordSpec
 from attncli.views.page import report_data
 from tests.conftest import Attn, in_turn

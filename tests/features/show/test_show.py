@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from attncli.saved import reports_of
+from attncli.runs.saved_reports import reports_of
 from attncli.views import VIEWS
 from attncli.views.texts import subtitle
 from tests.conftest import Attn

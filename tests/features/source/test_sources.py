@@ -47,7 +47,7 @@ from attncli.models.source_texts import (
     with_documents,
 )
 from attncli.models.writing import Decoding
-from attncli.report import plain
+from attncli.records.report import plain
 from tests.conftest import Attn
 from tests.features.why.test_why import PRE_NORM, save
 from tests.model_folders import save_model, save_writer

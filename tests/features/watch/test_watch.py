@@ -31,9 +31,9 @@ from attncli.features.watch.door import Watch
 from attncli.features.watch.screens import WATCH_SCREEN, LinesOverSteps, sparkline
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.records.kinds import result_of
-from attncli.report import NamedTensor, Report, Table
+from attncli.records.report import NamedTensor, Report, Table
 from attncli.runs.runner import Session
-from attncli.saved import read_reports
+from attncli.runs.saved_reports import read_reports
 from attncli.views import Display, load_view
 from attncli.views.matrices import curves_of
 from attncli.views.sections import Elastic, Grid

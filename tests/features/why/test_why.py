@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 import attncli
 from attncli.models.folder import SHIPPED_MODEL
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer

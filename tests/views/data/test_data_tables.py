@@ -10,7 +10,7 @@ import pytest
 from pyarrow import csv as arrow_csv
 
 from attncli.records.kinds import result_of
-from attncli.report import Report, Table
+from attncli.records.report import Report, Table
 from attncli.views import Display, load_view
 from tests.conftest import Attn
 from tests.duckdb_reader import read_by_duckdb

@@ -9,8 +9,8 @@ import pytest
 from safetensors import safe_open
 
 from attncli.errors import UserError
-from attncli.report import Report, Tensors
-from attncli.saved import read_array_report
+from attncli.records.report import Report, Tensors
+from attncli.runs.saved_reports import read_array_report
 from attncli.views import Display, load_view
 from tests.conftest import Attn
 from tests.running import run

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from attncli.records.kinds import result_of
-from attncli.report import NamedTensor, Report
+from attncli.records.report import NamedTensor, Report
 from attncli.views import Display, load_view
 
 SENTENCE = ("the", "cat", "walks", "on", "the", "street")

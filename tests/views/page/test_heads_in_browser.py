@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attncli.records.kinds import result_of
-from attncli.report import NamedTensor, Report, Table
+from attncli.records.report import NamedTensor, Report, Table
 from tests.running import run
 from tests.views.page.pages import (
     SENTENCE,

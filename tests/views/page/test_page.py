@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncli.report import NamedTensor, Report
+from attncli.records.report import NamedTensor, Report
 from attncli.views.page import (
     IMPORT,
     MAX_EXACT,

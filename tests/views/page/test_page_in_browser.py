@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncli.plain_text import plain_text
 from attncli.records.kinds import result_of
-from attncli.report import NamedTensor, Report, Table, Tensors
+from attncli.records.report import NamedTensor, Report, Table, Tensors
+from attncli.system.plain_text import plain_text
 from attncli.views.page import SOURCES
 from attncli.views.texts import readable
 from tests.running import run

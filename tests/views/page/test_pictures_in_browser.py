@@ -10,7 +10,7 @@ import pytest
 
 from attncli.features.source.explanation_results import ExplainedSource, Explanations, WayOfReading
 from attncli.records.kinds import result_of
-from attncli.report import PictureMaps, Report, Table
+from attncli.records.report import PictureMaps, Report, Table
 from attncli.views.overlays import looks_of, painted, shaded
 from attncli.views.picture_maps import tiles_of
 from tests.views.page.pages import Opened, page_of, pixels_of, wait_for_readout

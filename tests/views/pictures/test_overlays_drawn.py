@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from PIL import Image
 
-from attncli.report import Report
+from attncli.records.report import Report
 from attncli.views import Display, load_view
 from attncli.views.overlays import looks_of, painted, shaded
 from attncli.views.pictures import draw

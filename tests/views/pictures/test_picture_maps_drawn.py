@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from attncli.report import Report
-from attncli.saved import reports_of
+from attncli.records.report import Report
+from attncli.runs.saved_reports import reports_of
 from attncli.views import Display, load_view
 from attncli.views.overlays import painted, shaded
 from attncli.views.picture_maps import tiles_of

@@ -9,7 +9,7 @@ import pytest
 
 from attncli.records.columns import Record, Records, Result, UntypedResult, column, group
 from attncli.records.kinds import RESULT_CLASSES, place_of
-from attncli.report import NamedTensor, Report
+from attncli.records.report import NamedTensor, Report
 from attncli.views import Display
 from attncli.views.first_screen import (
     Element,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attncli.records.kinds import result_of
-from attncli.report import NamedTensor, Report, Table
+from attncli.records.report import NamedTensor, Report, Table
 from attncli.views import COLOR_DEPTHS, Display, load_view
 from attncli.views.overlays import looks_of, overlay_lines, painted, shaded
 from attncli.views.terminal import RAMP

@@ -17,8 +17,8 @@ from attncli.features.average.results import AverageStatistics
 from attncli.features.diff.question import compare
 from attncli.records.attention import LayerStatistics, LoopDifferences
 from attncli.records.kinds import place_of, result_of
+from attncli.records.report import Mask, NamedTensor, Numbers, Report, Statistic, Table
 from attncli.records.surveys import HeadSurvey
-from attncli.report import Mask, NamedTensor, Numbers, Report, Statistic, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import build_spec
 from attncli.views import Display

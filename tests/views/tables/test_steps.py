@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from attncli.report import Report, Shape, Step, Terms
+from attncli.records.report import Report, Shape, Step, Terms
 from tests.running import run
 from tests.views.test_views import HOSTILE, shown
 

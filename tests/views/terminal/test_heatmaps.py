@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import CenteredNorm, Normalize
 
 from attncli.records.kinds import result_of
-from attncli.report import NamedTensor, Numbers, Report, Table, Tensors
+from attncli.records.report import NamedTensor, Numbers, Report, Table, Tensors
 from tests.running import run
 from tests.views.terminal.screens import cells_of, halves, width_of
 from tests.views.test_views import HOSTILE, LESSON, shown

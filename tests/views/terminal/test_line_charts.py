@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attncli.records.kinds import result_of
-from attncli.report import Report, Table
+from attncli.records.report import Report, Table
 from attncli.views import Display
 from attncli.views.matrices import Curve
 from attncli.views.terminal import AxisRange, axis_range, chart, curve_lines, dotted_lines

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.measure.test_patched_heads import ALBERT, without_output
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import (
@@ -23,7 +24,6 @@ from transformers import (
 
 import attncli
 from attncli.models.patched_heads import PatchedHead
-from tests.api.test_patched_heads import ALBERT, without_output
 from tools.architecture_sweep.folders import tiny_model
 from tools.tiny_architectures import GROUPED
 

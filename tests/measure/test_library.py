@@ -16,7 +16,7 @@ import attncli
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.models.pretrained import Pretrained
 from attncli.records.columns import Result
-from attncli.report import plain
+from attncli.records.report import plain
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer, save_writer
 from tools.tiny_architectures import ARCHITECTURES

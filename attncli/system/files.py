@@ -9,8 +9,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from attncli.plain_text import plain_text
-from attncli.systems import NO_WAIT, PRIVATE, is_readable_within, wait_as_usual, wait_until_readable
+from attncli.system.plain_text import plain_text
+from attncli.system.platforms import NO_WAIT, PRIVATE, is_readable_within, wait_as_usual, wait_until_readable
 
 STDIN = "-"
 STORE_SUFFIXES = (".db", ".sqlite", ".sqlite3")

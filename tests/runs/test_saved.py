@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from attncli.errors import UserError
 from attncli.features.diff.question import compare
-from attncli.report import Picture, Report
-from attncli.saved import read_reports, report_schema, reports_of
+from attncli.records.report import Picture, Report
+from attncli.runs.saved_reports import read_reports, report_schema, reports_of
 from attncli.settings import SPECS
 from attncli.views import VIEWS
 from tests.conftest import Attn

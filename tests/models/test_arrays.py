@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save as safetensors_bytes
 from safetensors.torch import save_file
 
-from attncli.arrays import checked_weights, is_array_file, read_array, read_tokens
 from attncli.errors import UserError
+from attncli.models.arrays import checked_weights, is_array_file, read_array, read_tokens
 
 KINDS = ["f2", "f4", "f8", ">f4", ">f8", "i1", "i4", "i8", ">i4", "u1", "u8", "?"]
 SHAPE = (2, 3, 5)

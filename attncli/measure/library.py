@@ -7,8 +7,8 @@ file of them. Heads are "0:1,1:3", ["0:1", "1:3"] or [(0, 1), (1, 3)], one is "0
 called with the share that is done, or with the stage of long work. Every result has tables of typed rows:
 `pandas.DataFrame(result.heads)` is a data frame.
 
-Each call is held to its annotations before a model is loaded (`attncli.arguments`): UserError with a line for
-each argument that does not fit.
+Each call is checked against its annotations before a model is loaded (`attncli.records.arguments`): UserError
+with a line for each argument that does not fit.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,16 @@ from dataclasses import replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING
 
-from attncli.arguments import (
+from attncli.core.layer import AttentionLayer
+from attncli.errors import UserError, refuse_bytes
+from attncli.models.capture import capture
+from attncli.models.layers import CapturedLayer, StopCapture
+from attncli.models.loading import in_use
+from attncli.models.model_arguments import Model, TextOrReading, TextsOrFile
+from attncli.models.pretrained import Pretrained, Reading, read_text, reader_of, reading_for
+from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine, text_or_ids
+from attncli.models.words import words_of_characters
+from attncli.records.arguments import (
     Count,
     HeadsArgument,
     Layers,
@@ -28,15 +37,6 @@ from attncli.arguments import (
     token_names,
     whole_numbers,
 )
-from attncli.core.layer import AttentionLayer
-from attncli.errors import UserError, refuse_bytes
-from attncli.models.capture import capture
-from attncli.models.layers import CapturedLayer, StopCapture
-from attncli.models.loading import in_use
-from attncli.models.model_arguments import Model, TextOrReading, TextsOrFile
-from attncli.models.pretrained import Pretrained, Reading, read_text, reader_of, reading_for
-from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine, text_or_ids
-from attncli.models.words import words_of_characters
 from attncli.records.surveys import HeadSurvey
 from attncli.records.writings import NextTokens
 

@@ -57,7 +57,7 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-WINDOWS = (Path(__file__).parent / "pretended_windows.py").read_text()
+WINDOWS = (Path(__file__).parents[1] / "pretended_windows.py").read_text()
 
 
 def run_elsewhere(folder: Path, *command_lines: list[str], system: str = TAKEN_AWAY, more: str = "") -> str:
@@ -105,10 +105,10 @@ import subprocess
 from ctypes import c_uint32
 from pathlib import Path
 from time import monotonic
-from attncli import systems
+from attncli.system import platforms as systems
 from attncli.models import child
 from attncli.runs.store_files import driving, is_driven, is_store_name
-from attncli.systems import CAN_FORK, is_alive, is_readable_within, os, read_at
+from attncli.system.platforms import CAN_FORK, is_alive, is_readable_within, os, read_at
 
 assert not CAN_FORK and is_alive(2**22 - 1)
 store = Path("driven.db")

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, StrictBool, WithJsonSchema
 from pydantic.dataclasses import dataclass as checked
 
-from attncli.arrays import LARGEST
+from attncli.models.arrays import LARGEST
 from attncli.records.values import AXES, MAPS, Mask, NamedTensor
 
 LARGEST_WHOLE = 2**63 - 1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attncli.plain_text import (
+from attncli.system.plain_text import (
     LEGIBLE,
     LIKE,
     parsed_json,
@@ -18,8 +18,8 @@ from attncli.plain_text import (
     whole_number,
 )
 
-PACKAGE = Path(__file__).parent.parent / "attncli"
-GOLDEN = Path(__file__).parent / "views" / "tables" / "golden"
+PACKAGE = Path(__file__).parents[2] / "attncli"
+GOLDEN = Path(__file__).parents[1] / "views" / "tables" / "golden"
 FINE = ["[/INST]", "[red]x[/red]", ":smile:", "<b>", "$x^2$", "日本語", "🙂", "é", "naïve", "a b", "\\n"]
 
 

@@ -6,9 +6,9 @@ from inspect import Parameter, signature
 from typing import Any
 
 import attncli
-from attncli.api import NotebookReport, reads_model, run
 from attncli.models import loading
 from attncli.models.pretrained import Pretrained
+from attncli.notebook.run import NotebookReport, reads_model, run
 from attncli.settings import EXPERIMENTS, QUESTIONS, why_off
 
 

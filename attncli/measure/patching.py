@@ -1,6 +1,6 @@
 """What a model computes, to take along and to replace: activations by other tools' names, changed heads.
 
-The doors of `measure` and `models`, as in `library`.
+Functions for users, as in `library`.
 """
 
 import warnings
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attncli.arguments import HeadsArgument, by, checked, head_name, head_names, one_of, shown
 from attncli.core.names import ActivationNames, named_head
 from attncli.errors import UserError
 from attncli.models.architectures import has_two_stacks, layers_without_softmax
@@ -36,6 +35,7 @@ from attncli.models.patched_heads import (
 from attncli.models.pretrained import Pretrained, Reading, check_made_for, read_text
 from attncli.models.side_by_side import of_this_run
 from attncli.models.stored import blocks_of
+from attncli.records.arguments import HeadsArgument, by, checked, head_name, head_names, one_of, shown
 
 
 @checked

@@ -21,10 +21,10 @@ import numpy as np
 
 from attncli.core.process import quiet_warnings
 from attncli.errors import UserError, available_bytes, nearest
-from attncli.files import MOST_UNPACKED, STDIN, TEXT_BYTES, check_file, most_unpacked, read_whole
 from attncli.models.weight_headers import safetensors_header, tensors_and_end
-from attncli.plain_text import binary_kind, parsed_json
 from attncli.records.values import NamedTensor
+from attncli.system.files import MOST_UNPACKED, STDIN, TEXT_BYTES, check_file, most_unpacked, read_whole
+from attncli.system.plain_text import binary_kind, parsed_json
 
 if TYPE_CHECKING:
     from attncli.models.pickled_weights import PickledArrays
@@ -128,7 +128,11 @@ def _chosen(file: str, names: Collection[str], name: str | None) -> str:
 
 
 def _stored(
-    stream: IO[bytes], file: str, size: int, most_bytes: int | None, kinds: str = "fiub"
+    stream: IO[bytes] | zipfile.ZipExtFile,
+    file: str,
+    size: int,
+    most_bytes: int | None,
+    kinds: str = "fiub",
 ) -> np.ndarray:
     """The array of a .npy stream of `size` bytes. Raises UserError where its dtype is not of these kinds."""
     format = np.lib.format

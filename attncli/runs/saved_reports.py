@@ -15,12 +15,18 @@ from pydantic import AfterValidator, BeforeValidator, StrictBool, TypeAdapter, V
 from pydantic.dataclasses import dataclass as checked
 from pydantic_core import ErrorDetails
 
-from attncli.arguments import expectation
-from attncli.arrays import LARGEST, NoSuchArray, read_stored, read_text, refuse_size, report_beside_arrays
 from attncli.errors import UserError, nearest
+from attncli.models.arrays import (
+    LARGEST,
+    NoSuchArray,
+    read_stored,
+    read_text,
+    refuse_size,
+    report_beside_arrays,
+)
+from attncli.records.arguments import expectation
 from attncli.records.kinds import KINDS, kind_named, may_lack_heads, result_of
-from attncli.records.values import is_table_of_heads
-from attncli.report import (
+from attncli.records.report import (
     PLACES,
     RANKED,
     SCHEMA_VERSION,
@@ -38,7 +44,8 @@ from attncli.report import (
     Tensors,
     WholeNumber,
 )
-from attncli.saved_tensors import (
+from attncli.records.values import is_table_of_heads
+from attncli.runs.saved_tensors import (
     CELL,
     EXACT,
     LARGEST_WHOLE,
@@ -48,7 +55,7 @@ from attncli.saved_tensors import (
     SavedTensor,
     as_array,
 )
-from attncli.version import __version__
+from attncli.system.version import __version__
 
 BLANKS = re.compile(r"[ \t\r\n]*")
 TEXT = r'"(?:[^"\\]|\\.)*"'

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from attncli import files
 from attncli.errors import UserError
 from attncli.features.pairs.pair_files import SentenceFile
-from attncli.files import open_file, read_whole
 from attncli.models.text_files import TextFile
-from attncli.saved import read_reports
+from attncli.runs.saved_reports import read_reports
 from attncli.settings.config_file import read_yaml
 from attncli.settings.text import find_word_vectors, read_text, vector_file_dim
+from attncli.system import files
+from attncli.system.files import open_file, read_whole
 from tests.conftest import Attn
 
 SPARSE_BYTES = 2**33
@@ -142,7 +142,8 @@ def test_a_vector_file_without_lines_is_one_line(tmp_path: Path) -> None:
 
 def test_standard_input_has_a_limit() -> None:
     program = (
-        "import attncli.files as f\ntry: f.read_whole('-', 1000)\nexcept OSError as e: print(e.strerror)"
+        "from attncli.system.files import read_whole\n"
+        "try: read_whole('-', 1000)\nexcept OSError as error: print(error.strerror)"
     )
     with Path("/dev/zero").open("rb") as endless:
         done = subprocess.run([sys.executable, "-c", program], stdin=endless, capture_output=True, text=True)

@@ -14,11 +14,11 @@ import torch
 from transformers import BertTokenizer
 
 import attncli
-from attncli.arguments import head_name, head_names
 from attncli.errors import MOST_LINES, UserError
 from attncli.features.cache.settings import CacheSpec
 from attncli.models.predicted import predicted_reading
 from attncli.models.pretrained import Pretrained
+from attncli.records.arguments import head_name, head_names
 from tests.conftest import Attn
 
 TEXT = "to be or not to b"

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 import pytest
 
 import attncli
-from attncli import api as notebook_report
-from attncli.report import Report
+from attncli.notebook import run as notebook_report
+from attncli.records.report import Report
 from attncli.settings import SPECS
 from tests.conftest import Attn
 from tests.views.page.pages import heads_report, page_of, random_weights

@@ -16,7 +16,7 @@ from attncli.core.runtime import versions
 from attncli.core.summaries import extreme_places, quantiles
 from attncli.records.attention import ExtremeRow, OutsideWeights, RowQuantiles, inferred_mask
 from attncli.records.columns import Records, Result, UntypedResult
-from attncli.report import RANKED, Mask, NamedTensor, Picture, PictureMaps, Report, Statistic, Tensors
+from attncli.records.report import RANKED, Mask, NamedTensor, Picture, PictureMaps, Report, Statistic, Tensors
 from attncli.settings.fields import ExplainRowSpec, Spec
 from attncli.settings.text import Texts, explained_token
 
