@@ -55,7 +55,7 @@ settings.register_profile("default", deadline=None)  # a loaded machine fails no
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-ROOMS_OF_TENSORS = ("core", "models", "measure", "toys", "commands", "runs.report_parts")
+ROOMS_OF_TENSORS = ("core", "models", "measure", "toys", "commands", "runs.report_parts", "runs.weight_rows")
 install_import_hook(
     [f"attncli.{room}" for room in ROOMS_OF_TENSORS], f"{with_checks.__module__}.{with_checks.__name__}"
 )

@@ -30,7 +30,6 @@ from attncli.commands.forecast import Forecast
 from attncli.core.progress import Stage
 from attncli.errors import ClosedPipe, RunError, UserError, WriteError, readable_bytes
 from attncli.feature import View
-from attncli.models.folder import local_model, stored_bytes
 from attncli.settings import SPECS
 from attncli.system.files import STORE_SUFFIXES
 from attncli.system.plain_text import plain_text, whole_number
@@ -222,6 +221,8 @@ def first_words(models: Iterable[str | None]) -> str:
 
 
 def _with_size(model: str) -> str:
+    from attncli.models.folder import local_model, stored_bytes
+
     path = local_model(model)
     if path is None:
         return f"{plain_text(model)} from the hub"

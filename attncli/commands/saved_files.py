@@ -94,7 +94,7 @@ def opened(
     if named_tokens is None and not has_context:
         named_tokens = tokens_beside(file, array, numbers.shape) or None
     weights = checked_weights(numbers, file, named_tokens, named_context, most_bytes=most_bytes)
-    from attncli.runs.report_parts import weights_report
+    from attncli.runs.weight_rows import weights_report
 
     source = {"file": Path(file).name, "array": array}
     return SavedReports(

@@ -7,9 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Computed, Wanted, scale_factors
-from attncli.core.row_tiles import GivenWeights
 
 TokenWeights = Float[Tensor, "token token"]
 TokenVectors = Float[Tensor, "*batch token dim"]
@@ -181,6 +179,9 @@ def attend_differentially(
     The difference has the wanted row and key statistics, its weights and its output. Ye et al. 2024,
     Differential transformer (2410.05258), equation 1.
     """
+    from attncli.core.engines import attend
+    from attncli.core.row_tiles import GivenWeights
+
     halves = zip(layer.query.chunk(2, dim=-1), layer.key.chunk(2, dim=-1), strict=True)
     first, second = (
         attend(replace(layer, query=query, key=key), Wanted(weights=True, scores=True))

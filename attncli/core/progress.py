@@ -1,7 +1,7 @@
-"""What long work tells while it runs."""
+"""Reports on long work while it runs."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Stage(NamedTuple):
@@ -23,6 +23,32 @@ class Stage(NamedTuple):
     def words(self) -> str:
         """`reading`, `head 12 of 90`."""
         return f"{self.what} {self.number:,} of {self.total:,}" if self.total else self.what
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """A listener to the progress of an experiment."""
+
+    def __call__(self, share: float, /) -> None:
+        """The share of a long computation that is done, between 0 and 1."""
+
+    def stage(self, stage: Stage, /) -> None:
+        """A part of a long computation begins."""
+
+    def if_long(self, ways_out: str, /) -> None:
+        """What would take less, to be said where all takes long."""
+
+    def write(self, text: str, /) -> None:
+        """Text as a model generates it."""
+
+    def begin(self, text: str, /) -> None:
+        """A line until anything else is shown: what follows takes long and says nothing."""
+
+    def tell(self, line: str, /) -> None:
+        """A line that stays: a part is finished."""
+
+    def of_layers(self, number: int, count: int, /) -> None:
+        """A layer of a model that is read as it is used begins, and how many there are."""
 
 
 class Work:

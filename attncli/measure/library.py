@@ -24,7 +24,7 @@ from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextOrReading, TextsOrFile
 from attncli.models.pretrained import Pretrained, Reading, read_text, reader_of, reading_for
-from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine, text_or_ids
+from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
 from attncli.models.words import words_of_characters
 from attncli.records.arguments import (
     Count,
@@ -38,6 +38,7 @@ from attncli.records.arguments import (
     whole_numbers,
 )
 from attncli.records.surveys import HeadSurvey
+from attncli.records.token_ids import text_or_ids
 from attncli.records.writings import NextTokens
 
 if TYPE_CHECKING:

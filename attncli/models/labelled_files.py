@@ -10,7 +10,8 @@ from os import PathLike, fspath
 from typing import NamedTuple
 
 from attncli.errors import UserError
-from attncli.models.text_files import IDS, LABELS, LineFile, TextLine, TokenIds
+from attncli.models.text_files import LineFile, TextLine
+from attncli.records.token_ids import IDS, LABELS, TokenIds
 from attncli.system.plain_text import parsed_json
 
 PARTS = ("instruction", "document", "text", "answer")

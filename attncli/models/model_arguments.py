@@ -7,8 +7,9 @@ from typing import Annotated, Any
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.prompts import Prompt
 from attncli.models.source_texts import SourcedReading, SourcedText
-from attncli.models.text_files import ManyTexts, TextLine, text_or_ids
+from attncli.models.text_files import ManyTexts, TextLine
 from attncli.records.arguments import by, check_text, file_name, listed, shown
+from attncli.records.token_ids import text_or_ids
 
 
 def _model(value: Any) -> Any:

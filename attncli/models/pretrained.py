@@ -34,10 +34,10 @@ from attncli.models.architectures import (
 from attncli.models.encoding import check_encoded, tokenizer_errors, unknown_tokens, unknown_words
 from attncli.models.folder import IDS_INSTEAD, read_config
 from attncli.models.layers import CapturedLayer, ProcessedInputs
-from attncli.models.text_files import TokenIds, text_or_ids
 from attncli.models.token_places import HeardSound, PictureTokens
 from attncli.models.words import Spans, UnknownWord, Words, WordsOfCharacters, unknown_notes, words_of
 from attncli.records.arguments import by, checked, shown
+from attncli.records.token_ids import TokenIds, text_or_ids
 
 FIRST_WORD_ID = 2**32
 """Above all ids of a vocabulary."""

@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from io import StringIO, TextIOWrapper
@@ -16,8 +16,17 @@ from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVa
 
 from attncli.errors import MOST_LINES, NO_TEXT, UserError, hints_for_first_lines, nearest
 from attncli.models.words import UnknownWords
-from attncli.records.arguments import is_list, listed, shown
-from attncli.system.files import MEBIBYTE, PIPE_BYTES, line_of, open_file, stdin_bytes, too_large
+from attncli.records.arguments import is_unicode
+from attncli.records.token_ids import IDS, LABELS, TokenIds
+from attncli.system.files import (
+    JSON_SUFFIXES,
+    MEBIBYTE,
+    PIPE_BYTES,
+    line_of,
+    open_file,
+    stdin_bytes,
+    too_large,
+)
 from attncli.system.plain_text import binary_kind, counted, parsed_json
 
 if TYPE_CHECKING:  # a plan counts texts without torch
@@ -33,72 +42,8 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 MAX_CELL = 2**26
 """Characters of a cell: without a bound a quote that nothing closes takes the rest of a file for one."""
 
-IDS, LABELS = "ids", "tokens"
-"""The keys of token ids in place of a text, and of their labels."""
-JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
-
 AnyLineFile = TypeVar("AnyLineFile", bound="LineFile")
 TextRead = TypeVar("TextRead", covariant=True)
-
-
-class TokenIds(str):
-    """Token ids in place of a text, and a label for each of them where labels are given.
-
-    As a text it is the object `{"ids": [...], "tokens": [...]}` that gives them: what stores, hashes or
-    prints a text does so with that. `Pretrained.read` reads it without a tokenizer.
-    """
-
-    ids: tuple[int, ...]
-    labels: tuple[str, ...] | None
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "TokenIds":
-        """The ids and labels of such an object. Raises ValueError, which names the key, for anything else."""
-        for key in given:
-            if key not in (IDS, LABELS):
-                raise ValueError(f"{key}: unknown key{nearest(str(key), (IDS, LABELS))}")
-        ids, labels = given.get(IDS), given.get(LABELS)
-        if not isinstance(ids, list | tuple):
-            raise ValueError(f"{IDS}: must be a list of token ids (got {ids!r:.60})")
-        if not ids:
-            raise ValueError(f"{IDS}: must hold at least one token id (got an empty list)")
-        for place, number in enumerate(ids):
-            if type(number) is not int or number < 0:
-                raise ValueError(f"{IDS}[{place}]: must be a whole number from 0 (got {number!r:.60})")
-        if labels is not None:
-            _check_labels(labels, len(ids))
-        written = {IDS: ids} if labels is None else {IDS: ids, LABELS: labels}
-        text = cls(json.dumps(written, ensure_ascii=False))
-        text.ids, text.labels = tuple(ids), None if labels is None else tuple(labels)
-        return text
-
-
-def _check_labels(labels: Any, num_ids: int) -> None:
-    if not isinstance(labels, list | tuple):
-        raise ValueError(f"{LABELS}: must be a list of labels (got {labels!r:.60})")
-    for place, label in enumerate(labels):
-        if not isinstance(label, str) or not label:
-            raise ValueError(f"{LABELS}[{place}]: must be text of at least one character (got {label!r:.60})")
-        if _has_surrogate(label):
-            raise ValueError(f"{LABELS}[{place}]: must be valid UTF-8 text")
-    if len(labels) != num_ids:
-        raise ValueError(f"{LABELS}: must hold {num_ids} labels, one per id (got {len(labels)})")
-
-
-def text_or_ids(value: Any) -> str:
-    """A text, or TokenIds made of an object with ids and labels. Raises ValueError for anything else."""
-    if isinstance(value, Mapping):
-        lists = {key: listed(each) if is_list(each) else each for key, each in value.items()}
-        items = {
-            key: [item.item() if hasattr(item, "item") else item for item in each]
-            if isinstance(each, list)
-            else each
-            for key, each in lists.items()
-        }
-        return TokenIds.of(items)
-    if not isinstance(value, str):
-        raise ValueError(f"must be text (got {shown(value)})")
-    return value
 
 
 class LineFile:
@@ -374,18 +319,14 @@ def _field_errors(record: Any, texts: Sequence[str], names: Sequence[str]) -> It
             yield f"{key}: must be text (got {value!r:.60})"
         elif not value.strip():
             yield f"{key}: {NO_TEXT}"
-        elif _has_surrogate(value):
+        elif not is_unicode(value):
             yield f"{key}: must be valid UTF-8 text"
     for key in names:
         name = record.get(key)
         if name is not None and (isinstance(name, bool) or not isinstance(name, str | int)):
             yield f"{key}: must be text or a whole number (got {name!r:.60})"
-        elif isinstance(name, str) and _has_surrogate(name):
+        elif isinstance(name, str) and not is_unicode(name):
             yield f"{key}: must be valid UTF-8 text"
-
-
-def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 class TextLine(NamedTuple):

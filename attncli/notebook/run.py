@@ -32,9 +32,9 @@ from attncli.models.arrays import (
     weights_of_layers,
 )
 from attncli.models.folder import check_packages
-from attncli.models.text_files import text_or_ids
 from attncli.records.arguments import is_list, listed, one_of, shown
 from attncli.records.report import Numbers, Report, Statistic, Table, Tensors
+from attncli.records.token_ids import text_or_ids
 from attncli.runs.plan import TEXT_KEYS
 from attncli.runs.runner import Session, import_what_runs, run_loaded
 from attncli.settings import SPECS, every_setting_of, spec_class_of
@@ -282,7 +282,7 @@ def read_cache(
     named_tokens = tuple(tokens) or None
     is_square = numbers.ndim > 1 and numbers.shape[-2] == numbers.shape[-1]
     weights = checked_weights(numbers, name, named_tokens if is_square else None, None)
-    from attncli.runs.report_parts import weights_report  # with torch
+    from attncli.runs.weight_rows import weights_report  # with torch
 
     source = {"file": name, "array": array}
     return NotebookReport.of(weights_report(weights, source, tuple(tokens), (), has_context=has_context))

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attncli.errors import UserError
 from attncli.models.digests import content_digest
 from attncli.models.folder import READ_FIRST_BYTES, local_model, num_parameters, stored_bytes
-from attncli.models.text_files import KINDS_OF_FILES, FileList, TextFile, TextLine, TokenIds
+from attncli.models.text_files import KINDS_OF_FILES, FileList, TextFile, TextLine
+from attncli.records.token_ids import TokenIds
 from attncli.settings import SPECS, every_setting_of
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Given, Spec

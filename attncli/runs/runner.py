@@ -15,8 +15,9 @@ import numpy as np
 from attncli.core.runtime import one_torch_thread, threads_of_idle_cores, without_autocast
 from attncli.errors import RunError, UserError, refuse_bytes
 from attncli.models.folder import check_model_folder, check_packages, local_model, refuse_without_tokenizer
-from attncli.models.text_files import TokenIds, in_batches
+from attncli.models.text_files import in_batches
 from attncli.records.report import Report
+from attncli.records.token_ids import TokenIds
 from attncli.runs.plan import Chain, Item, Job
 from attncli.settings.fields import Spec
 from attncli.settings.models import ModelSpec, SurveyTextSpec
@@ -34,9 +35,10 @@ from attncli.settings.text import (
 if TYPE_CHECKING:
     from torch import Generator
 
+    from attncli.core.progress import Progress
     from attncli.models.pretrained import Pretrained, Reading
     from attncli.runs.stored_columns import StoredColumns
-    from attncli.toys.attention import Draws, Progress, Source
+    from attncli.toys.sampling import Draws, Source
 
 
 def import_what_runs(spec: Spec) -> Page:
@@ -171,7 +173,7 @@ def embedded(spec: TextSpec, texts: Texts, draws: "Draws") -> "list[Source]":
     """The vectors of the tokens and of any context tokens, on the spec's device."""
     import torch
 
-    from attncli.toys.attention import Vocabulary, choose_device, embed
+    from attncli.toys.sampling import Vocabulary, choose_device, embed
 
     together = texts.together()
     read = [text.word_vectors for text in together if text.word_vectors is not None]
@@ -327,7 +329,7 @@ class Session:
             _check_tokens(spec, texts)
             with in_use(model_of(spec, self._progress)) as pretrained:
                 return _run_on_model(spec, texts, pretrained, self._generator, self._progress)
-        from attncli.toys.attention import Draws
+        from attncli.toys.sampling import Draws
 
         assert isinstance(page, SampledPage), f"{spec.experiment} is about a model"
         self._draws = self._draws or Draws(self._generator, self._progress)
@@ -609,7 +611,7 @@ def _run_bucket(specs: Sequence[Spec], texts: Sequence[Texts], kept: Kept) -> Se
     try:
         refuse_what_does_not_fit(specs[0], *texts[0].counts())
         page = page_of(specs[0])
-        from attncli.toys.attention import DrawsTogether
+        from attncli.toys.sampling import DrawsTogether
 
         assert isinstance(page, SampledPage), "a model runs texts otherwise"
         draws = DrawsTogether([spec.seed for spec in specs])

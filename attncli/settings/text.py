@@ -9,10 +9,10 @@ from pydantic import AfterValidator, Field
 
 from attncli.core.names import occurrences_among, the_one_position, token_positions
 from attncli.errors import NO_TEXT, UserError, nearest
-from attncli.models.text_files import IDS, JSON_SUFFIXES, TokenIds
 from attncli.records.arguments import NonBlankText
+from attncli.records.token_ids import IDS, TokenIds
 from attncli.settings.fields import Contradictions, Everyday, Size, Spec, TextSource, contradiction
-from attncli.system.files import MEBIBYTE, TEXT_BYTES, line_of, open_file, read_whole
+from attncli.system.files import JSON_SUFFIXES, MEBIBYTE, TEXT_BYTES, line_of, open_file, read_whole
 from attncli.system.plain_text import binary_kind, parsed_json
 
 if TYPE_CHECKING:  # help and usage errors do without it

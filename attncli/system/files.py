@@ -13,6 +13,7 @@ from attncli.system.plain_text import plain_text
 from attncli.system.platforms import NO_WAIT, PRIVATE, is_readable_within, wait_as_usual, wait_until_readable
 
 STDIN = "-"
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 STORE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 """Of a store in one file."""
 MEBIBYTE = 2**20

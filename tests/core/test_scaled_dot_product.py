@@ -10,7 +10,7 @@ from attncli.core.mechanisms import attend_by_loop, causal_mask, full_mask
 from attncli.features.attention.question import attention_parts
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
-from attncli.toys.attention import Draws
+from attncli.toys.sampling import Draws
 from tests.layers import attended, visible_keys
 
 

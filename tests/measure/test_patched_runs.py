@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.measure.test_patched_heads import ALBERT, without_output
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import (
@@ -24,6 +23,7 @@ from transformers import (
 
 import attncli
 from attncli.models.patched_heads import PatchedHead
+from tests.measure.test_patched_heads import ALBERT, without_output
 from tools.architecture_sweep.folders import tiny_model
 from tools.tiny_architectures import GROUPED
 

@@ -14,8 +14,9 @@ import attncli
 from attncli.errors import UserError
 from attncli.models.loading import load_pretrained
 from attncli.models.pretrained import Pretrained, read_text
-from attncli.models.text_files import TextFile, TokenIds
+from attncli.models.text_files import TextFile
 from attncli.records.surveys import HeadSurvey
+from attncli.records.token_ids import TokenIds
 from attncli.settings.text import ids_in_file
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_writer

@@ -8,7 +8,7 @@ import torch
 
 from attncli.errors import UserError
 from attncli.settings.text import WordVectors, find_word_vectors, word_vectors
-from attncli.toys.attention import (
+from attncli.toys.sampling import (
     SAMPLERS,
     Vocabulary,
     sample_linear,

@@ -20,7 +20,7 @@ from attncli.settings import SPECS
 from attncli.settings.fields import Given, Spec, build_spec
 from attncli.settings.models import ModelSpec
 from attncli.settings.pages import SampledPage
-from attncli.toys.attention import KeptDraws
+from attncli.toys.sampling import KeptDraws
 from tests.running import run_together
 
 VECTORS = "attncli/data/lessons/files/made-up.50d.txt"
@@ -262,7 +262,7 @@ def test_nothing_and_one() -> None:
 
 
 def test_draws_are_the_same_whether_kept_or_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attncli.toys import attention as draws_together
+    from attncli.toys import sampling as draws_together
 
     specs = [
         spec_of("self", sentence=text, seed=seed)

@@ -17,7 +17,7 @@ from attncli.features.attention.settings import UNSTREAMED, VARIANTS
 from attncli.records.report import Report
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
-from attncli.toys.attention import Draws
+from attncli.toys.sampling import Draws
 from attncli.views.texts import heading
 from tests.layers import visible_keys
 from tests.running import run

@@ -30,7 +30,8 @@ from attncli.models.token_names import check_tokens_named, positions_that_look, 
 from attncli.models.words import words_of_characters
 from attncli.records.attention import LayerStatistics, ScoreMoments, ScoreRule
 from attncli.records.report import NamedTensor, Report, Step
-from attncli.runs.report_parts import WORDS_NOTE, LeadingAxes, build_report, named, row_tensors
+from attncli.runs.report_parts import WORDS_NOTE, build_report, named
+from attncli.runs.weight_rows import LeadingAxes, row_tensors
 from attncli.settings.fields import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, explained_token

@@ -22,22 +22,22 @@ from attncli.measure.masks import mask_of, mask_of_blocks, scale_of
 from attncli.records.attention import UNSCALED, LambdaFactor, LayerStatistics, LoopDifferences, ScoreMoments
 from attncli.records.columns import Records
 from attncli.records.report import NamedTensor, Report, Step
-from attncli.runs.report_parts import LeadingAxes, RowTensors, build_report, named, row_summaries, row_tensors
+from attncli.runs.report_parts import build_report, named
 from attncli.runs.runner import embedded
+from attncli.runs.weight_rows import LeadingAxes, RowTensors, row_summaries, row_tensors
 from attncli.settings.pages import SampledPage
 from attncli.settings.text import Texts, explained_token
 from attncli.toys.attention import (
     MAX_LOOP_CELLS,
     AttentionForm,
-    Draws,
     NamedVectors,
     SampledAttention,
-    Source,
     loop_difference,
     project,
     sampled_attention,
     unify,
 )
+from attncli.toys.sampling import Draws, Source
 
 POSITION_NOTE = "Attention has no notion of position: permuting the tokens only permutes the rows."
 CAUSAL_NOTE = "The causal mask is all that attention knows of positions here; an encoder block just drops it."

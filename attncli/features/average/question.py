@@ -101,8 +101,9 @@ def run(spec: AverageSpec, texts: Texts, draws: Any) -> Report:
     from attncli.features.average.averaging import average, averaging_statistics, differences_from_loop
     from attncli.features.average.results import AverageStatistics
     from attncli.records.attention import mask_of_averages
-    from attncli.runs.report_parts import LeadingAxes, RowTensors, build_report, named, row_tensors
+    from attncli.runs.report_parts import build_report, named
     from attncli.runs.runner import embedded
+    from attncli.runs.weight_rows import LeadingAxes, RowTensors, row_tensors
 
     (source,) = embedded(spec, texts, draws)
     vectors, form = source.vectors, _form(spec)

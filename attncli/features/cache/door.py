@@ -11,7 +11,6 @@ from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextOrReading
 from attncli.models.predicted import Judged, judged_reading, read_judged
 from attncli.models.pretrained import Pretrained, Reading, TextOrIds, check_made_for
-from attncli.models.text_files import text_or_ids
 from attncli.records.arguments import (
     Budgets,
     Count,
@@ -25,6 +24,7 @@ from attncli.records.arguments import (
     named,
     shares,
 )
+from attncli.records.token_ids import text_or_ids
 
 Policies = Annotated[str | Iterable[str], by(named(tuple(CACHE_POLICIES)))]
 

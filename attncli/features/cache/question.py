@@ -13,13 +13,12 @@ from attncli.system.plain_text import counted
 if TYPE_CHECKING:
     import torch
 
-    from attncli.core.progress import Stage
+    from attncli.core.progress import Progress, Stage
     from attncli.features.cache.results import LimitedHeads
     from attncli.models.predicted import Judged
     from attncli.models.pretrained import Pretrained
     from attncli.records.report import Report
     from attncli.records.values import NamedTensor
-    from attncli.toys.attention import Progress
 
 POSITIONS = "Keys keep their rotation: what is left is not moved together."
 LIMITED = "Heads that share keys and values forget together; the worst token is the one with the largest kl."

@@ -6,7 +6,6 @@ from attncli.core.names import WholeRows, named_head
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextOrPrompt
 from attncli.models.prompts import Prompt, prompt_of_sound, read_prompt
-from attncli.models.text_files import text_or_ids
 from attncli.models.writing import Decoding
 from attncli.records.arguments import (
     Count,
@@ -18,6 +17,7 @@ from attncli.records.arguments import (
     checked,
     head_name_without_stack,
 )
+from attncli.records.token_ids import text_or_ids
 from attncli.records.writings import WrittenText
 
 WRITTEN = 20

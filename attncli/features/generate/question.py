@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     import torch
     from pydantic import ValidationInfo
 
+    from attncli.core.progress import Progress
     from attncli.models.pretrained import Pretrained
     from attncli.models.prompts import Prompt
     from attncli.records.report import Picture, Report
     from attncli.records.writings import WrittenText
-    from attncli.toys.attention import Progress
 
     WriterStatistic = str
 else:

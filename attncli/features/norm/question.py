@@ -86,7 +86,7 @@ def run(spec: NormSpec, texts: Texts, draws: Any) -> Report:
 
     from attncli.features.norm.normalisation import normalised
     from attncli.runs.report_parts import build_report, named
-    from attncli.toys.attention import choose_device
+    from attncli.toys.sampling import choose_device
 
     shape, device = (spec.batch_size, spec.num_features), choose_device(spec.device)
     data = torch.randn(shape, generator=draws.generator).to(device)

@@ -10,7 +10,8 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, get_args
 
 from attncli.errors import UserError
-from attncli.models.text_files import LineFile, TextLine, TokenIds
+from attncli.models.text_files import LineFile, TextLine
+from attncli.records.token_ids import TokenIds
 from attncli.system.files import LINE_BYTES, MEBIBYTE
 from attncli.system.plain_text import parsed_json
 

@@ -24,7 +24,8 @@ from attncli.measure.removal import heads_removed
 from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import ModelText, Pretrained, Reading
-from attncli.models.text_files import ManyTexts, TokenIds
+from attncli.models.text_files import ManyTexts
+from attncli.records.token_ids import TokenIds
 from attncli.system.plain_text import counted
 
 NO_OFFSETS = (

@@ -19,7 +19,7 @@ from attncli.features.pitfalls.results import (
 )
 from attncli.records.columns import Records
 from attncli.records.values import Mask
-from attncli.toys.attention import sample_linear
+from attncli.toys.sampling import sample_linear
 
 
 @dataclass(frozen=True)

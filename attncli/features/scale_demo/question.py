@@ -112,7 +112,7 @@ def run(spec: ScaleDemoSpec, texts: Texts, draws: Any) -> Report:
     from attncli.features.scale_demo.results import ScaleEffects, ScoreVariances, SharpenedSoftmax
     from attncli.features.scale_demo.scaling import score_variances, scored, sharpened
     from attncli.runs.report_parts import build_report, named
-    from attncli.toys.attention import choose_device
+    from attncli.toys.sampling import choose_device
 
     device = choose_device(spec.device)
     variances: list[ScoreVariances] = []

@@ -29,8 +29,9 @@ from attncli.models.labelled_files import PARTS, LabelledText
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
 from attncli.models.pretrained import Pretrained, Reading
-from attncli.models.text_files import ManyTexts, TextLine, text_or_ids
+from attncli.models.text_files import ManyTexts, TextLine
 from attncli.records.columns import Records
+from attncli.records.token_ids import text_or_ids
 from attncli.records.values import NamedTensor
 
 MODEL = "model: {name} is not the model that the detector was fitted to, {fitted}: their weights differ"

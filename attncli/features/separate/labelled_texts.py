@@ -14,8 +14,8 @@ from attncli.errors import NO_TEXT, UserError
 from attncli.models.labelled_files import MARKED, PARTS, LabelledText, without_marks
 from attncli.models.pretrained import ModelText, Pretrained, Reading, read_text
 from attncli.models.source_texts import Passage, SourcedText, encoded_sources
-from attncli.models.text_files import TokenIds
 from attncli.models.writing import in_chat_template
+from attncli.records.token_ids import TokenIds
 
 
 @dataclass(frozen=True, kw_only=True)

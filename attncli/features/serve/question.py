@@ -23,7 +23,7 @@ from attncli.commands.experiment import errors_at, refuse_file_name
 from attncli.commands.output import first_words, progress_line
 from attncli.errors import DONE, INTERRUPTED, UserError
 from attncli.features.generate.question import SENTENCE
-from attncli.models.text_files import TokenIds
+from attncli.records.token_ids import TokenIds
 from attncli.settings.fields import Given, checked_spec
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.text import read_texts

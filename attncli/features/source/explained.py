@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from attncli.core.progress import Progress
     from attncli.features.source.question import SourceSpec
     from attncli.models.picture_sources import PictureCells
     from attncli.models.pretrained import Pretrained
     from attncli.models.source_texts import SourcedReading
-    from attncli.toys.attention import Progress
 
 LOST: Mapping[str, str] = {
     "answer": "nats that the answer's log-probability loses without the source",

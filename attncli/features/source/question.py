@@ -34,11 +34,11 @@ from attncli.settings.text import IN_FILE, Text, TextPath, Texts, names_file, te
 from attncli.system.plain_text import counted, parsed_json
 
 if TYPE_CHECKING:
+    from attncli.core.progress import Progress
     from attncli.features.source.explanation_results import LearnedWeights
     from attncli.features.source.results import AnswerSources, RetrievingHeads
     from attncli.models.pretrained import Pretrained
     from attncli.models.source_texts import SourcedReading, SourcedText, Split
-    from attncli.toys.attention import Progress
 
 QUESTION = "lamp="
 CONTEXT = "key=brass\ndoor=oak\nhat=wool\nlamp=green"

@@ -17,7 +17,6 @@ from matplotlib.backends.backend_pdf import PdfFile
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage, imread
 from rich.cells import cell_len
-from tests.runs.test_saved import ALL_CASES
 
 from attncli.features.diff.question import compare
 from attncli.records.report import Mask, NamedTensor, Report
@@ -29,6 +28,7 @@ from attncli.views.pictures import MARGIN, draw, settings
 from attncli.views.texts import shortened_text, subtitle
 from tests.conftest import in_turn
 from tests.running import ROOT, run
+from tests.runs.test_saved import ALL_CASES
 from tests.views.test_views import HOSTILE, LESSON
 
 NORMS = ("input", "batch_norm", "batch_norm_eval", "layer_norm", "rms_norm")
