@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attncli.core.separation import (
+from attncli.core.summaries import clustered_interval, mean_interval, share_interval
+from attncli.features.separate.auroc import (
     auroc_interval,
     difference_interval,
     mean_degrees,
     paired_difference,
     separation,
 )
-from attncli.core.summaries import clustered_interval, mean_interval, share_interval
 
 PAGE = Path(__file__).parents[1] / "docs" / "survey.md"
 REPEATS = 4000

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attncli.core.separation import rates_of, separation
 from attncli.errors import NO_TEXT, UserError
+from attncli.features.separate.auroc import rates_of, separation
 from attncli.features.separate.detectors import LinearDetector
 from attncli.features.separate.labelled_texts import LabelledReader
 from attncli.features.separate.results import (

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.separation import aurocs_of, best_threshold
 from attncli.errors import UserError
+from attncli.features.separate.auroc import aurocs_of, best_threshold
 from attncli.measure.folds import dealt, splits_of
 
 if TYPE_CHECKING:

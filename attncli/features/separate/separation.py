@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attncli.core.separation import (
+from attncli.errors import UserError
+from attncli.features.separate.auroc import (
     Separation,
     auroc_interval,
     corrected_p,
@@ -25,7 +26,6 @@ from attncli.core.separation import (
     roc_curve,
     separation,
 )
-from attncli.errors import UserError
 from attncli.features.separate.detectors import (
     Fit,
     LinearDetector,

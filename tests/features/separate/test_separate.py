@@ -8,8 +8,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from attncli.core.separation import error_without_variance
 from attncli.errors import UserError
+from attncli.features.separate.auroc import error_without_variance
 from attncli.features.separate.detectors import (
     StandardFeatures,
     TextsToFit,

@@ -11,7 +11,7 @@ from scipy.stats import binomtest, rankdata
 from sklearn.metrics import roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
-from attncli.core.separation import (
+from attncli.features.separate.auroc import (
     QUANTILE,
     auroc_interval,
     aurocs_of,
