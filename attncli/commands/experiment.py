@@ -54,7 +54,7 @@ SHOW_CONFIG = flag("--show-config", "Print the resolved settings, each with its 
 @contextmanager
 def running(spec: Spec) -> "Iterator[Iterator[Report]]":
     """The report of one experiment, computed when it is iterated over; progress on standard error."""
-    from attncli.runs.plan import Item
+    from attncli.runs.jobs import Item
     from attncli.runs.runner import run_items
 
     def fail(item: Item, error: UserError) -> None:

@@ -27,7 +27,8 @@ from attncli.runs.driver import (
     run_here,
     run_in_workers,
 )
-from attncli.runs.plan import Plan, RunKeys, estimated_work, num_workers
+from attncli.runs.keys import RunKeys
+from attncli.runs.plan import Plan
 from attncli.runs.report_values import Condition, Expectations
 from attncli.runs.store import (
     WeightFiles,
@@ -37,6 +38,7 @@ from attncli.runs.store import (
     refuse_without_safetensors,
 )
 from attncli.runs.store_files import check_header, is_file_name, is_new_folder
+from attncli.runs.work import estimated_work, num_workers
 from attncli.settings.fields import in_words_of
 from attncli.system.plain_text import counted, plain_text
 from attncli.system.platforms import usable_cores

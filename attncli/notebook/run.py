@@ -35,7 +35,7 @@ from attncli.models.folder import check_packages
 from attncli.records.arguments import is_list, listed, one_of, shown
 from attncli.records.report import Numbers, Report, Statistic, Table, Tensors
 from attncli.records.token_ids import text_or_ids
-from attncli.runs.plan import TEXT_KEYS
+from attncli.runs.keys import TEXT_KEYS
 from attncli.runs.runner import Session, import_what_runs, run_loaded
 from attncli.settings import SPECS, every_setting_of, spec_class_of
 from attncli.settings.fields import Given, Spec, checked_spec, values_of, with_maps

@@ -11,8 +11,9 @@ import numpy as np
 
 from attncli.errors import UserError
 from attncli.records.report import Report
+from attncli.runs.jobs import Chain, Item, Job
+from attncli.runs.keys import TEXT_KEYS
 from attncli.runs.packing import Packed, packed
-from attncli.runs.plan import TEXT_KEYS, Chain, Item, Job
 from attncli.runs.report_values import values_of
 from attncli.runs.runner import (
     Kept,

@@ -25,8 +25,10 @@ import numpy as np
 from attncli.core.runtime import VARIABLE
 from attncli.errors import RunError, is_about_memory, out_of_memory
 from attncli.runs.chunks import Chunk, ChunkResult, ChunkRunner, UnfinishedJob, run_chunk
+from attncli.runs.jobs import Job
+from attncli.runs.keys import RunKeys
 from attncli.runs.parts import Merge, Merged, merge_parts
-from attncli.runs.plan import Job, Plan, RunKeys
+from attncli.runs.plan import Plan
 from attncli.runs.report_values import Expectations
 from attncli.runs.store import Store
 from attncli.runs.stored_columns import StoredColumns

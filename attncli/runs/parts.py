@@ -26,8 +26,8 @@ import numpy as np
 
 from attncli.errors import RunError, UserError, WriteError, reason_of
 from attncli.runs.chunks import Chunk, ChunkResult, ChunkRunner, PartFile, Run
+from attncli.runs.keys import settings_as_json
 from attncli.runs.packing import DOUBLE, ENCODINGS, SINGLE, Packed, RunNumbers, unpacked
-from attncli.runs.plan import settings_as_json
 from attncli.runs.stored_columns import StoredColumn, StoredColumns
 from attncli.system.plain_text import parsed_json
 

@@ -1,27 +1,19 @@
 """The plan of a batch: every setting and sentence is validated before anything runs."""
 
-import json
-import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from copy import copy
 from dataclasses import dataclass
-from functools import cache, partial
-from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.errors import UserError
-from attncli.models.digests import content_digest
-from attncli.models.folder import READ_FIRST_BYTES, local_model, num_parameters, stored_bytes
 from attncli.models.text_files import KINDS_OF_FILES, FileList, TextFile, TextLine
-from attncli.records.token_ids import TokenIds
+from attncli.runs.jobs import Chain, Item, Job, with_texts
 from attncli.settings import SPECS, every_setting_of
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Given, Spec
-from attncli.settings.models import ModelSpec
 from attncli.settings.overrides import Overrides, unknown_overrides
-from attncli.settings.text import PATH_KEYS, check_tokens, is_vector_file, names_file
+from attncli.settings.text import check_tokens
 from attncli.system.plain_text import counted
 
 if TYPE_CHECKING:  # a plan counts texts without torch
@@ -110,21 +102,6 @@ class PromptFile(FileList):
         return TextLine(number, sentence, fields.get("id"), **texts)
 
 
-class Item(NamedTuple):
-    """One experiment, its place, whether it starts a file or a new generator, and the id of its sentence, or
-    of the step of a training run.
-    """
-
-    spec: Spec
-    source: str | None = None
-    starts_file: bool = True
-    reseed: bool = True
-    id: str | None = None
-
-
-Chain = tuple[Item, ...]
-
-
 def plan_files(
     paths: Sequence[Path], overrides: Overrides | None = None, texts: Overrides | None = None
 ) -> list[Item]:
@@ -170,43 +147,6 @@ def chains(items: Sequence[Item]) -> Iterator[Chain]:
             spec = item.spec.model_copy(update={"seed": seed})
             chain.append(item._replace(spec=spec, starts_file=not chain))
         yield tuple(chain)
-
-
-class Job(NamedTuple):
-    """A chain of experiments on one sentence (or on their texts), and the place of its first run."""
-
-    chain: Chain
-    prompt: TextLine | None
-    place: int
-    key: str = "sentence"
-
-    def items(self) -> Chain:
-        """The experiments, each with the sentence (and the context and the answer, where it reads them)."""
-        if self.prompt is None:
-            return self.chain
-        texts = {self.key: self.prompt.file or self.prompt.text}
-        others = {"context": self.prompt.context, "answer": self.prompt.answer}
-        texts |= {key: text for key, text in others.items() if text is not None}
-        return tuple(
-            item._replace(spec=_with(item.spec, texts), source=self.name(item), id=self.label)
-            for item in self.chain
-        )
-
-    @property
-    def label(self) -> str | None:
-        """The id of its sentence, or its line; without a file of sentences that of its experiment."""
-        return self.chain[0].id if self.prompt is None else self.prompt.label
-
-    def name(self, item: Item) -> str:
-        """The name of a run in messages: `sweep.yaml:1:1 (head_dim 8), prompt 7`."""
-        if self.prompt is None:
-            return str(item.source)
-        return f"{item.source}, {self.prompt.id or f'line {self.prompt.line}'}"
-
-
-def _with(spec: Spec, texts: Mapping[str, str]) -> Spec:
-    fields = type(spec).model_fields
-    return spec.model_copy(update={key: text for key, text in texts.items() if key in fields})
 
 
 @dataclass(frozen=True)
@@ -277,7 +217,7 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
     items = plan_files(paths, overrides, texts)
     _refuse_what_reads_nothing(items, key)
     if key in KINDS_OF_FILES:
-        items = [item._replace(spec=_with(item.spec, {key: prompts.label})) for item in items]
+        items = [item._replace(spec=with_texts(item.spec, {key: prompts.label})) for item in items]
     if any("texts" in type(item.spec).model_fields for item in items):
         _refuse_what_reads_many(paths, overrides)
     checked = prompts.check(_prompt_check(items))
@@ -293,7 +233,7 @@ def plan_of_texts(spec: Spec, source: str, texts: "TextFile | WholeLines") -> Pl
     num_texts = texts.count()
     mean_characters = sum(len(line.text) for line in texts) / num_texts
     first = next(iter(texts))
-    alone = tuple(chains([Item(_with(spec, {"sentence": first.text}), source)]))
+    alone = tuple(chains([Item(with_texts(spec, {"sentence": first.text}), source)]))
     with_context = () if first.context is None else alone
     return Plan(alone, with_context, texts, num_texts, mean_characters)
 
@@ -336,320 +276,3 @@ def _prompt_check(items: Sequence[Item]) -> Callable[[TextLine], None]:
                 check_tokens(spec, "context", prompt.context)
 
     return check
-
-
-TEXT_KEYS = ("sentence", "context")
-WHOLE_BYTES = 64 * 2**20
-SAMPLE_BYTES = 8 * 2**20
-ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def canonical(value: Any) -> bytes:
-    """JSON with sorted keys and no blanks, so that equal values give equal bytes."""
-    return ENCODER.encode(value).encode()
-
-
-def resolved_settings(spec: Spec) -> dict[str, Any]:
-    """Every setting that affects the result, without the texts."""
-    return spec.model_dump(mode="json", exclude={*spec.unused_keys(), *TEXT_KEYS})
-
-
-def settings_as_json(spec: Spec) -> str:
-    """The resolved settings as stores have them."""
-    return json.dumps(resolved_settings(spec), ensure_ascii=False)
-
-
-def _earlier_digest(path: Path) -> str:
-    """How store keys before 0.3.0 named a file: beyond 64 MiB by its size, time, first and last 8 MiB."""
-    with path.open("rb") as file:
-        about = os.fstat(file.fileno())
-        if about.st_size <= WHOLE_BYTES:
-            return file_digest(file, "sha256").hexdigest()
-        digest = sha256(f"{about.st_size} {about.st_mtime_ns} ".encode())
-        digest.update(file.read(SAMPLE_BYTES))
-        file.seek(-SAMPLE_BYTES, os.SEEK_END)
-        digest.update(file.read())
-        return digest.hexdigest()
-
-
-def _model_files(model: Path) -> list[Path]:
-    """The files of a model; without hidden ones, which systems leave in folders that are looked at."""
-    return sorted(path for path in model.iterdir() if path.is_file() and not path.name.startswith("."))
-
-
-class _Contents:
-    """What stands for files in keys: their content, whatever they are called and wherever they lie.
-
-    Each file is read once for all settings that name it.
-    """
-
-    def __init__(self, on_read: Callable[[Path], None]) -> None:
-        self._on_read = on_read
-        self._digests: dict[Path, str] = {}
-
-    def of_file(self, path: Path) -> str:
-        """Raise UserError for a file that cannot be read."""
-        if path not in self._digests:
-            try:
-                self._digests[path] = self.digest(path)
-            except OSError as error:
-                raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-        return self._digests[path]
-
-    def digest(self, path: Path) -> str:
-        return content_digest(path, partial(self._on_read, path))
-
-    def of_model(self, model: Path) -> Any:
-        """The files of a folder with their names, which tell their kinds; a GGUF file stands alone."""
-        if not model.is_dir():
-            return self.of_file(model)
-        return {path.name: self.of_file(path) for path in _model_files(model)}
-
-
-class _EarlierContents(_Contents):
-    """The same, as stores before 0.3.0 had it."""
-
-    def digest(self, path: Path) -> str:
-        return _earlier_digest(path)
-
-    def of_model(self, model: Path) -> Any:
-        files = sorted(path for path in model.iterdir() if path.is_file()) if model.is_dir() else [model]
-        return {path.name: self.of_file(path) for path in files}
-
-
-def _settings_digest(spec: Spec, contents: _Contents, *, without: Collection[str] = ()) -> bytes:
-    """The hash of the settings, with the contents of the files that they name in place of their paths."""
-    settings = {key: value for key, value in resolved_settings(spec).items() if key not in without}
-    for key in (key for key in PATH_KEYS if key not in without):
-        value = getattr(spec, key, None)
-        if isinstance(value, str) and (key != "embedding" or is_vector_file(value)):
-            if value == "-":
-                advice = "name a file" if spec.reads_many_texts() else "give the sentences with --file -"
-                raise UserError(f"{key}: cannot be - in a batch: {advice}")
-            is_folder = Path(value).is_dir()
-            settings[key] = (contents.of_model if is_folder else contents.of_file)(Path(value))
-        elif isinstance(value, list):
-            settings[key] = [contents.of_file(Path(file)) for file in value]
-    answer = getattr(spec, "answer", None)
-    if answer is not None and names_file(answer):
-        settings["answer"] = contents.of_file(Path(answer))
-    model = getattr(spec, "model", None)
-    folder = None if model is None else local_model(model)
-    if folder is not None:
-        try:
-            settings["model"] = contents.of_model(folder)
-        except OSError as error:
-            raise UserError(f"model: {folder}: cannot be read: {error.strerror}") from None
-    return sha256(canonical({"experiment": spec.experiment, "settings": settings})).digest()
-
-
-class RunKeys:
-    """The keys of the runs of jobs; the settings of an experiment are hashed once for all its sentences."""
-
-    def __init__(self, plan: Plan, on_read: Callable[[Path], None] = lambda path: None) -> None:
-        """Raise UserError for a file of an experiment that cannot be read, or not twice.
-
-        `on_read` is called with the file whenever a block of it has been read.
-        """
-        self._items = plan.items()
-        self._without = (plan.key,) if plan.key in KINDS_OF_FILES else ()
-        self._set_digests(_Contents(on_read))
-
-    def _set_digests(self, contents: _Contents) -> None:
-        self._contents = contents
-        self._digests = [_settings_digest(item.spec, contents, without=self._without) for item in self._items]
-        # By identity, which is quick; the items are kept so that no id is reused.
-        self._beginnings = {
-            id(item): sha256(digest) for item, digest in zip(self._items, self._digests, strict=True)
-        }
-
-    def earlier(self) -> "RunKeys | None":
-        """The keys of the same runs in stores before 0.3.0; None where they are equal."""
-        keys = copy(self)
-        keys._set_digests(_EarlierContents(lambda path: None))
-        return None if keys._digests == self._digests else keys
-
-    def of_job(self, job: Job) -> list[bytes]:
-        """The key of each run of the job; the key of a run that continues from others includes theirs."""
-        keys: list[bytes] = []
-        for item in job.chain:
-            digest = self._beginnings[id(item)].copy()
-            digest.update(canonical(_texts(item.spec, job.prompt)))
-            if job.prompt is not None and job.prompt.file is not None:
-                digest.update(self._contents.of_file(Path(job.prompt.file)).encode())
-            for before in keys:
-                digest.update(before)
-            keys.append(digest.digest())
-        return keys
-
-
-def _texts(spec: Spec, prompt: TextLine | None) -> list[Any]:
-    """Sentence, context, id and answer in the file: equal texts with different ids are two runs."""
-    sentence, context = (getattr(spec, key, None) for key in TEXT_KEYS)
-    if prompt is None:
-        return [sentence, context]
-    if prompt.context is not None and "context" in type(spec).model_fields:
-        context = prompt.context
-    parts = [_hashed(prompt.text), _hashed(context), *([prompt.id] if prompt.id is not None else [])]
-    reads_answer = prompt.answer is not None and "answer" in type(spec).model_fields
-    return [*parts, {"answer": prompt.answer}] if reads_answer else parts
-
-
-def _hashed(text: str | None) -> Any:
-    """A text, or the object with the token ids in its place: not the text that reads like that object."""
-    return json.loads(text) if isinstance(text, TokenIds) else text
-
-
-# Measured on one core, and rounded: a factor of three or so does not matter here.
-SECONDS_A_RUN = 3e-4
-SECONDS_A_BYTE = 5e-10
-SECONDS_A_WEIGHT = 1e-8
-OPERATIONS_A_SECOND = 2e10
-CHARACTERS_A_TOKEN = 5
-SECONDS_TO_START, SECONDS_TO_START_WITH_MODEL = 2.0, 4.0
-LEAST_SECONDS_WITH_MODEL = 50.0
-"""Where a model runs once for each text, less than that is not shared among workers: each of them imports and
-loads it again, and torch has threads for it in one process. It takes a half to a fifth of the estimate."""
-BYTES_OF_A_WORKER = 300 * 10**6
-SHARE_OF_MEMORY = 1 / 3
-BYTES_OF_A_NUMBER = {"float32": 4, "bfloat16": 2, "float16": 2}
-MAX_TOGETHER, MAX_SECONDS_TOGETHER, MAX_BYTES_TOGETHER = 256, 2.0, 512 * 2**20
-MAX_SECONDS_THROUGH_MODEL = 10.0
-"""Of texts through which a model runs once: together they take a fraction of the estimate."""
-BYTES_READ_A_SECOND = 10**9
-"""Of the files of a model that a worker reads again for each lot of jobs."""
-SHARE_IN_MEMORY, SHARE_OF_READING = 1 / 8, 1 / 8
-"""For such a model, the share in memory at a time, and the largest share of a lot's time for reading it."""
-
-
-class WorkLeft(NamedTuple):
-    """What is left of a plan: jobs, seconds on one core, and the memory of its largest run and its models."""
-
-    num_jobs: int
-    seconds: float
-    run_bytes: int
-    model_bytes: int | None = None
-    """In each worker; None where no experiment has a model."""
-    reading_seconds: float = 0.0
-    """For the models that are read again for each lot of jobs."""
-    runs_once: bool = False
-    """Whether each job is a run of a model, and no more."""
-
-    @property
-    def seconds_a_job(self) -> float:
-        """On one core."""
-        return self.seconds / max(1, self.num_jobs)
-
-
-def num_workers(work: WorkLeft, *, cores: int, free_bytes: int) -> int:
-    """How many workers to start; 0 where this process alone is faster.
-
-    One per core, as long as each has more to do than its start takes and all fit into a third of the free
-    memory.
-    """
-    has_model = work.model_bytes is not None
-    if work.runs_once and work.seconds < LEAST_SECONDS_WITH_MODEL:
-        return 0
-    worker_bytes = BYTES_OF_A_WORKER + work.run_bytes + (work.model_bytes or 0)
-    most = min(
-        cores,
-        work.num_jobs,
-        int(work.seconds / (SECONDS_TO_START_WITH_MODEL if has_model else SECONDS_TO_START)),
-        int(free_bytes * SHARE_OF_MEMORY / worker_bytes),
-    )
-    return most if most > 1 else 0
-
-
-def num_together(work: WorkLeft) -> int:
-    """How many jobs to compute together before their reports are shown in order.
-
-    It depends on the plan alone: results agree to the last bit only when the same jobs are computed together.
-    """
-    fitting = MAX_BYTES_TOGETHER // max(1, work.run_bytes)
-    most = MAX_SECONDS_THROUGH_MODEL if work.runs_once else MAX_SECONDS_TOGETHER
-    seconds = max(most, work.reading_seconds / SHARE_OF_READING)
-    in_time = int(seconds / max(work.seconds_a_job, 1e-9))
-    return max(1, min(MAX_TOGETHER, fitting, in_time))
-
-
-def estimated_work(plan: Plan, num_left: int) -> WorkLeft:
-    """A rough estimate for the last `num_left` runs of a plan, before anything is imported or loaded."""
-    costs = [(spec, _num_tokens(spec, plan)) for spec in plan.specs()]
-    share = num_left / len(plan)
-    models = {
-        (model, _setting(spec, "dtype"), _setting(spec, "load"))
-        for spec, _ in costs
-        if (model := spec.model_source()) is not None
-    }
-    return WorkLeft(
-        num_jobs=round(plan.num_jobs * share),
-        seconds=plan.num_prompts * share * sum(seconds_of_run(*cost) for cost in costs),
-        run_bytes=max(spec.needed_bytes(num_tokens, num_tokens) for spec, num_tokens in costs),
-        model_bytes=sum(_bytes_in_worker(*model) for model in models) if models else None,
-        reading_seconds=sum(_seconds_to_read(*model) for model in models),
-        runs_once=all(
-            isinstance(spec, ModelSpec) and spec.runs_once and spec.model_source() is not None
-            for spec, _ in costs
-        ),
-    )
-
-
-def seconds_of_run(spec: Spec, num_tokens: int) -> float:
-    """Roughly how long one run takes on one core, with texts of that many tokens."""
-    if (model := spec.model_source()) is not None:
-        # Every parameter takes part in one product and one sum for each token.
-        return SECONDS_A_RUN + 2 * _parameters(model) * num_tokens / OPERATIONS_A_SECOND
-    return (
-        SECONDS_A_RUN
-        + SECONDS_A_BYTE * spec.needed_bytes(num_tokens, num_tokens)
-        + SECONDS_A_WEIGHT * spec.num_weights(num_tokens, num_tokens)
-    )
-
-
-def parameter_bytes(model: str, dtype: str = "float32") -> int:
-    """The bytes of a model's parameters once it is loaded; 0 for a model on the hub, which is unknown."""
-    return BYTES_OF_A_NUMBER[dtype] * _parameters(model)
-
-
-def _is_read_again(model: str, dtype: str, load: str) -> bool:
-    size = parameter_bytes(model, dtype)
-    return load == "disk" or (load == "auto" and size > READ_FIRST_BYTES)
-
-
-def _bytes_in_worker(model: str, dtype: str, load: str) -> int:
-    size = parameter_bytes(model, dtype)
-    return int(size * SHARE_IN_MEMORY) if _is_read_again(model, dtype, load) else size
-
-
-def _seconds_to_read(model: str, dtype: str, load: str) -> float:
-    path = local_model(model)
-    if path is None or not _is_read_again(model, dtype, load):
-        return 0.0
-    return stored_bytes(path) / BYTES_READ_A_SECOND
-
-
-@cache
-def _parameters(model: str) -> int:
-    """How many parameters a folder, a package's model or a GGUF file has; 0 where nothing says so."""
-    path = local_model(model)
-    try:
-        return 0 if path is None else num_parameters(path)
-    except UserError:  # each of its runs will fail with this error
-        return 0
-
-
-def _setting(spec: Spec, key: str) -> str:
-    """A setting of experiments with a model."""
-    return str(getattr(spec, key))
-
-
-def _num_tokens(spec: Spec, plan: Plan) -> int:
-    """Roughly how many tokens the texts of an experiment have; for a file of sentences the mean."""
-    if num_sampled := max(spec.sampled_counts()):
-        return num_sampled
-    if plan.prompts is not None:
-        return round(plan.mean_characters / CHARACTERS_A_TOKEN) + 1
-    file = getattr(spec, "file", None)
-    if file is not None and Path(file).is_file():
-        return Path(file).stat().st_size // CHARACTERS_A_TOKEN + 1
-    return len(getattr(spec, "sentence", None) or "") // CHARACTERS_A_TOKEN + 1

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from attncli.runs.chunks import Chunk, ChunkResult
+from attncli.runs.jobs import Item, Job
+from attncli.runs.keys import canonical
 from attncli.runs.packing import packed, rounded
-from attncli.runs.plan import Item, Job, canonical
 from attncli.runs.report_values import Expectations
 from attncli.runs.store import Store
 from attncli.runs.stored_columns import StoredColumn, StoredColumns

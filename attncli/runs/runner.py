@@ -18,7 +18,7 @@ from attncli.models.folder import check_model_folder, check_packages, local_mode
 from attncli.models.text_files import in_batches
 from attncli.records.report import Report
 from attncli.records.token_ids import TokenIds
-from attncli.runs.plan import Chain, Item, Job
+from attncli.runs.jobs import Chain, Item, Job
 from attncli.settings.fields import Spec
 from attncli.settings.models import ModelSpec, SurveyTextSpec
 from attncli.settings.pages import ModelPage, Page, SampledPage

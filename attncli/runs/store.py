@@ -20,9 +20,11 @@ from attncli.errors import UserError, WriteError, reason_of
 from attncli.runs.chunks import DONE, FAILED, Chunk, ChunkResult, ChunkRunner, Run, UnfinishedJob
 from attncli.runs.connection import Damaged, advice_on, beside, connect, database_of, signals_seen
 from attncli.runs.figures import Blobs, Figures
+from attncli.runs.jobs import Item
+from attncli.runs.keys import RunKeys, settings_as_json
 from attncli.runs.packing import Packed
 from attncli.runs.parts import PLACE, Merge, Merged, Parts, refuse_without_pyarrow, runs_of_part
-from attncli.runs.plan import Item, Plan, RunKeys, settings_as_json
+from attncli.runs.plan import Plan
 from attncli.runs.schema import SCHEMA_VERSION, migrate, version_of
 from attncli.runs.store_files import check_header, create_file, driving, is_new_folder, remove
 from attncli.runs.stored_columns import StoredColumn, StoredColumns

@@ -183,7 +183,7 @@ def test_a_store_of_before_knows_large_files_by_their_time(
     model = large_model(tmp_path / "model")
     settings = f"experiment: heads\nmodel: {model}\nsweep: {{skip_sink: [0, 1]}}"
     with monkeypatch.context() as before:
-        before.setattr("attncli.runs.plan.content_digest", digest_of_before)
+        before.setattr("attncli.runs.keys.content_digest", digest_of_before)
         assert attn(batch(tmp_path, ["a b c", "d e f"], settings)).code == 0
     old = {key for (key,) in all_keys(tmp_path / "runs.db")}
     lines = ["a b c", "d e f", "g h i"]

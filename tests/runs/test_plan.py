@@ -8,7 +8,8 @@ import pytest
 
 from attncli.errors import MOST_LINES, UserError
 from attncli.models.text_files import TextLine
-from attncli.runs.plan import Plan, PromptFile, RunKeys, chains, make_plan, plan_files
+from attncli.runs.keys import RunKeys
+from attncli.runs.plan import Plan, PromptFile, chains, make_plan, plan_files
 from attncli.settings.overrides import parse_overrides
 from tests.checkpoints import package_folder
 

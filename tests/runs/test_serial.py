@@ -8,7 +8,8 @@ import torch
 
 from attncli.errors import UserError
 from attncli.records.report import Report
-from attncli.runs.plan import Item, Plan, PromptFile, make_plan, plan_files
+from attncli.runs.jobs import Item
+from attncli.runs.plan import Plan, PromptFile, make_plan, plan_files
 from attncli.runs.runner import run_items, run_jobs
 from tests.toys.test_together import assert_same
 

@@ -24,22 +24,21 @@ from attncli.core.runtime import SPINNING, SPINS, VARIABLE, one_torch_thread
 from attncli.models import loading
 from attncli.models.pretrained import Pretrained
 from attncli.runs import driver as workers
-from attncli.runs import plan as worth
+from attncli.runs import work as worth
 from attncli.runs.chunks import Chunk, ChunkResult, UnfinishedJob, run_chunk
 from attncli.runs.driver import Driver
+from attncli.runs.jobs import Job
 from attncli.runs.packing import Packed
-from attncli.runs.plan import (
-    Job,
-    PromptFile,
+from attncli.runs.plan import PromptFile, make_plan
+from attncli.runs.report_values import Expectations
+from attncli.runs.work import (
     WorkLeft,
     estimated_work,
-    make_plan,
     num_together,
     num_workers,
     parameter_bytes,
     seconds_of_run,
 )
-from attncli.runs.report_values import Expectations
 from attncli.settings import SPECS
 from attncli.settings.fields import Given
 from attncli.system.platforms import usable_cores

@@ -48,7 +48,7 @@ for name in ("open", "stat", "lstat", "listdir", "scandir", "readlink"):
 RUN = """
 import json, sys
 from attncli.cli import run
-from attncli.runs.plan import os
+from attncli.runs.keys import os
 
 assert not hasattr(os, "sched_getaffinity") and not os.path.exists("/proc/meminfo")
 for arguments in json.loads(sys.argv[1]):

@@ -29,10 +29,12 @@ from attncli.commands.keeping import RunErrors, exit_code, keep, lines_about
 from attncli.commands.output import STDOUT, Destination, checked_store, first_words, progress_line
 from attncli.core.runtime import one_torch_thread
 from attncli.errors import DONE, ClosedPipe, UserError, forget_stdout
-from attncli.runs.plan import Item, Plan, PromptFile, estimated_work, make_plan, num_together
+from attncli.runs.jobs import Item
+from attncli.runs.plan import Plan, PromptFile, make_plan
 from attncli.runs.report_values import Condition, Expectations, parse_conditions, refuse_unknown, values_of
 from attncli.runs.runner import run_jobs
 from attncli.runs.store_files import is_store_name
+from attncli.runs.work import estimated_work, num_together
 from attncli.settings import is_offered
 from attncli.settings.overrides import parse_overrides
 from attncli.system.files import STORE_SUFFIXES

@@ -46,7 +46,7 @@ from attncli.models.loading import IN_PARTS, borrowed, is_sharded, measuring, sh
 from attncli.models.pretrained import read_text
 from attncli.records.arguments import Conditions, Every, FilePath, Seed, Size, checked, conditions
 from attncli.records.report import Report
-from attncli.runs.plan import resolved_settings
+from attncli.runs.keys import resolved_settings
 from attncli.runs.reading import StepOnText, model_of, reading
 from attncli.runs.report_values import Expectations
 from attncli.runs.runner import model_page_of

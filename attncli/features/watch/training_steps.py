@@ -24,8 +24,10 @@ from attncli.records.report import Report
 from attncli.records.surveys import Stack, TextMean
 from attncli.records.values import PLACES, NamedTensor
 from attncli.runs.chunks import Chunk, ChunkResult
+from attncli.runs.jobs import Item, Job
+from attncli.runs.keys import RunKeys, canonical, resolved_settings
 from attncli.runs.packing import Packed, packed, rounded
-from attncli.runs.plan import Item, Job, Plan, RunKeys, canonical, resolved_settings
+from attncli.runs.plan import Plan
 from attncli.runs.reading import Reader, StepOnText, model_of
 from attncli.runs.report_values import (
     Condition,

@@ -1,0 +1,185 @@
+"""The keys of runs in a store: hashes of the settings and of what the files that they name contain."""
+
+import json
+import os
+from collections.abc import Callable, Collection
+from copy import copy
+from functools import partial
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attncli.errors import UserError
+from attncli.models.digests import content_digest
+from attncli.models.folder import local_model
+from attncli.models.text_files import KINDS_OF_FILES, TextLine
+from attncli.records.token_ids import TokenIds
+from attncli.runs.jobs import Job
+from attncli.runs.plan import Plan
+from attncli.settings.fields import Spec
+from attncli.settings.text import PATH_KEYS, is_vector_file, names_file
+
+if TYPE_CHECKING:  # a plan counts texts without torch
+    pass
+
+
+TEXT_KEYS = ("sentence", "context")
+WHOLE_BYTES = 64 * 2**20
+SAMPLE_BYTES = 8 * 2**20
+ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def canonical(value: Any) -> bytes:
+    """JSON with sorted keys and no blanks, so that equal values give equal bytes."""
+    return ENCODER.encode(value).encode()
+
+
+def resolved_settings(spec: Spec) -> dict[str, Any]:
+    """Every setting that affects the result, without the texts."""
+    return spec.model_dump(mode="json", exclude={*spec.unused_keys(), *TEXT_KEYS})
+
+
+def settings_as_json(spec: Spec) -> str:
+    """The resolved settings as stores have them."""
+    return json.dumps(resolved_settings(spec), ensure_ascii=False)
+
+
+def _earlier_digest(path: Path) -> str:
+    """How store keys before 0.3.0 named a file: beyond 64 MiB by its size, time, first and last 8 MiB."""
+    with path.open("rb") as file:
+        about = os.fstat(file.fileno())
+        if about.st_size <= WHOLE_BYTES:
+            return file_digest(file, "sha256").hexdigest()
+        digest = sha256(f"{about.st_size} {about.st_mtime_ns} ".encode())
+        digest.update(file.read(SAMPLE_BYTES))
+        file.seek(-SAMPLE_BYTES, os.SEEK_END)
+        digest.update(file.read())
+        return digest.hexdigest()
+
+
+def _model_files(model: Path) -> list[Path]:
+    """The files of a model; without hidden ones, which systems leave in folders that are looked at."""
+    return sorted(path for path in model.iterdir() if path.is_file() and not path.name.startswith("."))
+
+
+class _Contents:
+    """What stands for files in keys: their content, whatever they are called and wherever they lie.
+
+    Each file is read once for all settings that name it.
+    """
+
+    def __init__(self, on_read: Callable[[Path], None]) -> None:
+        self._on_read = on_read
+        self._digests: dict[Path, str] = {}
+
+    def of_file(self, path: Path) -> str:
+        """Raise UserError for a file that cannot be read."""
+        if path not in self._digests:
+            try:
+                self._digests[path] = self.digest(path)
+            except OSError as error:
+                raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+        return self._digests[path]
+
+    def digest(self, path: Path) -> str:
+        return content_digest(path, partial(self._on_read, path))
+
+    def of_model(self, model: Path) -> Any:
+        """The files of a folder with their names, which tell their kinds; a GGUF file stands alone."""
+        if not model.is_dir():
+            return self.of_file(model)
+        return {path.name: self.of_file(path) for path in _model_files(model)}
+
+
+class _EarlierContents(_Contents):
+    """The same, as stores before 0.3.0 had it."""
+
+    def digest(self, path: Path) -> str:
+        return _earlier_digest(path)
+
+    def of_model(self, model: Path) -> Any:
+        files = sorted(path for path in model.iterdir() if path.is_file()) if model.is_dir() else [model]
+        return {path.name: self.of_file(path) for path in files}
+
+
+def _settings_digest(spec: Spec, contents: _Contents, *, without: Collection[str] = ()) -> bytes:
+    """The hash of the settings, with the contents of the files that they name in place of their paths."""
+    settings = {key: value for key, value in resolved_settings(spec).items() if key not in without}
+    for key in (key for key in PATH_KEYS if key not in without):
+        value = getattr(spec, key, None)
+        if isinstance(value, str) and (key != "embedding" or is_vector_file(value)):
+            if value == "-":
+                advice = "name a file" if spec.reads_many_texts() else "give the sentences with --file -"
+                raise UserError(f"{key}: cannot be - in a batch: {advice}")
+            is_folder = Path(value).is_dir()
+            settings[key] = (contents.of_model if is_folder else contents.of_file)(Path(value))
+        elif isinstance(value, list):
+            settings[key] = [contents.of_file(Path(file)) for file in value]
+    answer = getattr(spec, "answer", None)
+    if answer is not None and names_file(answer):
+        settings["answer"] = contents.of_file(Path(answer))
+    model = getattr(spec, "model", None)
+    folder = None if model is None else local_model(model)
+    if folder is not None:
+        try:
+            settings["model"] = contents.of_model(folder)
+        except OSError as error:
+            raise UserError(f"model: {folder}: cannot be read: {error.strerror}") from None
+    return sha256(canonical({"experiment": spec.experiment, "settings": settings})).digest()
+
+
+class RunKeys:
+    """The keys of the runs of jobs; the settings of an experiment are hashed once for all its sentences."""
+
+    def __init__(self, plan: Plan, on_read: Callable[[Path], None] = lambda path: None) -> None:
+        """Raise UserError for a file of an experiment that cannot be read, or not twice.
+
+        `on_read` is called with the file whenever a block of it has been read.
+        """
+        self._items = plan.items()
+        self._without = (plan.key,) if plan.key in KINDS_OF_FILES else ()
+        self._set_digests(_Contents(on_read))
+
+    def _set_digests(self, contents: _Contents) -> None:
+        self._contents = contents
+        self._digests = [_settings_digest(item.spec, contents, without=self._without) for item in self._items]
+        # By identity, which is quick; the items are kept so that no id is reused.
+        self._beginnings = {
+            id(item): sha256(digest) for item, digest in zip(self._items, self._digests, strict=True)
+        }
+
+    def earlier(self) -> "RunKeys | None":
+        """The keys of the same runs in stores before 0.3.0; None where they are equal."""
+        keys = copy(self)
+        keys._set_digests(_EarlierContents(lambda path: None))
+        return None if keys._digests == self._digests else keys
+
+    def of_job(self, job: Job) -> list[bytes]:
+        """The key of each run of the job; the key of a run that continues from others includes theirs."""
+        keys: list[bytes] = []
+        for item in job.chain:
+            digest = self._beginnings[id(item)].copy()
+            digest.update(canonical(_texts(item.spec, job.prompt)))
+            if job.prompt is not None and job.prompt.file is not None:
+                digest.update(self._contents.of_file(Path(job.prompt.file)).encode())
+            for before in keys:
+                digest.update(before)
+            keys.append(digest.digest())
+        return keys
+
+
+def _texts(spec: Spec, prompt: TextLine | None) -> list[Any]:
+    """Sentence, context, id and answer in the file: equal texts with different ids are two runs."""
+    sentence, context = (getattr(spec, key, None) for key in TEXT_KEYS)
+    if prompt is None:
+        return [sentence, context]
+    if prompt.context is not None and "context" in type(spec).model_fields:
+        context = prompt.context
+    parts = [_hashed(prompt.text), _hashed(context), *([prompt.id] if prompt.id is not None else [])]
+    reads_answer = prompt.answer is not None and "answer" in type(spec).model_fields
+    return [*parts, {"answer": prompt.answer}] if reads_answer else parts
+
+
+def _hashed(text: str | None) -> Any:
+    """A text, or the object with the token ids in its place: not the text that reads like that object."""
+    return json.loads(text) if isinstance(text, TokenIds) else text
