@@ -26,14 +26,12 @@ if TYPE_CHECKING:
     from attncli.models.words import words_of_characters
     from attncli.notebook.opened import NotebookModel, open_model
     from attncli.notebook.run import NotebookReport, heads, read_cache, run
-    from attncli.recording import Recording, layers_of, record
     from attncli.records.report import Report
 
 __all__ = [
     "AttentionStatistics",
     "NotebookModel",
     "NotebookReport",
-    "Recording",
     "Report",
     "UserError",
     "activation_cache",
@@ -41,7 +39,6 @@ __all__ = [
     "heads",
     "hooks",
     "layers",
-    "layers_of",
     "next_tokens",
     "open_model",
     "patch",
@@ -50,7 +47,6 @@ __all__ = [
     "read_probe",
     "read_sound",
     "read_text",
-    "record",
     "run",
     "survey",
     "survey_texts",
@@ -75,14 +71,11 @@ _OF_MODELS = {
 _MODULES = {
     "AttentionStatistics": "core.attention_statistics",
     "NotebookReport": "notebook.run",
-    "Recording": "recording",
     "Report": "records.report",
     "UserError": "errors",
     "attention_statistics": "measure.own_tensors",
     "heads": "notebook.run",
-    "layers_of": "recording",
     "read_cache": "notebook.run",
-    "record": "recording",
     "run": "notebook.run",
     **_OF_MODELS,
 }

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from attncli.features.pairs.door import pair_table as pair_table
     from attncli.features.pairs.door import pairs as pairs
     from attncli.features.pairs.door import relations as relations
+    from attncli.features.record.door import Recording as Recording
+    from attncli.features.record.door import layers_of as layers_of
+    from attncli.features.record.door import record as record
     from attncli.features.separate.door import apply_detector as apply_detector
     from attncli.features.separate.door import read_detector as read_detector
     from attncli.features.separate.door import separate as separate
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from attncli.features.words.door import aligning_heads as aligning_heads
     from attncli.features.words.door import spoken_words as spoken_words
 
-__all__ = ["Watch", "ablate", "aligning_heads", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "learned_head_weights", "pair_table", "pairs", "read_detector", "relations", "retrieving_heads", "score_parts", "separate", "spoken_words", "text_differences", "why"]
+__all__ = ["Recording", "Watch", "ablate", "aligning_heads", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "layers_of", "learned_head_weights", "pair_table", "pairs", "read_detector", "record", "relations", "retrieving_heads", "score_parts", "separate", "spoken_words", "text_differences", "why"]
 """Functions, for type checkers: at run time `attncli.NAME` imports them."""
 
 FEATURES: dict[str, Feature] = {
@@ -500,6 +503,7 @@ FEATURES: dict[str, Feature] = {
         functions={
             "Watch": "attncli.features.watch.door:Watch",
         },
+        needs=("record",),
         extras=("models",),
         docs="watch.md",
     ),
@@ -513,10 +517,15 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         results={
-            "record": "attncli.records.recordings:RecordedHeads",
+            "record": "attncli.features.record.results:RecordedHeads",
         },
         screens={
-            "attncli.records.recordings:RecordedHeads": "attncli.features.record.screens:RECORDED_SCREEN",
+            "attncli.features.record.results:RecordedHeads": "attncli.features.record.screens:RECORDED_SCREEN",
+        },
+        functions={
+            "record": "attncli.features.record.door:record",
+            "layers_of": "attncli.features.record.door:layers_of",
+            "Recording": "attncli.features.record.door:Recording",
         },
         docs="record.md",
     ),

@@ -14,12 +14,10 @@ LEAVES = {"errors", "feature", "index", "records", "system"}
 # Our rooms that each room may import.
 ARROWS = {
     "cli": {"commands", "settings", "core", *LEAVES},
-    "child": {"core", "measure", "models", "views", "commands", "runs", "settings", *LEAVES},
     "notebook": {"settings", "runs", "models", "views", *LEAVES},
-    "recording": {"measure", "models", "core", "commands", "notebook", *LEAVES},
     "commands": {"runs", "views", "settings", "toys", "measure", "models", "core", *LEAVES},
     "features": {
-        *("recording", "notebook", "commands", "runs", "views", "settings"),
+        *("notebook", "commands", "runs", "views", "settings"),
         *("toys", "measure", "models", "core", *LEAVES),
     }
     - {"index"},
@@ -157,8 +155,6 @@ MEASURED_BY_QUESTIONS = {
 MEASURED_BY_COMMANDS = {
     # A survey in a store is summed without transformers, which the library imports at once.
     ("surveys", "patterns"),
-    # A recording measures while a program runs; its report is made of what there is then.
-    ("recorded", "recorded"),
 }
 
 
@@ -223,7 +219,7 @@ def test_neither_the_kernel_nor_a_feature_imports_a_feature_that_it_does_not_nee
             if name.startswith("attncli.features.")
         }
         is_feature = path.is_relative_to(PACKAGE / "features") and path.parent.name != "features"
-        own = path.parent.name if is_feature else ""
+        own = path.relative_to(PACKAGE / "features").parts[0] if is_feature else ""
         may_name = {own, *FEATURES[own].needs} if is_feature else set()
         assert path.name == "index.py" or named <= may_name, path
         assert not is_feature or path.stem not in TORCH_FREE_PARTS or not {"torch"} & packages(path), path
@@ -236,13 +232,11 @@ ORDINARY_WORDS = {
 """Names of features that are also kinds of attention, axes, keys of settings or words of messages."""
 # The other names of features in the kernel: a list that only becomes shorter.
 NAMED_BY_KERNEL: set[tuple[str, str]] = {
-    ("__init__.py", "record"),
     ("models/writing.py", "generate"),
     ("runs/saved_reports.py", "diff"),
     ("runs/saved_reports.py", "generate"),
     ("runs/saved_reports.py", "pitfalls"),
     ("runs/saved_reports.py", "why"),
-    ("settings/record.py", "record"),
 }
 
 
@@ -265,7 +259,7 @@ def test_few_texts_of_the_kernel_are_names_of_features() -> None:
 
 SERVING_MORE = {
     *("records.attention", "records.logits"),
-    *("records.recordings", "records.store_summaries"),
+    "records.store_summaries",
     *("records.surveys", "records.writings", "settings.heads"),
     "views.head_screens",
 }
@@ -348,8 +342,6 @@ SUBJECTS = {
     "explanations",
     "heads",
     "pitfalls",
-    "record",
-    "recorded",
     "results",
     "separate",
     "sources",

@@ -17,6 +17,7 @@ from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
 from attncli.errors import UserError
 from attncli.measure.patterns import HeadTotals, LayerPlace, LinearPlace, NumbersByName, heads_with
 from attncli.records.columns import Records, few_notes
+from attncli.records.kinds import KINDS
 from attncli.records.report import PictureMaps, Report
 from attncli.records.surveys import LINEAR_OVER_TEXTS, HeadSurvey, SinkRate, Stack, SurveyedHead, TextMean
 from attncli.records.values import NamedTensor
@@ -26,12 +27,9 @@ from attncli.runs.report_parts import WORDS_NOTE, build_report, shipped_notes
 from attncli.runs.stored_columns import OF_LINEAR, UNSHOWN, StoredColumn, SurveyColumn, survey_columns_of
 from attncli.settings import form_asked_for
 from attncli.settings.heads import HeadsSpec
-from attncli.settings.record import RecordSpec
 from attncli.settings.text import Texts
 from attncli.system.plain_text import counted
 
-SURVEYS = ("heads", RecordSpec.experiment)
-"""The experiments whose runs are surveys of heads."""
 SINK_THRESHOLD = 0.3
 PROBE_NOTE = (
     "The probe is [BOS] + r + r with r random tokens; a head that finds what came after the first copy is an "
@@ -142,6 +140,12 @@ def notes_of(spec: HeadsSpec) -> list[str]:
     return [*shipped_notes(spec), *(note for note, applies in notes.items() if applies)]
 
 
+def _is_survey(experiment: str) -> bool:
+    """True for an experiment whose result is a survey of heads."""
+    kind = KINDS.get(experiment)
+    return kind is not None and issubclass(kind, HeadSurvey)
+
+
 def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
     """The number and the settings of the one survey in a store that has the chosen values.
 
@@ -152,7 +156,7 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
     surveys = {
         number: settings
         for number, settings in reader.settings_in_use().items()
-        if settings.get("experiment") in SURVEYS
+        if _is_survey(settings["experiment"])
         and not settings.get("texts")
         and form_asked_for(settings["experiment"], settings) is None
     }
@@ -281,16 +285,15 @@ def store_report(path: Path, reader: Reader, shown: Mapping[str, Any], choice: M
     ]
     read = {"texts": str(path), "sentence": None, "context": None}
     known = {key: value for key, value in settings.items() if key in HeadsSpec.model_fields}
-    name = ""
-    if settings["experiment"] == RecordSpec.experiment:
-        name = str(settings.get("program"))
-        known = {"model": name}
+    program = "" if "model" in settings else str(settings.get("program", ""))
+    if program:
+        known = {"model": program}
     try:
         HeadsSpec.model_construct(**known).model_dump(warnings="error")
     except PydanticSerializationError:
         raise Damaged("the settings of its survey are damaged") from None
     complete = HeadsSpec.model_construct(**{**known, **read, **shown})
-    report_name = name or Path(str(complete.model_source())).name
+    report_name = program or Path(str(complete.model_source())).name
     report = report_of_totals(complete, totals, report_name, notes, num_left_out=sum(left_out.values()))
     missing = dict.fromkeys(environment.get(UNSHOWN, "") for environment in reader.environments())
     return replace(report, missing=" ".join(filter(None, missing)))

@@ -15,7 +15,7 @@ from attncli.errors import UserError
 from attncli.models.capture import with_eager_attention
 from attncli.models.frozen_norms import frozen_norm
 from attncli.models.patched_heads import is_patched
-from attncli.models.torch_calls import MATMULS, SCALINGS, SOFTMAXES, functions_named
+from attncli.models.torch_functions import MATMULS, SCALINGS, SOFTMAXES, functions_named
 
 
 @contextmanager

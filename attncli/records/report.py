@@ -254,6 +254,11 @@ class Report:
         return self.result
 
     @property
+    def is_of_program(self) -> bool:
+        """True if its settings name a program instead of a model: nothing more can be asked of it."""
+        return "program" in self.spec
+
+    @property
     def explained(self) -> frozenset[str]:
         """The tensors that are there for the steps alone: what is shown beside the steps leaves them out."""
         if not self.steps:

@@ -18,7 +18,6 @@ from attncli.runs.parts import refuse_without_pyarrow
 from attncli.runs.store import IS_STEP, columns_of, figures_of, is_number, kept_of
 from attncli.runs.store_files import check_header
 from attncli.runs.stored_columns import StoredColumns
-from attncli.settings.record import RecordSpec
 from attncli.system.plain_text import counted, parsed_json
 
 STEP = re.compile("[0-9]{1,15}")
@@ -53,7 +52,7 @@ class Runs(NamedTuple):
 
 
 def model_of(settings: Mapping[str, Any]) -> Any:
-    """What the settings of a run call its model; a recording has the name or command of its program."""
+    """The model that the settings of a run name, or the program that they name instead of a model."""
     return settings.get("model", settings.get("program"))
 
 
@@ -89,10 +88,6 @@ def _is_setting(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_is_setting, value))
     return not isinstance(value, dict) and not (isinstance(value, int) and abs(value) >= 2**63)
-
-
-def _is_recording(settings: Mapping[str, Any]) -> bool:
-    return settings["experiment"] == RecordSpec.experiment and isinstance(model_of(settings), str)
 
 
 class Reader:
@@ -233,17 +228,6 @@ class Reader:
             else:
                 columns, _, values = self._neighbours(shape, [run], [packed])
                 yield StepOnText(int(run.id or 0), run.settings, sentence, columns, values[0])
-
-    def has_recorded_calls(self) -> bool:
-        """Whether a run is a call that `attn record` heard, of a model of whatever program."""
-        return any(map(_is_recording, self.settings_in_use().values()))
-
-    def recorded_calls(self) -> Iterator[StepOnText]:
-        """The calls that were recorded, in their order, each as the step of its number."""
-        for runs in self.done():
-            for run, values in zip(runs.runs, runs.values, strict=True):
-                if _is_recording(self.settings[run.settings]):
-                    yield StepOnText(run.run, run.settings, None, runs.columns, values)
 
     def texts_of_steps(self) -> list[tuple[dict[str, Any], str | None]]:
         """The settings with which the steps of a training run were measured, each with its text."""

@@ -100,7 +100,7 @@ here, commands = {*installed_features()}, json.load(sys.stdin)
 off = tuple(f"attncli.features.{name}" for name in {*FEATURES} - here)
 for module in pkgutil.walk_packages(attncli.__path__, "attncli."):
     is_module = "-" not in module.name  # nor a compiled library
-    if is_module and not module.name.startswith(("attncli.child.", "attncli.data", *off)):
+    if is_module and not module.name.startswith(("attncli.data", *off)):
         import_module(module.name)
 ended = []
 for words in commands:

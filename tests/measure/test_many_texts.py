@@ -1,18 +1,15 @@
 """A survey of many texts against the survey of each of them, and its intervals against scipy's."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
-import torch
-from transformers import AutoModel, AutoTokenizer
 
-import attncli
 from attncli.core.names import EVEN, PATTERNS
-from attncli.models.folder import SHIPPED_MODEL
 from attncli.records.report import Report, Row
 from tests.commands.test_models_together import SENTENCES
 from tests.conftest import Attn
@@ -234,7 +231,7 @@ def test_even_weights_are_those_of_each_text_at_its_own_length(
             assert row.get(f"even_{name}") == (pytest.approx(known.mean(), abs=1e-6) if len(known) else None)
 
 
-@pytest.mark.parametrize(
+texts_of_few_lengths = pytest.mark.parametrize(
     ("texts", "unnamed_for_length"),
     [
         # Even weights put 0.44 on the first token of such texts; of one of their mean length, 17, it is 0.20.
@@ -245,20 +242,22 @@ def test_even_weights_are_those_of_each_text_at_its_own_length(
     ],
     ids=["mixed", "short", "long"],
 )
+
+
+def assert_unnamed_for_length(patterns: Iterable[Any], heads: Iterable[Any], unnamed: set[str]) -> None:
+    counts = {row["pattern"]: row["heads"] for row in patterns}
+    assert {name for name in OF_LENGTH if counts[name] is None} == unnamed
+    assert unnamed.isdisjoint(row["pattern"] for row in heads)
+
+
+@texts_of_few_lengths
 def test_no_pattern_that_even_weights_show_names_a_head(
     tmp_path: Path, attn: Attn, texts: list[str], unnamed_for_length: set[str]
 ) -> None:
     path, store = tmp_path / "texts.txt", tmp_path / "s.db"
     path.write_text("\n".join(texts))
-    tokenizer, model = AutoTokenizer.from_pretrained(SHIPPED_MODEL), AutoModel.from_pretrained(SHIPPED_MODEL)
-    with attncli.record(calls="all") as seen, torch.no_grad():
-        for text in texts:
-            model(**tokenizer(text, return_tensors="pt"))
     assert attn(["heads", "--texts", str(path), "-o", str(store)]).code == 0
     stored = json.loads(attn(["heads", "--store", str(store), "--format", "json"]).out)["statistics"]
-    direct, recorded = run("heads", texts=str(path)), seen.survey()
-    surveys = (direct.table("patterns"), direct.table("heads")), (stored["patterns"], stored["heads"])
-    for patterns, heads in (*surveys, (recorded.patterns, recorded.heads)):
-        counts = {row["pattern"]: row["heads"] for row in patterns}
-        assert {name for name in OF_LENGTH if counts[name] is None} == unnamed_for_length
-        assert unnamed_for_length.isdisjoint(row["pattern"] for row in heads)
+    direct = run("heads", texts=str(path))
+    assert_unnamed_for_length(direct.table("patterns"), direct.table("heads"), unnamed_for_length)
+    assert_unnamed_for_length(stored["patterns"], stored["heads"], unnamed_for_length)

@@ -48,11 +48,6 @@ def test_html_without_its_frame_is_the_first_screen(monkeypatch: pytest.MonkeyPa
     assert screen == repr(report) and advice.endswith("run this cell or trust the notebook.")
 
 
-def test_a_recording_that_heard_nothing_says_so_in_a_notebook() -> None:
-    recording = attncli.record()
-    assert Sanitised(recording._repr_html_()).text == repr(recording)
-
-
 def test_html_is_the_page_in_a_frame() -> None:
     report = attncli.run("self", sentence='it\'s "quoted" &amp; <b>bold</b>', tokenizer="whitespace")
     before, _, content = report._repr_html_().partition(' srcdoc="')

@@ -32,7 +32,6 @@ from attncli.features.browse.browser_panels import (
     StatisticsPanel,
     TokenBars,
 )
-from attncli.records.recordings import RecordedHeads
 from attncli.records.report import PLACES, Report
 from attncli.system.plain_text import plain_text
 from attncli.system.platforms import signals_named
@@ -48,7 +47,7 @@ HINTS = "arrows head  Tab token  f flip  s rank  a ablate  w why  e edit  ? keys
 NO_MODEL = "{} needs the model, and this is a saved report: attn browse TEXT --model MODEL"
 HINTS_OF_PROGRAM = "arrows head  Tab token  f flip  s rank  t tensor  ? keys  q quit"
 OF_MODEL = {"a": "ablate", "w": "why", "e": "edit"}
-"""The keys that ask a model, and their actions. A program that was recorded is none that they could ask."""
+"""The keys that ask a model, and their actions. A program is none that they could ask."""
 NO_HEAD = "{} is for a head: t goes on to other tensors, with heads"
 OUT_OF_MEMORY = "out of memory: use fewer tokens"
 POLL_SECONDS, SAID_AFTER_SECONDS = 0.05, 0.2
@@ -190,7 +189,7 @@ class Browser(App[None], inherit_bindings=False):
     def __init__(self, choice: Choice, *, depth: str, model: BrowsedModel | None = None) -> None:
         super().__init__(ansi_color=True)
         self.choice, self.depth, self.model = choice, depth, model
-        self.is_of_program = isinstance(choice.grid.report.result, RecordedHeads)
+        self.is_of_program = choice.grid.report.is_of_program
         self.message = ""
         self.shows_picture = True
         self.failure: Exception | None = None

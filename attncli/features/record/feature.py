@@ -8,7 +8,8 @@ FEATURE = Feature(
             "record", "Heads of any PyTorch program, while it runs", "Models", command="question:command"
         ),
     ),
-    results={"record": "attncli.records.recordings:RecordedHeads"},
-    screens={"attncli.records.recordings:RecordedHeads": "screens:RECORDED_SCREEN"},
+    results={"record": "results:RecordedHeads"},
+    screens={"results:RecordedHeads": "screens:RECORDED_SCREEN"},
+    functions={"record": "door:record", "layers_of": "door:layers_of", "Recording": "door:Recording"},
     docs="record.md",
 )

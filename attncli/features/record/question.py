@@ -33,16 +33,16 @@ from attncli.commands.command import (
 )
 from attncli.commands.output import Destination, checked_store
 from attncli.errors import DONE, FAILED, UserError, WriteError, reason_of
+from attncli.features.record.results import RecordedHeads
+from attncli.features.record.settings import RECORDED_STATISTICS, RecordSpec
+from attncli.features.record.stored_runs import RunsIntoStore
 from attncli.models.arrays import read_tokens
-from attncli.records.recordings import RecordedHeads
 from attncli.records.report import Report
-from attncli.runs.recorded_runs import RunsIntoStore
 from attncli.runs.report_values import Expectations, parse_conditions, refuse_unmeasured, values_of
 from attncli.runs.saved_reports import read_array_report
 from attncli.runs.store import open_store
 from attncli.runs.store_files import is_file_name, is_store_name
 from attncli.settings import is_offered
-from attncli.settings.record import RECORDED_STATISTICS, RecordSpec
 from attncli.system.plain_text import counted, note, whole_number
 from attncli.system.platforms import SEPARATORS, signals_named
 from attncli.views import VIEWS
@@ -330,13 +330,12 @@ def _run(program: Sequence[str], folder: Path, meanwhile: Callable[[], None] | N
 
     `meanwhile` is called now and then until it has ended.
     """
-    package = Path(attncli.__file__).parent
-    start = package / "child" / "start"
+    start = Path(__file__).parent / "child" / "start"
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(start), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "ATTN_RECORD_FOLDER": str(folder),
-        "ATTN_RECORD_PACKAGE": str(package),
+        "ATTN_RECORD_PACKAGE": str(Path(attncli.__file__).parent),
     }
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from attncli.features.record.results import RecordedHeads, RecordedModule
 from attncli.records.columns import Records
-from attncli.records.recordings import RecordedHeads, RecordedModule
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import TEXT_WIDTH, Display

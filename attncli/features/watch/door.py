@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from operator import index
 from os import fspath
@@ -20,12 +21,14 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import PreTrainedModel
 
 from attncli.errors import UserError, WriteError
+from attncli.features.record.calls import heads_of_call
 from attncli.features.watch.training import step_rows
 from attncli.features.watch.training_steps import (
     LOSS,
     MeasuredStep,
     StepSpec,
     StoredSteps,
+    WatchedModuleSpec,
     broken_at,
     key_of_step,
     measured_step,
@@ -37,11 +40,8 @@ from attncli.features.watch.training_steps import (
     text_of,
     with_loss,
 )
-from attncli.measure.recorded import Recorder
 from attncli.models.capture import undisturbed
 from attncli.models.in_turn import random_numbers_kept
-from attncli.models.listening import Listener
-from attncli.models.listening import reading as reading_recorded
 from attncli.models.loading import IN_PARTS, borrowed, is_sharded, measuring, short_name, unwrapped
 from attncli.models.pretrained import read_text
 from attncli.records.arguments import Conditions, Every, FilePath, Seed, Size, checked, conditions
@@ -54,7 +54,6 @@ from attncli.runs.store import Store, open_store
 from attncli.runs.store_files import check_header
 from attncli.settings.fields import Given, checked_spec
 from attncli.settings.heads import HeadsSpec
-from attncli.settings.record import WatchedModuleSpec
 from attncli.settings.text import Texts
 
 if TYPE_CHECKING:
@@ -411,23 +410,20 @@ class _InputsProbe:
     def reports(self) -> list[Report]:
         """What the heads of the module do."""
         (spec,) = self.specs
-        recorder = Recorder(tokens=self._tokens)
-        listener = Listener(recorder.take, calls="all")
         inputs = _copied(self._inputs)  # a module may change what it is given
-        with torch.no_grad(), listener.listening():
-            if isinstance(inputs, Mapping):
-                self._module(**inputs)
-            elif isinstance(inputs, tuple | list):
-                self._module(*inputs)
-            else:
-                self._module(inputs)
-        if not recorder.has_heard:
+        if isinstance(inputs, Mapping):
+            call = partial(self._module, **inputs)
+        elif isinstance(inputs, tuple | list):
+            call = partial(self._module, *inputs)
+        else:
+            call = partial(self._module, inputs)
+        with torch.no_grad():
+            survey = heads_of_call(call, tokens=self._tokens)
+        if survey is None:
             raise UserError(
                 f"model: no attention was heard in {spec.program}: neither torch's own functions nor a "
                 "softmax whose result reaches a product"
             )
-        with reading_recorded():
-            survey = recorder.result(listener.counts)
         return [Report(spec.experiment, resolved_settings(spec), {}, result=replace(survey, notes=()))]
 
 

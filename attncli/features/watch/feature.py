@@ -12,6 +12,7 @@ FEATURE = Feature(
         "results:HeadInTraining": "screens:WATCH_HEAD_SCREEN",
     },
     functions={"Watch": "door:Watch"},
+    needs=("record",),
     extras=("models",),
     docs="watch.md",
 )

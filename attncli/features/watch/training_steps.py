@@ -12,6 +12,12 @@ import numpy as np
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
 from attncli.core.runtime import versions
 from attncli.errors import UserError
+from attncli.features.record.calls import (
+    RECORDED_STATISTICS,
+    RecordSpec,
+    has_recorded_calls,
+    recorded_calls,
+)
 from attncli.features.watch.results import HeadInTraining, HeadsInTraining, count_name
 from attncli.features.watch.training import (
     SUMMARIES,
@@ -40,9 +46,20 @@ from attncli.runs.report_values import (
 from attncli.runs.store import STEP, Store
 from attncli.runs.stored_columns import StoredColumn, StoredColumns, survey_columns_of, survey_number
 from attncli.settings.heads import HeadsSpec
-from attncli.settings.record import RECORDED_STATISTICS, WatchedModuleSpec
 
 LOSS = StoredColumn("loss")
+
+
+class WatchedModuleSpec(RecordSpec):
+    """A module, by its class, that `attncli.Watch` calls at each measured step.
+
+    `inputs` are the sizes of what it is called with, `content` is SHA-256 of their numbers.
+    """
+
+    inputs: str = ""
+    content: str = ""
+
+
 StepSpec = HeadsSpec | WatchedModuleSpec
 """What a step is measured by: a survey of a text, or a call of any module."""
 
@@ -285,12 +302,12 @@ def text_of(spec: StepSpec) -> bytes:
 
 def has_steps(reader: Reader) -> bool:
     """Whether a store has steps of a training run, or recorded calls, which are steps, too."""
-    return reader.has_steps() or reader.has_recorded_calls()
+    return reader.has_steps() or has_recorded_calls(reader)
 
 
 def steps_in(reader: Reader) -> Iterator[StepOnText]:
     """The steps of the training run that a store is of; else the calls that were recorded."""
-    return reader.steps() if reader.has_steps() else reader.recorded_calls()
+    return reader.steps() if reader.has_steps() else recorded_calls(reader)
 
 
 def stored_steps(reader: Reader, statistics: Sequence[str] | None = MAIN_STATISTICS) -> list[StoredSteps]:

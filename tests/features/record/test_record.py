@@ -161,7 +161,7 @@ TRAINING = """
 import gc
 import torch
 from torch import nn
-from attncli.child.program import ListeningProcess
+from attncli.features.record.child.program import ListeningProcess
 model = nn.MultiheadAttention(12, 3, batch_first=True)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 (process,) = [each for each in gc.get_objects() if isinstance(each, ListeningProcess)]
@@ -376,7 +376,7 @@ time.sleep(60)  # handlers do not end it
 def test_a_program_that_is_killed_leaves_what_it_heard(tmp_path: Path, number: signal.Signals) -> None:
     program = f"""{MODEL}
 import os, time
-import attncli.child.program as child
+import attncli.features.record.child.program as child
 child.SECONDS_BETWEEN = 0.3  # of the fork, which begins anew
 if os.fork() == 0:
     end = time.monotonic() + 1
@@ -608,7 +608,7 @@ def test_a_program_that_is_killed_leaves_its_runs(tmp_path: Path) -> None:
 def test_what_is_open_is_written_as_a_module_ends(tmp_path: Path) -> None:
     waiting = f"""{MODEL}
 import os, time
-import attncli.child.program as child
+import attncli.features.record.child.program as child
 child.SECONDS_BETWEEN = 0.3  # of the fork, which begins anew
 if os.fork() == 0:
     call()

@@ -9,20 +9,25 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModel, AutoTokenizer
 
-from attncli.commands.recorded import report_of
+import attncli
 from attncli.errors import UserError
+from attncli.features.record.listening.listener import Listener
+from attncli.features.record.recorder import Recorder
+from attncli.features.record.reports import report_of
+from attncli.features.record.results import RecordedHeads, RecordedModule
 from attncli.features.record.screens import alike_modules, modules_grid
-from attncli.measure.recorded import Recorder
-from attncli.models.listening import Listener
-from attncli.records.recordings import RecordedHeads, RecordedModule
+from attncli.features.record.settings import RecordSpec
+from attncli.models.folder import SHIPPED_MODEL
 from attncli.records.report import Report
 from attncli.runs.report_values import Expectations, parse_conditions, values_of
 from attncli.runs.saved_reports import read_reports
-from attncli.settings.record import RecordSpec
 from attncli.views.page import report_data
 from tests.conftest import Attn, in_turn
 from tests.features.browse.browsing import after, screen_text
+from tests.measure.test_many_texts import assert_unnamed_for_length, texts_of_few_lengths
+from tests.notebook.test_notebook_report import Sanitised
 from tests.views.test_views import shown as shown_as
 
 TOKENS = ["the", "cat", "sat", "on", "the", "mat", "because", "the", "cat", "was", "tired"]
@@ -182,3 +187,20 @@ def test_conditions_are_checked_in_it(folder: Path, name: str) -> None:
     expectations = Expectations(conditions)
     (line,) = expectations.broken(*values_of(report))
     assert line.startswith("expected entropy < 0.1: got ") and not expectations.unmet()
+
+
+def test_a_recording_that_heard_nothing_says_so_in_a_notebook() -> None:
+    recording = attncli.record()
+    assert Sanitised(recording._repr_html_()).text == repr(recording)
+
+
+@texts_of_few_lengths
+def test_no_pattern_that_even_weights_show_names_a_head_of_a_program(
+    texts: list[str], unnamed_for_length: set[str]
+) -> None:
+    tokenizer, model = AutoTokenizer.from_pretrained(SHIPPED_MODEL), AutoModel.from_pretrained(SHIPPED_MODEL)
+    with attncli.record(calls="all") as seen, torch.no_grad():
+        for text in texts:
+            model(**tokenizer(text, return_tensors="pt"))
+    survey = seen.survey()
+    assert_unnamed_for_length(survey.patterns, survey.heads, unnamed_for_length)

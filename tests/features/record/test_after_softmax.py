@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attncli.core.layer import AttentionLayer
-from attncli.models.followed import AFTER_DROPOUT, BY_ROWS, EACH, IN_PLACE, NO_SHARES
-from attncli.models.listening import HeardCall, Listener
-from tests.models.test_programs_left_alone import heard, weights_of
+from attncli.features.record.listening.followed import AFTER_DROPOUT, BY_ROWS, EACH, IN_PLACE, NO_SHARES
+from attncli.features.record.listening.listener import HeardCall, Listener
+from tests.features.record.test_programs_left_alone import heard, weights_of
 
 TEXTS, HEADS, TOKENS, DIM = 2, 3, 7, 5
 SEEN = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()

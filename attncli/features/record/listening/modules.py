@@ -14,7 +14,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from attncli.models.torch_paths import ASKING, unseen_modes
+from attncli.features.record.listening.torch_paths import ASKING, unseen_modes
 
 NUMBERS_OF_HEADS = (
     *("num_heads", "n_heads", "num_attention_heads", "nhead", "n_head", "heads", "attention_heads"),
@@ -256,7 +256,7 @@ def _names_within(root: nn.Module) -> dict[int, str]:
 def _running_function() -> str:
     """The function of the program that runs, and where it stands."""
     frame = sys._getframe()
-    ours, theirs = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
+    ours, theirs = str(Path(__file__).parents[3]), str(Path(torch.__file__).parent)
     while frame is not None and frame.f_code.co_filename.startswith((ours, theirs, "<frozen")):
         assert frame.f_back is not None
         frame = frame.f_back

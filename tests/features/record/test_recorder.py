@@ -16,10 +16,11 @@ from attncli.core.layer import AttentionLayer, Marks, Patterns, ScoreRules, Visi
 from attncli.core.mask_tensors import parts_of_mask, recognised
 from attncli.core.names import HEAD_STATISTICS
 from attncli.core.row_tiles import GivenWeights
-from attncli.measure import growing_texts, measured_calls, recorded
-from attncli.measure.recorded import RecordedRuns, Recorder
-from attncli.models.listening import HeardCall
-from attncli.records.recordings import RecordedHeads
+from attncli.features.record import measured_calls
+from attncli.features.record.listening.listener import HeardCall
+from attncli.features.record.recorder import RecordedRuns, Recorder, mask_name
+from attncli.features.record.results import RecordedHeads
+from attncli.measure import growing_texts
 
 TEXT = "3 7 1 9 2 5 3 7 1 9 2 5"
 OF_SPECIAL_TOKENS = {"special_mass"}
@@ -304,7 +305,7 @@ def test_another_text_begins_where_the_keys_are_others() -> None:
 
 
 def test_steps_beyond_the_memory_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "MOST_COPIED", 300)
+    monkeypatch.setattr("attncli.features.record.recorder.MOST_COPIED", 300)
     layer = random_layer(8, heads=1)
     calls = [call_of(prefix_of(layer, 0, 5)), *(call_of(prefix_of(layer, at, at + 1)) for at in (5, 6, 7))]
     heads = recorded_heads(calls)
@@ -374,7 +375,7 @@ def test_masks_have_names() -> None:
         "padding": Visibility(5, 5, key_mask=torch.ones(1, 5, dtype=torch.bool)),
         "other": Visibility(5, 5, rule=lambda i, j: (i[:, None] + j)[None] % 2 == 0),
     }
-    assert [recorded.mask_name(mask) for mask in masks.values()] == [*masks]
+    assert [mask_name(mask) for mask in masks.values()] == [*masks]
     assert growing_texts.without_unused_keys(layer := random_layer(5)) is layer
 
 

@@ -6,7 +6,7 @@ from math import prod
 
 from torch import Tensor
 
-from attncli.models.axis_labels import (
+from attncli.features.record.listening.axis_labels import (
     LABELS,
     Labelled,
     TensorAxes,
@@ -21,7 +21,7 @@ from attncli.models.axis_labels import (
     sizes_in,
     split_labels,
 )
-from attncli.models.torch_calls import (
+from attncli.features.record.listening.torch_calls import (
     EXPANSIONS,
     MOVES,
     PARTS,

@@ -12,17 +12,17 @@ import torch
 from attncli.commands.surveys import INTERVALS_NOTE, sinks_of
 from attncli.core.names import HEAD_STATISTICS
 from attncli.core.runtime import versions
+from attncli.features.record.results import RecordedHeads
+from attncli.features.record.settings import RecordSpec
 from attncli.records.columns import few_notes
-from attncli.records.recordings import RecordedHeads
 from attncli.records.report import Box, NamedTensor, Picture, Report
 from attncli.records.surveys import SurveyedHead
 from attncli.runs.report_values import values_of
 from attncli.runs.stored_columns import StoredColumns
-from attncli.settings.record import RecordSpec
 from attncli.system.plain_text import counted
 
 if TYPE_CHECKING:
-    from attncli.measure.recorded import Recorder
+    from attncli.features.record.recorder import Recorder
 
 LARGEST_PNG = 640
 """Pixels of the longer side of a picture in a report."""

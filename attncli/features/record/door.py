@@ -15,12 +15,12 @@ from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
-from attncli.measure.recorded import Recorder
-from attncli.models.heard_layers import program_mask, with_copied_mask
-from attncli.models.listening import HeardCall, Listener, reading
+from attncli.features.record.listening.heard_layers import program_mask, with_copied_mask
+from attncli.features.record.listening.listener import HeardCall, Listener, reading
+from attncli.features.record.recorder import Recorder
+from attncli.features.record.results import RecordedHeads, RecordedModule
 from attncli.records.arguments import Count, Size, by, checked, listed, shown
 from attncli.records.columns import Records
-from attncli.records.recordings import RecordedHeads, RecordedModule
 from attncli.records.surveys import SurveyedHead
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class Recording:
 
     def report(self) -> "NotebookReport":
         """The report that `attn record` gives: it shows itself in a notebook, and `to_html()` is its page."""
-        from attncli.commands.recorded import report_of
+        from attncli.features.record.reports import report_of
         from attncli.notebook.run import NotebookReport
 
         survey = self.survey()

@@ -6,9 +6,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attncli.models.axis_labels import Labelled, TensorAxes, aligned, labels_in, resized
-from attncli.models.followed import Weights, are_shares, axes_after, version_of
-from attncli.models.torch_calls import (
+from attncli.features.record.listening.axis_labels import Labelled, TensorAxes, aligned, labels_in, resized
+from attncli.features.record.listening.followed import Weights, are_shares, axes_after, version_of
+from attncli.features.record.listening.torch_calls import (
     CASTS,
     DIVISIONS,
     DROPOUTS,
@@ -17,13 +17,13 @@ from attncli.models.torch_calls import (
     JOINS,
     ORDERS,
     OVERWRITING,
-    SCALINGS,
     SUBTRACTIONS,
     SUMS,
     VIEWS,
     TorchCall,
     unseen,
 )
+from attncli.models.torch_functions import SCALINGS
 
 CLOSE = 1e-5
 MIXING = JOINS | SUMS | ELEMENTWISE

@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
-from attncli.models.listening import HeardCall, Listener
+from attncli.features.record.listening.listener import HeardCall, Listener
 
 CLOSE = 1e-5
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.nn.modules import module as torch_modules
 
 from attncli.core.layer import Visibility
-from attncli.models.kernels import FusedCall, NotHeard, readable
+from attncli.features.record.listening.kernels import FusedCall, NotHeard, readable
 
 MULTI_HEAD_ATTENTION = functional.multi_head_attention_forward
 """torch's own, whatever a program puts in its place."""

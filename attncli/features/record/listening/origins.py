@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from attncli.models.axis_labels import parts_of_axes
-from attncli.models.followed import Followed, GivenFeatures, Origin, Projected
-from attncli.models.torch_calls import TorchCall, folded_spans, spans_of
+from attncli.features.record.listening.axis_labels import parts_of_axes
+from attncli.features.record.listening.followed import Followed, GivenFeatures, Origin, Projected
+from attncli.features.record.listening.torch_calls import TorchCall, folded_spans, spans_of
 
 OF_PARAMETERS = Projected(frozenset())
 """A view of parameters."""

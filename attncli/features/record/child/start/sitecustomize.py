@@ -72,7 +72,7 @@ def import_and_listen(folder: str) -> None:
             assert spec is not None and spec.loader is not None, "it lies there"
             sys.modules["attncli"] = module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
-        from attncli.child.program import listen
+        from attncli.features.record.child.program import listen
 
         listen(folder)
     except Exception as error:  # whatever it is, the program goes on

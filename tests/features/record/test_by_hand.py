@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from attncli.models.by_hand import Follower
-from attncli.models.followed import HandmadeAttention
-from attncli.models.kernels import NotHeard
+from attncli.features.record.listening.by_hand import Follower
+from attncli.features.record.listening.followed import HandmadeAttention
+from attncli.features.record.listening.kernels import NotHeard
 
 TEXTS, HEADS, QUERIES, KEYS, DIM = 2, 3, 5, 7, 4
 WIDTH = HEADS * DIM

@@ -19,8 +19,8 @@ import attncli
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.row_tiles import GivenWeights
-from attncli.models import heard_layers
-from attncli.models.listening import HeardCall, Listener
+from attncli.features.record.listening import heard_layers
+from attncli.features.record.listening.listener import HeardCall, Listener
 
 CLOSE = 1e-5
 

@@ -27,9 +27,9 @@ from torch.overrides import TorchFunctionMode
 from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
-from attncli.models.by_hand import STEPS, Follower
-from attncli.models.followed import NO_QUERIES, HandmadeAttention
-from attncli.models.heard_layers import (
+from attncli.features.record.listening.by_hand import STEPS, Follower
+from attncli.features.record.listening.followed import NO_QUERIES, HandmadeAttention
+from attncli.features.record.listening.heard_layers import (
     MOST_SPLIT,
     hides_rows_by_numbers,
     layer_by_hand,
@@ -37,10 +37,10 @@ from attncli.models.heard_layers import (
     make_heads,
     with_heads_last,
 )
-from attncli.models.kernels import FusedCall, Kernels, NotHeard, readable, readable_mask
-from attncli.models.modules import CALLING_HOOKS, RunningModules
-from attncli.models.torch_calls import SOFTMAXES, unseen
-from attncli.models.torch_paths import (
+from attncli.features.record.listening.kernels import FusedCall, Kernels, NotHeard, readable, readable_mask
+from attncli.features.record.listening.modules import CALLING_HOOKS, RunningModules
+from attncli.features.record.listening.torch_calls import unseen
+from attncli.features.record.listening.torch_paths import (
     FAST_PATHS,
     HANDLE,
     MULTI_HEAD_ATTENTION,
@@ -53,6 +53,7 @@ from attncli.models.torch_paths import (
     original,
     uncompiled,
 )
+from attncli.models.torch_functions import SOFTMAXES
 
 _opened: Counter[Thread] = Counter()
 """The threads that have listeners of their own, and how many."""

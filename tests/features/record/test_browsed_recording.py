@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from attncli.commands.recorded import report_of
 from attncli.features.browse.browser import HINTS, NO_MODEL, Browser
-from attncli.measure.recorded import Recorder
-from attncli.models.listening import Listener
+from attncli.features.record.listening.listener import Listener
+from attncli.features.record.recorder import Recorder
+from attncli.features.record.reports import report_of
 from attncli.records.report import Report
 from tests.features.browse.browsing import Pilot, driven, screen_text
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import attncli
-from attncli.recording import Recording
+from attncli.features.record.door import Recording
 
 TEXTS, QUERIES, KEYS, DIM, HEADS = 4, 5, 7, 6, 2
 

@@ -8,9 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attncli.models.after_softmax import weights_after
-from attncli.models.axis_labels import LABELS, AxisPart, Labelled, contracted, of_operand, whole_axis
-from attncli.models.before_softmax import (
+from attncli.features.record.listening.after_softmax import weights_after
+from attncli.features.record.listening.axis_labels import (
+    LABELS,
+    AxisPart,
+    Labelled,
+    contracted,
+    of_operand,
+    whole_axis,
+)
+from attncli.features.record.listening.before_softmax import (
     EXP,
     axis_of_shares,
     before_exponential,
@@ -18,7 +25,7 @@ from attncli.models.before_softmax import (
     tokens_of_operand,
     told_by,
 )
-from attncli.models.followed import (
+from attncli.features.record.listening.followed import (
     EACH,
     NO_QUERIES,
     NO_SOFTMAX,
@@ -38,9 +45,9 @@ from attncli.models.followed import (
     over_axis,
     read_attention,
 )
-from attncli.models.kernels import NotHeard
-from attncli.models.origins import OF_PARAMETERS, Origins
-from attncli.models.torch_calls import (
+from attncli.features.record.listening.kernels import NotHeard
+from attncli.features.record.listening.origins import OF_PARAMETERS, Origins
+from attncli.features.record.listening.torch_calls import (
     ADDMMS,
     BLANKS,
     CARRYING,
@@ -53,14 +60,11 @@ from attncli.models.torch_calls import (
     INNERS,
     LOG_SOFTMAXES,
     LOOKUPS,
-    MATMULS,
     MEANS,
     NORMS,
     PICKS,
     RECURRENCES,
-    SCALINGS,
     SCATTERS,
-    SOFTMAXES,
     SUMMING,
     TENSORDOTS,
     VIEWING,
@@ -69,13 +73,13 @@ from attncli.models.torch_calls import (
     carried_features,
     factors_of_outer,
     feature_axes,
-    functions_named,
     labels_of,
     letters_of_contraction,
     letters_of_product,
     picked_axis,
     unseen,
 )
+from attncli.models.torch_functions import MATMULS, SCALINGS, SOFTMAXES, functions_named
 
 
 class Follower(Origins):

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attncli.models.axis_labels import parts_of_axes
+from attncli.features.record.listening.axis_labels import parts_of_axes
+from attncli.models.torch_functions import SCALINGS, functions_named
 
 
 class TorchCall(NamedTuple):
@@ -40,19 +41,8 @@ class TorchCall(NamedTuple):
         return self.function(*arguments, **named)
 
 
-def functions_named(*names: str) -> set[Callable[..., object]]:
-    """torch's functions of these names, the tensors' methods and operators, and those in place."""
-    forms = [form for name in names for form in (name, f"{name}_", f"__{name}__", f"__i{name}__")]
-    holders = (torch, Tensor, functional, torch.special)
-    functions = (getattr(holder, form, None) for holder in holders for form in forms)
-    return {function for function in functions if callable(function)}  # torch.float is a type
-
-
-MATMULS = {*functions_named("matmul", "bmm", "mm"), Tensor.__rmatmul__}
-SOFTMAXES = functions_named("softmax", "_softmax")
 LOG_SOFTMAXES = functions_named("log_softmax", "_log_softmax")
 EXPONENTIALS = functions_named("exp")
-SCALINGS = {*functions_named("mul", "multiply"), Tensor.__rmul__}
 DIVISIONS = functions_named("div", "true_divide", "divide", "truediv")
 TURNS = {  # properties, of which the mode is told as this
     getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH")

@@ -15,9 +15,8 @@ from torch import Tensor
 from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.mask_tensors import recognised
 from attncli.core.row_tiles import LayerOrWeights
-from attncli.measure.growing_texts import GrowingText, bytes_to_keep, may_grow, without_unused_keys
-from attncli.measure.head_numbers import HeadNumbers
-from attncli.measure.measured_calls import (
+from attncli.features.record.listening.listener import HeardCall
+from attncli.features.record.measured_calls import (
     CallMeasurer,
     CountedRows,
     MeasuredCall,
@@ -25,13 +24,16 @@ from attncli.measure.measured_calls import (
     listed,
     own_weights,
 )
-from attncli.measure.padding import (
+from attncli.features.record.padding import (
     MOST_RECOGNISED,
     PositionsThere,
     mask_of_rest,
     place_of_first_query,
     positions_of,
 )
+from attncli.features.record.results import RecordedHeads, RecordedModule, TrainingSteps
+from attncli.measure.growing_texts import GrowingText, bytes_to_keep, may_grow, without_unused_keys
+from attncli.measure.head_numbers import HeadNumbers
 from attncli.measure.patterns import (
     HeadTotals,
     LayerPlace,
@@ -41,9 +43,7 @@ from attncli.measure.patterns import (
     joined_numbers,
     patterns_by_stack,
 )
-from attncli.models.listening import HeardCall
 from attncli.records.columns import Records
-from attncli.records.recordings import RecordedHeads, RecordedModule, TrainingSteps
 from attncli.records.surveys import NAMING, RestOfHead, Stack
 from attncli.system.plain_text import counted
 

@@ -14,14 +14,14 @@ from torch import Tensor
 from attncli.core.engines import attend
 from attncli.core.layer import MAP_SIZE, Computed, Marks, Patterns, Wanted
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights
-from attncli.measure.head_numbers import HeadNumbers, SurveyedLayers, head_numbers, stacks_of, without_numbers
-from attncli.measure.padding import (
+from attncli.features.record.padding import (
     PositionsThere,
     TextsTogether,
     hides_no_numbers,
     num_without_numbers,
     texts_together,
 )
+from attncli.measure.head_numbers import HeadNumbers, SurveyedLayers, head_numbers, stacks_of, without_numbers
 from attncli.measure.patterns import LayerPlace, wanted_scores, without_first_key
 from attncli.records.surveys import Stack, TextMean
 from attncli.system.plain_text import counted

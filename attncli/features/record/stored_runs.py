@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attncli.features.record.settings import RecordSpec
 from attncli.runs.chunks import Chunk, ChunkResult
 from attncli.runs.jobs import Item, Job
 from attncli.runs.keys import canonical
@@ -21,7 +22,6 @@ from attncli.runs.packing import packed, rounded
 from attncli.runs.report_values import Expectations
 from attncli.runs.store import Store
 from attncli.runs.stored_columns import StoredColumn, StoredColumns
-from attncli.settings.record import RecordSpec
 from attncli.system.plain_text import counted
 
 SIZES = struct.Struct("<II")

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from torch.nn.modules.module import register_module_forward_hook
 
 from attncli.errors import UserError
-from attncli.measure.measured_calls import RowNotes
-from attncli.measure.recorded import RecordedRuns, Recorder
-from attncli.models.listening import HeardCall, Listener, reading
+from attncli.features.record.listening.listener import HeardCall, Listener, reading
+from attncli.features.record.measured_calls import RowNotes
+from attncli.features.record.recorder import RecordedRuns, Recorder
 from attncli.system.platforms import at_fork
 
 if TYPE_CHECKING:
-    from attncli.runs.recorded_runs import WrittenRun
+    from attncli.features.record.stored_runs import WrittenRun
 
 SECONDS_BETWEEN, SHARE = 5.0, 20
 """A report is written at most so often, and takes at most one part in so many of the time."""
@@ -157,8 +157,8 @@ class ProcessOfReport(ListeningProcess):
         self.recorder.take(call)
 
     def write(self, *, is_end: bool) -> None:
-        from attncli.commands.recorded import report_of
-        from attncli.settings.record import RecordSpec
+        from attncli.features.record.reports import report_of
+        from attncli.features.record.settings import RecordSpec
         from attncli.views import Display, load_view
 
         listener = self.listener
@@ -191,7 +191,7 @@ class ProcessOfRuns(ListeningProcess):
         self.runs.take(call)
 
     def write(self, *, is_end: bool) -> None:
-        from attncli.runs.recorded_runs import as_bytes
+        from attncli.features.record.stored_runs import as_bytes
 
         assert self.runs is not None, "it has begun"
         if is_end:
@@ -207,16 +207,16 @@ class ProcessOfRuns(ListeningProcess):
         part.replace(self.file("open"))
 
     def _run_of(self, recorder: Recorder, number: int) -> "WrittenRun":
-        from attncli.commands.recorded import values_of_run
         from attncli.core.runtime import versions
-        from attncli.runs.recorded_runs import WrittenRun
-        from attncli.settings.record import RecordSpec
+        from attncli.features.record.reports import values_of_run
+        from attncli.features.record.settings import RecordSpec
+        from attncli.features.record.stored_runs import WrittenRun
 
         columns, values = values_of_run(recorder.result({}), RecordSpec.model_validate(self.settings["spec"]))
         return WrittenRun(self.file("runs").stem, number, versions(), columns, values)
 
     def _end_run(self, recorder: Recorder) -> None:
-        from attncli.runs.recorded_runs import as_bytes
+        from attncli.features.record.stored_runs import as_bytes
 
         run = self._run_of(recorder, self._num_written + 1)
         self._row_notes.add(recorder.row_notes())

@@ -11,8 +11,8 @@ from torch import Tensor
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
 from attncli.core.mask_tensors import HIDES, hiding_numbers, parts_of_mask, recognised
 from attncli.core.row_tiles import GivenWeights
-from attncli.models.followed import HandmadeAttention
-from attncli.models.kernels import FusedCall, NotHeard, readable
+from attncli.features.record.listening.followed import HandmadeAttention
+from attncli.features.record.listening.kernels import FusedCall, NotHeard, readable
 
 MOST_RECOGNISED = 2**22
 """Entries of a mask that are compared with causal ones and windows."""

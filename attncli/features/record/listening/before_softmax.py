@@ -7,7 +7,7 @@ from math import log, prod
 import torch
 from torch import Tensor
 
-from attncli.models.axis_labels import (
+from attncli.features.record.listening.axis_labels import (
     Labelled,
     TensorAxes,
     aligned,
@@ -17,8 +17,8 @@ from attncli.models.axis_labels import (
     sizes_in,
     whole_axis,
 )
-from attncli.models.followed import Scores, axes_after
-from attncli.models.torch_calls import (
+from attncli.features.record.listening.followed import Scores, axes_after
+from attncli.features.record.listening.torch_calls import (
     ADDITIONS,
     CASTS,
     DIVISIONS,
@@ -28,13 +28,13 @@ from attncli.models.torch_calls import (
     FILLS,
     JOINS,
     NEGATIONS,
-    SCALINGS,
     SUBTRACTIONS,
     SUMS,
     VIEWS,
     TorchCall,
     unseen,
 )
+from attncli.models.torch_functions import SCALINGS
 
 ADDED = SUMS | FILLS | CASTS | DROPOUTS
 CHANGING = ELEMENTWISE | EXPONENTIALS

@@ -16,8 +16,8 @@ from torch.overrides import _get_current_function_mode_stack
 
 from attncli.core.engines import attend
 from attncli.core.layer import Wanted
-from attncli.models.listening import HeardCall, Listener
-from attncli.models.torch_paths import TRACED, TRANSFORMED
+from attncli.features.record.listening.listener import HeardCall, Listener
+from attncli.features.record.listening.torch_paths import TRACED, TRANSFORMED
 
 
 def heard(program: Callable[[], Any], **settings: Any) -> tuple[Any, list[HeardCall], Listener]:

@@ -27,13 +27,3 @@ class RecordSpec(Spec):
     def unused_keys(self) -> frozenset[str]:
         """Seed and device are the program's own."""
         return frozenset({"seed", "device"})
-
-
-class WatchedModuleSpec(RecordSpec):
-    """A module, by its class, that `attncli.Watch` calls at each measured step.
-
-    `inputs` are the sizes of what it is called with, `content` is SHA-256 of their numbers.
-    """
-
-    inputs: str = ""
-    content: str = ""

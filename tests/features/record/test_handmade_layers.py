@@ -8,9 +8,9 @@ from torch import Tensor
 
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
-from attncli.models.listening import HeardCall, Listener
+from attncli.features.record.listening.listener import HeardCall, Listener
 from tests.conftest import some_seldom
-from tests.models.handmade_layers import HandmadeLayer, handmade_layer
+from tests.features.record.handmade_layers import HandmadeLayer, handmade_layer
 
 NUM_LAYERS, A_TEST = 360, 30
 PRODUCT, ALONE, NOTHING = "with its product", "the weights alone", "nothing"

@@ -1,0 +1,43 @@
+"""Recorded calls for other features: their settings, those that a store keeps, and the heads of one call."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attncli.features.record.settings import RECORDED_STATISTICS as RECORDED_STATISTICS
+from attncli.features.record.settings import RecordSpec as RecordSpec
+from attncli.runs.reading import Reader, StepOnText, model_of
+
+if TYPE_CHECKING:
+    from attncli.features.record.results import RecordedHeads
+
+
+def _is_recorded(settings: Mapping[str, Any]) -> bool:
+    return settings["experiment"] == RecordSpec.experiment and isinstance(model_of(settings), str)
+
+
+def has_recorded_calls(reader: Reader) -> bool:
+    """True for a store with a run that is a recorded call, of a model of any program."""
+    return any(map(_is_recorded, reader.settings_in_use().values()))
+
+
+def recorded_calls(reader: Reader) -> Iterator[StepOnText]:
+    """The recorded calls of a store in order, each as the step of its number."""
+    for runs in reader.done():
+        for run, values in zip(runs.runs, runs.values, strict=True):
+            if _is_recorded(reader.settings[run.settings]):
+                yield StepOnText(run.run, run.settings, None, runs.columns, values)
+
+
+def heads_of_call(call: Callable[[], object], tokens: Sequence[str] | None) -> "RecordedHeads | None":
+    """The heads that are heard while `call` runs; None if there is no attention in it."""
+    from attncli.features.record.listening.listener import Listener, reading
+    from attncli.features.record.recorder import Recorder
+
+    recorder = Recorder(tokens=tokens)
+    listener = Listener(recorder.take, calls="all")
+    with listener.listening():
+        call()
+    if not recorder.has_heard:
+        return None
+    with reading():
+        return recorder.result(listener.counts)
