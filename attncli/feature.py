@@ -96,6 +96,18 @@ class View(NamedTuple):
     for_terminals: bool = False
 
 
+class LayerSource(NamedTuple):
+    """What makes layers of modules that mix tokens without a softmax.
+
+    `capture` is the place of a function of such modules, an attncli.models.layer_sources.Capture. `mixers`
+    are what it makes layers of, as attn names it, each with a regular expression for the names of its classes
+    in transformers; it is empty where attn knows the classes.
+    """
+
+    capture: str
+    mixers: Mapping[str, str]
+
+
 class Feature(NamedTuple):
     """A card: the parts that a feature adds to attn.
 
@@ -108,6 +120,8 @@ class Feature(NamedTuple):
         its name. It is measured where queries and keys are of one text.
     views: the formats that `--format` and the suffix of `-o` choose, by their names.
     engines: the place of each attncli.core.engines.Engine, by its name. Each is asked before attn's own.
+    layer_sources: what makes layers of modules without a softmax, by name. The first that has a mixer makes
+        the layers of it.
     needs: the features that it imports. It is switched off with them.
     extras: the extras of attn that the functions need.
     docs: its page in docs/.
@@ -120,6 +134,7 @@ class Feature(NamedTuple):
     statistics: Mapping[str, str] = {}
     views: Mapping[str, View] = {}
     engines: Mapping[str, str] = {}
+    layer_sources: Mapping[str, LayerSource] = {}
     needs: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
     docs: str = ""
@@ -151,6 +166,10 @@ def with_absolute_places(card: Feature, package: str) -> Feature:
         statistics=values(card.statistics),
         views={name: view._replace(write=absolute(view.write)) for name, view in card.views.items()},
         engines=values(card.engines),
+        layer_sources={
+            name: source._replace(capture=absolute(source.capture))
+            for name, source in card.layer_sources.items()
+        },
     )
 
 
@@ -162,6 +181,7 @@ def places_of(card: Feature) -> Iterator[str]:
     yield from (*card.results.values(), *card.screens.values(), *card.functions.values())
     yield from (*card.statistics.values(), *card.engines.values())
     yield from (view.write for view in card.views.values())
+    yield from (source.capture for source in card.layer_sources.values())
 
 
 GROUP = "features"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache as computed_once
 from typing import TYPE_CHECKING
 
-from attncli.feature import Feature, Question, View, features_in_use
+from attncli.feature import Feature, LayerSource, Question, View, features_in_use
 
 if TYPE_CHECKING:
     from attncli.features.ablate.door import ablate as ablate
@@ -635,6 +635,20 @@ FEATURES: dict[str, Feature] = {
             "attncli.records.store_summaries:StoreSummary": "attncli.features.results.screens:SUMMARY_SCREEN",
         },
         docs="batch.md",
+    ),
+    "linear": Feature(
+        layer_sources={
+            "linear": LayerSource(
+                capture="attncli.features.linear.kernels:capture",
+                mixers={
+                    "Mamba": "",
+                    "gated delta net": "",
+                    "Kimi delta attention": "",
+                    "lightning attention": "",
+                },
+            ),
+        },
+        docs="models.md",
     ),
 }
 

@@ -27,7 +27,7 @@ from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDel
 
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.core.signed_rows import signed_statistics
-from attncli.models.linear import CapturedLinear, hearing_linear_layers
+from attncli.models.layer_sources import CapturedMixer, capturing_mixers
 
 MEGABYTE = 10**6
 
@@ -134,8 +134,8 @@ def measure(make: Callable[[], tuple[nn.Module, int]], num_tokens: int, *, is_sl
     ours: dict[str, float] = {}
     with peak(own):
         layer(states, **more)
-    layers: list[CapturedLinear] = []
-    with hearing_linear_layers(model, layers.append):
+    layers: list[CapturedMixer] = []
+    with capturing_mixers(model, layers.append):
         layer(states, **more)
     with peak(ours), threads_of_idle_cores() as adapt:
         signed_statistics(layers[0].heads, adapt)

@@ -186,8 +186,9 @@ def test_only_tables_import_by_a_text() -> None:
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in LOADERS:
                 files.add(path.relative_to(PACKAGE).as_posix())
                 imports_by_text += "import" in ast.unparse(node.func)
-    # The formulas are those that core/names.py names; cards name engines, and what `attn info plugins` tries.
-    of_cards = {"core/engines.py", "commands/info.py", "feature.py"}
+    # The formulas are those that core/names.py names; cards name engines, sources of layers, and what `attn
+    # info plugins` tries.
+    of_cards = {"core/engines.py", "models/layer_sources.py", "commands/info.py", "feature.py"}
     assert files <= {*TABLES} - {"core/names.py"} | {"core/formulas.py", *of_cards}
     assert imports_by_text == 1
 
@@ -227,7 +228,7 @@ def test_neither_the_kernel_nor_a_feature_imports_a_feature_that_it_does_not_nee
 
 ORDINARY_WORDS = {
     *("self", "cross", "heads", "batch", "source", "results", "show", "norm", "attention", "examples"),
-    *("cache", "changed_heads", "ablate", "pairs", "relations", "words"),
+    *("cache", "changed_heads", "ablate", "pairs", "relations", "words", "linear"),
 }
 """Names of features that are also kinds of attention, axes, keys of settings or words of messages."""
 # The other names of features in the kernel: a list that only becomes shorter.

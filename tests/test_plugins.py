@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from attncli.cli import COMMANDS
 from attncli.feature import FORMER_GROUPS
 from attncli.settings import FORMER_COMMANDS, KERNEL_COMMANDS, QUESTIONS
 from attncli.views import VIEWS
 from tests.test_adding import ROOT, install_wheel
+from tools.architecture_sweep.folders import head_class, save_model, text_of
 
 RUN = """if True:
     import io, json, sys
@@ -128,7 +131,67 @@ def test_a_package_is_seen_through_views_batches_and_exports(site: Path, tmp_pat
     assert (tmp_path / "b.parquet").exists()
 
 
-PARTS = """from attncli.feature import Feature, Question, View
+@pytest.fixture(scope="module")
+def lfm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a model with short convolutions, which attn makes no layers of."""
+    folder = tmp_path_factory.mktemp("lfm2")
+    save_model("lfm2", folder, head_class("lfm2"))
+    return folder
+
+
+@torch.no_grad()
+def convolution_row_sums(folder: Path, text: str) -> list[float]:
+    """The sums of the rows of the first convolution, in loops: w_ij = C_i k_(i-j) B_j, mean over channels."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    module, projected = model.model.layers[0].conv, list[torch.Tensor]()
+    module.in_proj.register_forward_hook(
+        lambda _module, _inputs, output: projected.append(output[0].double())
+    )
+    model(**AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt"))
+    write, read, _ = projected[0].chunk(3, dim=-1)
+    taps = module.conv.weight[:, 0].double()
+    most = taps.shape[-1] - 1
+    return [
+        sum(
+            float((read[i] * taps[:, most - i + j] * write[j]).mean()) for j in range(max(0, i - most), i + 1)
+        )
+        for i in range(len(read))
+    ]
+
+
+def test_layers_of_a_package_are_listed_and_measured(site: Path, lfm2: Path, tmp_path: Path) -> None:
+    words = [text_of(11), "--model", str(lfm2), "--format", "json"]
+    commands = [[name, *words] for name in ("heads", "ablate", "why", "circuit")]
+    commands.append(["generate", *words, "--max-new-tokens", "2"])
+    ended = attn(commands, tmp_path, site)
+    assert [each.code for each in ended] == [0] * 5, ended
+    heads, effects, logit, edges, written = (json.loads(each.out) for each in ended)
+    assert not {"missing"} & (heads.keys() | effects.keys() | logit.keys() | edges.keys())
+    rows = heads["statistics"]["linear"]
+    assert {(row["layer"], row["head"], row["mixer"]) for row in rows} == {
+        (0, 0, "short convolution"),
+        (2, 0, "short convolution"),
+    }
+    sums = convolution_row_sums(lfm2, text_of(11))
+    assert rows[0]["row_sum"] == pytest.approx(sum(sums) / len(sums), rel=1e-4)
+    assert rows[0]["local_share"] == pytest.approx(1) and rows[0]["half_life"] is None
+    kinds = {(row["layer"], row["kind"], row["pattern"]) for row in effects["statistics"]["heads"]}
+    assert (0, "linear", "short convolution, all channels") in kinds and (1, "self", "") not in kinds
+    parts = logit["statistics"]["parts"]
+    assert parts["sum"] == pytest.approx(parts["logit"], abs=1e-4)
+    assert any(row["from"] == "linear:0:0" for row in edges["statistics"]["edges"])
+    why = "Not shown, as it has no softmax: short convolution in layers 0, 2."
+    assert written["missing"] == why, "its layer has no cache of rows"
+
+
+def test_without_the_package_they_are_named(lfm2: Path, tmp_path: Path) -> None:
+    commands = [["heads", text_of(11), "--model", str(lfm2)], ["why", text_of(11), "--model", str(lfm2)]]
+    heads, why = attn(commands, tmp_path)
+    assert heads.out.splitlines()[1] == "Not shown, as it has no softmax: short convolution in layers 0, 2."
+    assert why.code == 2 and "its layers of short convolution add is not known: use a decoder" in why.err
+
+
+PARTS = """from attncli.feature import Feature, LayerSource, Question, View
 
 FEATURE = Feature(
     questions=(
@@ -141,9 +204,10 @@ FEATURE = Feature(
     statistics={"gone_mass": "statistics:gone_mass"},
     views={"gone": View("views:write", (".gone",))},
     engines={"gone": "engines:GONE"},
+    layer_sources={"gone": LayerSource("layers:capture", {"gated recurrence": ""})},
 )
 """
-MODULES = ("settings", "commands", "results", "screens", "door", "statistics", "views", "engines")
+MODULES = ("settings", "commands", "results", "screens", "door", "statistics", "views", "engines", "layers")
 WHY = "cannot be imported: ModuleNotFoundError: No module named 'a_package_that_is_not_there'"
 
 
@@ -186,7 +250,10 @@ def test_a_broken_module_is_a_line_and_the_rest_works(site: Path, tmp_path: Path
     assert shown.err.splitlines() == [line_of("results:Kind"), line_of("settings:Spec")]
     assert again.err == "" and json.loads(again.out) == report
 
-    (survey,) = ended(["heads", "a b a b"])
+    save_model("recurrent_gemma", tmp_path / "hybrid")
+    survey, hybrid = ended(["heads", "a b a b"], ["heads", text_of(7), "--model", str(tmp_path / "hybrid")])
+    assert hybrid.code == 0 and line_of("layers:capture") in hybrid.err.splitlines()
+    assert "no softmax: gated recurrence in layer" in hybrid.out
     lines = survey.err.splitlines()
     assert survey.code == 0 and line_of("results:Heads") in lines
     assert len(lines) == len({*lines}) and all(line.endswith(WHY) for line in lines)

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 import attncli
-from attncli.core.linear_layer import LinearLayer
-from attncli.models.linear import lightning_kernel
+from attncli.features.linear.kernels import lightning_kernel
+from attncli.features.linear.linear_layer import LinearLayer
 from attncli.records.attention import LayerStatistics
 from attncli.records.report import Report
 from attncli.runs.report_parts import named

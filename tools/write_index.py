@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from functools import cache as computed_once
 from typing import TYPE_CHECKING
 
-from attncli.feature import Feature, Question, View, features_in_use
+from attncli.feature import Feature, LayerSource, Question, View, features_in_use
 
 '''
 TAIL = '''

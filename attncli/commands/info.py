@@ -57,8 +57,10 @@ def _parts_taken(card: Feature) -> list[str]:
 
     functions: dict[str, str] = dict.fromkeys(attncli.__all__, "")
     engines: dict[str, str] = dict.fromkeys(ENGINES, "")
+    sources: dict[str, str] = {}
     for feature in installed_features().values():
         functions, engines = dict(feature.functions) | functions, dict(feature.engines) | engines
+        sources = _captures(feature) | sources  # the first, as for all other parts
     claims: dict[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
         "command": (
             {question.name: question.summary for question in card.questions if not question.form_of},
@@ -82,6 +84,7 @@ def _parts_taken(card: Feature) -> list[str]:
             SUFFIXES,
         ),
         "engine": (card.engines, engines),
+        "layers of": (_captures(card), sources),
     }
     return [
         f"{part} {name}"
@@ -89,6 +92,11 @@ def _parts_taken(card: Feature) -> list[str]:
         for name, place in places.items()
         if used.get(name) != place
     ]
+
+
+def _captures(card: Feature) -> dict[str, str]:
+    """The places of its sources of layers, by the mixers that they make layers of."""
+    return {mixer: source.capture for source in card.layer_sources.values() for mixer in source.mixers}
 
 
 def _state_of_card(plugin: Plugin) -> str:

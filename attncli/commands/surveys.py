@@ -15,11 +15,11 @@ from pydantic_core import PydanticSerializationError
 from attncli.core.formulas import sink_rate
 from attncli.core.names import HEAD_PATTERNS, STARTS_SPECIAL
 from attncli.errors import UserError
-from attncli.measure.patterns import HeadTotals, LayerPlace, LinearPlace, NumbersByName, heads_with
+from attncli.measure.patterns import HeadTotals, LayerPlace, MixerPlace, NumbersByName, heads_with
 from attncli.records.columns import Records, few_notes
 from attncli.records.kinds import KINDS
 from attncli.records.report import PictureMaps, Report
-from attncli.records.surveys import LINEAR_OVER_TEXTS, HeadSurvey, SinkRate, Stack, SurveyedHead, TextMean
+from attncli.records.surveys import SIGNED_OVER_TEXTS, HeadSurvey, SinkRate, Stack, SurveyedHead, TextMean
 from attncli.records.values import NamedTensor
 from attncli.runs.connection import Damaged
 from attncli.runs.reading import Reader, differing_settings
@@ -249,8 +249,8 @@ def _add_linear(totals: HeadTotals, columns: Sequence[tuple[int, StoredColumn]],
             of_layer = places.setdefault(layer, {})
             of_layer.setdefault(head, {})[name.removeprefix(OF_LINEAR)] = place
     for layer, heads in places.items():
-        numbers = [[values[:, of_head[name]] for name in LINEAR_OVER_TEXTS] for of_head in heads.values()]
-        totals.linear.add(LinearPlace(layer), torch.from_numpy(np.array(numbers)).permute(2, 0, 1))
+        numbers = [[values[:, of_head[name]] for name in SIGNED_OVER_TEXTS] for of_head in heads.values()]
+        totals.linear.add(MixerPlace(layer), torch.from_numpy(np.array(numbers)).permute(2, 0, 1))
 
 
 ROUNDING = 1e-4

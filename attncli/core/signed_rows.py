@@ -1,33 +1,14 @@
 """What rows of signed weights are like, a few rows at a time: shares of |w|, since w sums to anything."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-
-@runtime_checkable
-class SignedLayer(Protocol):
-    """Heads whose weights are signed and 0 after each query, a few rows at a time: a LinearLayer, say."""
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """Texts, heads, queries, keys."""
-        ...
-
-    @property
-    def log_decay(self) -> Float[Tensor, "text token head"] | None:
-        """ln of what is left of the state after each token; None without a decay."""
-        ...
-
-    def row_blocks(self, text: int) -> Iterator[tuple[slice, slice, Float[Tensor, "head query key"]]]:
-        """Some heads, some queries, and their weights on the tokens up to the last of these queries."""
-        ...
-
+from attncli.core.signed_layer import SignedLayer
 
 NEARBY = 8
 """Keys less than so many tokens away are local."""

@@ -57,7 +57,7 @@ from attncli.records.surveys import MIN_ROWS, NAMING, HeadSurvey, LookedAtKey, R
 from attncli.records.values import Mask
 
 if TYPE_CHECKING:  # few models have such layers
-    from attncli.measure.linear_heads import LinearHeads
+    from attncli.measure.signed_heads import SignedHeads
 
 BYTES_PER_ROLLED_WEIGHT = 40
 BYTES_PER_MERGED_WEIGHT = 8
@@ -502,7 +502,7 @@ class Surveyed:
 
     survey: Survey
     way: Way
-    linear: "LinearHeads | None" = None
+    linear: "SignedHeads | None" = None
     """The heads of layers without a softmax, where that was asked for and the model has such layers."""
 
     @cached_property
@@ -560,17 +560,17 @@ class Surveyed:
         return self.survey.maps
 
 
-def _linear_heads(
+def _signed_heads(
     options: HeadOptions, pretrained: Pretrained, readings: Sequence[Reading]
-) -> "LinearHeads | None":
+) -> "SignedHeads | None":
     """What takes the layers without a softmax, where they are asked for and there are some."""
     if not options.linear or not pretrained.unshown_layers:
         return None
-    from attncli.measure.linear_heads import LinearHeads
+    from attncli.measure.signed_heads import SignedHeads
 
     num_tokens = len(readings[0].text.ids)
     keeps_maps = options.maps == "self" and num_tokens <= options.whole_tokens
-    return LinearHeads(pretrained, num_tokens, keeps_maps=keeps_maps)
+    return SignedHeads(pretrained, num_tokens, keeps_maps=keeps_maps)
 
 
 def surveyed(
@@ -589,7 +589,7 @@ def surveyed(
         raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout is for one stack")
     with ExitStack() as hooks, heads_removed(ablate, pretrained):
         survey = Survey(options, readings, pretrained, progress, hooks)
-        linear = _linear_heads(options, pretrained, readings)
+        linear = _signed_heads(options, pretrained, readings)
         meanwhile = nullcontext if linear is None else linear.heard
         inputs = pretrained.inputs(readings)
         way = capture(pretrained.model, inputs, survey.take, meanwhile)

@@ -31,14 +31,14 @@ from attncli.core.summaries import RunningMoments, mean_interval
 from attncli.records.columns import Records
 from attncli.records.surveys import (
     EVEN_COLUMNS,
-    LINEAR_OVER_TEXTS,
     NAMING,
     NOT_FIRST,
+    SIGNED_OVER_TEXTS,
     HeadsOfPattern,
     HeadSurvey,
-    LinearHead,
     RestOfHead,
     RowsOfStack,
+    SignedHead,
     Stack,
     StatisticInterval,
     StrongestHead,
@@ -576,7 +576,7 @@ class HeadTotals:
     stacks: dict[str, Stack] = field(default_factory=dict)
     rest: "HeadTotals | None" = None
     """The same without the first keys, where that is known."""
-    linear: "LinearTotals" = field(default_factory=lambda: LinearTotals())
+    linear: "SignedTotals" = field(default_factory=lambda: SignedTotals())
     """The heads of layers without a softmax, where they were measured."""
     unshown: str = ""
     """Which layers are not among these."""
@@ -666,7 +666,7 @@ class HeadTotals:
             )
 
 
-class LinearPlace(NamedTuple):
+class MixerPlace(NamedTuple):
     """A layer without a softmax: its number, its module, and what it is; a store knows the number alone."""
 
     layer: int
@@ -674,32 +674,32 @@ class LinearPlace(NamedTuple):
     mixer: str = ""
 
 
-class LinearTotals:
+class SignedTotals:
     """The statistics of heads without a softmax over texts; texts that lack one are left out of its mean."""
 
     def __init__(self) -> None:
-        self.layers: dict[LinearPlace, RunningMoments] = {}
+        self.layers: dict[MixerPlace, RunningMoments] = {}
 
-    def add(self, place: LinearPlace, numbers: Float[Tensor, "text head statistic"]) -> None:
+    def add(self, place: MixerPlace, numbers: Float[Tensor, "text head statistic"]) -> None:
         """The statistics of a layer on some texts."""
         moments, before = RunningMoments.of(numbers), self.layers.get(place)
         self.layers[place] = moments if before is None else before + moments
 
-    def table(self) -> Records[LinearHead]:
+    def table(self) -> Records[SignedHead]:
         """One row per head: means over the texts. One key has no place in several."""
         if not self.layers:
-            return LinearHead.rows([])
+            return SignedHead.rows([])
         means = [each.mean.masked_fill(each.count == 0, torch.nan) for each in self.layers.values()]
         heads = [
             (place, head) for place, each in zip(self.layers, means, strict=True) for head in range(len(each))
         ]
-        return LinearHead.table(
+        return SignedHead.table(
             layer=[place.layer for place, _ in heads],
             head=[head for _, head in heads],
             module=[place.module for place, _ in heads],
             mixer=[place.mixer for place, _ in heads],
             one_key=[None] * len(heads),
-            **dict(zip(LINEAR_OVER_TEXTS, torch.cat(means).T.numpy(), strict=True)),
+            **dict(zip(SIGNED_OVER_TEXTS, torch.cat(means).T.numpy(), strict=True)),
         )
 
     def intervals(self) -> Iterator[Records[StatisticInterval]]:
@@ -710,8 +710,8 @@ class LinearTotals:
             yield StatisticInterval.table(
                 stack=["linear"] * num_rows,
                 layer=np.full(num_rows, place.layer),
-                head=np.repeat(np.arange(num_heads), len(LINEAR_OVER_TEXTS)),
-                statistic=list(LINEAR_OVER_TEXTS) * num_heads,
+                head=np.repeat(np.arange(num_heads), len(SIGNED_OVER_TEXTS)),
+                statistic=list(SIGNED_OVER_TEXTS) * num_heads,
                 mean=moments.mean.masked_fill(moments.count == 0, torch.nan).flatten().numpy(),
                 lower=lower.flatten().numpy(),
                 upper=upper.flatten().numpy(),

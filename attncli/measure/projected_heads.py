@@ -13,25 +13,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attncli.core.channel_layer import ChannelLayer
 from attncli.core.layer import merge_heads
 from attncli.models.architectures import mixer_named, output_projection
 from attncli.models.frozen_norms import is_close
-from attncli.models.linear import CapturedLinear, hearing_linear_layers
+from attncli.models.layer_sources import CapturedMixer, capturing_mixers
 from attncli.models.patched_heads import LayerChange, Patches, RunningLayer, patches_open, reading_changed
 from attncli.models.side_by_side import of_this_run
 
 LINEAR: Final = "linear"
 """The kind of these heads; also their stack in a model whose layers have heads of both kinds."""
 
-ALL_CHANNELS = "Mamba-1, all channels"
-
 
 @dataclass(frozen=True)
 class ProjectedHeads:
     """The heads of one layer, and the module that reads them side by side."""
 
-    captured: CapturedLinear
+    captured: CapturedMixer
     projection: nn.Module
     num_heads: int
     value_dim: int
@@ -43,8 +40,8 @@ class ProjectedHeads:
 
     @property
     def mixer(self) -> str:
-        """What mixes the tokens; W_O reads all channels of Mamba-1, not their mean."""
-        return ALL_CHANNELS if isinstance(self.captured.heads, ChannelLayer) else self.captured.mixer
+        """What mixes the tokens, as W_O reads it."""
+        return self.captured.projected or self.captured.mixer
 
     def by_head(
         self, read: Float[Tensor, "text token dim"], num_texts: int = 1
@@ -75,8 +72,8 @@ def hearing_projected_heads(model: nn.Module, consume: Consume) -> Iterator[None
     def note(module: nn.Module, inputs: tuple[Tensor, ...], _output: object) -> None:
         reads[module] = inputs[0]  # after what changes them
 
-    def take(layer: CapturedLinear) -> None:
-        num_heads, value_dim = _sizes(layer)
+    def take(layer: CapturedMixer) -> None:
+        num_heads, value_dim = layer.heads.shape[1], layer.heads.value_dim
         projection = output_projection(model, layer.module, num_heads * value_dim)
         read = None if projection is None else reads.get(projection)
         reads.clear()
@@ -90,16 +87,8 @@ def hearing_projected_heads(model: nn.Module, consume: Consume) -> Iterator[None
     with ExitStack() as hooks:
         for part in {part for mixer in mixers for part in mixer.modules() if isinstance(part, nn.Linear)}:
             hooks.enter_context(part.register_forward_hook(of_this_run(note)))
-        hooks.enter_context(hearing_linear_layers(model, take))
+        hooks.enter_context(capturing_mixers(model, take))
         yield
-
-
-def _sizes(layer: CapturedLinear) -> tuple[int, int]:
-    """The number of heads, and the size of each where W_O reads it."""
-    heads = layer.heads
-    if isinstance(heads, ChannelLayer):
-        return heads.shape[1], heads.step.shape[-1]
-    return heads.shape[1], heads.values.shape[-1]
 
 
 def replaced_heads(

@@ -23,6 +23,7 @@ from attncli.models.architectures import (
     matrix_and_bias,
     output_projection,
     projection_of_heads,
+    sources_switched_off,
     unshown_layers,
 )
 from attncli.models.capture import check_computed_here, run_model
@@ -216,7 +217,8 @@ class Stream:
             self.model, {self.pretrained.module_name(module) for module in self.linear}
         )
         for mixer, _ in mixed_otherwise:
-            self.refuse(f"what the heads of its layers of {mixer} write is not known")
+            off = sources_switched_off([mixer])
+            self.refuse(f"what the heads of its layers of {mixer} write is not known{off}")
         for name in self._unread:
             if list_of_block(name) in lists:
                 self.refuse(f"{self.pretrained.module_name(name)} reads more than one vector for each token")

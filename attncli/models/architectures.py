@@ -5,7 +5,7 @@ to transformers' AttentionInterface and calls its parts as another does.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from inspect import signature
 from typing import Any, Literal, NamedTuple
@@ -38,6 +38,9 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 from transformers.pytorch_utils import Conv1D
+
+from attncli.feature import LayerSource
+from attncli.index import FEATURES, installed_features
 
 OUTPUT_PROJECTIONS = (
     *("{module}.o_proj", "{module}.out_proj", "{module}.c_proj", "{module}.out_lin", "{module}.Wo"),
@@ -330,7 +333,39 @@ MixedLayers = Mapping[tuple[str, bool], Sequence[int]]
 @cache
 def mixer_named(kind: str) -> str | None:
     """What a module of this class mixes tokens by without a softmax; None for any other."""
-    return next((name for pattern, name in MIXERS.items() if re.search(pattern, kind)), None)
+    return next((name for pattern, name in _mixers().items() if re.search(pattern, kind)), None)
+
+
+@cache
+def _mixers() -> Mapping[str, str]:
+    """MIXERS, and behind them those whose classes are named by sources of layers."""
+    added = (item for source in _layer_sources() for item in source.mixers.items())
+    return MIXERS | {pattern: name for name, pattern in added if pattern and pattern not in MIXERS}
+
+
+@cache
+def _layer_sources() -> tuple[LayerSource, ...]:
+    """The sources of all cards, in their order."""
+    return tuple(
+        source for feature in installed_features().values() for source in feature.layer_sources.values()
+    )
+
+
+@cache
+def source_of(mixer: str) -> LayerSource | None:
+    """The first source that makes layers of modules with this mixer; None if there is none."""
+    return next((source for source in _layer_sources() if mixer in source.mixers), None)
+
+
+def sources_switched_off(mixers: Iterable[str]) -> str:
+    """` (the feature linear is switched off)`: the built-in ones that make layers of these; or empty."""
+    features = {
+        name
+        for name, feature in FEATURES.items()
+        for source in feature.layer_sources.values()
+        if name not in installed_features() and not source.mixers.keys().isdisjoint(mixers)
+    }
+    return f" (the feature {', '.join(sorted(features))} is switched off)" if features else ""
 
 
 def layers_without_softmax(
@@ -383,8 +418,9 @@ def unshown_layers(model: nn.Module, shown: Collection[str] = ()) -> str:
         f"{mixer}{' beside attention' if beside else ''} in {named_layers(layers)}"
         for (mixer, beside), layers in mixed.items()
     ]
+    off = sources_switched_off(mixer for mixer, _ in mixed)
     rest = f" No tokens are mixed in {named_layers(idle)}." if idle else ""
-    return f"Not shown, as it has no softmax: {'; '.join(parts)}.{rest}"
+    return f"Not shown, as it has no softmax: {'; '.join(parts)}{off}.{rest}"
 
 
 def named_layers(layers: Sequence[int]) -> str:

@@ -150,7 +150,7 @@ class SurveyedHead(HeadInStack, numbers=HEAD_STATISTICS, units=UNITS):
 TOKENS = "tokens"
 
 
-class LinearHead(Record):
+class SignedHead(Record):
     """A head of a layer without a softmax, by what its signed weights w are like.
 
     Shares are of the sum of |w| of a row, `row_size`, means over the rows: on the first token, the one
@@ -177,7 +177,7 @@ class LinearHead(Record):
     half_life: float | None = column(unit=TOKENS)
 
 
-LINEAR_OVER_TEXTS = tuple(name for name, kind in LinearHead.columns.items() if kind.is_in_stores)
+SIGNED_OVER_TEXTS = tuple(name for name, kind in SignedHead.columns.items() if kind.is_in_stores)
 """The statistics of such heads that have a mean over texts, and that a store keeps."""
 
 
@@ -313,7 +313,7 @@ class HeadSurvey(Result):
     intervals: Records[StatisticInterval] = group(is_kept=False, may_be_empty=True)
     model: SinkRate | None = group(is_needed=False)
     texts: TextCount | None = group(is_needed=False)
-    linear: Records[LinearHead] = group(may_be_empty=True)
+    linear: Records[SignedHead] = group(may_be_empty=True)
     norms: PatchNorms | None = group(is_needed=False)
     high_norm_patches: Records[PatchNorm] = group(may_be_empty=True)
     tokens_of_text: int | None = None

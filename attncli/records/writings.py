@@ -7,7 +7,7 @@ import numpy as np
 
 from attncli.core.names import WRITER_STATISTICS
 from attncli.records.columns import Record, Records, Result, column, group
-from attncli.records.surveys import LinearHead
+from attncli.records.surveys import SignedHead
 from attncli.records.values import Mask, NamedTensor, Tensors, with_masks
 
 
@@ -90,7 +90,7 @@ class WrittenText(Result):
     tokens: Records[WrittenToken] = group("written", is_kept=False)
     counts: WritingCounts = group("writing")
     needle: NeedleCounts | None = group(is_needed=False)
-    linear: Records[LinearHead] = group(is_kept=False, may_be_empty=True)
+    linear: Records[SignedHead] = group(is_kept=False, may_be_empty=True)
     rows: Tensors = group()
     text: str = ""
     ids: Sequence[int] = ()

@@ -277,7 +277,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
         """Whether heads that look at the first key are named by the rest of their weight, too."""
         return not (self.skip_sink or self.weighted or self.image)
 
-    def shows_linear_heads(self) -> bool:
+    def shows_signed_heads(self) -> bool:
         """Whether heads of layers without a softmax are shown, too: nothing is asked that these lack."""
         lacking = (self.skip_sink, self.weighted, self.words, self.image, self.sound, self.pattern, self.sort)
         return not any((*lacking, self.statistic, self.top, *self.sought().values()))

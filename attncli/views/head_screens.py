@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, NOT_MEASURED, OF_ASKED, UNNAMED, stack_label
 from attncli.records.columns import R, Records
 from attncli.records.report import Report, Row
-from attncli.records.surveys import MIN_ROWS, HeadsOfPattern, HeadSurvey, LinearHead, SurveyedHead
+from attncli.records.surveys import MIN_ROWS, HeadsOfPattern, HeadSurvey, SignedHead, SurveyedHead
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import (
@@ -585,13 +585,13 @@ HEADS_OR_PATTERNS: tuple[Element, ...] = (
     ),
 )
 """The patterns and a letter for each head; the heads themselves where they are sorted, or asked for."""
-LINEAR_COLUMNS = (
+SIGNED_COLUMNS = (
     *("first_share", "previous_share", "current_share", "local_share", "distance", "half_life"),
     *("negative_share", "row_sum", "row_size", "one_key_share"),
 )
 
 
-def _linear_title(report: Report, heads: Records[LinearHead], total: int) -> str:
+def _signed_title(report: Report, heads: Records[SignedHead], total: int) -> str:
     """What mixes the tokens of these heads, and of what the shares are."""
     mixers = ", ".join(dict.fromkeys(head.mixer for head in rows_of(report, "linear") if head.mixer))
     mixers = mixers or "layers without a softmax"
@@ -599,21 +599,21 @@ def _linear_title(report: Report, heads: Records[LinearHead], total: int) -> str
     return f"{count} of {plain_text(mixers)}: shares of |w|, which has a sign; lengths in tokens{rest}"
 
 
-def _usual_linear(report: Report, display: Display) -> int:
+def _usual_signed(report: Report, display: Display) -> int:
     return len(rows_of(report, "linear")) if _is_whole(report) else MOST_HEADS
 
 
-def _least_linear(report: Report, display: Display) -> int:
+def _least_signed(report: Report, display: Display) -> int:
     return len(rows_of(report, "linear")) if report.spec.get("table") else LEAST_ROWS
 
 
-LINEAR_HEADS = Ranked(
+SIGNED_HEADS = Ranked(
     "linear",
-    tuple(map(NumberCells, LINEAR_COLUMNS)),
-    title=_linear_title,
+    tuple(map(NumberCells, SIGNED_COLUMNS)),
+    title=_signed_title,
     label=HeadLabel(has_stacks=False),
-    usual=_usual_linear,
-    least=_least_linear,
+    usual=_usual_signed,
+    least=_least_signed,
     rank=1,
     is_cut=lambda report: not report.spec.get("table"),
     shows=lambda report: bool(rows_of(report, "linear")),
@@ -629,7 +629,7 @@ SURVEY_SCREEN = FirstScreen(
         Sentences(_context),
         Sentences(_explanation, "note"),
         *HEADS_OR_PATTERNS,
-        LINEAR_HEADS,
+        SIGNED_HEADS,
         *MAPS,
         HeadGrids(has_numbers=True),
         Notes(apart=True),

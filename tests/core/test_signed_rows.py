@@ -8,20 +8,25 @@ import pytest
 import torch
 from torch import Tensor
 
+from attncli.core.signed_layer import SignedLayer
 from attncli.core.signed_rows import signed_statistics
 
 
 @dataclass(frozen=True)
-class GivenMatrix:
+class GivenMatrix(SignedLayer):
     """A layer whose matrix is given, in blocks of rows."""
 
     matrix: Tensor
     rows: int
-    log_decay: Tensor | None
+    log_decay: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         return tuple(self.matrix.shape)  # type: ignore[return-value]
+
+    @property
+    def value_dim(self) -> int:
+        return 1
 
     def row_blocks(self, text: int) -> Iterator[tuple[slice, slice, Tensor]]:
         num_heads, num_tokens = self.matrix.shape[1:3]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from attncli.cli import run
-from attncli.feature import Feature, Question, View, places_of, with_absolute_places
+from attncli.feature import Feature, LayerSource, Question, View, places_of, with_absolute_places
 from attncli.index import FEATURES
 from attncli.settings import FORMER_COMMANDS, KERNEL_COMMANDS
 from tests.running import ROOT
@@ -58,7 +58,8 @@ def test_each_field_of_a_card_is_a_heading_of_the_page_and_on_its_card() -> None
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert headings[: len(Feature._fields)] == [*Feature._fields]
     fields = [name for row in re.findall(r"^\| (`.*`) \| ", text, re.MULTILINE) for name in row.split(", ")]
-    assert fields == [f"`{name}`" for name in (*Question._fields, *View._fields)]
+    parts = (*Question._fields, *View._fields, *LayerSource._fields)
+    assert fields == [f"`{name}`" for name in parts]
     code = text.partition("```python\n")[2].partition("```")[0]
     card: dict[str, Feature] = {}
     exec(code, card)
@@ -292,7 +293,7 @@ def test_the_tests_of_a_feature_pass_for_it_in_a_package_of_its_own(
     assert "attn_cache" in (folder / "test_cache.py").read_text()
 
 
-CARD = """from attncli.feature import Feature, Question, View
+CARD = """from attncli.feature import Feature, LayerSource, Question, View
 
 FEATURE = Feature(
     questions=(Question({names}, "settings:Spec"),),
@@ -301,6 +302,7 @@ FEATURE = Feature(
     statistics={{"entropy": "numbers:entropy"}},
     views={{"csv": View("views:write", (".tsv",)), "tsv": View("views:write", (".tsv", ".txt"))}},
     engines={{"rows": "engines:ROWS"}},
+    layer_sources={{"new": LayerSource("layers:capture", {{"Mamba": "", "retention": "Retention$"}})}},
 )
 """
 
@@ -332,8 +334,8 @@ def test_built_in_parts_win_and_one_line_says_so(tmp_path: Path) -> None:
     assert norm.code == 0 and json.loads(norm.out)["experiment"] == "norm"
     assert plugins.code == 1
     taken = "not used: there is one of this name"
-    common = "statistic entropy, view csv, suffix .txt, engine rows"
-    second = "statistic entropy, view csv, view tsv, engine rows"
+    common = "statistic entropy, view csv, suffix .txt, engine rows, layers of Mamba"
+    second = "statistic entropy, view csv, view tsv, engine rows, layers of Mamba, layers of retention"
     assert [re.split(r"\s{2,}", line)[2:] for line in plugins.out.splitlines()] == [
         ["attn-a 1.0", f"{taken}: command norm, kind norm, function ablate, {common}"],
         ["attn-b 1.0", taken],

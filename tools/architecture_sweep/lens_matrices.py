@@ -1,4 +1,4 @@
-"""What TransformerLens says of the matrices of state spaces: tests/models/transformer_lens_matrices.json.
+"""Matrices of state spaces by TransformerLens: tests/features/linear/transformer_lens_matrices.json.
 
 Its packages pin others, so that it runs in an environment of its own, with attncli on the path:
 
@@ -22,7 +22,7 @@ from .folders import save_tokenizer
 MODELS = ("mamba2",)
 """Those of Mamba-1 fail with this transformers, those of gated delta nets leave the delta rule out."""
 IDS = (13, 7, 42, 13, 7, 88, 21, 13, 60, 7, 5)
-OUTPUT = Path(__file__).parents[2] / "tests" / "models" / "transformer_lens_matrices.json"
+OUTPUT = Path(__file__).parents[2] / "tests" / "features" / "linear" / "transformer_lens_matrices.json"
 
 
 def with_head(body: PreTrainedModel) -> PreTrainedModel:

@@ -19,7 +19,7 @@ from attncli.errors import UserError, refuse_bytes
 from attncli.features.attention.settings import CrossOfModelSpec, MultiheadOfModelSpec, SelfOfModelSpec
 from attncli.measure.masks import mask_of, scale_of
 from attncli.measure.removal import heads_removed
-from attncli.models.architectures import output_projection
+from attncli.models.architectures import output_projection, source_of
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.picture_reading import read_picture
@@ -103,9 +103,8 @@ class ChosenLayer:
         mixer = None if self.number is None else self.pretrained.mixer_of(self.number)
         of_layer = ""
         if mixer is not None:
-            of_layer = (
-                f"; layer {self.number} is {mixer}, without a softmax: attn heads and attn generate show it"
-            )
+            is_read = ": attn heads and attn generate show it" if source_of(mixer) else ""
+            of_layer = f"; layer {self.number} is {mixer}, without a softmax{is_read}"
         if self.head is not None:
             got = f"(got {self.number}:{self.head}){of_layer}"
             raise UserError(f"head: {head_range(self.num_heads)} in {name} {got}")

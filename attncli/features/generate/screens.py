@@ -19,7 +19,7 @@ from attncli.views.first_screen import (
     StatisticCells,
     rows_of,
 )
-from attncli.views.head_screens import LINEAR, LINEAR_HEADS, size_of
+from attncli.views.head_screens import LINEAR, SIGNED_HEADS, size_of
 from attncli.views.matrices import pictured
 from attncli.views.model_screens import LEAST_ROWS, token_cell
 from attncli.views.report_sections import TableLabels, model_name
@@ -167,7 +167,7 @@ WRITER_SCREEN = FirstScreen(
         ),
         # Below heads of attention where there is room for both.
         replace(
-            LINEAR_HEADS,
+            SIGNED_HEADS,
             usual=lambda report, _: MOST_WRITERS,
             least=lambda report, _: 0 if rows_of(report, "heads") else LEAST_ROWS,
             rank=2,

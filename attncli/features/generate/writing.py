@@ -26,8 +26,8 @@ from attncli.core.names import (
 )
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
-from attncli.measure.linear_heads import WritingLinear
 from attncli.measure.masks import mask_of_layers
+from attncli.measure.signed_heads import WritingSignedHeads
 from attncli.models.architectures import unshown_layers
 from attncli.models.capture import Way
 from attncli.models.layers import CannotShow, CapturedLayer
@@ -36,7 +36,7 @@ from attncli.models.prompts import Prompt
 from attncli.models.replay import Replay, rows_of_tokens
 from attncli.models.writing import Decoding, OnToken, write
 from attncli.records.columns import Records
-from attncli.records.surveys import LinearHead
+from attncli.records.surveys import SignedHead
 from attncli.records.values import Mask, NamedTensor, Tensors
 from attncli.records.writings import NeedleCounts, WriterHead, WritingCounts, WrittenText, WrittenToken
 
@@ -146,7 +146,7 @@ class WrittenRows:
     head: int | None = None
     top_k: int = 3
     keeps_heads: bool = False
-    linear: WritingLinear | None = None
+    linear: WritingSignedHeads | None = None
     layers: list[WriterLayer] = field(default_factory=list)
     tokens: list[TokenRows] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
@@ -465,7 +465,7 @@ def written(
         num_keys = len(prompt.prompt.ids) + num_new - 1
         keeps_rows = whole_rows == "heads" and num_keys <= MOST_KEYS_OF_HEADS
         num_answer = len(prompt.answer)
-        linear = WritingLinear(
+        linear = WritingSignedHeads(
             pretrained, num_keys, num_answer=num_answer, layer=layer, head=head, keeps_rows=keeps_rows
         )
     rows = WrittenRows(
@@ -526,7 +526,7 @@ def _text_of(
     return WrittenText(
         heads=heads,
         tokens=tokens,
-        linear=LinearHead.rows([]) if rows.linear is None else rows.linear.table(),
+        linear=SignedHead.rows([]) if rows.linear is None else rows.linear.table(),
         counts=WritingCounts.single(prompt_tokens=len(prompt.prompt.ids), new_tokens=len(ids), **numbers),
         needle=None
         if needle is None

@@ -39,8 +39,8 @@ from attncli.models.token_names import positions_named
 from attncli.records.columns import Records
 from attncli.records.report import Mask, NamedTensor, PictureMaps, PictureRow, Report, whole_head_name
 from attncli.records.surveys import (
-    LINEAR_OVER_TEXTS,
     NAMING,
+    SIGNED_OVER_TEXTS,
     HeadSurvey,
     PatchNorm,
     PatchNorms,
@@ -110,7 +110,7 @@ def report_each(
     first, options = specs[0], options_of(specs[0])
     if whole_tokens is not None:
         options = replace(options, whole_tokens=whole_tokens)
-    options = replace(options, linear=first.shows_linear_heads())
+    options = replace(options, linear=first.shows_signed_heads())
     pretrained = reader_of(pretrained, readings[0])
     run = surveyed(pretrained, readings, options, ablate=first.ablate, progress=progress)
     reports = [
@@ -163,7 +163,7 @@ def values_each(
     asks_for_more = asks_for_more or SurveyedHead.has_computed_columns()
     if chooses or asks_for_more or spec.probe or spec.image or spec.sound or readings[0].seen is not None:
         return None, {}
-    options = replace(options_of(spec), maps="none", linear=spec.shows_linear_heads())
+    options = replace(options_of(spec), maps="none", linear=spec.shows_signed_heads())
     run = surveyed(pretrained, readings, options, ablate=spec.ablate)
     survey = run.survey
     heads = _layers_of_heads(survey.found)
@@ -177,7 +177,7 @@ def values_each(
     linear: list[LayerOfHeads] = []
     if run.linear is not None:
         for place, numbers in run.linear.numbers():
-            linear.append(LayerOfHeads("linear", place.layer, LINEAR_OVER_TEXTS, numbers.numpy()))
+            linear.append(LayerOfHeads("linear", place.layer, SIGNED_OVER_TEXTS, numbers.numpy()))
     return survey_values(heads, rest, texts, linear), versions() | with_unshown(run.way.unshown)
 
 
@@ -211,7 +211,7 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     pretrained = part_that_reads(pretrained)
     with spec.opened_texts() as file:
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
-        options = replace(options_of(spec), linear=spec.shows_linear_heads())
+        options = replace(options_of(spec), linear=spec.shows_signed_heads())
         totals, way_notes = head_totals(pretrained, many, options, ablate=spec.ablate)
     of_way = [note for note in way_notes if note != totals.unshown]
     notes = [*many.notes(), *of_way, *ablated_notes(spec.ablate)]

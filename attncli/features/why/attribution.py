@@ -18,7 +18,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attncli.core.layer import AttentionLayer
-from attncli.core.linear_layer import LinearLayer
 from attncli.core.names import named_head
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.core.summaries import mean_interval, share_interval
@@ -36,6 +35,7 @@ from attncli.models.architectures import (
     list_of_block,
     output_projection,
     projection_of_heads,
+    sources_switched_off,
     unshown_layers,
 )
 from attncli.models.capture import Way, check_computed_here, run_model
@@ -491,7 +491,7 @@ class _RecordedRun:
     def splits(self, head: HeadLogit) -> bool:
         """Whether what a head adds is a sum over tokens; not of Mamba-1, whose channels differ."""
         heads = self.linear.get(head.module)
-        return heads is None or isinstance(heads.captured.heads, LinearLayer)
+        return heads is None or heads.captured.heads.mixed_values() is not None
 
 
 def _recorded_run(pretrained: Pretrained, reading: Reading, head: str | None) -> _RecordedRun:
@@ -537,7 +537,8 @@ def _recorded_run(pretrained: Pretrained, reading: Reading, head: str | None) ->
         refuse(pretrained, f"{name} changes the outputs of its heads before W_O")
     mixers = [replace(mixer, heads=gated.last_read(mixer.projection, mixer.heads)) for mixer in mixers]
     for mixer, _ in layers_without_softmax(pretrained.model, {*linear})[0]:
-        refuse(pretrained, f"what the heads of its layers of {mixer} add is not known")
+        off = sources_switched_off([mixer])
+        refuse(pretrained, f"what the heads of its layers of {mixer} add is not known{off}")
     unshown = unshown_layers(pretrained.model, {*linear})
     return _RecordedRun(calls, survey, mixers, outputs, last_rows, linear, logits, way, unshown)
 
@@ -617,9 +618,9 @@ def _of_keys(
     direction = additions[place].factor * vector @ columns
     if head.module in run.linear:
         layer = run.linear[head.module].captured.heads
-        assert isinstance(layer, LinearLayer)
-        *_, (_, _, block) = layer.of_heads(slice(head.head, head.head + 1)).row_blocks(0)
-        weight, values = block[0, -1].double(), layer.values[0, :, head.head].double()
+        mixed = layer.mixed_values()
+        assert mixed is not None, "what it adds is a sum over tokens"
+        weight, values = layer.last_row_of(head.head).double(), mixed[0, :, head.head].double()
         output = weight @ values
     else:
         row = run.last_rows[head.module]

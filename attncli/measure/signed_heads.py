@@ -11,21 +11,20 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from attncli.core.channel_layer import ChannelCache, ChannelLayer
-from attncli.core.linear_layer import LinearCache, LinearLayer
 from attncli.core.runtime import threads_of_idle_cores
+from attncli.core.signed_layer import RowCache, SignedLayer
 from attncli.core.signed_rows import SignedStatistics, SignedSums, signed_statistics
 from attncli.measure.looks import by_layer
-from attncli.measure.patterns import LinearPlace
-from attncli.models.linear import AnyLinearLayer, CapturedLinear, hearing_linear_layers
+from attncli.measure.patterns import MixerPlace
+from attncli.models.layer_sources import CapturedMixer, capturing_mixers
 from attncli.models.pretrained import Pretrained
 from attncli.records.columns import Records
-from attncli.records.surveys import LINEAR_OVER_TEXTS, LinearHead
+from attncli.records.surveys import SIGNED_OVER_TEXTS, SignedHead
 
 STATISTICS = tuple(each.name for each in fields(SignedStatistics))
 
 
-class LinearHeads:
+class SignedHeads:
     """Takes the layers as the model hands them over, and keeps the statistics of their heads.
 
     With `keeps_maps` their whole matrices, too.
@@ -36,13 +35,13 @@ class LinearHeads:
         self.num_tokens = num_tokens
         self.keeps_maps = keeps_maps
         self.maps: dict[int, Float[Tensor, "text head query key"]] = {}
-        self.layers: list[tuple[CapturedLinear, int, SignedStatistics]] = []
+        self.layers: list[tuple[CapturedMixer, int, SignedStatistics]] = []
 
     def heard(self) -> AbstractContextManager[None]:
         """While it is open, the layers of a run in this thread are taken."""
-        return hearing_linear_layers(self.pretrained.model, self.take)
+        return capturing_mixers(self.pretrained.model, self.take)
 
-    def take(self, layer: CapturedLinear) -> None:
+    def take(self, layer: CapturedMixer) -> None:
         """Look at one layer. Another stack than that of the text, as one of pictures, is not shown."""
         _, num_heads, num_tokens, _ = layer.heads.shape
         if num_tokens == self.num_tokens:
@@ -56,17 +55,17 @@ class LinearHeads:
         """The names of the modules that heads come from."""
         return {layer.module for layer, *_ in self.layers}
 
-    def of_text(self, text: int) -> Records[LinearHead]:
+    def of_text(self, text: int) -> Records[SignedHead]:
         """One row per head of one of the texts, in the order of the layers."""
         layers = [(layer, range(count), statistics) for layer, count, statistics in self.layers]
         return _heads_of_text(self.pretrained, layers, text)
 
-    def numbers(self) -> Iterator[tuple[LinearPlace, Float[Tensor, "text head statistic"]]]:
+    def numbers(self) -> Iterator[tuple[MixerPlace, Float[Tensor, "text head statistic"]]]:
         """Of each layer the statistics that have a mean over texts."""
         for layer, _, statistics in self.layers:
-            numbers = torch.stack([getattr(statistics, name) for name in LINEAR_OVER_TEXTS], dim=-1)
+            numbers = torch.stack([getattr(statistics, name) for name in SIGNED_OVER_TEXTS], dim=-1)
             yield (
-                LinearPlace(layer.layer, self.pretrained.module_name(layer.module), layer.mixer),
+                MixerPlace(layer.layer, self.pretrained.module_name(layer.module), layer.mixer),
                 numbers.cpu(),
             )
 
@@ -76,17 +75,17 @@ class LinearHeads:
 
 
 def _heads_of_text(
-    pretrained: Pretrained, layers: Sequence[tuple[CapturedLinear, range, SignedStatistics]], text: int = 0
-) -> Records[LinearHead]:
+    pretrained: Pretrained, layers: Sequence[tuple[CapturedMixer, range, SignedStatistics]], text: int = 0
+) -> Records[SignedHead]:
     """One row per head of some layers, with the numbers of their heads and the statistics of these."""
     if not layers:
-        return LinearHead.rows([])
+        return SignedHead.rows([])
     places = [(layer, head) for layer, heads, _ in layers for head in heads]
     columns = {
         name: torch.cat([getattr(statistics, name)[text] for *_, statistics in layers]).numpy(force=True)
         for name in STATISTICS
     }
-    return LinearHead.table(
+    return SignedHead.table(
         layer=np.array([layer.layer for layer, _ in places], dtype=int),
         head=np.array([head for _, head in places], dtype=int),
         module=[pretrained.module_name(layer.module) for layer, _ in places],
@@ -102,11 +101,12 @@ MOST_STATES = 2**31
 class _WritingLayer:
     """A layer without a softmax as its model writes: what the rows are like that chose each token."""
 
-    def __init__(self, layer: CapturedLinear, num_keys: int, head: int | None, *, keeps_rows: bool) -> None:
-        self.layer = layer
+    def __init__(
+        self, layer: CapturedMixer, cache: RowCache, num_keys: int, head: int | None, *, keeps_rows: bool
+    ) -> None:
+        self.layer, self.cache = layer, cache
         num_heads = layer.heads.shape[1]
         self.heads = range(num_heads) if head is None else range(head, head + 1)
-        self.cache = ChannelCache() if isinstance(layer.heads, ChannelLayer) else LinearCache()
         self.sums = SignedSums(1, len(self.heads), num_keys, None)
         self.log_decay = torch.zeros(1, len(self.heads), dtype=torch.float64)
         self.num_tokens = 0
@@ -115,14 +115,13 @@ class _WritingLayer:
         self.shares: list[Float[Tensor, " key"]] = []
         self.pending: list[Float[Tensor, "head key"]] = []
 
-    def add(self, layer: CapturedLinear) -> None:
+    def add(self, layer: CapturedMixer) -> None:
         """Some tokens, of which the last one chooses the next."""
         self._decay(layer.heads)
-        # Only layers of the cache's own kind come from its module.
-        row = self.cache.add(layer.heads)  # type: ignore[arg-type]
+        row = self.cache.add(layer.heads)
         self.pending = [row[self.heads.start : self.heads.stop].cpu()]
 
-    def add_answer(self, layer: CapturedLinear, count: int) -> None:
+    def add_answer(self, layer: CapturedMixer, count: int) -> None:
         """A whole text, whose last tokens chose an answer that was read."""
         self._decay(layer.heads)
         num_tokens = layer.heads.shape[2]
@@ -138,7 +137,7 @@ class _WritingLayer:
                 rows[query - num_tokens + count][into] = row
         self.pending = rows
 
-    def _decay(self, heads: AnyLinearLayer) -> None:
+    def _decay(self, heads: SignedLayer) -> None:
         if heads.log_decay is not None:
             of_heads = heads.log_decay[0, :, self.heads.start : self.heads.stop]
             self.log_decay += of_heads.double().sum(dim=0).cpu()
@@ -158,7 +157,7 @@ class _WritingLayer:
         return self.sums.statistics(self.log_decay / self.num_tokens if self.log_decay.any() else None)
 
 
-class WritingLinear:
+class WritingSignedHeads:
     """Takes the layers without a softmax of a model that writes, and keeps what their new rows are like.
 
     Of every layer, or of one `layer`, of it one `head`. `num_keys` are all tokens at the end, of an answer
@@ -187,10 +186,10 @@ class WritingLinear:
 
     def heard(self) -> AbstractContextManager[None]:
         """While it is open, the layers of runs in this thread are taken."""
-        return hearing_linear_layers(self.pretrained.whole, self.take)
+        return capturing_mixers(self.pretrained.whole, self.take)
 
     @torch.no_grad()
-    def take(self, layer: CapturedLinear) -> None:
+    def take(self, layer: CapturedMixer) -> None:
         """Some tokens of one layer; UserError for a head that it lacks."""
         if layer.layer not in self.num_heads:
             self.num_heads[layer.layer] = layer.heads.shape[1]
@@ -200,13 +199,13 @@ class WritingLinear:
         if layer.module not in self.layers:
             if self.head is not None and self.head >= layer.heads.shape[1]:
                 return
-            needed = self._bytes_of_state(layer.heads)
-            if self.layer is None and self.num_bytes + needed > MOST_STATES:
+            cache, needed = layer.heads.row_cache(), layer.heads.cached_bytes_per_token * self.num_keys
+            if cache is None or (self.layer is None and self.num_bytes + needed > MOST_STATES):
                 return
             self.num_bytes += needed
             self.modules.add(layer.module)
             self.layers[layer.module] = _WritingLayer(
-                layer, self.num_keys, self.head, keeps_rows=self.keeps_rows
+                layer, cache, self.num_keys, self.head, keeps_rows=self.keeps_rows
             )
         writing = self.layers[layer.module]
         if self.num_answer:
@@ -214,15 +213,12 @@ class WritingLinear:
         else:
             writing.add(layer)
 
-    def _bytes_of_state(self, heads: AnyLinearLayer) -> int:
-        return 4 * heads.shape[1] * heads.state_dim * self.num_keys if isinstance(heads, LinearLayer) else 0
-
     def count(self) -> None:
         """A token was chosen: the rows of the layers that were taken last are its."""
         for layer in self.layers.values():
             layer.count()
 
-    def table(self) -> Records[LinearHead]:
+    def table(self) -> Records[SignedHead]:
         """One row per head, in the order of the layers: means over the tokens that were chosen."""
         layers = [(layer.layer, layer.heads, layer.statistics()) for layer in self.layers.values()]
         return _heads_of_text(self.pretrained, layers)

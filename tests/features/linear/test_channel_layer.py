@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attncli.core import channel_layer
-from attncli.core.channel_layer import ChannelCache, ChannelLayer
+from attncli.features.linear import channel_layer
+from attncli.features.linear.channel_layer import ChannelCache, ChannelLayer
 
 TEXTS, HEADS, TOKENS, CHANNELS, STATES = 1, 2, 101, 5, 3
 

@@ -14,11 +14,11 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from attncli.measure import library
-from attncli.models.linear import CapturedLinear, hearing_linear_layers
+from attncli.models.layer_sources import CapturedMixer, capturing_mixers
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import read_text
 from attncli.records.report import Report
-from attncli.records.surveys import LINEAR_OVER_TEXTS, HeadSurvey, LinearHead
+from attncli.records.surveys import SIGNED_OVER_TEXTS, HeadSurvey, SignedHead
 from attncli.records.values import Mask
 from attncli.runs.saved_reports import SAVED
 from tests.conftest import Attn
@@ -47,11 +47,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> HybridFolders:
     return HybridFolders(tmp_path_factory.mktemp("hybrids"), AutoModel)
 
 
-def layers_on(folder: str, text: str) -> list[CapturedLinear]:
-    layers: list[CapturedLinear] = []
+def layers_on(folder: str, text: str) -> list[CapturedMixer]:
+    layers: list[CapturedMixer] = []
     with in_use(open_model(folder)) as pretrained, torch.no_grad():
         pretrained.model.config.use_cache = False
-        with hearing_linear_layers(pretrained.model, layers.append):
+        with capturing_mixers(pretrained.model, layers.append):
             pretrained.model(**pretrained.inputs([read_text(pretrained, text)]))
     return layers
 
@@ -91,7 +91,7 @@ def test_the_report_lists_them_and_says_nothing_is_missing(saved: Callable[[str]
     report = of_heads(saved("qwen3_next"))
     data = report.to_data()
     assert len(data["statistics"]["linear"]) == 8 and report.missing == ""
-    assert set(data["statistics"]["linear"][0]) == set(LinearHead.columns)
+    assert set(data["statistics"]["linear"][0]) == set(SignedHead.columns)
     again = SAVED.validate_python(data).restored()
     assert again.to_data() == data
 
@@ -245,7 +245,7 @@ def test_means_over_texts_have_intervals_by_scipy(
         }
         assert len(rows) == 8 * 10
         for place, head in enumerate(survey.linear):
-            for name in LINEAR_OVER_TEXTS:
+            for name in SIGNED_OVER_TEXTS:
                 numbers = [of_text[place][name] for of_text in each]
                 spread = scipy.stats.sem(numbers)
                 lower, upper = scipy.stats.t.interval(0.95, 2, np.mean(numbers), spread)

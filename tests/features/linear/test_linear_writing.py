@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import attncli
-from attncli.core import linear_layer
 from attncli.errors import UserError
-from attncli.measure import linear_heads
-from attncli.models.linear import CapturedLinear, hearing_linear_layers
+from attncli.features.linear import linear_layer
+from attncli.measure import signed_heads
+from attncli.models.layer_sources import CapturedMixer, capturing_mixers
 from attncli.models.loading import in_use, open_model
 from attncli.models.prompts import read_prompt
 from attncli.runs.saved_reports import SAVED
@@ -33,12 +33,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> HybridFolders:
     return HybridFolders(tmp_path_factory.mktemp("hybrids"))
 
 
-def layers_at_once(folder: str, text: str, new: list[int]) -> dict[int, CapturedLinear]:
+def layers_at_once(folder: str, text: str, new: list[int]) -> dict[int, CapturedMixer]:
     """The layers of the text and all but the last of the tokens that were written."""
-    layers: list[CapturedLinear] = []
+    layers: list[CapturedMixer] = []
     with in_use(open_model(folder)) as pretrained, torch.no_grad():
         ids = [*read_prompt(pretrained, text, max_new_tokens=1).prompt.ids.tolist(), *new[:-1]]
-        with hearing_linear_layers(pretrained.whole, layers.append):
+        with capturing_mixers(pretrained.whole, layers.append):
             pretrained.whole(input_ids=torch.tensor([ids]), use_cache=False)
     return {layer.layer: layer for layer in layers}
 
@@ -112,7 +112,7 @@ def test_a_report_is_saved_with_signed_rows(saved: Callable[[str], str]) -> None
 def test_what_takes_too_much_memory_is_named(
     saved: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linear_heads, "MOST_STATES", 1)
+    monkeypatch.setattr(signed_heads, "MOST_STATES", 1)
     folder, text = saved("qwen3_next"), text_of(11)
     result = attncli.generate(folder, text, max_new_tokens=2)
     assert not result.linear and result.unshown == result.notes[0]

@@ -12,12 +12,15 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import hardshrink
 
+from attncli.core.signed_layer import SignedLayer
+
 CHUNK = 128
 """Tokens of a chunk, and rows that come at a time."""
 MOST_ENTRIES = 2**19
 """Entries of the tensors that a kernel works on at a time."""
 MOST_FACTORS = 2**24
 """Entries of the factors of some heads: 64 MB."""
+FLOAT_BYTES = 4
 NOTHING = 1e-20
 """What is taken for 0: products of numbers below float32's smallest normal one take ten times as long."""
 
@@ -30,7 +33,7 @@ state before the first token; linear in values and state together."""
 
 
 @dataclass(frozen=True)
-class LinearLayer:
+class LinearLayer(SignedLayer):
     """The heads of a layer whose state is a matrix: gated delta nets, Mamba-2, lightning attention.
 
     `inputs` differ by token: (text, token, head, ...), with as many heads as the values, or fewer that each
@@ -63,13 +66,22 @@ class LinearLayer:
             for queries, weights in self._of_heads(text, heads, size):
                 yield heads, queries, weights
 
-    def weights(self) -> Float[Tensor, "text head query key"]:
-        """The whole matrix, 0 after each query."""
-        weights = torch.zeros(self.shape, device=self.values.device)
-        for text in range(self.shape[0]):
-            for heads, queries, block in self.row_blocks(text):
-                weights[text, heads, queries, : block.shape[-1]] = block
-        return weights
+    @property
+    def value_dim(self) -> int:
+        return self.values.shape[-1]
+
+    def mixed_values(self) -> Float[Tensor, "text token head value_dim"]:
+        return self.values
+
+    def row_cache(self) -> "LinearCache":
+        return LinearCache()
+
+    @property
+    def cached_bytes_per_token(self) -> int:
+        return FLOAT_BYTES * self.shape[1] * self.state_dim
+
+    def last_row_of(self, head: int) -> Float[Tensor, " key"]:
+        return SignedLayer.last_row_of(self.of_heads(slice(head, head + 1)), 0)
 
     def output(self) -> ValueChannels:
         """What the heads give, by one run of the kernel."""

@@ -1,4 +1,4 @@
-"""Layers that mix tokens without a softmax, as a running model computes them: what their kernels are given.
+"""The source of layers whose state is a matrix: what their kernels are given as a model runs.
 
 transformers calls these kernels by their names in the module of each architecture. While a model is heard
 they are replaced there by functions that call them and note what they were given; lightning attention calls
@@ -17,25 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncli.core.channel_layer import ChannelLayer
-from attncli.core.linear_layer import Inputs, LinearLayer, State, ValueChannels
 from attncli.core.process import SharedChange
-from attncli.models.architectures import layer_number, mixer_named
+from attncli.features.linear.channel_layer import ChannelLayer
+from attncli.features.linear.linear_layer import Inputs, LinearLayer, State, ValueChannels
+from attncli.models.layer_sources import CapturedMixer, Mixer, MixerConsumer
 
 AnyLinearLayer = LinearLayer | ChannelLayer
-
-
-@dataclass(frozen=True)
-class CapturedLinear:
-    """One call of a module that mixes tokens without a softmax: what it mixes them by, and its heads."""
-
-    module: str
-    mixer: str
-    layer: int
-    heads: AnyLinearLayer
-
-
-LinearConsumer = Callable[[CapturedLinear], None]
 Arguments = Mapping[str, Any]
 
 
@@ -247,13 +234,15 @@ KINDS = {
     "mamba_selective_state_update": "Mamba-1, mean of channels",
 }
 """What a mixer is called of which there are several kinds."""
+ALL_CHANNELS = "Mamba-1, all channels"
+"""What the output projection reads of Mamba-1."""
 
 
 @dataclass
 class _Hearer:
     """What the kernels are given that a module calls, until it has run."""
 
-    consume: LinearConsumer
+    consume: MixerConsumer
     calls: list[tuple[str, Callable[..., Any], Arguments]] = field(default_factory=list)
 
     def before(self, module: nn.Module, inputs: Any) -> None:
@@ -276,7 +265,8 @@ class _Hearer:
             heads = _side_by_side(of_channels) if of_channels else layers[0]
             mixer = KINDS.get(calls[0][0], mixer)
         if heads is not None:
-            self.consume(CapturedLinear(name, mixer, layer_number(name), heads))
+            projected = ALL_CHANNELS if isinstance(heads, ChannelLayer) else ""
+            self.consume(CapturedMixer(name, mixer, heads, projected))
 
 
 _hearer: ContextVar[_Hearer | None] = ContextVar("hearer", default=None)
@@ -320,16 +310,8 @@ def _replaced_in(module: str) -> SharedChange:
 
 
 @contextmanager
-def hearing_linear_layers(model: nn.Module, consume: LinearConsumer) -> Iterator[None]:
-    """While it is open, `consume` gets each layer without a softmax, after its module has run in this thread.
-
-    Layers whose kernel is none of these, as short convolutions, are not heard.
-    """
-    mixers = {
-        name: (module, mixer)
-        for name, module in model.named_modules(remove_duplicate=False)
-        if (mixer := mixer_named(type(module).__name__)) is not None
-    }
+def capture(mixers: Mapping[str, Mixer], consume: MixerConsumer) -> Iterator[None]:
+    """While it is open, `consume` gets the layer of each module, after it has run in this thread."""
     hearer = _Hearer(consume)
     with ExitStack() as hooks:
         for module_name in {type(module).__module__ for module, _ in mixers.values()}:

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import attncli
 from attncli.errors import UserError
 from attncli.models.architectures import mixer_named
-from attncli.models.linear import CapturedLinear, hearing_linear_layers
+from attncli.models.layer_sources import CapturedMixer, capturing_mixers
 from tests.hybrids import HybridFolders
 from tests.running import run
 from tools.architecture_sweep.folders import text_of
@@ -40,7 +40,7 @@ class Heard(NamedTuple):
     model: Any
     reads: dict[str, tuple[Tensor, ...]]
     gave: dict[str, Tensor]
-    layers: dict[str, CapturedLinear]
+    layers: dict[str, CapturedMixer]
     direction: Tensor
 
 
@@ -58,11 +58,11 @@ def heard(folder: str) -> Heard:
 
         return keep
 
-    layers: list[CapturedLinear] = []
+    layers: list[CapturedMixer] = []
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             hooks.enter_context(module.register_forward_hook(note(name)))
-        hooks.enter_context(hearing_linear_layers(model, layers.append))
+        hooks.enter_context(capturing_mixers(model, layers.append))
         logits = model(ids, use_cache=False).logits[0, -1].double()
     answer, unembedded = int(logits.argmax()), reads["lm_head"][0][0, -1].double()
     row = model.lm_head.weight[answer].double()

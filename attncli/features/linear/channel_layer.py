@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attncli.core.linear_layer import CHUNK
+from attncli.core.signed_layer import SignedLayer
+from attncli.features.linear.linear_layer import CHUNK
 
 LEAF = 16
 """Tokens of a block on the diagonal whose weights are computed one by one."""
@@ -20,7 +21,7 @@ MOST_ENTRIES = 2**22
 
 
 @dataclass(frozen=True)
-class ChannelLayer:
+class ChannelLayer(SignedLayer):
     """A state space with a decay for each channel and state (Mamba, Gu & Dao 2023, 2312.00752).
 
     w_ij of channel d is sum_n C_in exp(A_dn (s_d(j+1) + ... + s_di)) B_jn s_dj, with `step` s, `read` C and
@@ -39,6 +40,13 @@ class ChannelLayer:
         """Texts, heads, queries, keys."""
         num_texts, num_heads, num_tokens, _ = self.step.shape
         return num_texts, num_heads, num_tokens, num_tokens
+
+    @property
+    def value_dim(self) -> int:
+        return self.step.shape[-1]
+
+    def row_cache(self) -> "ChannelCache":
+        return ChannelCache()
 
     @property
     def log_decay(self) -> Float[Tensor, "text token head"]:
@@ -77,14 +85,6 @@ class ChannelLayer:
             self.write[text, head],
             self.read[text, head],
         )
-
-    def weights(self) -> Float[Tensor, "text head query key"]:
-        """The whole matrix, 0 after each query."""
-        weights = self.step.new_zeros(self.shape)
-        for text in range(self.shape[0]):
-            for heads, queries, block in self.row_blocks(text):
-                weights[text, heads, queries, : block.shape[-1]] = block
-        return weights
 
 
 class ChannelCache:

@@ -22,10 +22,11 @@ from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
 
-from attncli.core import linear_layer
-from attncli.core.channel_layer import ChannelLayer
-from attncli.core.linear_layer import LinearLayer
-from attncli.models.linear import CapturedLinear, hearing_linear_layers, lightning_kernel
+from attncli.features.linear import linear_layer
+from attncli.features.linear.channel_layer import ChannelLayer
+from attncli.features.linear.kernels import lightning_kernel
+from attncli.features.linear.linear_layer import LinearLayer
+from attncli.models.layer_sources import CapturedMixer, capturing_mixers
 from tests.conftest import in_turn
 from tools.architecture_sweep.decaying import decaying
 from tools.architecture_sweep.folders import tiny_model
@@ -53,17 +54,15 @@ GATED_NORMS = ("norm", "o_norm")
 """What the output goes into, before gate and projection."""
 
 
-def heard(
-    model: PreTrainedModel, num_tokens: int, num_texts: int = 2, **changed: int
-) -> list[CapturedLinear]:
+def heard(model: PreTrainedModel, num_tokens: int, num_texts: int = 2, **changed: int) -> list[CapturedMixer]:
     """The layers of texts of random tokens; `changed` has the token at a place."""
     generator = torch.Generator().manual_seed(num_tokens)
     ids = torch.randint(10, 90, (num_texts, num_tokens), generator=generator)
     for place, token in changed.items():
         ids[:, int(place.removeprefix("at"))] = token
-    layers: list[CapturedLinear] = []
+    layers: list[CapturedMixer] = []
     model.config.use_cache = False
-    with hearing_linear_layers(model, layers.append):
+    with capturing_mixers(model, layers.append):
         model(input_ids=ids, attention_mask=torch.ones_like(ids))
     return layers
 
@@ -291,7 +290,7 @@ def test_afterwards_the_kernels_are_as_before() -> None:
     kernel = modeling_qwen3_next.torch_chunk_gated_delta_rule
     model = tiny_model("qwen3_next")
     hooks = [module._forward_hooks.copy() for module in model.modules()]
-    with hearing_linear_layers(model, lambda _layer: None):
+    with capturing_mixers(model, lambda _layer: None):
         assert modeling_qwen3_next.torch_chunk_gated_delta_rule is not kernel
     assert modeling_qwen3_next.torch_chunk_gated_delta_rule is kernel
     assert [module._forward_hooks for module in model.modules()] == hooks
@@ -369,10 +368,10 @@ def test_of_any_sizes_the_matrix_gives_what_the_norm_of_the_layer_takes(
     model.layers = nn.ModuleList([layer])
     more = {"position_embeddings": None, "attention_mask": None} if family.startswith("lightning") else {}
     for num_tokens in (1, 2, 63, 64, 65, 200):
-        layers: list[CapturedLinear] = []
+        layers: list[CapturedMixer] = []
         given: dict[str, Tensor] = {}
         hooks = inputs_of_norms(model, given)
-        with hearing_linear_layers(model, layers.append):
+        with capturing_mixers(model, layers.append):
             layer(torch.randn(2, num_tokens, hidden_size), **more)
         for hook in hooks:
             hook.remove()
@@ -393,10 +392,10 @@ LENS = json.loads(Path(__file__).with_name("transformer_lens_matrices.json").rea
 def test_transformer_lens_gives_the_same_matrices(name: str) -> None:
     """tools/architecture_sweep/lens_matrices.py wrote its numbers; it leaves the skip connection out."""
     ids, matrices = torch.tensor(LENS["ids"]).unsqueeze(0), LENS["models"][name]
-    layers: list[CapturedLinear] = []
+    layers: list[CapturedMixer] = []
     model = decaying(name)
     model.config.use_cache = False
-    with hearing_linear_layers(model, layers.append):
+    with capturing_mixers(model, layers.append):
         model(input_ids=ids)
     assert len(layers) == len(matrices)
     for layer, numbers in zip(layers, matrices, strict=True):

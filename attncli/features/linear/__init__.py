@@ -1,0 +1,1 @@
+"""Layers without a softmax whose state is a matrix: gated delta nets, Mamba, lightning attention."""

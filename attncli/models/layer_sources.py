@@ -1,0 +1,74 @@
+"""Heads of modules that mix tokens without a softmax, as the sources of layers of cards capture them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from torch import nn
+
+from attncli.core.signed_layer import SignedLayer
+from attncli.feature import load_usable_place
+from attncli.models.architectures import layer_number, mixer_named, source_of
+
+
+@dataclass(frozen=True)
+class CapturedMixer:
+    """One call of a module that mixes tokens without a softmax: what it mixes them by, and its heads.
+
+    `module` is its name in the model. `projected` says what the output projection reads of the heads, if the
+    weights are of something else: the weights of a head of Mamba-1 are the mean of its channels.
+    """
+
+    module: str
+    mixer: str
+    heads: SignedLayer
+    projected: str = ""
+
+    @property
+    def layer(self) -> int:
+        """The number of the layer."""
+        return layer_number(self.module)
+
+
+class Mixer(NamedTuple):
+    """A module of a model, and what it mixes tokens by: `gated delta net`."""
+
+    module: nn.Module
+    kind: str
+
+
+MixerConsumer = Callable[[CapturedMixer], None]
+
+
+@runtime_checkable
+class Capture(Protocol):
+    """A source of layers: while the context is open, `consume` gets each layer after its module has run.
+
+    `mixers` are the modules by their names in the model. A run of another thread is none of its business.
+    """
+
+    def __call__(
+        self, mixers: Mapping[str, Mixer], consume: MixerConsumer
+    ) -> AbstractContextManager[None]: ...
+
+
+@contextmanager
+def capturing_mixers(model: nn.Module, consume: MixerConsumer) -> Iterator[None]:
+    """While it is open, `consume` gets each layer without a softmax, after its module has run in this thread.
+
+    Each module is captured by the first source that names its mixer. Modules without a source, such as short
+    convolutions, are left out.
+    """
+    by_source: dict[str, dict[str, Mixer]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        mixer = mixer_named(type(module).__name__)
+        source = None if mixer is None else source_of(mixer)
+        if mixer is not None and source is not None:
+            by_source.setdefault(source.capture, {})[name] = Mixer(module, mixer)
+    with ExitStack() as hooks:
+        for place, mixers in by_source.items():
+            capture: Capture | None = load_usable_place(place)
+            if capture is not None:
+                hooks.enter_context(capture(mixers, consume))
+        yield
