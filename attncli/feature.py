@@ -7,6 +7,7 @@ literals, so that listing features imports none of them:
         questions=(Question("spread", "How far each head looks", "Models", "settings:SpreadSpec"),),
         results={"spread": "results:HeadSpreads"},
         screens={"results:HeadSpreads": "screens:SCREEN"},
+        page={"results:HeadSpreads": "page:BLOCK"},
         functions={"spread": "door:spread"},
         views={"tsv": View("tsv:write", (".tsv",))},
         extras=("models",),
@@ -103,6 +104,8 @@ class Feature(NamedTuple):
     results: the place of the class of each kind of result, by the kind's name in saved reports. The kinds of
         a command begin with its name: `spread`, `spread of texts`.
     screens: the place of the first screen of a class of results, by the place of the class.
+    page: the place of a block of the page for a class of results, an attncli.views.page.blocks.PageBlock, by
+        the place of the class.
     functions: the place of each function `attncli.NAME`, by its name.
     statistics: the place of each statistic of a row of weights, a function of attncli.core.formulas.Rows, by
         its name. It is measured where queries and keys are of one text.
@@ -116,6 +119,7 @@ class Feature(NamedTuple):
     questions: tuple[Question, ...] = ()
     results: Mapping[str, str] = {}
     screens: Mapping[str, str] = {}
+    page: Mapping[str, str] = {}
     functions: Mapping[str, str] = {}
     statistics: Mapping[str, str] = {}
     views: Mapping[str, View] = {}
@@ -147,6 +151,7 @@ def with_absolute_places(card: Feature, package: str) -> Feature:
         questions=tuple(questions),
         results=values(card.results),
         screens={absolute(place): screen for place, screen in values(card.screens).items()},
+        page={absolute(place): block for place, block in values(card.page).items()},
         functions=values(card.functions),
         statistics=values(card.statistics),
         views={name: view._replace(write=absolute(view.write)) for name, view in card.views.items()},
@@ -159,7 +164,7 @@ def places_of(card: Feature) -> Iterator[str]:
     for question in card.questions:
         places = (question.spec, question.page, question.model_page, question.command)
         yield from (place for place in places if place)
-    yield from (*card.results.values(), *card.screens.values(), *card.functions.values())
+    yield from (*card.results.values(), *card.screens.values(), *card.page.values(), *card.functions.values())
     yield from (*card.statistics.values(), *card.engines.values())
     yield from (view.write for view in card.views.values())
 

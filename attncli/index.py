@@ -338,6 +338,9 @@ FEATURES: dict[str, Feature] = {
             "attncli.features.cache.results:LimitedHeads": "attncli.features.cache.screens:LIMITED_SCREEN",
             "attncli.features.cache.results:PolicyCosts": "attncli.features.cache.screens:POLICIES_SCREEN",
         },
+        page={
+            "attncli.features.cache.results:LimitedHeads": "attncli.features.cache.page:FORGOTTEN",
+        },
         functions={
             "cache": "attncli.features.cache.door:cache",
             "cache_policies": "attncli.features.cache.door:cache_policies",
@@ -362,6 +365,9 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.records.logits:LogitAttribution": "attncli.features.why.screens:LOGIT_SCREEN",
             "attncli.records.logits:ScoreParts": "attncli.features.why.screens:SCORE_SCREEN",
+        },
+        page={
+            "attncli.records.logits:ScoreParts": "attncli.features.why.page:SCORE",
         },
         functions={
             "why": "attncli.features.why.door:why",
@@ -391,6 +397,10 @@ FEATURES: dict[str, Feature] = {
             "attncli.features.source.explanation_results:Explanations": "attncli.features.source.explanation_screens:EXPLANATIONS_SCREEN",
             "attncli.features.source.explanation_results:ComparedWays": "attncli.features.source.explanation_screens:WAYS_SCREEN",
             "attncli.features.source.explanation_results:LearnedWeights": "attncli.features.source.explanation_screens:WEIGHTS_SCREEN",
+        },
+        page={
+            "attncli.features.source.results:AnswerSources": "attncli.features.source.page:ANSWER",
+            "attncli.features.source.explanation_results:Explanations": "attncli.features.source.page:WAYS",
         },
         functions={
             "answer_sources": "attncli.features.source.door:answer_sources",
@@ -444,6 +454,10 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.features.circuit.results:HeadEdges": "attncli.features.circuit.screens:CIRCUIT_SCREEN",
             "attncli.features.circuit.results:Compositions": "attncli.features.circuit.screens:COMPOSITIONS_SCREEN",
+        },
+        page={
+            "attncli.features.circuit.results:HeadEdges": "attncli.features.circuit.page:GRAPH",
+            "attncli.features.circuit.results:Compositions": "attncli.features.circuit.page:GRAPH",
         },
         functions={
             "compositions": "attncli.features.circuit.door:compositions",

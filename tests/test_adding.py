@@ -32,7 +32,8 @@ ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"((?:^[^`#\n][^\n]*\n)+)\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"[Tt]he (first|last) (?:row|line) of `(\w+)` in `([^`]+)`:")
 FILE = re.compile(
-    r"`(attn_spread/\w+\.py|pyproject\.toml)`:\n\n```(?:python|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+    r"`(attn_spread/\w+\.(?:py|js|css)|pyproject\.toml)`:\n\n```(?:python|js|css|toml)\n(.*?)^```$",
+    re.MULTILINE | re.DOTALL,
 )
 SENTENCE = "the cat sat on the mat because it was tired of the long walk home"
 TEXT = "to be or not to be"
@@ -244,7 +245,7 @@ def test_the_folder_of_the_package_is_a_built_in_feature(package: Package, tmp_p
     folder = tmp_path / "attncli" / "features" / "spread"
     folder.mkdir()
     for name, code in code_of_package().items():
-        if name.endswith(".py"):
+        if name.startswith("attn_spread/"):
             renamed = code.replace("from attn_spread", "from attncli.features.spread")
             (folder / Path(name).name).write_text(renamed)
     writer = [sys.executable, ROOT / "tools" / "write_index.py", "--package", tmp_path / "attncli"]

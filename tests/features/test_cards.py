@@ -1,5 +1,6 @@
 """Cards of features: the index, features switched off or deleted, and the same cards in other packages."""
 
+import dataclasses
 import importlib
 import importlib.util
 import json
@@ -17,6 +18,7 @@ from attncli.cli import run
 from attncli.feature import Feature, Question, View, places_of, with_absolute_places
 from attncli.index import FEATURES
 from attncli.settings import FORMER_COMMANDS, KERNEL_COMMANDS
+from attncli.views.page.blocks import PageBlock
 from tests.running import ROOT
 from tests.test_plugins import attn, install, install_card
 
@@ -46,9 +48,9 @@ def test_the_index_has_the_card_of_each_folder_and_no_other() -> None:
 @pytest.mark.parametrize("name", FEATURES)
 def test_each_place_of_a_card_exists_and_its_page_is_listed(name: str) -> None:
     card = FEATURES[name]
-    for module, part in (place.split(":") for place in (*places_of(card), *card.screens)):
+    for module, part in (place.split(":") for place in (*places_of(card), *card.screens, *card.page)):
         assert hasattr(importlib.import_module(module), part)
-    assert {*card.screens} <= {*card.results.values()}
+    assert {*card.screens, *card.page} <= {*card.results.values()}
     assert not {each.name for each in card.questions} & {*KERNEL_COMMANDS, *FORMER_COMMANDS}
     assert card.docs == "" or f"({card.docs})" in (ROOT / "docs" / "README.md").read_text()
 
@@ -58,7 +60,8 @@ def test_each_field_of_a_card_is_a_heading_of_the_page_and_on_its_card() -> None
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert headings[: len(Feature._fields)] == [*Feature._fields]
     fields = [name for row in re.findall(r"^\| (`.*`) \| ", text, re.MULTILINE) for name in row.split(", ")]
-    assert fields == [f"`{name}`" for name in (*Question._fields, *View._fields)]
+    of_block = (field.name for field in dataclasses.fields(PageBlock))
+    assert fields == [f"`{name}`" for name in (*Question._fields, *of_block, *View._fields)]
     code = text.partition("```python\n")[2].partition("```")[0]
     card: dict[str, Feature] = {}
     exec(code, card)
@@ -235,7 +238,7 @@ def package(without_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     site = tmp_path_factory.mktemp("site")
     install(site, "attn_cache", {}, {"features": {"cache": "attn_cache.feature:FEATURE"}})
     (site / "attn_cache").mkdir()
-    for file in (FOLDERS / "cache").glob("*.py"):
+    for file in (FOLDERS / "cache").glob("*.*"):
         (site / "attn_cache" / file.name).write_text(renamed(file.read_text()))
     return site
 

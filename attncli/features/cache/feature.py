@@ -18,6 +18,7 @@ FEATURE = Feature(
         "results:LimitedHeads": "screens:LIMITED_SCREEN",
         "results:PolicyCosts": "screens:POLICIES_SCREEN",
     },
+    page={"results:LimitedHeads": "page:FORGOTTEN"},
     functions={"cache": "door:cache", "cache_policies": "door:cache_policies"},
     extras=("models",),
     docs="cache.md",

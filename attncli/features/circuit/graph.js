@@ -1,7 +1,7 @@
 // Which heads feed which: heads in rows of layers, the lowest below, and an arrow for each edge.
 
-import { make, makeSvg } from "./elements.js";
-import { fixed } from "../values/numbers.js";
+import { make, makeSvg } from "attn/parts/elements.js";
+import { fixed } from "attn/values/numbers.js";
 
 const [ACROSS, DOWN, LABELS, MARGIN] = [64, 54, 70, 14];
 const [NODE_WIDTH, NODE_HEIGHT] = [44, 20];
@@ -9,9 +9,8 @@ const LEAST_WIDTH = 520;
 const [THINNEST, THICKEST] = [1, 5];
 const SIDES = { key: "K keys", query: "Q queries", value: "V values", logit: "into the logits" };
 
-export function showGraph(container, graph) {
-  container.hidden = !graph;
-  container.replaceChildren(...(graph ? partsOf(graph) : []));
+export function show(container, report, graph) {
+  container.replaceChildren(...partsOf(graph));
 }
 
 function partsOf({ nodes, edges, rows }) {

@@ -1,9 +1,9 @@
 // A page that answers back: the text that is typed, what is asked about it, and what the model says.
 
-import { chosen, start } from "../page/chosen.js";
-import { open } from "../page/page.js";
-import { run } from "../page/show.js";
-import { byId, make, makeToken } from "../parts/elements.js";
+import { chosen, start } from "attn/page/chosen.js";
+import { open } from "attn/page/page.js";
+import { run } from "attn/page/show.js";
+import { byId, make, makeToken } from "attn/parts/elements.js";
 import { askServer, isAlive, Lost, stopAnswer } from "./answers.js";
 import { addReport, placeOf, questionShown, showAgain } from "./history.js";
 import { listenToRemoval, out } from "./removal.js";

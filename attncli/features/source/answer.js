@@ -1,15 +1,17 @@
 // An answer beside its sources: a token that is looked at shades them by its weight on each, a source that is
 // looked at shades the tokens; while neither is, by what was measured without each source.
 
-import { make, makeToken, moved } from "./elements.js";
-import { fixed } from "../values/numbers.js";
+import { make, makeToken, moved } from "attn/parts/elements.js";
+import { fixed } from "attn/values/numbers.js";
+import { shade } from "attn/values/shades.js";
 
 const MOST_TEXT = 2000;
-export const STRENGTH = 70; // percent of the accent colour at the largest weight
 
-// `weights` is a tensor of tokens by sources, whose columns are in the order of the prompt.
-export function showAnswer(container, { statistics }, weights) {
+// The weights are a tensor of tokens by sources, whose columns are in the order of the prompt.
+export async function show(container, { statistics, matrices }) {
   const { answer, sources } = statistics;
+  const weights = matrices.find(({ name }) => name === "source_weights");
+  await weights.load();
   const tokens = answer.map(({ text, token }, i) => {
     const element = make("button", { class: "token", type: "button", tabindex: i ? "-1" : "0" });
     element.append(makeToken(text || token));
@@ -28,10 +30,6 @@ export function showAnswer(container, { statistics }, weights) {
   const at = (token, source) => weights.values[token * weights.columns + source - 1];
   const mean = (source) => answer.reduce((sum, _, i) => sum + at(i, source), 0) / answer.length;
   const largest = Math.max(...weights.values);
-
-  function shade(element, share) {
-    element.style.setProperty("--share", `${Math.round(STRENGTH * share)}%`);
-  }
 
   function fill(valueOf, most) {
     for (const [source, { item, bar, number }] of bars) {
@@ -94,7 +92,6 @@ export function showAnswer(container, { statistics }, weights) {
     make("div", {}, make("h2", { text: "answer" }), written, make("p", { class: "quiet", text: `${isMeasured ? SHADED[by] ?? "" : ""}${HINT}` })),
     make("div", {}, make("h2", { text: "sources" }), list),
   );
-  container.hidden = false;
   rest();
 }
 

@@ -1,9 +1,9 @@
 // The reports that were answered, in the list of reports of the page: the last of them are kept.
 
-import { chosen, sources } from "../page/chosen.js";
-import { showReport } from "../page/show.js";
-import { byId, fillSelect } from "../parts/elements.js";
-import { shortened } from "../values/labels.js";
+import { chosen, sources } from "attn/page/chosen.js";
+import { showReport } from "attn/page/show.js";
+import { byId, fillSelect } from "attn/parts/elements.js";
+import { shortened } from "attn/values/labels.js";
 
 const MOST_REPORTS = 12;
 const MOST_CHARACTERS = 1.5e8;

@@ -1,9 +1,9 @@
 // Heads that are taken out: the one that is shown, or those that are clicked.
 
-import { chosen, overview } from "../page/chosen.js";
-import { surveyed } from "../page/rankings.js";
-import { byId, make } from "../parts/elements.js";
-import { shortPlace } from "../values/labels.js";
+import { chosen, overview } from "attn/page/chosen.js";
+import { surveyed } from "attn/page/rankings.js";
+import { byId, make } from "attn/parts/elements.js";
+import { shortPlace } from "attn/values/labels.js";
 
 export const out = new Set();
 let isClicking = false;

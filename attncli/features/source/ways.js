@@ -1,11 +1,12 @@
 // The same text under each way to read, side by side: every token shaded by its share of the largest.
 
-import { STRENGTH } from "./answer.js";
-import { make, makeToken } from "./elements.js";
-import { Picture } from "./picture.js";
-import { Tensor } from "../values/arrays.js";
-import { shadingOf } from "../values/colours.js";
-import { fixed } from "../values/numbers.js";
+import { start } from "attn/page/chosen.js";
+import { make, makeToken } from "attn/parts/elements.js";
+import { Picture } from "attn/parts/picture.js";
+import { Tensor } from "attn/values/arrays.js";
+import { shadingOf } from "attn/values/colours.js";
+import { fixed } from "attn/values/numbers.js";
+import { shade } from "attn/values/shades.js";
 
 const CARD_PIXELS = 480;
 
@@ -15,12 +16,20 @@ function spaced(elements, tokens, explained) {
   return elements.flatMap((element, i) => (i && !tokens[i].startsWith("##") ? [" ", element] : [element]));
 }
 
-// `relevance` is a tensor of ways by tokens; a way that knows sources alone has no numbers there.
-export function showWays(container, { tokens, statistics }, relevance) {
+export async function show(container, report) {
+  const cards = report.picture_maps ? await cardsOfPicture(report) : await cardsOfText(report);
+  const read = report.picture_maps ? "picture" : "text";
+  container.replaceChildren(make("ol", { class: "ways", "aria-label": `the ${read} in each way` }, ...cards));
+}
+
+// The relevance is a tensor of ways by tokens; a way that knows sources alone has no numbers there.
+async function cardsOfText({ tokens, statistics, matrices }) {
+  const relevance = matrices.find(({ name }) => name === "way_relevance");
+  await relevance.load();
   const { ways, sources, explained } = statistics;
   const nameOf = new Map(sources.map(({ source, name }) => [source, name]));
   const order = ways.map((row, way) => [row, way]).sort(([a], [b]) => (b.spearman ?? -1) - (a.spearman ?? -1));
-  const cards = order.map(([row, way]) => {
+  return order.map(([row, way]) => {
     const values = tokens.map((_, i) => relevance.values[way * relevance.columns + i]);
     // The prompt's first token, where sinks are, counts for no source.
     const known = values.slice(1).filter((value) => value !== null && Number.isFinite(value));
@@ -28,15 +37,13 @@ export function showWays(container, { tokens, statistics }, relevance) {
     const text = tokens.map((token, i) => {
       const element = make("span", { class: "token" }, makeToken(token));
       const share = i && known.length && most > 0 ? Math.max(values[i], 0) / most : 0;
-      element.style.setProperty("--share", `${Math.round(STRENGTH * share)}%`);
+      shade(element, share);
       if (known.length) element.title = fixed(values[i], 3);
       return element;
     });
     const alone = known.length ? "" : "; it knows sources alone";
     return wayCard(row, nameOf, alone, make("div", { class: "written" }, ...spaced(text, tokens, explained)));
   });
-  container.replaceChildren(make("ol", { class: "ways", "aria-label": "the text in each way" }, ...cards));
-  container.hidden = false;
 }
 
 // Which source a way puts first, and how near its order is to what is lost, above the text or the picture.
@@ -51,8 +58,9 @@ function wayCard(row, nameOf, alone, below) {
 }
 
 // A picture in each way, side by side: what is above 0, each by its largest. The first map is what is lost.
-export async function showWaysOnPicture(container, { statistics, picture_maps: maps }, { scale, cover }) {
+async function cardsOfPicture({ statistics, picture_maps: maps }) {
   const { ways, sources } = statistics;
+  const { scale, cover } = start;
   const [row] = maps.rows;
   maps.drawn ??= [{ picture: new Picture(row), weights: new Tensor(row.weights) }];
   const [{ picture, weights }] = maps.drawn;
@@ -60,13 +68,11 @@ export async function showWaysOnPicture(container, { statistics, picture_maps: m
   const nameOf = new Map(sources.map(({ source, name }) => [source, name]));
   const wayOf = new Map(ways.map((each) => [each.way, each]));
   const lost = { way: "lost without it", first: sources[0].source, first_agrees: null, spearman: null };
-  const cards = maps.names.map((name, i) => {
+  return maps.names.map((name, i) => {
     const canvas = make("canvas", { role: "img", "aria-label": `${name}: ${picture.name}` });
     const values = weights.values.subarray(i * weights.columns, (i + 1) * weights.columns);
     const shading = shadingOf(picture.endsOf(values), scale === "log" ? "log" : "linear", true);
     picture.paint(canvas, values, shading, CARD_PIXELS, cover);
     return wayCard(wayOf.get(name) ?? lost, nameOf, "", canvas);
   });
-  container.replaceChildren(make("ol", { class: "ways", "aria-label": "the picture in each way" }, ...cards));
-  container.hidden = false;
 }

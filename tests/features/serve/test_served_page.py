@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 import attncli
-from attncli.features.serve.questions import Question
+from attncli.features.serve.page import FOLDER, OF_SERVER, served_page
+from attncli.features.serve.questions import ASKS, Question
 from attncli.features.serve.served_model import ServedModel
 from attncli.features.serve.server import ServedPage
 from attncli.views import Display
-from attncli.views.page import served_page
+from attncli.views.page.blocks import modules
 from tests.features.serve.served import Running, running
+from tests.views.page.pages import MARKUP, exports_and_imports
 
 TEXT = "abcabcab"
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -25,7 +27,7 @@ Tab = Callable[..., Any]
 @contextlib.contextmanager
 def serving(text: str = TEXT) -> Iterator[Running]:
     model = ServedModel({}, attncli.open_model())
-    page = ServedPage(*served_page({**model.about(), "text": text}, Display()))
+    page = ServedPage(*served_page({**model.about(), "text": text}, ASKS, Display()))
     with running(model.answer, page) as it:
         yield it
 
@@ -66,6 +68,14 @@ def answered(page: Any, ask: str, count: int) -> None:
 def tokens_of(page: Any) -> str:
     labels = page.locator("#map .map-left .label").all_text_contents()
     return "".join(label.split(" ", 1)[1] for label in labels)
+
+
+def test_the_modules_fit_each_other_and_ask_the_server_in_one_place() -> None:
+    sources = modules(OF_SERVER, FOLDER)
+    exported, imported = exports_and_imports(sources)
+    assert exported - imported == {"blocks", "shade"}
+    fetching = {name for name, source in sources.items() if MARKUP.search(source)}
+    assert fetching == {"answers.js"} and MARKUP.findall(sources["answers.js"]) == ["fetch("]
 
 
 def test_the_page_answers_what_is_typed_clicked_and_written(served: Running, tab: Tab) -> None:
@@ -156,7 +166,7 @@ def test_what_is_stopped_is_kept_and_said(browser: Any, tab: Tab) -> None:
             stopped.wait(5)
         model.answer(question, stopped, put_slowly)
 
-    page_of_model = ServedPage(*served_page({**model.about(), "text": TEXT}, Display()))
+    page_of_model = ServedPage(*served_page({**model.about(), "text": TEXT}, ASKS, Display()))
     with running(answer, page_of_model) as it:
         page = tab(it)
         answered(page, "next", 1)

@@ -1,9 +1,9 @@
 // What a head that keeps few keys forgets: its text, with the keys that it looked at most among those in the
 // accent colour, and the query from which it did.
 
-import { STRENGTH } from "./answer.js";
-import { make, makeToken } from "./elements.js";
-import { fixed, scalar } from "../values/numbers.js";
+import { make, makeToken } from "attn/parts/elements.js";
+import { fixed, scalar } from "attn/values/numbers.js";
+import { shade } from "attn/values/shades.js";
 
 // Of a longer text so many tokens on both sides of one that is named.
 const LONG_TEXT = 1500;
@@ -11,17 +11,15 @@ const AROUND = 12;
 const LEAST_SAID = 0.005;
 const FORGOTTEN_HINT = "A cell of the grid, or a head of the table below, shows what that head forgets.";
 
-// Gives the function that shows a head, by its layer and number; null where the report tells of none.
-export function forgottenOf(container, { tokens, statistics }) {
+// Gives the function that shows a head, by its place.
+export function show(container, { tokens, statistics }) {
   const { forgotten, heads } = statistics;
-  container.hidden = true;
-  if (!Array.isArray(forgotten) || !heads?.length) return null;
+  container.ariaLive = "polite";
   const ofHead = (rows, layer, head) => rows.filter((row) => row.layer === layer && row.head === head);
-  const show = (layer, head) => {
+  const showHead = ({ layer, head }) => {
     const keys = ofHead(forgotten, layer, head);
     const [lost] = ofHead(heads, layer, head);
     if (!lost) return;
-    container.hidden = false;
     const numbers = ["needle", "worst", "kl", "loss"]
       .filter((name) => name in lost)
       .map((name) => `${name} ${scalar(lost[name])}`);
@@ -34,8 +32,8 @@ export function forgottenOf(container, { tokens, statistics }) {
       make("p", { class: "quiet", text: FORGOTTEN_HINT }),
     );
   };
-  show(heads[0].layer, heads[0].head);
-  return show;
+  showHead(heads[0]);
+  return showHead;
 }
 
 // A token that is a number stands in quotes, so that it is no position.
@@ -61,7 +59,7 @@ function textWithForgotten(keys, tokens) {
     wasShown = true;
     const element = make("span", { class: i === query ? "token query" : "token" }, makeToken(token));
     if (weights.has(i)) {
-      element.style.setProperty("--share", `${Math.round(STRENGTH * weights.get(i))}%`);
+      shade(element, weights.get(i));
       element.classList.add("forgotten");
       element.title = fixed(weights.get(i), 4);
     }

@@ -1,17 +1,14 @@
 // Why a head looks at a key: the row of keys, and for the one that is clicked what each part adds to its score.
 
-import { make, makeToken } from "./elements.js";
-import { tableOf } from "./tables.js";
-import { axisLabels, labelText } from "../values/labels.js";
-import { fixed } from "../values/numbers.js";
+import { make, makeToken } from "attn/parts/elements.js";
+import { tableOf } from "attn/parts/tables.js";
+import { axisLabels, labelText } from "attn/values/labels.js";
+import { fixed } from "attn/values/numbers.js";
 
 const WROTE_ON = { key: "wrote on the key", query: "wrote on the query" };
 const MOST_SCORE_PARTS = 12;
 
-export function showScore(container, report) {
-  const { score } = report;
-  container.hidden = !score;
-  if (!score) return;
+export function show(container, report, score) {
   const labels = axisLabels(report, "key", score.weights.length);
   const buttons = score.weights.map((weight, key) => {
     const said = weight === null ? "" : ` ${shortWeight(weight)}`;
