@@ -27,6 +27,10 @@ from attncli.records.columns import Result, StatisticGroup
 from attncli.records.kinds import KINDS
 from attncli.settings.heads import HeadsSpec
 from tests.conftest import some_seldom
+from tests.views.page.conftest import browser as browser
+from tests.views.page.conftest import opened as opened
+from tests.views.page.conftest import tabs as tabs
+from tests.views.page.pages import Opened
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"((?:^[^`#\n][^\n]*\n)+)\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -251,6 +255,7 @@ def test_the_folder_of_the_package_is_a_built_in_feature(package: Package, tmp_p
     writer = [sys.executable, ROOT / "tools" / "write_index.py", "--package", tmp_path / "attncli"]
     subprocess.run(writer, check=True)
     commands = [["spread", TEXT], ["similarity", TEXT], ["self", TEXT, "--format", "tsv"]]
+    commands += [["spread", TEXT, "--format", "html"]]
     code = f"from attncli.cli import run\nfor command in {commands}:\n    run(command)\n"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
@@ -373,6 +378,26 @@ def test_a_question_about_a_model_is_a_command_a_function_and_a_kind_of_result(
     assert {(row["layer"], row["head"]): round(row["mean"], 5) for row in kept} == {
         place: round(spread, 5) for place, spread in of_heads.items()
     }
+
+
+def test_a_block_of_the_page_shows_the_result(package: Package, opened: Opened, tmp_path: Path) -> None:
+    file = tmp_path / "x.html"
+    package.attn("spread", TEXT, "-o", str(file))
+    heads = package.report("spread", TEXT)["statistics"]["heads"]
+    page = opened(file.read_text())
+    bars = page.locator("#spread li")
+    names = [f"{head['layer']}:{head['head']}" for head in heads]
+    assert bars.all_text_contents() == [
+        f"{name} {head['spread']:.2f}" for name, head in zip(names, heads, strict=True)
+    ]
+    widths = [bar.bounding_box()["width"] for bar in bars.all()]
+    np.testing.assert_allclose(
+        np.array(widths) / widths[0], [head["spread"] / heads[0]["spread"] for head in heads], atol=0.01
+    )
+    page.get_by_role("button", name=f"Show head {names[2]}").click()
+    assert page.locator("#spread .picked").all_text_contents() == [bars.nth(2).text_content()]
+    package.attn("self", TEXT, "-o", str(file))
+    assert "spread" not in file.read_text(), "no part of the block"
 
 
 def test_each_kind_has_a_command_here() -> None:
