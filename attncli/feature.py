@@ -11,12 +11,13 @@ literals, so that listing features imports none of them:
         functions={"spread": "door:spread"},
         views={"tsv": View("tsv:write", (".tsv",))},
         extras=("models",),
+        lessons=("lessons/01-spread.md",),
         docs="spread.md",
     )
 
-A place is `module:name`, relative to the package of the card. Built-in cards are copied into index.py by
-tools/write_index.py; another package names its card in the entry point group `attncli.features`. A card and
-the `__init__.py` of its package import nothing of attncli but this module.
+A place is `module:name`, relative to the package of the card; a file is a path in its folder. Built-in cards
+are copied into index.py by tools/write_index.py; another package names its card in the entry point group
+`attncli.features`. A card and the `__init__.py` of its package import nothing of attncli but this module.
 
 Entry points are read from the files of packages' metadata
 (https://packaging.python.org/en/latest/specifications/entry-points/): `importlib.metadata` takes longer to
@@ -26,7 +27,7 @@ import than half of `attn --help` takes.
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from configparser import ConfigParser
 from configparser import Error as NotEntryPoints
 from functools import cache
@@ -113,6 +114,8 @@ class Feature(NamedTuple):
     engines: the place of each attncli.core.engines.Engine, by its name. Each is asked before attn's own.
     needs: the features that it imports. It is switched off with them.
     extras: the extras of attn that the functions need.
+    lessons: its lessons, files of Markdown called `NN-name.md`. One whose commands are not all there is not
+        listed.
     docs: its page in docs/.
     """
 
@@ -126,6 +129,7 @@ class Feature(NamedTuple):
     engines: Mapping[str, str] = {}
     needs: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
+    lessons: tuple[str, ...] = ()
     docs: str = ""
 
 
@@ -156,6 +160,7 @@ def with_absolute_places(card: Feature, package: str) -> Feature:
         statistics=values(card.statistics),
         views={name: view._replace(write=absolute(view.write)) for name, view in card.views.items()},
         engines=values(card.engines),
+        lessons=tuple(f"{package}:{file}" if package else file for file in card.lessons),
     )
 
 
@@ -265,15 +270,37 @@ def load_place(place: str) -> Any:
         raise BrokenPlugin(f"plugin {plugin}: {place} cannot be imported: {why}") from error
 
 
+def read_file(file: str) -> str:
+    """The text of the file at `package:path`.
+
+    Raises BrokenPlugin, with the reason in one line, if it is in another package and cannot be read.
+    """
+    from importlib.resources import files
+
+    package, _, path = file.partition(":")
+    try:
+        return (files(package) / path).read_text(encoding="utf-8")
+    except (ImportError, OSError, UnicodeDecodeError) as error:
+        if (plugin := plugin_of(file)) is None:
+            raise
+        why = ascii(f"{type(error).__name__}: {error}")[1:-1]
+        raise BrokenPlugin(f"plugin {plugin}: {file} cannot be read: {why}") from error
+
+
 def load_usable_place(place: str) -> Any:
     """As `load_place`; None, after one line on standard error, for a broken part of another package."""
-    return load_place(place) if plugin_of(place) is None else _load_or_print_why(place)
+    return load_place(place) if plugin_of(place) is None else _value_or_why(load_place, place)
+
+
+def read_usable_file(file: str) -> str | None:
+    """As `read_file`; None, after one line on standard error, for a broken file of another package."""
+    return read_file(file) if plugin_of(file) is None else _value_or_why(read_file, file)
 
 
 @cache
-def _load_or_print_why(place: str) -> Any:
+def _value_or_why(load: Callable[[str], T], place: str) -> T | None:
     try:
-        return load_place(place)
+        return load(place)
     except BrokenPlugin as error:
         _print_problem(str(error))
         return None

@@ -67,6 +67,7 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.features.average.results:AverageStatistics": "attncli.features.average.screens:AVERAGE_SCREEN",
         },
+        lessons=("attncli.features.average:lessons/12-dot-product.md",),
     ),
     "attention": Feature(
         questions=(
@@ -109,6 +110,7 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.records.attention:LayerStatistics": "attncli.features.attention.screens:ATTENTION_SCREEN",
         },
+        lessons=("attncli.features.attention:lessons/01-why-attention.md", "attncli.features.attention:lessons/02-three-projections.md", "attncli.features.attention:lessons/03-heads-and-output.md", "attncli.features.attention:lessons/04-positions.md", "attncli.features.attention:lessons/05-residual-stream.md", "attncli.features.attention:lessons/06-masks-and-training.md", "attncli.features.attention:lessons/07-encoder-decoder.md", "attncli.features.attention:lessons/08-simple.md", "attncli.features.attention:lessons/09-causal.md", "attncli.features.attention:lessons/10-sentence.md", "attncli.features.attention:lessons/11-glove.md", "attncli.features.attention:lessons/14-masking.md", "attncli.features.attention:lessons/15-heads.md", "attncli.features.attention:lessons/16-variants.md"),
         docs="variants.md",
     ),
     "scale_demo": Feature(
@@ -127,6 +129,7 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.features.scale_demo.results:ScaleEffects": "attncli.features.scale_demo.screens:SCALE_SCREEN",
         },
+        lessons=("attncli.features.scale_demo:lessons/13-scaling.md",),
     ),
     "norm": Feature(
         questions=(
@@ -167,6 +170,7 @@ FEATURES: dict[str, Feature] = {
             "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
         },
         extras=("models",),
+        lessons=("attncli.features.heads:lessons/17-real-model.md",),
         docs="survey.md",
     ),
     "pairs": Feature(
@@ -346,6 +350,7 @@ FEATURES: dict[str, Feature] = {
             "cache_policies": "attncli.features.cache.door:cache_policies",
         },
         extras=("models",),
+        lessons=("attncli.features.cache:lessons/19-smaller-cache.md",),
         docs="cache.md",
     ),
     "why": Feature(
@@ -473,6 +478,7 @@ FEATURES: dict[str, Feature] = {
             ),
         },
         extras=("models",),
+        lessons=("attncli.features.circuit:lessons/18-finding-a-key.md",),
         docs="circuit.md",
     ),
     "pitfalls": Feature(
@@ -515,6 +521,7 @@ FEATURES: dict[str, Feature] = {
             "Watch": "attncli.features.watch.door:Watch",
         },
         extras=("models",),
+        lessons=("attncli.features.watch:lessons/21-learning-to-copy.md",),
         docs="watch.md",
     ),
     "record": Feature(
@@ -532,6 +539,7 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.records.recordings:RecordedHeads": "attncli.features.record.screens:RECORDED_SCREEN",
         },
+        lessons=("attncli.features.record:lessons/22-own-model.md",),
         docs="record.md",
     ),
     "show": Feature(
@@ -553,6 +561,7 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.records.attention:OutsideWeights": "attncli.features.show.screens:OUTSIDE_SCREEN",
         },
+        lessons=("attncli.features.show:lessons/20-pictures.md",),
         docs="show.md",
     ),
     "diff": Feature(

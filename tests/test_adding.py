@@ -36,7 +36,7 @@ ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"((?:^[^`#\n][^\n]*\n)+)\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"[Tt]he (first|last) (?:row|line) of `(\w+)` in `([^`]+)`:")
 FILE = re.compile(
-    r"`(attn_spread/\w+\.(?:py|js|css)|pyproject\.toml)`:\n\n```(?:python|js|css|toml)\n(.*?)^```$",
+    r"`(attn_spread/[\w/-]+\.(?:py|js|css|md)|pyproject\.toml)`:\n\n```(?:python|js|css|md|toml)\n(.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 SENTENCE = "the cat sat on the mat because it was tired of the long walk home"
@@ -70,7 +70,7 @@ def wheel() -> bytes:
     """The wheel of that package."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "attn_spread").mkdir()
+        (folder / "attn_spread" / "lessons").mkdir(parents=True)
         for file, code in code_of_package().items():
             (folder / file).write_text(code)
         command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "dist"]
@@ -247,11 +247,11 @@ def test_the_folder_of_the_package_is_a_built_in_feature(package: Package, tmp_p
     """In features/, with its modules renamed, and the index written anew."""
     shutil.copytree(ROOT / "attncli", tmp_path / "attncli", ignore=shutil.ignore_patterns("__pycache__"))
     folder = tmp_path / "attncli" / "features" / "spread"
-    folder.mkdir()
+    (folder / "lessons").mkdir(parents=True)
     for name, code in code_of_package().items():
         if name.startswith("attn_spread/"):
             renamed = code.replace("from attn_spread", "from attncli.features.spread")
-            (folder / Path(name).name).write_text(renamed)
+            (folder / name.removeprefix("attn_spread/")).write_text(renamed)
     writer = [sys.executable, ROOT / "tools" / "write_index.py", "--package", tmp_path / "attncli"]
     subprocess.run(writer, check=True)
     commands = [["spread", TEXT], ["similarity", TEXT], ["self", TEXT, "--format", "tsv"]]
@@ -398,6 +398,13 @@ def test_a_block_of_the_page_shows_the_result(package: Package, opened: Opened, 
     assert page.locator("#spread .picked").all_text_contents() == [bars.nth(2).text_content()]
     package.attn("self", TEXT, "-o", str(file))
     assert "spread" not in file.read_text(), "no part of the block"
+
+
+def test_a_lesson_is_listed_behind_the_built_in_ones_and_runs(package: Package) -> None:
+    listed = package.attn("lesson").splitlines()
+    assert listed[-2:] == ["23  How far a head looks", "Next: attn lesson 1"]
+    shown = package.attn("lesson", "spread")
+    assert "Lesson 23: How far a head looks" in shown and package.attn("spread", TEXT) in shown
 
 
 def test_each_kind_has_a_command_here() -> None:

@@ -52,6 +52,7 @@ def test_each_place_of_a_card_exists_and_its_page_is_listed(name: str) -> None:
         assert hasattr(importlib.import_module(module), part)
     assert {*card.screens, *card.page} <= {*card.results.values()}
     assert not {each.name for each in card.questions} & {*KERNEL_COMMANDS, *FORMER_COMMANDS}
+    assert all((FOLDERS / name / file.partition(":")[2]).is_file() for file in card.lessons)
     assert card.docs == "" or f"({card.docs})" in (ROOT / "docs" / "README.md").read_text()
 
 
@@ -126,6 +127,10 @@ IN_CI = ("cache", "separate", "pitfalls")
 EVERY_FEATURE = [pytest.param(name, marks=() if name in IN_CI else pytest.mark.nightly) for name in FEATURES]
 
 
+def numbers_of_lessons(cards: Iterable[Feature]) -> list[int]:
+    return [int(file.rpartition("/")[2].partition("-")[0]) for card in cards for file in card.lessons]
+
+
 def commands_of(cards: Iterable[Feature]) -> set[str]:
     return {question.name for card in cards for question in card.questions if not question.form_of}
 
@@ -150,6 +155,7 @@ def assert_nowhere(name: str, saved: Path, folder: Path, root: Path, off: str = 
     gone = commands_of(cards)
     left = commands_of(FEATURES.values()) - gone
     asked = [[], ["--help"], ["info"], *([each] for each in sorted(gone))]
+    asked += [["lesson"]] if "lesson" in left else []
     others = [["self", TEXT], ["heads", TEXT], *(["show", file] for file in reports_of(name, saved, folder))]
     asked += [words for words in others if words[0] in left]
     done = python(ASKED, folder, root, ROOT, given=json.dumps(asked), ATTN_OFF=off)
@@ -164,6 +170,9 @@ def assert_nowhere(name: str, saved: Path, folder: Path, root: Path, off: str = 
             assert re.findall(r"did you mean attn ([\w-]+)\?", err) in ([], *([other] for other in left))
         else:
             assert code == 0 and out, (words, err)
+    lessons = {words[-1]: out for words, (_, out, _) in zip(asked[3:], answer["ended"][3:], strict=True)}
+    numbers = re.findall(r"^ ?([0-9]+)  ", lessons.get("lesson", ""), re.MULTILINE)
+    assert not {*map(int, numbers)} & {*numbers_of_lessons(cards)}
     first, shown = answer["ended"][0][1], answer["ended"][1][1]
     assert {*re.findall(r"^  ([a-z][a-z-]*) ", shown, re.MULTILINE)} & ({*FEATURES} | gone | left) <= left
     assert {*re.findall(r"^  attn ([a-z]+)", first, re.MULTILINE)} <= left
@@ -237,9 +246,9 @@ def package(without_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """A folder with features/cache as an installed package of its own, as one of site-packages."""
     site = tmp_path_factory.mktemp("site")
     install(site, "attn_cache", {}, {"features": {"cache": "attn_cache.feature:FEATURE"}})
-    (site / "attn_cache").mkdir()
-    for file in (FOLDERS / "cache").glob("*.*"):
-        (site / "attn_cache" / file.name).write_text(renamed(file.read_text()))
+    shutil.copytree(FOLDERS / "cache", site / "attn_cache", ignore=shutil.ignore_patterns("__pycache__"))
+    for file in (site / "attn_cache").glob("*.py"):
+        file.write_text(renamed(file.read_text()))
     return site
 
 

@@ -21,5 +21,6 @@ FEATURE = Feature(
     page={"results:LimitedHeads": "page:FORGOTTEN"},
     functions={"cache": "door:cache", "cache_policies": "door:cache_policies"},
     extras=("models",),
+    lessons=("lessons/19-smaller-cache.md",),
     docs="cache.md",
 )

@@ -28,5 +28,6 @@ FEATURE = Feature(
         )
     },
     extras=("models",),
+    lessons=("lessons/18-finding-a-key.md",),
     docs="circuit.md",
 )

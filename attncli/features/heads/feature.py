@@ -22,5 +22,6 @@ FEATURE = Feature(
         "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
     },
     extras=("models",),
+    lessons=("lessons/17-real-model.md",),
     docs="survey.md",
 )

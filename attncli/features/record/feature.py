@@ -10,5 +10,6 @@ FEATURE = Feature(
     ),
     results={"record": "attncli.records.recordings:RecordedHeads"},
     screens={"attncli.records.recordings:RecordedHeads": "screens:RECORDED_SCREEN"},
+    lessons=("lessons/22-own-model.md",),
     docs="record.md",
 )

@@ -15,5 +15,6 @@ FEATURE = Feature(
     ),
     results={"show": "attncli.records.attention:OutsideWeights"},
     screens={"attncli.records.attention:OutsideWeights": "screens:OUTSIDE_SCREEN"},
+    lessons=("lessons/20-pictures.md",),
     docs="show.md",
 )

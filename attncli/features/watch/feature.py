@@ -13,5 +13,6 @@ FEATURE = Feature(
     },
     functions={"Watch": "door:Watch"},
     extras=("models",),
+    lessons=("lessons/21-learning-to-copy.md",),
     docs="watch.md",
 )
