@@ -20,12 +20,16 @@ if TYPE_CHECKING:
     from attncli.features.diff.door import text_differences as text_differences
     from attncli.features.examples.door import examples as examples
     from attncli.features.generate.door import generate as generate
+    from attncli.features.heads.door import heads as heads
+    from attncli.features.heads.door import survey as survey
+    from attncli.features.heads.door import survey_texts as survey_texts
     from attncli.features.pairs.door import pair_table as pair_table
     from attncli.features.pairs.door import pairs as pairs
     from attncli.features.pairs.door import relations as relations
     from attncli.features.separate.door import apply_detector as apply_detector
     from attncli.features.separate.door import read_detector as read_detector
     from attncli.features.separate.door import separate as separate
+    from attncli.features.show.door import read_cache as read_cache
     from attncli.features.source.door import answer_sources as answer_sources
     from attncli.features.source.door import retrieving_heads as retrieving_heads
     from attncli.features.source.explaining import compare_explanations as compare_explanations
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
     from attncli.features.words.door import aligning_heads as aligning_heads
     from attncli.features.words.door import spoken_words as spoken_words
 
-__all__ = ["Watch", "ablate", "aligning_heads", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "learned_head_weights", "pair_table", "pairs", "read_detector", "relations", "retrieving_heads", "score_parts", "separate", "spoken_words", "text_differences", "why"]
+__all__ = ["Watch", "ablate", "aligning_heads", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "heads", "learned_head_weights", "pair_table", "pairs", "read_cache", "read_detector", "relations", "retrieving_heads", "score_parts", "separate", "spoken_words", "survey", "survey_texts", "text_differences", "why"]
 """Functions, for type checkers: at run time `attncli.NAME` imports them."""
 
 FEATURES: dict[str, Feature] = {
@@ -168,6 +172,11 @@ FEATURES: dict[str, Feature] = {
         },
         screens={
             "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
+        },
+        functions={
+            "heads": "attncli.features.heads.door:heads",
+            "survey": "attncli.features.heads.door:survey",
+            "survey_texts": "attncli.features.heads.door:survey_texts",
         },
         extras=("models",),
         lessons=("attncli.features.heads:lessons/17-real-model.md",),
@@ -560,6 +569,9 @@ FEATURES: dict[str, Feature] = {
         },
         screens={
             "attncli.records.attention:OutsideWeights": "attncli.features.show.screens:OUTSIDE_SCREEN",
+        },
+        functions={
+            "read_cache": "attncli.features.show.door:read_cache",
         },
         lessons=("attncli.features.show:lessons/20-pictures.md",),
         docs="show.md",
