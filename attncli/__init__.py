@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attncli.core.attention_statistics import AttentionStatistics
     from attncli.errors import UserError
     from attncli.index import *  # noqa: F403 - the functions of features
-    from attncli.measure.library import layers, next_tokens, survey, survey_texts
+    from attncli.measure.library import layers, next_tokens
     from attncli.measure.own_tensors import attention_statistics
     from attncli.measure.patching import activation_cache, hooks, patch
     from attncli.models.picture_reading import read_picture
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attncli.models.sound_reading import read_sound
     from attncli.models.words import words_of_characters
     from attncli.notebook.opened import NotebookModel, open_model
-    from attncli.notebook.run import NotebookReport, heads, read_cache, run
+    from attncli.notebook.run import NotebookReport, run
     from attncli.records.report import Report
 
 __all__ = [
@@ -36,20 +36,16 @@ __all__ = [
     "UserError",
     "activation_cache",
     "attention_statistics",
-    "heads",
     "hooks",
     "layers",
     "next_tokens",
     "open_model",
     "patch",
-    "read_cache",
     "read_picture",
     "read_probe",
     "read_sound",
     "read_text",
     "run",
-    "survey",
-    "survey_texts",
     "words_of_characters",
 ]
 if not TYPE_CHECKING:
@@ -58,7 +54,7 @@ if not TYPE_CHECKING:
     )
 
 _OF_MODELS = {
-    **dict.fromkeys(("layers", "next_tokens", "survey", "survey_texts"), "measure.library"),
+    **dict.fromkeys(("layers", "next_tokens"), "measure.library"),
     **dict.fromkeys(("activation_cache", "hooks", "patch"), "measure.patching"),
     **dict.fromkeys(("NotebookModel", "open_model"), "notebook.opened"),
     "read_picture": "models.picture_reading",
@@ -74,8 +70,6 @@ _MODULES = {
     "Report": "records.report",
     "UserError": "errors",
     "attention_statistics": "measure.own_tensors",
-    "heads": "notebook.run",
-    "read_cache": "notebook.run",
     "run": "notebook.run",
     **_OF_MODELS,
 }

@@ -7,15 +7,17 @@ literals, so that listing features imports none of them:
         questions=(Question("spread", "How far each head looks", "Models", "settings:SpreadSpec"),),
         results={"spread": "results:HeadSpreads"},
         screens={"results:HeadSpreads": "screens:SCREEN"},
+        page={"results:HeadSpreads": "page:BLOCK"},
         functions={"spread": "door:spread"},
         views={"tsv": View("tsv:write", (".tsv",))},
         extras=("models",),
+        lessons=("lessons/01-spread.md",),
         docs="spread.md",
     )
 
-A place is `module:name`, relative to the package of the card. Built-in cards are copied into index.py by
-tools/write_index.py; another package names its card in the entry point group `attncli.features`. A card and
-the `__init__.py` of its package import nothing of attncli but this module.
+A place is `module:name`, relative to the package of the card; a file is a path in its folder. Built-in cards
+are copied into index.py by tools/write_index.py; another package names its card in the entry point group
+`attncli.features`. A card and the `__init__.py` of its package import nothing of attncli but this module.
 
 Entry points are read from the files of packages' metadata
 (https://packaging.python.org/en/latest/specifications/entry-points/): `importlib.metadata` takes longer to
@@ -25,7 +27,7 @@ import than half of `attn --help` takes.
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from configparser import ConfigParser
 from configparser import Error as NotEntryPoints
 from functools import cache
@@ -115,6 +117,8 @@ class Feature(NamedTuple):
     results: the place of the class of each kind of result, by the kind's name in saved reports. The kinds of
         a command begin with its name: `spread`, `spread of texts`.
     screens: the place of the first screen of a class of results, by the place of the class.
+    page: the place of a block of the page for a class of results, an attncli.views.page.blocks.PageBlock, by
+        the place of the class.
     functions: the place of each function `attncli.NAME`, by its name.
     statistics: the place of each statistic of a row of weights, a function of attncli.core.formulas.Rows, by
         its name. It is measured where queries and keys are of one text.
@@ -124,12 +128,15 @@ class Feature(NamedTuple):
         the layers of it.
     needs: the features that it imports. It is switched off with them.
     extras: the extras of attn that the functions need.
+    lessons: its lessons, files of Markdown called `NN-name.md`. One whose commands are not all there is not
+        listed.
     docs: its page in docs/.
     """
 
     questions: tuple[Question, ...] = ()
     results: Mapping[str, str] = {}
     screens: Mapping[str, str] = {}
+    page: Mapping[str, str] = {}
     functions: Mapping[str, str] = {}
     statistics: Mapping[str, str] = {}
     views: Mapping[str, View] = {}
@@ -137,6 +144,7 @@ class Feature(NamedTuple):
     layer_sources: Mapping[str, LayerSource] = {}
     needs: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
+    lessons: tuple[str, ...] = ()
     docs: str = ""
 
 
@@ -162,6 +170,7 @@ def with_absolute_places(card: Feature, package: str) -> Feature:
         questions=tuple(questions),
         results=values(card.results),
         screens={absolute(place): screen for place, screen in values(card.screens).items()},
+        page={absolute(place): block for place, block in values(card.page).items()},
         functions=values(card.functions),
         statistics=values(card.statistics),
         views={name: view._replace(write=absolute(view.write)) for name, view in card.views.items()},
@@ -170,6 +179,7 @@ def with_absolute_places(card: Feature, package: str) -> Feature:
             name: source._replace(capture=absolute(source.capture))
             for name, source in card.layer_sources.items()
         },
+        lessons=tuple(f"{package}:{file}" if package else file for file in card.lessons),
     )
 
 
@@ -178,7 +188,7 @@ def places_of(card: Feature) -> Iterator[str]:
     for question in card.questions:
         places = (question.spec, question.page, question.model_page, question.command)
         yield from (place for place in places if place)
-    yield from (*card.results.values(), *card.screens.values(), *card.functions.values())
+    yield from (*card.results.values(), *card.screens.values(), *card.page.values(), *card.functions.values())
     yield from (*card.statistics.values(), *card.engines.values())
     yield from (view.write for view in card.views.values())
     yield from (source.capture for source in card.layer_sources.values())
@@ -280,15 +290,37 @@ def load_place(place: str) -> Any:
         raise BrokenPlugin(f"plugin {plugin}: {place} cannot be imported: {why}") from error
 
 
+def read_file(file: str) -> str:
+    """The text of the file at `package:path`.
+
+    Raises BrokenPlugin, with the reason in one line, if it is in another package and cannot be read.
+    """
+    from importlib.resources import files
+
+    package, _, path = file.partition(":")
+    try:
+        return (files(package) / path).read_text(encoding="utf-8")
+    except (ImportError, OSError, UnicodeDecodeError) as error:
+        if (plugin := plugin_of(file)) is None:
+            raise
+        why = ascii(f"{type(error).__name__}: {error}")[1:-1]
+        raise BrokenPlugin(f"plugin {plugin}: {file} cannot be read: {why}") from error
+
+
 def load_usable_place(place: str) -> Any:
     """As `load_place`; None, after one line on standard error, for a broken part of another package."""
-    return load_place(place) if plugin_of(place) is None else _load_or_print_why(place)
+    return load_place(place) if plugin_of(place) is None else _value_or_why(load_place, place)
+
+
+def read_usable_file(file: str) -> str | None:
+    """As `read_file`; None, after one line on standard error, for a broken file of another package."""
+    return read_file(file) if plugin_of(file) is None else _value_or_why(read_file, file)
 
 
 @cache
-def _load_or_print_why(place: str) -> Any:
+def _value_or_why(load: Callable[[str], T], place: str) -> T | None:
     try:
-        return load_place(place)
+        return load(place)
     except BrokenPlugin as error:
         _print_problem(str(error))
         return None

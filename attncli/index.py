@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from attncli.features.diff.door import text_differences as text_differences
     from attncli.features.examples.door import examples as examples
     from attncli.features.generate.door import generate as generate
+    from attncli.features.heads.door import heads as heads
+    from attncli.features.heads.door import survey as survey
+    from attncli.features.heads.door import survey_texts as survey_texts
     from attncli.features.pairs.door import pair_table as pair_table
     from attncli.features.pairs.door import pairs as pairs
     from attncli.features.pairs.door import relations as relations
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from attncli.features.separate.door import apply_detector as apply_detector
     from attncli.features.separate.door import read_detector as read_detector
     from attncli.features.separate.door import separate as separate
+    from attncli.features.show.door import read_cache as read_cache
     from attncli.features.source.door import answer_sources as answer_sources
     from attncli.features.source.door import retrieving_heads as retrieving_heads
     from attncli.features.source.explaining import compare_explanations as compare_explanations
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
     from attncli.features.words.door import aligning_heads as aligning_heads
     from attncli.features.words.door import spoken_words as spoken_words
 
-__all__ = ["Recording", "Watch", "ablate", "aligning_heads", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "layers_of", "learned_head_weights", "pair_table", "pairs", "read_detector", "record", "relations", "retrieving_heads", "score_parts", "separate", "spoken_words", "text_differences", "why"]
+__all__ = ["Recording", "Watch", "ablate", "aligning_heads", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "heads", "layers_of", "learned_head_weights", "pair_table", "pairs", "read_cache", "read_detector", "record", "relations", "retrieving_heads", "score_parts", "separate", "spoken_words", "survey", "survey_texts", "text_differences", "why"]
 """Functions, for type checkers: at run time `attncli.NAME` imports them."""
 
 FEATURES: dict[str, Feature] = {
@@ -70,6 +74,7 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.features.average.results:AverageStatistics": "attncli.features.average.screens:AVERAGE_SCREEN",
         },
+        lessons=("attncli.features.average:lessons/12-dot-product.md",),
     ),
     "attention": Feature(
         questions=(
@@ -112,6 +117,7 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.records.attention:LayerStatistics": "attncli.features.attention.screens:ATTENTION_SCREEN",
         },
+        lessons=("attncli.features.attention:lessons/01-why-attention.md", "attncli.features.attention:lessons/02-three-projections.md", "attncli.features.attention:lessons/03-heads-and-output.md", "attncli.features.attention:lessons/04-positions.md", "attncli.features.attention:lessons/05-residual-stream.md", "attncli.features.attention:lessons/06-masks-and-training.md", "attncli.features.attention:lessons/07-encoder-decoder.md", "attncli.features.attention:lessons/08-simple.md", "attncli.features.attention:lessons/09-causal.md", "attncli.features.attention:lessons/10-sentence.md", "attncli.features.attention:lessons/11-glove.md", "attncli.features.attention:lessons/14-masking.md", "attncli.features.attention:lessons/15-heads.md", "attncli.features.attention:lessons/16-variants.md"),
         docs="variants.md",
     ),
     "scale_demo": Feature(
@@ -130,6 +136,7 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.features.scale_demo.results:ScaleEffects": "attncli.features.scale_demo.screens:SCALE_SCREEN",
         },
+        lessons=("attncli.features.scale_demo:lessons/13-scaling.md",),
     ),
     "norm": Feature(
         questions=(
@@ -169,7 +176,13 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
         },
+        functions={
+            "heads": "attncli.features.heads.door:heads",
+            "survey": "attncli.features.heads.door:survey",
+            "survey_texts": "attncli.features.heads.door:survey_texts",
+        },
         extras=("models",),
+        lessons=("attncli.features.heads:lessons/17-real-model.md",),
         docs="survey.md",
     ),
     "pairs": Feature(
@@ -341,11 +354,15 @@ FEATURES: dict[str, Feature] = {
             "attncli.features.cache.results:LimitedHeads": "attncli.features.cache.screens:LIMITED_SCREEN",
             "attncli.features.cache.results:PolicyCosts": "attncli.features.cache.screens:POLICIES_SCREEN",
         },
+        page={
+            "attncli.features.cache.results:LimitedHeads": "attncli.features.cache.page:FORGOTTEN",
+        },
         functions={
             "cache": "attncli.features.cache.door:cache",
             "cache_policies": "attncli.features.cache.door:cache_policies",
         },
         extras=("models",),
+        lessons=("attncli.features.cache:lessons/19-smaller-cache.md",),
         docs="cache.md",
     ),
     "why": Feature(
@@ -365,6 +382,9 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.records.logits:LogitAttribution": "attncli.features.why.screens:LOGIT_SCREEN",
             "attncli.records.logits:ScoreParts": "attncli.features.why.screens:SCORE_SCREEN",
+        },
+        page={
+            "attncli.records.logits:ScoreParts": "attncli.features.why.page:SCORE",
         },
         functions={
             "why": "attncli.features.why.door:why",
@@ -394,6 +414,10 @@ FEATURES: dict[str, Feature] = {
             "attncli.features.source.explanation_results:Explanations": "attncli.features.source.explanation_screens:EXPLANATIONS_SCREEN",
             "attncli.features.source.explanation_results:ComparedWays": "attncli.features.source.explanation_screens:WAYS_SCREEN",
             "attncli.features.source.explanation_results:LearnedWeights": "attncli.features.source.explanation_screens:WEIGHTS_SCREEN",
+        },
+        page={
+            "attncli.features.source.results:AnswerSources": "attncli.features.source.page:ANSWER",
+            "attncli.features.source.explanation_results:Explanations": "attncli.features.source.page:WAYS",
         },
         functions={
             "answer_sources": "attncli.features.source.door:answer_sources",
@@ -448,6 +472,10 @@ FEATURES: dict[str, Feature] = {
             "attncli.features.circuit.results:HeadEdges": "attncli.features.circuit.screens:CIRCUIT_SCREEN",
             "attncli.features.circuit.results:Compositions": "attncli.features.circuit.screens:COMPOSITIONS_SCREEN",
         },
+        page={
+            "attncli.features.circuit.results:HeadEdges": "attncli.features.circuit.page:GRAPH",
+            "attncli.features.circuit.results:Compositions": "attncli.features.circuit.page:GRAPH",
+        },
         functions={
             "compositions": "attncli.features.circuit.door:compositions",
             "head_edges": "attncli.features.circuit.door:head_edges",
@@ -462,6 +490,7 @@ FEATURES: dict[str, Feature] = {
             ),
         },
         extras=("models",),
+        lessons=("attncli.features.circuit:lessons/18-finding-a-key.md",),
         docs="circuit.md",
     ),
     "pitfalls": Feature(
@@ -505,6 +534,7 @@ FEATURES: dict[str, Feature] = {
         },
         needs=("record",),
         extras=("models",),
+        lessons=("attncli.features.watch:lessons/21-learning-to-copy.md",),
         docs="watch.md",
     ),
     "record": Feature(
@@ -527,6 +557,7 @@ FEATURES: dict[str, Feature] = {
             "layers_of": "attncli.features.record.door:layers_of",
             "Recording": "attncli.features.record.door:Recording",
         },
+        lessons=("attncli.features.record:lessons/22-own-model.md",),
         docs="record.md",
     ),
     "show": Feature(
@@ -548,6 +579,10 @@ FEATURES: dict[str, Feature] = {
         screens={
             "attncli.records.attention:OutsideWeights": "attncli.features.show.screens:OUTSIDE_SCREEN",
         },
+        functions={
+            "read_cache": "attncli.features.show.door:read_cache",
+        },
+        lessons=("attncli.features.show:lessons/20-pictures.md",),
         docs="show.md",
     ),
     "diff": Feature(

@@ -27,12 +27,17 @@ from attncli.records.columns import Result, StatisticGroup
 from attncli.records.kinds import KINDS
 from attncli.settings.heads import HeadsSpec
 from tests.conftest import some_seldom
+from tests.views.page.conftest import browser as browser
+from tests.views.page.conftest import opened as opened
+from tests.views.page.conftest import tabs as tabs
+from tests.views.page.pages import Opened
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"((?:^[^`#\n][^\n]*\n)+)\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"[Tt]he (first|last) (?:row|line) of `(\w+)` in `([^`]+)`:")
 FILE = re.compile(
-    r"`(attn_spread/\w+\.py|pyproject\.toml)`:\n\n```(?:python|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+    r"`(attn_spread/[\w/-]+\.(?:py|js|css|md)|pyproject\.toml)`:\n\n```(?:python|js|css|md|toml)\n(.*?)^```$",
+    re.MULTILINE | re.DOTALL,
 )
 SENTENCE = "the cat sat on the mat because it was tired of the long walk home"
 TEXT = "to be or not to be"
@@ -65,7 +70,7 @@ def wheel() -> bytes:
     """The wheel of that package."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "attn_spread").mkdir()
+        (folder / "attn_spread" / "lessons").mkdir(parents=True)
         for file, code in code_of_package().items():
             (folder / file).write_text(code)
         command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "dist"]
@@ -242,14 +247,15 @@ def test_the_folder_of_the_package_is_a_built_in_feature(package: Package, tmp_p
     """In features/, with its modules renamed, and the index written anew."""
     shutil.copytree(ROOT / "attncli", tmp_path / "attncli", ignore=shutil.ignore_patterns("__pycache__"))
     folder = tmp_path / "attncli" / "features" / "spread"
-    folder.mkdir()
+    (folder / "lessons").mkdir(parents=True)
     for name, code in code_of_package().items():
-        if name.endswith(".py"):
+        if name.startswith("attn_spread/"):
             renamed = code.replace("from attn_spread", "from attncli.features.spread")
-            (folder / Path(name).name).write_text(renamed)
+            (folder / name.removeprefix("attn_spread/")).write_text(renamed)
     writer = [sys.executable, ROOT / "tools" / "write_index.py", "--package", tmp_path / "attncli"]
     subprocess.run(writer, check=True)
     commands = [["spread", TEXT], ["similarity", TEXT], ["self", TEXT, "--format", "tsv"]]
+    commands += [["spread", TEXT, "--format", "html"]]
     code = f"from attncli.cli import run\nfor command in {commands}:\n    run(command)\n"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
@@ -372,6 +378,33 @@ def test_a_question_about_a_model_is_a_command_a_function_and_a_kind_of_result(
     assert {(row["layer"], row["head"]): round(row["mean"], 5) for row in kept} == {
         place: round(spread, 5) for place, spread in of_heads.items()
     }
+
+
+def test_a_block_of_the_page_shows_the_result(package: Package, opened: Opened, tmp_path: Path) -> None:
+    file = tmp_path / "x.html"
+    package.attn("spread", TEXT, "-o", str(file))
+    heads = package.report("spread", TEXT)["statistics"]["heads"]
+    page = opened(file.read_text())
+    bars = page.locator("#spread li")
+    names = [f"{head['layer']}:{head['head']}" for head in heads]
+    assert bars.all_text_contents() == [
+        f"{name} {head['spread']:.2f}" for name, head in zip(names, heads, strict=True)
+    ]
+    widths = [bar.bounding_box()["width"] for bar in bars.all()]
+    np.testing.assert_allclose(
+        np.array(widths) / widths[0], [head["spread"] / heads[0]["spread"] for head in heads], atol=0.01
+    )
+    page.get_by_role("button", name=f"Show head {names[2]}").click()
+    assert page.locator("#spread .picked").all_text_contents() == [bars.nth(2).text_content()]
+    package.attn("self", TEXT, "-o", str(file))
+    assert "spread" not in file.read_text(), "no part of the block"
+
+
+def test_a_lesson_is_listed_behind_the_built_in_ones_and_runs(package: Package) -> None:
+    listed = package.attn("lesson").splitlines()
+    assert listed[-2:] == ["23  How far a head looks", "Next: attn lesson 1"]
+    shown = package.attn("lesson", "spread")
+    assert "Lesson 23: How far a head looks" in shown and package.attn("spread", TEXT) in shown
 
 
 def test_each_kind_has_a_command_here() -> None:

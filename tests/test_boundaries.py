@@ -208,7 +208,7 @@ def test_of_the_toys_only_what_explains_a_report_knows_reports() -> None:
     assert knowing and all(name.startswith("explained_") for name in knowing)
 
 
-TORCH_FREE_PARTS = {"feature", "names", "settings", "results", "screens"}
+TORCH_FREE_PARTS = {"feature", "names", "settings", "results", "screens", "page"}
 """The files of a feature that help, usage errors and saved reports import."""
 
 
@@ -271,6 +271,7 @@ def test_the_places_of_a_card_are_in_its_folder() -> None:
     others = set()
     for name, card in FEATURES.items():
         places = [*card.results.values(), *card.screens, *card.screens.values(), *card.functions.values()]
+        places += [*card.page, *card.page.values()]
         for question in card.questions:
             places += filter(None, (question.spec, question.page, question.model_page, question.command))
         others |= {

@@ -37,7 +37,8 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 LESSONS = ROOT / "attncli" / "data" / "lessons"
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(LESSONS.glob("*.md"))]
+LESSON_PAGES = sorted(ROOT.glob("attncli/features/*/lessons/*.md"), key=lambda page: page.name)
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *LESSON_PAGES, LESSONS / "README.md"]
 BLOCK = re.compile(r"(```console( slow)?\n)(.*?)(```)", re.DOTALL)
 PYTHON_PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("pairs", "python", "record"))]
 PYTHON_BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n.*?```\n)?", re.DOTALL)

@@ -38,12 +38,15 @@ def _places() -> dict[str, str]:
     """Where each page of the repository is on the site."""
     docs = ROOT / "docs"
     of_docs = [path.relative_to(docs).as_posix() for path in docs.rglob("*.md")]
-    pages = {path.name: path for path in sorted((ROOT / LESSONS).glob("*.md"))}
+    lessons = [ROOT / LESSONS / "README.md", *ROOT.glob("attncli/features/*/lessons/*.md")]
     return {
         "README.md": "index.md",
         "docs/README.md": "pages.md",
         **{f"docs/{name}": name for name in of_docs if name != "README.md"},
-        **{f"{LESSONS}/{name}": f"lessons/{name.replace('README', 'index')}" for name in pages},
+        **{
+            path.relative_to(ROOT).as_posix(): f"lessons/{path.name.replace('README', 'index')}"
+            for path in lessons
+        },
         **{name: name.lower() for name in PROJECT.values()},
     }
 
@@ -65,7 +68,7 @@ def _sections() -> Iterator[tuple[str, list[Any]]]:
 
 
 def _lessons() -> list[Any]:
-    return sorted(place for source, place in PLACES.items() if source.startswith(LESSONS))
+    return sorted(place for place in PLACES.values() if place.startswith("lessons/"))
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

@@ -26,6 +26,7 @@ from attncli.feature import (
     places_of,
     plugins,
     read_card,
+    read_file,
 )
 from attncli.index import FEATURES, installed_features
 from attncli.records.kinds import RESULT_CLASSES
@@ -113,6 +114,8 @@ def _state_of_card(plugin: Plugin) -> str:
         return f"{TAKEN}: {', '.join(taken)}"
     for place in places_of(card):
         load_place(place)
+    for file in card.lessons:
+        read_file(file)
     return "ok"
 
 

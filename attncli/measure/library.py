@@ -11,9 +11,8 @@ Each call is checked against its annotations before a model is loaded (`attncli.
 with a line for each argument that does not fit.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING
 
@@ -27,17 +26,13 @@ from attncli.models.pretrained import Pretrained, Reading, read_text, reader_of,
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
 from attncli.models.words import words_of_characters
 from attncli.records.arguments import (
-    Count,
     HeadsArgument,
     Layers,
     Size,
-    TokenNames,
     checked,
     head_names,
-    token_names,
     whole_numbers,
 )
-from attncli.records.surveys import HeadSurvey
 from attncli.records.token_ids import text_or_ids
 from attncli.records.writings import NextTokens
 
@@ -87,64 +82,6 @@ def _num_bytes(layer: CapturedLayer) -> int:
     return attention.weights.nbytes
 
 
-@checked
-def survey(
-    model: Model,
-    text: TextOrReading,
-    *,
-    skip_sink: Count = 0,
-    weighted: bool = False,
-    rollout: bool = False,
-    queries: TokenNames = (),
-    keys: TokenNames = (),
-    ablate: HeadsArgument = (),
-) -> HeadSurvey:
-    """What each head does on a text.
-
-    The first `skip_sink` keys are left out, the other weights renormalised; `weighted` multiplies each weight
-    by ||v W_O||. With `keys`, named by text or position, from_to_weight is the weight on them from the
-    `queries`. `ablate` names heads, as 5:11, that give nothing meanwhile. UserError for what cannot be
-    measured on this text, or of this model; MemoryError.
-    """
-    from attncli.measure.heads import HeadOptions, check_reading, surveyed
-
-    _check_weighted(weighted, head_names(ablate))
-    with in_use(model) as whole:
-        reading = reading_for(whole, text)
-        pretrained = reader_of(whole, reading)
-        options = HeadOptions(
-            skip_sink=skip_sink,
-            words=reading.text.words is not None,
-            weighted=weighted,
-            rollout=rollout,
-            rest=not (skip_sink or weighted or reading.seen),
-            looks=reading.seen is not None,
-            queries=tuple(token_names(queries)),
-            keys=tuple(token_names(keys)),
-            linear=not (skip_sink or weighted or rollout or reading.seen or reading.text.words),
-        )
-        check_reading(reading, pretrained, options, ("queries", "keys"))
-        run = surveyed(pretrained, [reading], options, ablate=head_names(ablate))
-        found = run.survey_of(0)
-    looks = run.looks[0] if run.looks else None
-    look_rollout = None if looks is None else looks.rolled()
-    return replace(
-        found,
-        tokens_of_text=len(reading.text.ids),
-        rollout=run.rollout[0].numpy(force=True) if rollout else None,
-        looks=None if looks is None else looks.by_layer(),
-        look_rollout=None if look_rollout is None else look_rollout.numpy(force=True),
-        notes=(*run.way.notes(), *reading.left_out_notes()),
-    )
-
-
-def _check_weighted(weighted: bool, ablated: Sequence[str], *, words: bool = False) -> None:
-    """UserError where weights times what values add are asked of what has no such values."""
-    for key, is_given in {"ablate": bool(ablated), "words": words}.items():
-        if weighted and is_given:
-            raise UserError(f"{key}: cannot be combined with `weighted`")
-
-
 @contextmanager
 def many_texts(
     model: Model,
@@ -175,39 +112,6 @@ def many_texts(
             file = ListedTexts([text_or_ids(text) for text in texts])
         pretrained = opened.enter_context(in_use(model))
         yield pretrained, ManyTexts(file, read, progress)
-
-
-@checked
-def survey_texts(
-    model: Model,
-    texts: TextsOrFile,
-    *,
-    truncate: bool = False,
-    words: bool = False,
-    skip_sink: Count = 0,
-    weighted: bool = False,
-    ablate: HeadsArgument = (),
-) -> HeadSurvey:
-    """What each head does over many texts: means with 95 % intervals.
-
-    Each text is read once, and those of equal counts run together. A text that the model cannot read is left
-    out, with a note; `truncate` cuts one that is too long, `words` merges tokens into words; the others are
-    as in `survey`. UserError where no text can be read; MemoryError.
-    """
-    from attncli.measure.heads import HeadOptions, head_totals
-
-    _check_weighted(weighted, head_names(ablate), words=words)
-    options = HeadOptions(
-        skip_sink=skip_sink,
-        words=words,
-        weighted=weighted,
-        rest=not (skip_sink or weighted),
-        linear=not (skip_sink or words or weighted),
-    )
-    with many_texts(model, texts, options, truncate=truncate) as (pretrained, many):
-        totals, notes = head_totals(pretrained, many, options, ablate=head_names(ablate))
-    result, _ = totals.survey()
-    return replace(result, notes=(*many.notes(), *notes))
 
 
 @checked

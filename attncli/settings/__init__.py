@@ -25,7 +25,10 @@ QUESTIONS: dict[str, Question] = {}
 """Each question of a feature that is on, by the name of its command; without forms."""
 FORMS: dict[str, list[Question]] = {}
 """The forms of each command that has some."""
+LESSONS: list[str] = []
+"""The files of all lessons, each as `package:path`."""
 for feature_name, feature in installed_features().items():
+    LESSONS += feature.lessons
     for question in feature.questions:
         if question.form_of:
             of_command = FORMS.setdefault(question.form_of, [])

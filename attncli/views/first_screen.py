@@ -43,7 +43,7 @@ from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts
 from attncli.views.texts import fixed
 
 if TYPE_CHECKING:
-    from attncli.views.graphs import Graph
+    from attncli.views.arrangement import DrawnBlock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,8 +355,8 @@ class FirstScreen:
 
     `next_steps` picks what to type next from what the command offers, and `next_head` the head to name in it
     (None: the first one of the report). `if_empty` says why a table has no rows, if that is an answer.
-    `finding` is the first sentence of a page. `graph` is drawn by pictures and pages in place of the tensors.
-    `figures` are drawn by pictures besides the tensors: of the statistics with these names.
+    `finding` is the first sentence of a page. `picture` is drawn by pictures in place of the tensors,
+    `figures` besides them: of the statistics with these names.
     """
 
     kind: type[Result]
@@ -365,7 +365,7 @@ class FirstScreen:
     next_head: Callable[[Report], str | None] = lambda _: None
     if_empty: Mapping[str, str] = field(default_factory=dict)
     finding: Callable[[Report], Iterator[str]] | None = None
-    graph: "Callable[[Report], Graph | None]" = lambda _: None
+    picture: "Callable[[Report, Collection[str]], DrawnBlock | None]" = lambda *_: None
     figures: Callable[[Report, Collection[str]], Iterator[Curves | Spreads]] = lambda *_: iter(())
 
     def suits(self, report: Report) -> bool:

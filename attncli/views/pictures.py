@@ -19,7 +19,7 @@ from attncli.core.process import quiet_warnings
 from attncli.records.report import PLACES, NamedTensor, PictureMaps, Report, Table
 from attncli.system.plain_text import plain_text
 from attncli.views import Display, NothingToDraw, Write
-from attncli.views.arrangement import NARROWEST, DrawnBlock, Rigid, arranged
+from attncli.views.arrangement import NARROWEST, DrawnBlock, arranged
 from attncli.views.canvas import (
     BAR_GAP,
     BAR_LABELS,
@@ -38,7 +38,6 @@ from attncli.views.canvas import (
     set_labels,
 )
 from attncli.views.colours import VIRIDIS, colours, shading
-from attncli.views.graphs import Graph
 from attncli.views.matrices import (
     ATTENTION_AXES,
     Curves,
@@ -102,18 +101,18 @@ class Maps(NamedTuple):
     compared: list[np.ndarray]
 
 
-PicturePart = Maps | Curves | Spreads | Graph | Overlays | PictureMaps
+PicturePart = Maps | Curves | Spreads | Overlays | PictureMaps | DrawnBlock
 
 
 def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[PicturePart]]:
-    """The edges between heads alone, or what looks at a picture; else the maps of a report, compared ones
-    together, or the statistics of heads; curves; and the figures of the first screen. With `show` those of
-    these parts.
+    """The picture of the first screen alone, or what looks at a picture; else the maps of a report, compared
+    ones together, or the statistics of heads; curves; and the figures of the first screen. With `show` those
+    of these parts.
     """
     chosen = chosen_parts(report, show or ("all",))
     screen = first_screen(report.result)
-    if screen is not None and "edges" in chosen.statistics and (graph := screen.graph(report)):
-        yield [graph]
+    if screen is not None and (drawn := screen.picture(report, chosen.statistics)):
+        yield [drawn]
         return
     if overlays := list(overlays_of(chosen)):
         for each in overlays:
@@ -345,65 +344,6 @@ def _panel_name(matrix: Matrix) -> str:
 CHART_WIDTH, CHART_HEIGHT = 4.2, 3.0
 
 
-EDGE_COLOURS = {"key": "#c2410c", "query": "#1d4ed8", "value": "#15803d", "logit": "0.45"}
-ROW_HEIGHT, NODE_WIDTH, LEAST_GRAPH, ROW_LABEL = 0.62, 0.62, 4.0, 0.75
-THINNEST, THICKEST = 0.4, 3.0
-
-
-class GraphBlock(Rigid):
-    """Heads in rows of layers, the lowest below, and an arrow for each edge: the stronger, the thicker."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        most = max(
-            sum(row == node_row for _, node_row in graph.nodes.values()) for row in range(len(graph.rows))
-        )
-        self.across = max(LEAST_GRAPH, NODE_WIDTH * most)
-        self.down = ROW_HEIGHT * len(graph.rows)
-        self.width, self.height = self.across + ROW_LABEL, self.down + 2 * TITLE_HEIGHT
-
-    def draw(self, figure: Figure, left: float, top: float) -> None:
-        """The title, which is the key to the colours, and the graph below it."""
-        total_width, total_height = figure.get_size_inches()
-        x = left
-        names = [("K keys", "key"), ("Q queries", "query"), ("V values", "value")]
-        if any(edge.strength < 0 for edge in self.graph.edges):
-            names.append(("dashed: negative", "logit"))
-        for text, side in names:
-            place = x / total_width, 1 - top / total_height
-            figure.text(*place, text, va="top", fontsize=8, color=EDGE_COLOURS[side])
-            x += 0.8
-        axes = axes_at(figure, left + ROW_LABEL, top + TITLE_HEIGHT, self.across, self.down)
-        axes.set_xlim(0, 1)
-        axes.set_ylim(-0.5, len(self.graph.rows) - 0.5)
-        axes.set_axis_off()
-        # On a text of one token nothing is beyond the first key: all edges are as weak.
-        strongest = max(abs(edge.strength) for edge in self.graph.edges) or 1.0
-        for edge in self.graph.edges:
-            (x0, y0), (x1, y1) = self.graph.nodes[edge.start], self.graph.nodes[edge.end]
-            # An arrow past other rows bends around what stands there.
-            bend = 0.12 if y1 - y0 > 1 else 0.0
-            axes.annotate(
-                "",
-                xy=(x1, y1),
-                xytext=(x0, y0),
-                arrowprops={
-                    "arrowstyle": "-|>,head_width=0.15,head_length=0.3",
-                    "connectionstyle": f"arc3,rad={bend}",
-                    "color": EDGE_COLOURS[edge.side],
-                    "linestyle": "--" if edge.strength < 0 else "-",
-                    "linewidth": THINNEST + (THICKEST - THINNEST) * abs(edge.strength) / strongest,
-                    "shrinkA": 8,
-                    "shrinkB": 8,
-                },
-            )
-        box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": "0.6", "linewidth": 0.5}
-        for name, (x, row) in self.graph.nodes.items():
-            axes.text(x, row, plain_text(name), ha="center", va="center", fontsize=8, bbox=box)
-        for row, name in enumerate(self.graph.rows):
-            axes.text(-ROW_LABEL / self.across, row, name, va="center", fontsize=7, color="0.4")
-
-
 class ChartBlock:
     """A chart of curves, or of means with their standard deviations; all charts have one size at first."""
 
@@ -517,13 +457,13 @@ def settings() -> Any:
 
 def block_of(part: PicturePart, display: Display) -> DrawnBlock:
     """What draws a part."""
-    if isinstance(part, Graph):
-        return GraphBlock(part)
     if isinstance(part, Overlays):
         return OverlayBlock(part, display)
     if isinstance(part, PictureMaps):
         return PictureMapsBlock(part, display)
-    return MapsBlock(part, display) if isinstance(part, Maps) else ChartBlock(part)
+    if isinstance(part, Maps):
+        return MapsBlock(part, display)
+    return ChartBlock(part) if isinstance(part, Curves | Spreads) else part
 
 
 def title_and_settings(report: Report, display: Display, width: float) -> tuple[list[str], list[str]]:

@@ -1,5 +1,6 @@
 """Cards of features: the index, features switched off or deleted, and the same cards in other packages."""
 
+import dataclasses
 import importlib
 import importlib.util
 import json
@@ -17,6 +18,7 @@ from attncli.cli import run
 from attncli.feature import Feature, LayerSource, Question, View, places_of, with_absolute_places
 from attncli.index import FEATURES
 from attncli.settings import FORMER_COMMANDS, KERNEL_COMMANDS
+from attncli.views.page.blocks import PageBlock
 from tests.running import ROOT
 from tests.test_plugins import attn, install, install_card
 
@@ -46,10 +48,11 @@ def test_the_index_has_the_card_of_each_folder_and_no_other() -> None:
 @pytest.mark.parametrize("name", FEATURES)
 def test_each_place_of_a_card_exists_and_its_page_is_listed(name: str) -> None:
     card = FEATURES[name]
-    for module, part in (place.split(":") for place in (*places_of(card), *card.screens)):
+    for module, part in (place.split(":") for place in (*places_of(card), *card.screens, *card.page)):
         assert hasattr(importlib.import_module(module), part)
-    assert {*card.screens} <= {*card.results.values()}
+    assert {*card.screens, *card.page} <= {*card.results.values()}
     assert not {each.name for each in card.questions} & {*KERNEL_COMMANDS, *FORMER_COMMANDS}
+    assert all((FOLDERS / name / file.partition(":")[2]).is_file() for file in card.lessons)
     assert card.docs == "" or f"({card.docs})" in (ROOT / "docs" / "README.md").read_text()
 
 
@@ -58,7 +61,8 @@ def test_each_field_of_a_card_is_a_heading_of_the_page_and_on_its_card() -> None
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert headings[: len(Feature._fields)] == [*Feature._fields]
     fields = [name for row in re.findall(r"^\| (`.*`) \| ", text, re.MULTILINE) for name in row.split(", ")]
-    parts = (*Question._fields, *View._fields, *LayerSource._fields)
+    of_block = (field.name for field in dataclasses.fields(PageBlock))
+    parts = (*Question._fields, *of_block, *View._fields, *LayerSource._fields)
     assert fields == [f"`{name}`" for name in parts]
     code = text.partition("```python\n")[2].partition("```")[0]
     card: dict[str, Feature] = {}
@@ -124,6 +128,10 @@ IN_CI = ("cache", "separate", "pitfalls")
 EVERY_FEATURE = [pytest.param(name, marks=() if name in IN_CI else pytest.mark.nightly) for name in FEATURES]
 
 
+def numbers_of_lessons(cards: Iterable[Feature]) -> list[int]:
+    return [int(file.rpartition("/")[2].partition("-")[0]) for card in cards for file in card.lessons]
+
+
 def commands_of(cards: Iterable[Feature]) -> set[str]:
     return {question.name for card in cards for question in card.questions if not question.form_of}
 
@@ -148,6 +156,7 @@ def assert_nowhere(name: str, saved: Path, folder: Path, root: Path, off: str = 
     gone = commands_of(cards)
     left = commands_of(FEATURES.values()) - gone
     asked = [[], ["--help"], ["info"], *([each] for each in sorted(gone))]
+    asked += [["lesson"]] if "lesson" in left else []
     others = [["self", TEXT], ["heads", TEXT], *(["show", file] for file in reports_of(name, saved, folder))]
     asked += [words for words in others if words[0] in left]
     done = python(ASKED, folder, root, ROOT, given=json.dumps(asked), ATTN_OFF=off)
@@ -162,6 +171,9 @@ def assert_nowhere(name: str, saved: Path, folder: Path, root: Path, off: str = 
             assert re.findall(r"did you mean attn ([\w-]+)\?", err) in ([], *([other] for other in left))
         else:
             assert code == 0 and out, (words, err)
+    lessons = {words[-1]: out for words, (_, out, _) in zip(asked[3:], answer["ended"][3:], strict=True)}
+    numbers = re.findall(r"^ ?([0-9]+)  ", lessons.get("lesson", ""), re.MULTILINE)
+    assert not {*map(int, numbers)} & {*numbers_of_lessons(cards)}
     first, shown = answer["ended"][0][1], answer["ended"][1][1]
     assert {*re.findall(r"^  ([a-z][a-z-]*) ", shown, re.MULTILINE)} & ({*FEATURES} | gone | left) <= left
     assert {*re.findall(r"^  attn ([a-z]+)", first, re.MULTILINE)} <= left
@@ -235,9 +247,9 @@ def package(without_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """A folder with features/cache as an installed package of its own, as one of site-packages."""
     site = tmp_path_factory.mktemp("site")
     install(site, "attn_cache", {}, {"features": {"cache": "attn_cache.feature:FEATURE"}})
-    (site / "attn_cache").mkdir()
-    for file in (FOLDERS / "cache").glob("*.py"):
-        (site / "attn_cache" / file.name).write_text(renamed(file.read_text()))
+    shutil.copytree(FOLDERS / "cache", site / "attn_cache", ignore=shutil.ignore_patterns("__pycache__"))
+    for file in (site / "attn_cache").glob("*.py"):
+        file.write_text(renamed(file.read_text()))
     return site
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from attncli.measure.library import survey
+from attncli.features.heads.door import survey
 from attncli.models.loading import open_model
 from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import Pretrained, Reading

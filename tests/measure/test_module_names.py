@@ -7,8 +7,9 @@ import pytest
 
 from attncli.features.ablate.door import ablate
 from attncli.features.generate.door import generate
+from attncli.features.heads.door import survey
 from attncli.features.why.door import why
-from attncli.measure.library import layers, survey
+from attncli.measure.library import layers
 from attncli.models.loading import open_model
 from tests.conftest import Attn
 from tests.model_folders import save_writer

@@ -14,7 +14,7 @@ import torch
 import transformers as hf
 
 from attncli.errors import UserError
-from attncli.measure.library import survey as surveyed
+from attncli.features.heads.door import survey as surveyed
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.loading import borrowed

@@ -10,4 +10,5 @@ FEATURE = Feature(
     ),
     results={"average": "results:AverageStatistics"},
     screens={"results:AverageStatistics": "screens:AVERAGE_SCREEN"},
+    lessons=("lessons/12-dot-product.md",),
 )

@@ -18,7 +18,9 @@ FEATURE = Feature(
         "results:LimitedHeads": "screens:LIMITED_SCREEN",
         "results:PolicyCosts": "screens:POLICIES_SCREEN",
     },
+    page={"results:LimitedHeads": "page:FORGOTTEN"},
     functions={"cache": "door:cache", "cache_policies": "door:cache_policies"},
     extras=("models",),
+    lessons=("lessons/19-smaller-cache.md",),
     docs="cache.md",
 )

@@ -16,6 +16,7 @@ FEATURE = Feature(
         "results:HeadEdges": "screens:CIRCUIT_SCREEN",
         "results:Compositions": "screens:COMPOSITIONS_SCREEN",
     },
+    page={"results:HeadEdges": "page:GRAPH", "results:Compositions": "page:GRAPH"},
     functions={"compositions": "door:compositions", "head_edges": "door:head_edges"},
     views={
         "dot": View(
@@ -27,5 +28,6 @@ FEATURE = Feature(
         )
     },
     extras=("models",),
+    lessons=("lessons/18-finding-a-key.md",),
     docs="circuit.md",
 )

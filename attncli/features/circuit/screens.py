@@ -1,19 +1,30 @@
 """The first screens of circuits: the strongest edges in letters and as a table; their graph, and its DOT."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
+from attncli.features.circuit.graphs import (
+    FEW,
+    LOGITS,
+    Edge,
+    graph_of,
+    into_logits,
+    layer_and_head,
+    strong_edges,
+)
 from attncli.features.circuit.results import Compositions, HeadEdges
 from attncli.records.columns import Result
 from attncli.records.report import Report
 from attncli.system.plain_text import plain_text
 from attncli.views import TEXT_WIDTH, Display, NothingToDraw
 from attncli.views.first_screen import Element, FirstScreen, Notes, ReadLine, Sentences, TitleLine
-from attncli.views.graphs import FEW, LOGITS, Edge, Graph, graph_of, into_logits, layer_and_head, strong_edges
 from attncli.views.model_screens import half_width
 from attncli.views.sections import Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import NO_NUMBER, fixed, title, wrap_cells
+
+if TYPE_CHECKING:
+    from attncli.views.arrangement import DrawnBlock
 
 
 def head_edges(result: Result | None) -> list[Edge]:
@@ -178,8 +189,13 @@ def _fed_most(report: Report) -> str | None:
     return None if edge is None else f"{edge.to_layer}:{edge.to_head}"
 
 
-def _graph(report: Report) -> Graph | None:
-    return graph_of(head_edges(report.result))
+def _picture(report: Report, names: Collection[str]) -> "DrawnBlock | None":
+    graph = graph_of(head_edges(report.result)) if "edges" in names else None
+    if graph is None:
+        return None
+    from attncli.features.circuit.picture import GraphBlock  # with matplotlib
+
+    return GraphBlock(graph)
 
 
 CIRCUIT_SCREEN = FirstScreen(
@@ -192,7 +208,7 @@ CIRCUIT_SCREEN = FirstScreen(
         Notes(_notes, apart=True),
     ),
     next_head=_fed_most,
-    graph=_graph,
+    picture=_picture,
 )
 """The strongest edges in letters, then as numbers; the heads that add most to the logits."""
 COMPOSITIONS_SCREEN = FirstScreen(
@@ -203,7 +219,7 @@ COMPOSITIONS_SCREEN = FirstScreen(
         Sentences(_copying, "line"),
         Notes(_notes, apart=True),
     ),
-    graph=_graph,
+    picture=_picture,
 )
 """The highest compositions in letters, then as numbers; the heads that copy most."""
 

@@ -21,6 +21,8 @@ FEATURE = Feature(
     screens={
         "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
     },
+    functions={"heads": "door:heads", "survey": "door:survey", "survey_texts": "door:survey_texts"},
     extras=("models",),
+    lessons=("lessons/17-real-model.md",),
     docs="survey.md",
 )

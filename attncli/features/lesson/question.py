@@ -7,10 +7,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager, redirect_stdout
 from functools import partial
-from importlib.resources import files
 from io import StringIO
 from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import fill, indent
@@ -28,18 +26,18 @@ from attncli.commands.command import (
 )
 from attncli.commands.pager import walk
 from attncli.errors import DONE, FAILED, INTERRUPTED, UserError, WriteError, alike
+from attncli.feature import plugin_of, read_usable_file
+from attncli.settings import LESSONS, is_offered
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.layout import Screen
 from attncli.views.sections import Paragraph
 
 if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
-
     from markdown_it.tree import SyntaxTreeNode
 
-LESSONS = files("attncli") / "data" / "lessons"
-NAME = re.compile(r"([0-9]+)-(.+)\.md")
+NAME = re.compile(r"(?:.*/)?([0-9]+)-([^/]+)\.md")
 PROMPT = "$ attn "
+COMMAND = re.compile(r"^\$ (attn .*)", re.MULTILINE)
 INDENT = " " * 4
 
 Attn = Callable[[Sequence[str]], int]
@@ -70,13 +68,23 @@ class Lesson(NamedTuple):
 
 def lessons() -> list[Lesson]:
     """All lessons in order; each builds on the earlier ones."""
-    return [read_lesson(number, name, page.read_text(encoding="utf-8")) for number, name, page in _pages()]
+    return [read_lesson(*page) for page in pages()]
 
 
-def _pages() -> "list[tuple[int, str, Traversable]]":
-    """The number, the name and the file of each lesson, in order."""
-    pages = ((NAME.fullmatch(page.name), page) for page in LESSONS.iterdir())
-    return sorted(((int(match[1]), match[2], page) for match, page in pages if match), key=itemgetter(0, 1))
+def pages() -> list[tuple[int, str, str]]:
+    """The number, the name and the text of each lesson whose commands are there, in order.
+
+    Those of other packages are numbered behind the built-in ones.
+    """
+    built_in: list[tuple[int, str, str]] = []
+    others: list[tuple[int, str, str]] = []
+    for file in LESSONS:
+        name, text = NAME.fullmatch(file), read_usable_file(file)
+        if name and text is not None and all(map(is_offered, COMMAND.findall(text))):
+            (built_in if plugin_of(file) is None else others).append((int(name[1]), name[2], text))
+    last = max((number for number, _, _ in built_in), default=0)
+    numbered = ((number, name, text) for number, (_, name, text) in enumerate(others, last + 1))
+    return [*sorted(built_in), *numbered]
 
 
 def lesson(which: str) -> Lesson:
@@ -92,7 +100,8 @@ def lesson(which: str) -> Lesson:
     if not named and (meant := alike(word, [each.name for each in every])):
         named = [each for each in every if each.name == meant]
     near = [f"{each.number} {each.name}" for each in named if len(word) > 2]
-    listed = near[0] if len(near) == 1 else f"one of {', '.join(near) or f'1 to {len(every)}'}"
+    last = every[-1].number if every else 0
+    listed = near[0] if len(near) == 1 else f"one of {', '.join(near) or f'1 to {last}'}"
     raise UserError(f"lesson: none is called {which:.60}: give {listed} (attn lesson lists all)")
 
 
@@ -167,7 +176,7 @@ LESSON = argument(
     "Its number or name; without one the lessons are listed.",
     "LESSON",
     required=False,
-    choices=[name for _, name, _ in _pages()],
+    choices=[name for _, name, _ in pages()],
 )
 COPY = option(
     "--copy",
@@ -242,9 +251,8 @@ def pages_of(page: Lesson, display: Display, codes: list[int], attn: Attn) -> It
         yield "\n" + out.lstrip("\n")
         text.seek(0)
         text.truncate()
-    for each in lessons():
-        if each.number == page.number + 1:
-            screen.draw(Paragraph(f"Next: attn lesson {each.number}   {each.title}", "lead"))
+    for after in [each for each in lessons() if each.number > page.number][:1]:
+        screen.draw(Paragraph(f"Next: attn lesson {after.number}   {after.title}", "lead"))
     yield text.getvalue()
 
 
@@ -273,9 +281,11 @@ def run(which: str | None, copy: str | None, attn: Attn) -> int:
         return run_lesson(lesson(which), attn)
     else:
         columns = width(sys.stdout.isatty()) or TEXT_WIDTH
-        for each in lessons():
+        every = lessons()
+        for each in every:
             print(fill(f"{each.number:>2}  {each.title}", columns, subsequent_indent=" " * 4))
-        print("Next: attn lesson 1")  # all of it on a screen of 24 lines
+        for first in every[:1]:
+            print(f"Next: attn lesson {first.number}")  # all of it on a screen of 24 lines
     return DONE
 
 

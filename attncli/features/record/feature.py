@@ -11,5 +11,6 @@ FEATURE = Feature(
     results={"record": "results:RecordedHeads"},
     screens={"results:RecordedHeads": "screens:RECORDED_SCREEN"},
     functions={"record": "door:record", "layers_of": "door:layers_of", "Recording": "door:Recording"},
+    lessons=("lessons/22-own-model.md",),
     docs="record.md",
 )

@@ -14,4 +14,5 @@ FEATURE = Feature(
     ),
     results={"scale-demo": "results:ScaleEffects"},
     screens={"results:ScaleEffects": "screens:SCALE_SCREEN"},
+    lessons=("lessons/13-scaling.md",),
 )

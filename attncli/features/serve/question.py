@@ -95,9 +95,9 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
         raise UserError(given[key].line(key, "is not for attn serve, whose page is asked"))
     spec = checked_spec(HeadsSpec, given)
     from attncli.features.serve.guard import Secrets
-    from attncli.features.serve.questions import OneModel
+    from attncli.features.serve.page import served_page
+    from attncli.features.serve.questions import ASKS, OneModel
     from attncli.features.serve.server import MOST_AT_ONCE, ServedPage, app, bound_socket, server_of
-    from attncli.views.page import served_page
 
     with bound_socket(port or 0) as listening, errors_at(spec, given, config):
         first_text = read_texts(spec).text or ""
@@ -106,7 +106,7 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
         served = opened_model(spec, given)
         about = served.about()
         is_shipped = spec.model is None and not first_text
-        page = served_page({**about, "text": SENTENCE if is_shipped else first_text}, Display())
+        page = served_page({**about, "text": SENTENCE if is_shipped else first_text}, ASKS, Display())
         secrets, model = Secrets(), OneModel(served.answer)
         server = server_of(app(ServedPage(*page), model, secrets))
         listening.listen(MOST_AT_ONCE)  # whoever opens the link at once waits for the server

@@ -12,6 +12,7 @@ import torch
 
 from attncli.core.progress import Stage
 from attncli.errors import UserError, is_about_memory, out_of_memory
+from attncli.features.serve.page import report_line
 from attncli.features.serve.questions import HAS_STOPPED, AskedFor, Question
 from attncli.features.why.door import why
 from attncli.measure.next_tokens import KnownProbabilities, expected_next
@@ -28,7 +29,6 @@ from attncli.settings.fields import Given, checked_spec, in_words_of, with_maps
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import ModelSpec
 from attncli.system.plain_text import plain_text, readable_token
-from attncli.views.page import report_line
 
 NAMES = {
     "sentence": "text",

@@ -15,5 +15,7 @@ FEATURE = Feature(
     ),
     results={"show": "attncli.records.attention:OutsideWeights"},
     screens={"attncli.records.attention:OutsideWeights": "screens:OUTSIDE_SCREEN"},
+    functions={"read_cache": "door:read_cache"},
+    lessons=("lessons/20-pictures.md",),
     docs="show.md",
 )

@@ -20,6 +20,7 @@ FEATURE = Feature(
         "explanation_results:ComparedWays": "explanation_screens:WAYS_SCREEN",
         "explanation_results:LearnedWeights": "explanation_screens:WEIGHTS_SCREEN",
     },
+    page={"results:AnswerSources": "page:ANSWER", "explanation_results:Explanations": "page:WAYS"},
     functions={
         "answer_sources": "door:answer_sources",
         "retrieving_heads": "door:retrieving_heads",

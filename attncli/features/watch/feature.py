@@ -14,5 +14,6 @@ FEATURE = Feature(
     functions={"Watch": "door:Watch"},
     needs=("record",),
     extras=("models",),
+    lessons=("lessons/21-learning-to-copy.md",),
     docs="watch.md",
 )

@@ -20,6 +20,7 @@ FEATURE = Feature(
         "attncli.records.logits:LogitAttribution": "screens:LOGIT_SCREEN",
         "attncli.records.logits:ScoreParts": "screens:SCORE_SCREEN",
     },
+    page={"attncli.records.logits:ScoreParts": "page:SCORE"},
     functions={"why": "door:why", "score_parts": "door:score_parts"},
     extras=("models",),
 )

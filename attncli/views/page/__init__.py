@@ -3,22 +3,19 @@
 import base64
 import hashlib
 import json
-import posixpath
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.resources import files
-from typing import Any, TextIO
+from shutil import copyfileobj
+from tempfile import SpooledTemporaryFile
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
-from attncli.records.logits import ScoreParts
 from attncli.records.report import PLACES, NamedTensor, Picture, PictureMaps, Report, Table, Tensors, plain
 from attncli.system.plain_text import plain_text
 from attncli.views import SCALES, Display
 from attncli.views.colours import COOLWARM, VIRIDIS
 from attncli.views.first_screen import FirstScreen, HeadGrids
-from attncli.views.graphs import graph_data
 from attncli.views.matrices import (
     KEY_AXES,
     compared_names,
@@ -31,9 +28,10 @@ from attncli.views.matrices import (
     whole_heads,
 )
 from attncli.views.overlays import FAINT, STRONG, about_picture, chosen_queries, size_of
+from attncli.views.page.blocks import SOURCES, PageBlock, blocks_of, page_script
 from attncli.views.picture_maps import left_out, title_of
 from attncli.views.tables import first_screen
-from attncli.views.texts import heading, named_tokens, readable, subtitle, title
+from attncli.views.texts import heading, named_tokens, subtitle, title
 
 MAX_EXACT = 100_000  # numbers
 STEPS_PER_UNIT = 10_000  # four decimals
@@ -122,6 +120,8 @@ def _decimals(step: float) -> int:
     return int(np.clip(np.floor(-np.log10(step)), 0, 4)) if step > 0 else 4
 
 
+MOST_IN_MEMORY = 1 << 24
+"""Characters of the reports of a page, before they are in a file until the page is written."""
 # Beyond these a page takes too long to open; it names what is left out.
 MAX_NUMBERS = 1 << 22
 MAX_WEIGHTS = 1 << 26
@@ -145,6 +145,9 @@ def report_data(report: Report) -> dict[str, Any]:
             value = Table(value[:MAX_ROWS])
         if not isinstance(value, Tensors) and name != PART_NAMES:
             statistics[name] = value
+    blocks = [
+        (block, data) for block in blocks_of(type(report.result)) if (data := block.data(report)) is not None
+    ]
     return {
         "heading": heading(report),
         "title": title(report),
@@ -169,8 +172,8 @@ def report_data(report: Report) -> dict[str, Any]:
         "keys": [_tensor_data(name, tensor) for name, tensor in report.tensors_of("keys").items()],
         "statistics": _sanitised(plain(statistics)),
         "steps": _sanitised(plain(report.fields().get("steps", []))),
-        "graph": _graph_data(report),
-        "score": _score_data(report),
+        "blocks": {block.name: _sanitised(plain(data)) for block, data in blocks},
+        "replaced": [name for block, _ in blocks for name in block.replaces],
         "pictures": [_picture_data(report, picture) for picture in report.pictures],
         "picture_maps": None if report.picture_maps is None else _maps_data(report, report.picture_maps),
         "finding": " ".join(_finding(report)),
@@ -182,11 +185,6 @@ def _names(value: Any) -> list[str]:
     """The names of tokens in a setting: of several, one, or none."""
     names = value if isinstance(value, list | tuple) else [] if value is None else [value]
     return [plain_text(str(name)) for name in names]
-
-
-def _graph_data(report: Report) -> dict[str, Any] | None:
-    screen = _first_screen(report)
-    return None if screen is None else graph_data(screen.graph(report))
 
 
 def _first_screen(report: Report) -> FirstScreen | None:
@@ -235,20 +233,6 @@ def _maps_data(report: Report, maps: PictureMaps) -> dict[str, Any]:
             _picture_data(report, row.picture) | {"weights": _tensor_data("weights", row.weights)}
             for row in maps.rows
         ],
-    }
-
-
-def _score_data(report: Report) -> dict[str, Any] | None:
-    """The score of a query as a sum, key by key; None for another report."""
-    tensors, score = report.tensors_of("key_parts"), report.result
-    if not tensors or not isinstance(score, ScoreParts):
-        return None
-    return {
-        "query": score.query,
-        "key": score.key,
-        "weights": plain(score.keys.column("weight")),
-        "parts": [plain_text(row.part) for row in score.parts or ()],
-        **{name: plain(tensor.values) for name, tensor in tensors.items()},
     }
 
 
@@ -317,10 +301,6 @@ def _sanitised(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-SOURCES = files("attncli.views.page")
-# A module's imports and exports as its source has them: each on lines of their own, by their own names.
-IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n', re.MULTILINE)
-EXPORT = re.compile(r"^export (?=(?:async |const |let |class |function ))", re.MULTILINE)
 # Later files override earlier ones.
 STYLES = (
     "base.css",
@@ -332,45 +312,26 @@ STYLES = (
     "cards.css",
     "tables.css",
     "charts.css",
-    "answer.css",
-    "layout.css",
 )
+LAYOUT = "layout.css"
+"""The last one, behind those of blocks."""
 REPORTS = "<!-- reports -->\n"
 ASKING = "<!-- asking -->\n"
-"""Where a page that is served has what asks; a file asks nothing."""
-OF_FILE, OF_SERVER = "page/file.js", "served/served.js"
-"""The modules that begin: of a page from a file, and of one that asks a server."""
-SERVED_STYLES = (*STYLES, "served.css")
+"""Where a page has what asks; a file asks nothing."""
+ABOVE, BELOW = "<!-- blocks above -->\n", "<!-- blocks below -->\n"
+"""Where the page has the sections of blocks."""
 
 
 def _source(name: str) -> str:
     return (SOURCES / name).read_text(encoding="utf-8")
 
 
-def modules(first: str = OF_FILE) -> dict[str, str]:
-    """The sources of the page's modules, each after those that it imports, from the one that begins."""
-    sources: dict[str, str] = {}
-
-    def add(path: str) -> None:
-        source = _source(f"scripts/{path}")
-        for address in IMPORT.findall(source):
-            name = posixpath.normpath(f"{posixpath.dirname(path)}/{address}")
-            if name not in sources:
-                add(name)
-        sources[path] = source
-
-    add(first)
-    return sources
-
-
-def _script(first: str = OF_FILE) -> str:
-    """The page's modules as one, which needs no import: a browser loads none from a file on disk."""
-    return "\n".join(EXPORT.sub("", IMPORT.sub("", source)) for source in modules(first).values())
-
-
-def _style(names: Iterable[str] = STYLES) -> str:
-    """The page's own style: its files as one."""
-    return "\n".join(_source(f"styles/{name}") for name in names)
+def page_style(blocks: Iterable[PageBlock]) -> str:
+    """The style of a page: its files as one."""
+    of_blocks = ((block.folder / block.style).read_text(encoding="utf-8") for block in blocks if block.style)
+    return "\n".join(
+        [*(_source(f"styles/{name}") for name in STYLES), *of_blocks, _source(f"styles/{LAYOUT}")]
+    )
 
 
 def _hash(text: str) -> str:
@@ -378,37 +339,63 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-def _content_security_policy(script: str, style: str) -> str:
+def _content_security_policy(script: str, style: str, also: str) -> str:
     """Only this script and this style are loaded and run; no text ever becomes markup."""
     return (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; media-src blob:; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        f"{also}"
     )
 
 
-def _json_block(kind: str, data: object) -> str:
+class Shell(NamedTuple):
+    """What a page may load and run, and its text before and after the data of its reports."""
+
+    policy: str
+    before: str
+    after: str
+
+
+def page_shell(
+    blocks: Sequence[PageBlock], script: str, style: str, *, asking: str = "", also: str = ""
+) -> Shell:
+    """The page with sections for blocks, and `asking` above the reports; `also` is added to its policy."""
+    policy = _content_security_policy(script, style, also)
+    page = _source("page.html").replace("<!-- policy -->", policy).replace(ASKING, asking)
+    for mark, is_above in ((ABOVE, True), (BELOW, False)):
+        page = page.replace(mark, "".join(each.section() for each in blocks if each.is_above is is_above))
+    page = page.replace("/* style */", style)
+    before, after = page.split(REPORTS)
+    return Shell(policy, before, after.replace("/* script */", script))
+
+
+def json_block(kind: str, data: object) -> str:
     return f'<script type="application/json" class="{kind}">{page_json(data)}</script>\n'
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """One page for all reports; each is written as it comes."""
-    page_style, page_script = _style(), _script()
-    page = _source("page.html").replace("<!-- policy -->", _content_security_policy(page_script, page_style))
-    before, after = page.replace(ASKING, "").replace("/* style */", page_style).split(REPORTS)
-    stream.write(before)
-    stream.write(_json_block("start", _start(display)))
+    """One page for all reports, with the blocks that they have; each is written as it comes, to a file."""
+    blocks: dict[str, PageBlock] = {}
     headings = []
-    for report in reports:
-        data = report_data(report)
-        if display.title is not None:
-            data["title"] = plain_text(display.title)
-        headings.append(data.pop("heading"))
-        stream.write(_json_block("report", data))
-    stream.write(_json_block("headings", headings))
-    stream.write(after.replace("/* script */", page_script))
+    with SpooledTemporaryFile(MOST_IN_MEMORY, "w+", encoding="ascii", newline="") as written:
+        for report in reports:
+            data = report_data(report)
+            if display.title is not None:
+                data["title"] = plain_text(display.title)
+            headings.append(data.pop("heading"))
+            blocks |= {block.name: block for block in blocks_of(type(report.result))}
+            written.write(json_block("report", data))
+        of_reports = [*blocks.values()]
+        shell = page_shell(of_reports, page_script(of_reports), page_style(of_reports))
+        stream.write(shell.before)
+        stream.write(json_block("start", page_start(display)))
+        written.seek(0)
+        copyfileobj(written, stream)
+    stream.write(json_block("headings", headings))
+    stream.write(shell.after)
 
 
-def _start(display: Display) -> dict[str, Any]:
+def page_start(display: Display) -> dict[str, Any]:
     """What the page's script begins with."""
     return {
         "viridis": VIRIDIS,
@@ -418,23 +405,3 @@ def _start(display: Display) -> dict[str, Any]:
         "skip": display.skip_first_keys,
         "cover": [FAINT, STRONG],
     }
-
-
-def served_page(asked: Mapping[str, Any], display: Display) -> tuple[str, str]:
-    """The same page without a report, which asks a server for them; and what it may load and run.
-
-    `asked` is what it knows of the model: its name, what it may be asked, the first text.
-    """
-    page_style, page_script = _style(SERVED_STYLES), _script(OF_SERVER)
-    policy = f"{_content_security_policy(page_script, page_style)}; connect-src 'self'"
-    page = _source("page.html").replace("<!-- policy -->", policy).replace(ASKING, _source("asking.html"))
-    start = _start(display) | {"asked": asked}
-    blocks = _json_block("start", start) + _json_block("headings", [])
-    page = page.replace("/* style */", page_style).replace(REPORTS, blocks)
-    return page.replace("/* script */", page_script), policy
-
-
-def report_line(report: Report, *, name: str = "", without: Sequence[str] = ()) -> str:
-    """What the script of a served page reads of a report: JSON, on one line; what its title says."""
-    report = readable(report)
-    return page_json(report_data(report) | {"title": title(report, name=plain_text(name), without=without)})

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 import attncli
+from attncli.features.circuit.graphs import Edge
 from attncli.features.circuit.screens import letter_lines
-from attncli.views.graphs import Edge
 from tests.conftest import Attn
 
 

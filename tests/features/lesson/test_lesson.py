@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from attncli.cli import COMMANDS
-from attncli.features.lesson.question import LESSONS, CommandLine, Prose, lessons, read_lesson
+from attncli.features.lesson.question import CommandLine, Prose, lessons, pages, read_lesson
 from tests.conftest import Attn
 from tests.running import LESSON_FILES
 
 ALL = lessons()
-PAGES = {each.number: (Path(str(LESSONS)) / f"{each.number:02}-{each.name}.md").read_text() for each in ALL}
+PAGES = {number: text for number, _, text in pages()}
 OF_NUMBER = {each.number: each for each in ALL}
 NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?![\w.])")
 
@@ -21,8 +21,8 @@ def test_they_are_listed_in_their_order(attn: Attn) -> None:
     listed = attn(["lesson"]).out.splitlines()
     assert [line.split()[0] for line in listed[: len(ALL)]] == [str(each.number) for each in ALL]
     assert listed[-1] == "Next: attn lesson 1" and len(listed) < 24 and max(map(len, listed)) <= 80
-    readme = (Path(str(LESSONS)) / "README.md").read_text()
-    assert re.findall(r"^(\d+)\. \[.*?\]\((.*?)\)", readme, re.MULTILINE) == [
+    readme = (LESSON_FILES.parent / "README.md").read_text()
+    assert re.findall(r"^(\d+)\. \[.*?\]\(.*?/lessons/(.*?)\)", readme, re.MULTILINE) == [
         (str(each.number), f"{each.number:02}-{each.name}.md") for each in ALL
     ]
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import attncli
+from attncli.features.serve.page import report_line
 from attncli.features.serve.questions import AskedFor, Question
 from attncli.features.serve.served_model import ServedModel
 from attncli.measure.removal import heads_removed
 from attncli.settings.fields import Given
-from attncli.views.page import report_line
 from tests.conftest import Attn
 from tests.features.serve.served import Running, running
 from tests.model_folders import save_model, save_writer

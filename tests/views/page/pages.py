@@ -1,8 +1,10 @@
 """Reports of a model's heads with made-up weights, and pages of reports, for the tests of the page."""
 
 import io
+import posixpath
+import re
 from base64 import b64decode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from PIL import Image
 from attncli.records.kinds import result_of
 from attncli.records.report import NamedTensor, Report
 from attncli.views import Display, load_view
+from attncli.views.page.blocks import IMPORT, SHARED
 
 SENTENCE = ("the", "cat", "walks", "on", "the", "street")
 NUM_LAYERS, NUM_HEADS = 12, 12
@@ -93,3 +96,32 @@ def wait_for_title(page: Any, text: str) -> None:
 
 def wait_for_readout(page: Any, text: str) -> None:
     page.wait_for_function("text => document.getElementById('readout').textContent.includes(text)", arg=text)
+
+
+MARKUP = re.compile(
+    r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|XMLHttp|https?:(?!//www\.w3\.org/2000/svg)"
+)
+"""What makes markup of a text in a script, and what asks a network."""
+
+
+def exports_and_imports(sources: Mapping[str, str]) -> tuple[set[str], set[str]]:
+    """The names that modules export, and those that they import: what others before them export, and use.
+
+    No name is declared twice in the modules of the page, nor in the others.
+    """
+    exported: dict[str, str] = {}
+    imported: set[str] = set()
+    declared: list[tuple[bool, str]] = []
+    for name, source in sources.items():
+        for statement in IMPORT.finditer(source):
+            where = posixpath.normpath(posixpath.join(posixpath.dirname(name), statement[1]))
+            where = statement[1] if statement[1].startswith(SHARED) else where
+            words = re.findall(r"\w+", statement[0].partition("}")[0])[1:]
+            assert all(exported[word] == where for word in words), (name, where)
+            assert all(len(re.findall(rf"\b{word}\b", source)) > 1 for word in words), (name, words)
+            imported |= {*words}
+        exported |= dict.fromkeys(re.findall(r"^export (?:async )?\w+ (\w+)", source, re.M), name)
+        names = re.findall(r"^(?:export )?(?:async )?(?:function|class|const|let) (\w+)", source, re.M)
+        declared += [(name.startswith(SHARED), each) for each in names]
+    assert len(declared) == len({*declared})
+    return {*exported}, imported

@@ -283,35 +283,6 @@ def test_selecting_a_token_leaves_it_under_the_pointer(opened: Opened, width: in
         assert token(page, "query", index).evaluate("element => element.matches(':hover')")
 
 
-def test_a_click_on_a_head_of_the_graph_leaves_its_edges(opened: Opened) -> None:
-    page = opened(page_of(run("circuit")))
-    node = page.locator("#graph .node", has_text="0:1").first
-    assert page.locator("#graph .edge.faint").count() == 0
-    node.click()
-    assert node.get_attribute("aria-pressed") == "true"
-    assert re.search(r"0:1 -K-> 1:1 \d\.\d\d", page.locator("#graph [role=status]").text_content())
-    edges, faint = (page.locator(f"#graph .edge{part}").count() for part in ("", ".faint"))
-    assert 0 < faint < edges
-    node.click()
-    assert page.locator("#graph .edge.faint").count() == 0
-
-
-def test_a_click_on_a_key_says_what_each_part_adds_there(opened: Opened) -> None:
-    report = run("why", sentence="to be or not to b", head="1:2")
-    page = opened(page_of(report))
-    score = report.numbers("score")
-    keys = page.locator("#score .score-keys button")
-    assert keys.count() == len(report.tokens)
-    assert keys.nth(int(score["key"])).get_attribute("aria-pressed") == "true"
-    adds = report.tensors_of("key_parts")["key_adds"].values
-    names = [row["part"] for row in report.table("part_names")]
-    for key in (int(score["key"]), 3):
-        keys.nth(key).click()
-        first = page.locator("#score table").first.locator("tbody tr").first
-        largest = int(np.abs(adds[:, key]).argmax())
-        assert first.locator("td").all_text_contents()[:2] == [names[largest], f"{adds[largest, key]:.4f}"]
-
-
 def test_a_slider_leads_from_step_to_step(opened: Opened) -> None:
     steps = (0, 50, 300)
     grids = random_weights(3, 2, 4)

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import re
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,21 +12,15 @@ import numpy as np
 import pytest
 
 from attncli.records.report import NamedTensor, Report
-from attncli.views.page import (
-    IMPORT,
-    MAX_EXACT,
-    OF_FILE,
-    OF_SERVER,
-    SERVED_STYLES,
-    SOURCES,
-    encoded,
-    modules,
-)
+from attncli.views.page import LAYOUT, MAX_EXACT, STYLES, encoded
+from attncli.views.page.blocks import BLOCKS, OF_FILE, SHARED, SOURCES, modules
 from tests.running import run
 from tests.views.page.pages import (
+    MARKUP,
     NUM_HEADS,
     NUM_LAYERS,
     SENTENCE,
+    exports_and_imports,
     heads_report,
     page_of,
     pooled_report,
@@ -197,40 +190,33 @@ def test_the_policy_lets_this_script_and_this_style_run_and_nothing_else() -> No
     )
 
 
-def test_the_scripts_make_no_markup_and_fetch_nothing() -> None:
-    """What is served asks its server, in one place."""
-    fetching = []
-    for name, source in {**modules(), **modules(OF_SERVER)}.items():
-        assert not re.search(
-            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|XMLHttp|https?:(?!//www\.w3\.org/2000/svg)",
-            source,
-        )
-        fetching += [name] * source.count("fetch(")
-    assert fetching == ["served/answers.js"]
+BEGINNINGS = {"a file": (OF_FILE, SOURCES)} | {
+    place: (block.script, block.folder) for place, block in BLOCKS.items()
+}
+"""What a page and each block begin with."""
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_the_scripts_make_no_markup_and_fetch_nothing(beginning: str) -> None:
+    assert not any(map(MARKUP.search, modules(*BEGINNINGS[beginning]).values()))
 
 
 def test_all_files_of_the_page_are_in_it() -> None:
-    for folder, names in (("scripts", {**modules(), **modules(OF_SERVER)}), ("styles", SERVED_STYLES)):
+    """Of its own ones; those of a block are in the pages of its reports alone."""
+    scripts = {name.removeprefix(SHARED) for beginning in BEGINNINGS.values() for name in modules(*beginning)}
+    for folder, names in (("scripts", scripts), ("styles", {*STYLES, LAYOUT})):
         root = Path(str(SOURCES / folder))
-        assert {file.relative_to(root).as_posix() for file in root.rglob("*.*")} == set(names)
+        assert {file.relative_to(root).as_posix() for file in root.rglob("*.*")} <= names
+    alone, both = (page_of(*reports) for reports in ([run("self")], [run("self"), run("circuit")]))
+    assert "blocks.set(" not in alone and both.count("blocks.set(") == 1
+    assert 'class="block"' not in alone and both.count('class="block"') == 1
 
 
-@pytest.mark.parametrize("first", [OF_FILE, OF_SERVER])
-def test_modules_import_what_others_export_and_nothing_twice(first: str) -> None:
+def test_modules_import_what_others_export_and_nothing_twice() -> None:
     """As one script they share a scope: each name is declared once, and before a module that needs it."""
-    exported: dict[str, str] = {}
-    imported: set[str] = set()
-    declared: list[str] = []
-    for name, source in modules(first).items():
-        for statement in IMPORT.finditer(source):
-            where = (Path("/", name).parent / statement[1]).resolve().relative_to("/").as_posix()
-            words = re.findall(r"\w+", statement[0].partition("}")[0])[1:]
-            assert all(exported[word] == where for word in words), (name, where)
-            assert all(len(re.findall(rf"\b{word}\b", source)) > 1 for word in words), (name, words)
-            imported |= {*words}
-        exported |= dict.fromkeys(re.findall(r"^export (?:async )?\w+ (\w+)", source, re.M), name)
-        declared += re.findall(r"^(?:export )?(?:async )?(?:function|class|const|let) (\w+)", source, re.M)
-    assert exported.keys() == imported and len(declared) == len(set(declared))
+    names = [exports_and_imports(modules(*beginning)) for beginning in BEGINNINGS.values()]
+    exported, imported = (set().union(*each) for each in zip(*names, strict=True))
+    assert exported - imported == {"blocks", "show"}
 
 
 def test_several_reports_are_one_page() -> None:

@@ -10,8 +10,7 @@ import pytest
 from attncli.records.kinds import result_of
 from attncli.records.report import NamedTensor, Report, Table, Tensors
 from attncli.system.plain_text import plain_text
-from attncli.views.page import SOURCES
-from attncli.views.texts import readable
+from attncli.views.page.blocks import SOURCES
 from tests.running import run
 from tests.views.page.pages import (
     SENTENCE,
@@ -59,58 +58,6 @@ def test_hover_shows_the_weights_of_each_of_two_equal_words(opened: Opened) -> N
     assert page.locator("#map .map-left .label").all_text_contents() == [
         f"{i} {word}" for i, word in enumerate(SENTENCE)
     ]
-
-
-def test_a_token_of_an_answer_shows_its_weight_on_each_source(opened: Opened) -> None:
-    report = run("source", answer="green")
-    weights = report.tensors["source_weights"].values
-    page = opened(page_of(report))
-    order = [int(str(row["source"])) - 1 for row in report.table("sources")]
-    items = page.locator("#answer .sources li")
-    assert items.locator(".said").all_text_contents() == [str(row["text"]) for row in report.table("sources")]
-    numbers = items.locator(".number")
-    lost = [round(float(str(row["lost"])), 2) + 0.0 for row in report.table("sources")]  # of -0.0, too
-    assert numbers.all_text_contents() == [f"{number:.2f}" for number in lost]
-    tokens = page.locator("#answer .token")
-    assert "".join(tokens.all_text_contents()) == "green"
-    tokens.nth(3).hover()
-    assert numbers.all_text_contents() == [f"{weights[3, place]:.2f}" for place in order]
-    items.nth(0).hover()
-    shares = [token.evaluate("e => e.style.getPropertyValue('--share')") for token in tokens.all()]
-    assert shares == [f"{round(70 * number / weights.max())}%" for number in weights[:, order[0]]]
-
-
-def test_a_cell_of_the_grid_shows_what_its_head_forgets(opened: Opened) -> None:
-    report = run("cache")
-    heads, forgotten = report.table("heads"), report.table("forgotten")
-    page = opened(page_of(report))
-    panel = page.locator("#forgotten")
-    assert panel.locator("h2").text_content() == f"what head {heads[0]['layer']}:{heads[0]['head']} forgets"
-    box = page.locator("#map .map-cells").bounding_box()
-    grid = report.tensors["worst"].values
-    layer, head = 0, grid.shape[1] - 1
-    page.mouse.click(
-        box["x"] + (head + 0.5) * box["width"] / grid.shape[1],
-        box["y"] + (layer + 0.5) * box["height"] / grid.shape[0],
-    )
-    assert panel.locator("h2").text_content() == f"what head {layer}:{head} forgets"
-    keys = [row for row in forgotten if (row["layer"], row["head"]) == (layer, head)]
-    tokens = panel.locator(".token")
-    assert tokens.count() == len(report.tokens)
-    for row in keys:
-        assert tokens.nth(row["key"]).get_attribute("title") == f"{row['key_weight']:.4f}"
-    assert panel.locator(".token.forgotten").count() == len(keys)
-    spelled = readable(report).tokens
-    said = [
-        f'token {row["key"]} "{spelled[row["key"]]}" ({row["key_weight"]:.2f})'
-        for row in keys
-        if row is keys[0] or row["key_weight"] >= 0.005
-    ]
-    query = f'token {keys[0]["query"]} "{spelled[keys[0]["query"]]}"'
-    assert panel.get_by_text(f"From {query}, most weight on {', '.join(said)}", exact=True).count() == 1
-    assert "query" in (tokens.nth(keys[0]["query"]).get_attribute("class") or "")
-    page.get_by_role("button", name=f"Show head {heads[1]['layer']}:{heads[1]['head']}").click()
-    assert panel.locator("h2").text_content() == f"what head {heads[1]['layer']}:{heads[1]['head']} forgets"
 
 
 def test_the_pointer_on_the_map_reads_a_cell(opened: Opened) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncli.features.source.explanation_results import ExplainedSource, Explanations, WayOfReading
 from attncli.records.kinds import result_of
-from attncli.records.report import PictureMaps, Report, Table
+from attncli.records.report import Report, Table
 from attncli.views.overlays import looks_of, painted, shaded
 from attncli.views.picture_maps import tiles_of
 from tests.views.page.pages import Opened, page_of, pixels_of, wait_for_readout
@@ -166,32 +165,6 @@ def test_several_pictures_stand_in_rows_before_their_maps(opened: Opened) -> Non
             found = pixels_of(canvases.nth(4 * number + column))[..., :3]
             expected = painted(row.picture, shaded(tile.look, found.shape[1], found.shape[0], None))
             assert (np.abs(found - expected).max(axis=-1) <= 6).mean() > 0.9
-
-
-def test_a_picture_stands_in_each_way_side_by_side(opened: Opened) -> None:
-    """As `source --compare --image` has it: what is lost first, then the ways, in cards."""
-    surveyed = several_pictures((3, 5))
-    assert surveyed.picture_maps is not None
-    row = surveyed.picture_maps.rows[0]
-    weights = replace(row.weights, values=row.weights.values[:2])
-    maps = PictureMaps(("lost", "rollout"), "ways", 1, (replace(row, weights=weights),), "in each way")
-    cells = [{"source": 1, "name": "r1c1", "text": None, "tokens": 1, "lost": 2.0, "rollout": 1.0}]
-    cells.append({**cells[0], "source": 2, "name": "r1c2", "lost": 1.0, "rollout": 3.0})
-    ways = [{"way": "rollout", "spearman": -1.0, "first": 2, "first_agrees": 0, "runs": 1}]
-    result = Explanations(sources=ExplainedSource.rows(cells), ways=WayOfReading.rows(ways))
-    report = replace(surveyed, experiment="source", result=result, tensors={}, picture_maps=maps)
-    page = opened(page_of(report))
-    cards = page.locator("#answer .ways li")
-    assert cards.locator("h3").all_text_contents() == ["lost without it", "rollout"]
-    assert cards.locator("p").all_text_contents() == [
-        "first: r1c1",
-        "first: r1c2, not the one without which most is lost, rank correlation -1.00",
-    ]
-    assert page.locator("#picture-maps").is_hidden()
-    for place, tile in enumerate(tiles_of(maps, maps.rows[0])[1:]):
-        found = pixels_of(cards.locator("canvas").nth(place))[..., :3]
-        expected = painted(tile.look.picture, shaded(tile.look, found.shape[1], found.shape[0], None))
-        assert (np.abs(found - expected).max(axis=-1) <= 6).mean() > 0.9
 
 
 def test_a_click_on_a_word_plays_it_and_the_pointer_finds_it(opened: Opened) -> None:

@@ -1,5 +1,6 @@
 // Drawing anew what is chosen: a report, a tensor, a matrix.
 
+import { showBlocks, showInBlock } from "./blocks.js";
 import { beside, chosen, map, matrix, overview, setMatrices, sides, sources, start } from "./chosen.js";
 import { headsOfLayer, showCompared } from "./heads.js";
 import { paintLooks, showLooks, startLooks } from "./looks.js";
@@ -16,17 +17,12 @@ import {
   skippedOf,
 } from "./report.js";
 import { pin, showSources } from "./selection.js";
-import { showAnswer } from "../parts/answer.js";
 import { showCurves, showRowCurves } from "../parts/curves.js";
 import { byId, fillSelect } from "../parts/elements.js";
-import { forgottenOf } from "../parts/forgotten.js";
-import { showGraph } from "../parts/graph.js";
 import { showPictureMaps } from "../parts/picture_maps.js";
 import { showSound } from "../parts/sound.js";
-import { showScore } from "../parts/score.js";
 import { showSteps } from "../parts/steps.js";
 import { keyTable, showTables, words } from "../parts/tables.js";
-import { showWays, showWaysOnPicture } from "../parts/ways.js";
 import { paint, showLegend } from "../values/colours.js";
 import { inLine, placeText, shortPlace } from "../values/labels.js";
 
@@ -61,17 +57,14 @@ export async function showReport(index) {
   byId("heading").textContent = report.title;
   byId("settings-line").textContent = report.subtitle;
   document.title = report.title;
-  const { forgotten: _, ...statistics } = report.statistics;
-  showTables(byId("tables"), statistics, showHead);
-  chosen.showForgotten = forgottenOf(byId("forgotten"), report);
-  showGraph(byId("graph"), report.graph);
-  showScore(byId("score"), report);
+  const isReplaced = (name) => report.replaced.includes(name);
+  const tables = Object.entries(report.statistics).filter(([name]) => !isReplaced(name));
+  showTables(byId("tables"), Object.fromEntries(tables), showHead);
   showSteps(byId("steps"), report.steps);
   showNotes(report);
   await showSound(byId("sound"), report);
   if (chosen.report !== report) return; // another one was chosen meanwhile
-  const onPicture = report.picture_maps && Boolean(report.statistics.ways);
-  await showPictureMaps(byId("picture-maps"), onPicture ? null : report.picture_maps, start);
+  await showPictureMaps(byId("picture-maps"), isReplaced("picture_maps") ? null : report.picture_maps, start);
   if (chosen.report !== report) return; // another one was chosen meanwhile
   await Promise.all([...report.rows, ...report.keys].map((tensor) => tensor.load()));
   byId("tables").prepend(keyTable(report));
@@ -79,20 +72,8 @@ export async function showReport(index) {
   await showCurves(byId("curves"), report, curves);
   if (chosen.report !== report) return; // another one was chosen meanwhile
   const { matrices } = report;
-  byId("answer").hidden = true;
-  const onSources = matrices.find(({ name }) => name === "source_weights");
-  if (onSources && report.statistics.answer) {
-    await onSources.load();
-    if (chosen.report !== report) return;
-    showAnswer(byId("answer"), report, onSources);
-  }
-  const inWays = matrices.find(({ name }) => name === "way_relevance");
-  if (onPicture) await showWaysOnPicture(byId("answer"), report, start);
-  else if (inWays && report.statistics.ways) {
-    await inWays.load();
-    if (chosen.report !== report) return;
-    showWays(byId("answer"), report, inWays);
-  }
+  await showBlocks(report);
+  if (chosen.report !== report) return;
   for (const id of ["matrix", "controls"]) byId(id).hidden = !matrices.length;
   byId("overview").hidden = true;
   byId("row-curves").replaceChildren();
@@ -228,17 +209,13 @@ export function pickCell([row, column]) {
   else if (String(axes) === "layer,head") {
     const stack = STACKS.find((name) => chosen.tensor.name.endsWith(` ${name}`));
     const place = { layer: Number(rowLabels[row].position), head: Number(columnLabels[column].position), stack };
-    if (chosen.showForgotten) chosen.showForgotten(place.layer, place.head);
-    else openHead(place);
+    if (!showInBlock(place)) openHead(place);
   }
 }
 
 // The head of a row of the survey; a page that asks a server can look for its map elsewhere.
 function showHead({ layer, head, stack }) {
-  if (chosen.showForgotten) {
-    chosen.showForgotten(layer, head);
-    byId("forgotten").scrollIntoView({ block: "nearest" });
-  }
+  showInBlock({ layer, head, stack })?.scrollIntoView({ block: "nearest" });
   if (!showMapOf({ layer, head, stack })) openHead({ layer, head, stack });
 }
 

@@ -3,6 +3,7 @@
 // Below the first nothing is drawn; the second is how opaque the strongest band is.
 export const FAINTEST = 0.02;
 const OPAQUE = 0.6;
+const STRENGTH = 70; // percent of the accent colour at the largest weight
 const GOLDEN_ANGLE = 137.508; // degrees, so that neighbours are far apart and all heads differ
 
 // Bands of equal size: one below the other, or from left to right.
@@ -12,6 +13,11 @@ export function bandsOf(shares, colours, direction) {
     (share, i) => `rgb(${colours[i]} / ${(OPAQUE * share).toFixed(3)}) ${i * size}% ${(i + 1) * size}%`,
   );
   return `linear-gradient(to ${direction}, ${stops.join(", ")})`;
+}
+
+// Shade an element of a text in the accent colour, by its share of the largest weight.
+export function shade(element, share) {
+  element.style.setProperty("--share", `${Math.round(STRENGTH * share)}%`);
 }
 
 const rootStyle = () => getComputedStyle(document.documentElement);

@@ -1,0 +1,102 @@
+// An answer beside its sources: a token that is looked at shades them by its weight on each, a source that is
+// looked at shades the tokens; while neither is, by what was measured without each source.
+
+import { make, makeToken, moved } from "attn/parts/elements.js";
+import { fixed } from "attn/values/numbers.js";
+import { shade } from "attn/values/shades.js";
+
+const MOST_TEXT = 2000;
+
+// The weights are a tensor of tokens by sources, whose columns are in the order of the prompt.
+export async function show(container, { statistics, matrices }) {
+  const { answer, sources } = statistics;
+  const weights = matrices.find(({ name }) => name === "source_weights");
+  await weights.load();
+  const tokens = answer.map(({ text, token }, i) => {
+    const element = make("button", { class: "token", type: "button", tabindex: i ? "-1" : "0" });
+    element.append(makeToken(text || token));
+    return element;
+  });
+  const bars = new Map();
+  const items = sources.map((row) => {
+    const bar = make("span", { class: "bar", "aria-hidden": "true" });
+    const number = make("span", { class: "number" });
+    const name = make("span", { class: "name" }, makeToken(row.title ? `${row.name} ${row.title}` : row.name));
+    const text = make("bdi", { class: "said", text: row.text.slice(0, MOST_TEXT) });
+    const item = make("li", { tabindex: "0" }, make("div", { class: "head" }, name, number), bar, text);
+    bars.set(row.source, { item, bar, number });
+    return item;
+  });
+  const at = (token, source) => weights.values[token * weights.columns + source - 1];
+  const mean = (source) => answer.reduce((sum, _, i) => sum + at(i, source), 0) / answer.length;
+  const largest = Math.max(...weights.values);
+
+  function fill(valueOf, most) {
+    for (const [source, { item, bar, number }] of bars) {
+      const value = valueOf(source);
+      const share = Math.max(value, 0) / (most || 1);
+      bar.style.width = `${100 * share}%`;
+      number.textContent = value === null ? "" : fixed(value, 2);
+      shade(item, share);
+    }
+  }
+
+  // What was measured by removal, or by the fit: sources are in its order. Reports of before have weights alone.
+  const isMeasured = "measured_source" in answer[0] && "ranked_by" in sources[0];
+  const by = isMeasured ? sources[0].ranked_by : "";
+  const measured = new Map(sources.map((row) => [row.source, row.ranked_by === by ? row[by] : null]));
+  const mostOfSources = Math.max(...measured.values(), 0); // null counts as 0
+  const mostOfTokens = Math.max(...answer.map((row) => row.measured), 0);
+
+  function rest() {
+    if (!isMeasured) {
+      fill(mean, largest);
+      tokens.forEach((token, i) => shade(token, answer[i].source === null ? 0 : answer[i].weight / (largest || 1)));
+      return;
+    }
+    fill((source) => measured.get(source), mostOfSources);
+    tokens.forEach((token, i) =>
+      shade(token, answer[i].measured_source === null ? 0 : answer[i].measured / (mostOfTokens || 1)),
+    );
+  }
+
+  const lookAt = (i) => {
+    fill((source) => at(i, source), largest);
+    tokens.forEach((token, other) => shade(token, other === i ? 1 : 0));
+  };
+  const lookAtSource = (source) => {
+    fill((other) => (other === source ? mean(other) : 0), largest);
+    tokens.forEach((token, i) => shade(token, at(i, source) / (largest || 1)));
+  };
+  tokens.forEach((token, i) => {
+    token.addEventListener("pointerenter", () => lookAt(i));
+    token.addEventListener("focus", () => lookAt(i));
+    token.addEventListener("keydown", (event) => {
+      const to = moved(event, i, tokens.length, tokens.length);
+      if (to === null) return;
+      event.preventDefault();
+      tokens[to].focus();
+    });
+  });
+  sources.forEach(({ source }, i) => {
+    items[i].addEventListener("pointerenter", () => lookAtSource(source));
+    items[i].addEventListener("focus", () => lookAtSource(source));
+  });
+  const written = make("div", { class: "written", role: "group", "aria-label": "the answer" }, ...tokens);
+  const list = make("ol", { class: "sources" }, ...items);
+  for (const part of [written, list]) {
+    part.addEventListener("pointerleave", rest);
+    part.addEventListener("focusout", rest);
+  }
+  container.replaceChildren(
+    make("div", {}, make("h2", { text: "answer" }), written, make("p", { class: "quiet", text: `${isMeasured ? SHADED[by] ?? "" : ""}${HINT}` })),
+    make("div", {}, make("h2", { text: "sources" }), list),
+  );
+  rest();
+}
+
+const SHADED = {
+  lost: "Shaded by what is lost, in nats, without each source. ",
+  effect: "Shaded by the effect of each source. ",
+};
+const HINT = "Point at a token, or focus it, to see its weight on each source; at a source to see its tokens.";

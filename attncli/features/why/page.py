@@ -1,0 +1,31 @@
+"""The block of the page about a score: the row of keys, and what each part adds to the score of one."""
+
+from importlib.resources import files
+
+from attncli.records.logits import ScoreParts
+from attncli.records.report import Report, plain
+from attncli.views.page.blocks import PageBlock
+
+
+def _data(report: Report) -> dict[str, object] | None:
+    """The score as a sum, key by key."""
+    score, tensors = report.result_of(ScoreParts), report.tensors_of("key_parts")
+    if not tensors:
+        return None
+    return {
+        "query": score.query,
+        "key": score.key,
+        "weights": plain(score.keys.column("weight")),
+        "parts": [row.part for row in score.parts or ()],
+        **{name: plain(tensor.values) for name, tensor in tensors.items()},
+    }
+
+
+SCORE = PageBlock(
+    name="score",
+    label="The score, key by key",
+    folder=files(__package__),
+    script="score.js",
+    style="score.css",
+    data=_data,
+)

@@ -1,0 +1,104 @@
+"""Blocks of the page that features add for classes of results: a section, and the script that fills it."""
+
+import json
+import posixpath
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from attncli.feature import LoadedOnUse
+from attncli.index import installed_features
+from attncli.records.columns import Result
+from attncli.records.kinds import place_of
+from attncli.records.report import Report
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageBlock:
+    """A section of the page, above the maps if `is_above`, else below them.
+
+    `name` is its id and `label` what screen readers call it. `script` and `style` are files of `folder`. The
+    script is a module that exports `show(container, report, data)`; `data` gives the last of these, or None
+    for a report without the block. The page itself does not show the parts of the report in `replaces`:
+    tables by name, and `picture_maps`.
+    """
+
+    name: str
+    label: str
+    folder: Traversable
+    script: str
+    style: str = ""
+    data: Callable[[Report], object] = lambda report: {}
+    is_above: bool = False
+    replaces: tuple[str, ...] = ()
+
+    def section(self) -> str:
+        """The empty section of HTML."""
+        return f'  <section id="{self.name}" class="block" aria-label="{self.label}" hidden></section>\n'
+
+
+PLACES_OF_BLOCKS: dict[str, tuple[str, ...]] = {}
+"""The places of the blocks of each class of results, by the place of the class."""
+for feature in installed_features().values():
+    for kind, place in feature.page.items():
+        PLACES_OF_BLOCKS[kind] = (*PLACES_OF_BLOCKS.get(kind, ()), place)
+BLOCKS: LoadedOnUse[PageBlock] = LoadedOnUse(
+    {place: place for places in PLACES_OF_BLOCKS.values() for place in places}
+)
+
+
+def blocks_of(kind: type[Result]) -> list[PageBlock]:
+    """The blocks of a class of results."""
+    places = PLACES_OF_BLOCKS.get(place_of(kind), ())
+    return [BLOCKS[place] for place in places if place in BLOCKS]
+
+
+SOURCES = files("attncli.views.page")
+SHARED = "attn/"
+"""The address of a module of the page itself begins with it: `attn/parts/elements.js`."""
+# A module's imports and exports as its source has them: each on lines of their own, by their own names.
+IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n', re.MULTILINE)
+EXPORT = re.compile(r"^export (?=(?:async |const |let |class |function ))", re.MULTILINE)
+OF_FILE = "attn/page/file.js"
+"""The module that begins a page from a file."""
+
+
+def modules(first: str = OF_FILE, folder: Traversable = SOURCES) -> dict[str, str]:
+    """The sources of a module and of those that it imports, each after those that it needs itself."""
+    sources: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        is_shared = name.startswith(SHARED)
+        file = SOURCES / "scripts" / name.removeprefix(SHARED) if is_shared else folder / name
+        source = file.read_text(encoding="utf-8")
+        for address in IMPORT.findall(source):
+            is_absolute = address.startswith(SHARED)
+            needed = address if is_absolute else posixpath.normpath(f"{posixpath.dirname(name)}/{address}")
+            if needed.removeprefix("/") not in sources:
+                add(needed.removeprefix("/"))
+        sources[name] = source
+
+    add(first)
+    return sources
+
+
+def page_script(blocks: Iterable[PageBlock], first: str = OF_FILE, folder: Traversable = SOURCES) -> str:
+    """The modules of a page as one script, since a browser loads none from a file on disk.
+
+    Those of each block are in a scope of their own.
+    """
+    begins = modules(first, folder)
+    last = {name: begins.pop(name) for name in [*begins] if name == first or not name.startswith(SHARED)}
+    shared, scoped = begins, []
+    for block in blocks:
+        of_block = modules(block.script, block.folder)
+        shared |= {name: source for name, source in of_block.items() if name.startswith(SHARED)}
+        own = _joined(source for name, source in of_block.items() if not name.startswith(SHARED))
+        scoped.append(f"blocks.set({json.dumps(block.name)}, (() => {{\n{own}return show;\n}})());\n")
+    return "\n".join([_joined(shared.values()), *scoped, _joined(last.values())])
+
+
+def _joined(sources: Iterable[str]) -> str:
+    return "\n".join(EXPORT.sub("", IMPORT.sub("", source)) for source in sources)

@@ -1,0 +1,38 @@
+"""The block of the page about limited heads, in a real Chromium."""
+
+from attncli.views.texts import readable
+from tests.running import run
+from tests.views.page.pages import Opened, page_of
+
+
+def test_a_cell_of_the_grid_shows_what_its_head_forgets(opened: Opened) -> None:
+    report = run("cache")
+    heads, forgotten = report.table("heads"), report.table("forgotten")
+    page = opened(page_of(report))
+    panel = page.locator("#forgotten")
+    assert panel.locator("h2").text_content() == f"what head {heads[0]['layer']}:{heads[0]['head']} forgets"
+    box = page.locator("#map .map-cells").bounding_box()
+    grid = report.tensors["worst"].values
+    layer, head = 0, grid.shape[1] - 1
+    page.mouse.click(
+        box["x"] + (head + 0.5) * box["width"] / grid.shape[1],
+        box["y"] + (layer + 0.5) * box["height"] / grid.shape[0],
+    )
+    assert panel.locator("h2").text_content() == f"what head {layer}:{head} forgets"
+    keys = [row for row in forgotten if (row["layer"], row["head"]) == (layer, head)]
+    tokens = panel.locator(".token")
+    assert tokens.count() == len(report.tokens)
+    for row in keys:
+        assert tokens.nth(row["key"]).get_attribute("title") == f"{row['key_weight']:.4f}"
+    assert panel.locator(".token.forgotten").count() == len(keys)
+    spelled = readable(report).tokens
+    said = [
+        f'token {row["key"]} "{spelled[row["key"]]}" ({row["key_weight"]:.2f})'
+        for row in keys
+        if row is keys[0] or row["key_weight"] >= 0.005
+    ]
+    query = f'token {keys[0]["query"]} "{spelled[keys[0]["query"]]}"'
+    assert panel.get_by_text(f"From {query}, most weight on {', '.join(said)}", exact=True).count() == 1
+    assert "query" in (tokens.nth(keys[0]["query"]).get_attribute("class") or "")
+    page.get_by_role("button", name=f"Show head {heads[1]['layer']}:{heads[1]['head']}").click()
+    assert panel.locator("h2").text_content() == f"what head {heads[1]['layer']}:{heads[1]['head']} forgets"
