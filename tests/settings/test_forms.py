@@ -95,7 +95,7 @@ ASKED: dict[Form, dict[str, Any]] = {
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("texts.txt", "trees.conllu", "cat.png", "pictures.txt", "talk.wav"):
+    for name in ("texts.txt", "trees.conllu", "cat.png", "pictures.txt", "talk.wav", "prompts.jsonl"):
         (tmp_path / name).write_text("a b\n")
     monkeypatch.chdir(tmp_path)
 
@@ -146,6 +146,10 @@ OF_FORMS: dict[str, dict[str, Any]] = {
     "alignment": {"model": str(HeadsSpec.default_model), "find_heads": True},
     "words": {"model": str(HeadsSpec.default_model), "sound": "talk.wav", "words": True},
     "examples": {"num_examples": 2, "texts": "texts.txt", "head": "0:1", "sort": "entropy"},
+    "retrieving_heads": {"find_heads": True},
+    "explained_pictures": {"model": str(HeadsSpec.default_model), "compare": True, "image": "cat.png"},
+    "head_weights": {"learn": True, "file": "prompts.jsonl"},
+    "explanations": {"compare": True},
 }
 FORMS_OF_COMMANDS = [(command, form.name) for command, forms in FORMS.items() for form in forms]
 

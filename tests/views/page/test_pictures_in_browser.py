@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncli.features.source.explanation_results import ExplainedSource, Explanations, WayOfReading
+from attncli.features.explanations.results import ExplainedSource, Explanations, WayOfReading
 from attncli.records.kinds import result_of
 from attncli.records.report import PictureMaps, Report, Table
 from attncli.views.overlays import looks_of, painted, shaded
