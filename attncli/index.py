@@ -332,6 +332,22 @@ FEATURES: dict[str, Feature] = {
                 page="attncli.features.cache.question:PAGE",
                 synonyms="kvcache kv_cache kv kvpress compress press evict",
             ),
+            Question(
+                name="policies",
+                summary="What a prompt's cache loses with some of its keys",
+                spec="attncli.features.cache.settings:PoliciesSpec",
+                page="attncli.features.cache.question:POLICIES_PAGE",
+                form_of="cache",
+                asked_by="policy",
+            ),
+            Question(
+                name="few_bits",
+                summary="What a prompt's cache loses in numbers of few bits",
+                spec="attncli.features.cache.settings:BitsSpec",
+                page="attncli.features.cache.question:POLICIES_PAGE",
+                form_of="cache",
+                asked_by="bits",
+            ),
         ),
         results={
             "cache": "attncli.features.cache.results:LimitedHeads",
@@ -484,6 +500,14 @@ FEATURES: dict[str, Feature] = {
                 summary="Which heads feed which: QK and OV circuits",
                 group="Models",
                 spec="attncli.features.circuit.question:CircuitSpec",
+            ),
+            Question(
+                name="compositions",
+                summary="Which heads can feed which, from weights alone",
+                spec="attncli.features.circuit.question:CompositionsSpec",
+                page="attncli.features.circuit.question:WEIGHTS_PAGE",
+                form_of="circuit",
+                asked_by="weights",
             ),
         ),
         results={

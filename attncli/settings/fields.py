@@ -278,8 +278,6 @@ class Spec(BaseModel):
     examples: ClassVar[tuple[str, ...]]
     # Settings that a report leaves out while they have their defaults, those of base classes included.
     off_keys: ClassVar[frozenset[str]] = frozenset()
-    # Settings of base classes that it always refuses: they are in no help.
-    refused_keys: ClassVar[frozenset[str]] = frozenset()
     # What some settings were called before: these names are still read, with a note.
     former_keys: ClassVar[Mapping[str, str]] = {}
     # What to type next, below a report: flags of the command, or values of its argument.

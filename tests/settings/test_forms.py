@@ -150,6 +150,9 @@ OF_FORMS: dict[str, dict[str, Any]] = {
     "explained_pictures": {"model": str(HeadsSpec.default_model), "compare": True, "image": "cat.png"},
     "head_weights": {"learn": True, "file": "prompts.jsonl"},
     "explanations": {"compare": True},
+    "policies": {"policy": ["sinks"]},
+    "few_bits": {"bits": 8},
+    "compositions": {"weights": True},
 }
 FORMS_OF_COMMANDS = [(command, form.name) for command, forms in FORMS.items() for form in forms]
 
@@ -165,7 +168,8 @@ def test_a_form_has_its_own_settings_and_refuses_all_others_of_the_command(comma
         line = f"x.yaml:{len(asked) + 1}:1: {key}: cannot be combined with {by}"
         assert lines_of(spec_class, {**asked, key: "1"}) == [line]
         assert lines_of(spec_class, {**asked, key: []}) == []
-    for key in spec_class.model_fields.keys() - SPECS[command].model_fields.keys() - {*asked}:
+    asking = {form.asked_by for form in FORMS[command]}
+    for key in spec_class.model_fields.keys() - SPECS[command].model_fields.keys() - {*asked, *asking}:
         (line,) = lines_of(SPECS[command], {key: "1"})
         assert line.startswith(f"x.yaml:1:1: {key}: needs ") and by in line
 

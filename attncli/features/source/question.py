@@ -10,7 +10,7 @@ from attncli.features.source.reading import read_for_decoder
 from attncli.features.source.settings import RetrievingHeadsSpec, SourceSpec
 from attncli.records.report import Report
 from attncli.records.values import NamedTensor
-from attncli.settings.pages import ModelPage
+from attncli.settings.pages import ModelPage, read_no_text
 from attncli.settings.text import Texts, text_or_file
 from attncli.system.plain_text import counted
 
@@ -156,15 +156,6 @@ def _order_notes(result: "AnswerSources") -> Iterator[str]:
     yield f"{first}{rest}; the answer is coloured by {'the first' if rest else 'the same'}."
 
 
-def read_probe_of(
-    spec: RetrievingHeadsSpec, texts: Texts, pretrained: "Pretrained", generator: Any
-) -> "Reading":
-    """A probe in the place of a text: contexts are made as heads are looked for."""
-    from attncli.models.probes import read_probe
-
-    return read_probe(pretrained, 1, generator)
-
-
 def report_heads(
     spec: RetrievingHeadsSpec, reading: "Reading", pretrained: "Pretrained", progress: "Progress | None"
 ) -> Report:
@@ -191,4 +182,4 @@ def report_heads(
 
 
 PAGE = ModelPage(read=read, report=report)
-HEADS_PAGE = ModelPage(read=read_probe_of, report=report_heads)
+HEADS_PAGE = ModelPage(read=read_no_text, report=report_heads)
