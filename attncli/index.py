@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from attncli.features.diff.differences import head_differences as head_differences
     from attncli.features.diff.door import text_differences as text_differences
     from attncli.features.examples.door import examples as examples
+    from attncli.features.explanations.door import compare_explanations as compare_explanations
+    from attncli.features.explanations.door import explanations as explanations
+    from attncli.features.explanations.door import learned_head_weights as learned_head_weights
     from attncli.features.generate.door import generate as generate
     from attncli.features.heads.door import heads as heads
     from attncli.features.heads.door import survey as survey
@@ -35,9 +38,6 @@ if TYPE_CHECKING:
     from attncli.features.show.door import read_cache as read_cache
     from attncli.features.source.door import answer_sources as answer_sources
     from attncli.features.source.door import retrieving_heads as retrieving_heads
-    from attncli.features.source.explaining import compare_explanations as compare_explanations
-    from attncli.features.source.explaining import explanations as explanations
-    from attncli.features.source.explaining import learned_head_weights as learned_head_weights
     from attncli.features.watch.door import Watch as Watch
     from attncli.features.why.door import score_parts as score_parts
     from attncli.features.why.door import why as why
@@ -345,6 +345,22 @@ FEATURES: dict[str, Feature] = {
                 page="attncli.features.cache.question:PAGE",
                 synonyms="kvcache kv_cache kv kvpress compress press evict",
             ),
+            Question(
+                name="policies",
+                summary="What a prompt's cache loses with some of its keys",
+                spec="attncli.features.cache.settings:PoliciesSpec",
+                page="attncli.features.cache.question:POLICIES_PAGE",
+                form_of="cache",
+                asked_by="policy",
+            ),
+            Question(
+                name="few_bits",
+                summary="What a prompt's cache loses in numbers of few bits",
+                spec="attncli.features.cache.settings:BitsSpec",
+                page="attncli.features.cache.question:POLICIES_PAGE",
+                form_of="cache",
+                asked_by="bits",
+            ),
         ),
         results={
             "cache": "attncli.features.cache.results:LimitedHeads",
@@ -398,36 +414,84 @@ FEATURES: dict[str, Feature] = {
                 name="source",
                 summary="Which sources an answer came from",
                 group="Models",
-                spec="attncli.features.source.question:SourceSpec",
+                spec="attncli.features.source.settings:SourceSpec",
+                page="attncli.features.source.question:PAGE",
+            ),
+            Question(
+                name="retrieving_heads",
+                summary="Which heads find the source of an answer",
+                spec="attncli.features.source.settings:RetrievingHeadsSpec",
+                page="attncli.features.source.question:HEADS_PAGE",
+                form_of="source",
+                asked_by="find_heads",
             ),
         ),
         results={
             "source": "attncli.features.source.results:AnswerSources",
             "source of heads": "attncli.features.source.results:RetrievingHeads",
-            "source of explanations": "attncli.features.source.explanation_results:Explanations",
-            "source of ways": "attncli.features.source.explanation_results:ComparedWays",
-            "source of weights": "attncli.features.source.explanation_results:LearnedWeights",
         },
         screens={
             "attncli.features.source.results:AnswerSources": "attncli.features.source.screens:SOURCE_SCREEN",
             "attncli.features.source.results:RetrievingHeads": "attncli.features.source.screens:RETRIEVAL_SCREEN",
-            "attncli.features.source.explanation_results:Explanations": "attncli.features.source.explanation_screens:EXPLANATIONS_SCREEN",
-            "attncli.features.source.explanation_results:ComparedWays": "attncli.features.source.explanation_screens:WAYS_SCREEN",
-            "attncli.features.source.explanation_results:LearnedWeights": "attncli.features.source.explanation_screens:WEIGHTS_SCREEN",
         },
         page={
             "attncli.features.source.results:AnswerSources": "attncli.features.source.page:ANSWER",
-            "attncli.features.source.explanation_results:Explanations": "attncli.features.source.page:WAYS",
         },
         functions={
             "answer_sources": "attncli.features.source.door:answer_sources",
             "retrieving_heads": "attncli.features.source.door:retrieving_heads",
-            "compare_explanations": "attncli.features.source.explaining:compare_explanations",
-            "explanations": "attncli.features.source.explaining:explanations",
-            "learned_head_weights": "attncli.features.source.explaining:learned_head_weights",
         },
         extras=("models",),
         docs="source.md",
+    ),
+    "explanations": Feature(
+        questions=(
+            Question(
+                name="explained_pictures",
+                summary="What ways to read a model say of a picture",
+                spec="attncli.features.explanations.settings:ExplainedPicturesSpec",
+                page="attncli.features.explanations.question:PICTURES_PAGE",
+                form_of="source",
+                asked_by="compare image",
+            ),
+            Question(
+                name="head_weights",
+                summary="A weight for each head, learned from answers",
+                spec="attncli.features.explanations.settings:HeadWeightsSpec",
+                page="attncli.features.explanations.question:WEIGHTS_PAGE",
+                form_of="source",
+                asked_by="learn",
+            ),
+            Question(
+                name="explanations",
+                summary="What ways to read a model say of an answer",
+                spec="attncli.features.explanations.settings:ExplanationsSpec",
+                page="attncli.features.explanations.question:PAGE",
+                form_of="source",
+                asked_by="compare",
+            ),
+        ),
+        results={
+            "source of explanations": "attncli.features.explanations.results:Explanations",
+            "source of ways": "attncli.features.explanations.results:ComparedWays",
+            "source of weights": "attncli.features.explanations.results:LearnedWeights",
+        },
+        screens={
+            "attncli.features.explanations.results:Explanations": "attncli.features.explanations.screens:EXPLANATIONS_SCREEN",
+            "attncli.features.explanations.results:ComparedWays": "attncli.features.explanations.screens:WAYS_SCREEN",
+            "attncli.features.explanations.results:LearnedWeights": "attncli.features.explanations.screens:WEIGHTS_SCREEN",
+        },
+        page={
+            "attncli.features.explanations.results:Explanations": "attncli.features.explanations.page:WAYS",
+        },
+        functions={
+            "compare_explanations": "attncli.features.explanations.door:compare_explanations",
+            "explanations": "attncli.features.explanations.door:explanations",
+            "learned_head_weights": "attncli.features.explanations.door:learned_head_weights",
+        },
+        needs=("source",),
+        extras=("models",),
+        docs="explain.md",
     ),
     "separate": Feature(
         questions=(
@@ -462,6 +526,14 @@ FEATURES: dict[str, Feature] = {
                 summary="Which heads feed which: QK and OV circuits",
                 group="Models",
                 spec="attncli.features.circuit.question:CircuitSpec",
+            ),
+            Question(
+                name="compositions",
+                summary="Which heads can feed which, from weights alone",
+                spec="attncli.features.circuit.question:CompositionsSpec",
+                page="attncli.features.circuit.question:WEIGHTS_PAGE",
+                form_of="circuit",
+                asked_by="weights",
             ),
         ),
         results={

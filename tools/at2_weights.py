@@ -20,8 +20,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import attncli
-from attncli.features.source.explanations import ReadAnswer
-from attncli.features.source.learned_weights import Ablations, ablations, fitted_weights
+from attncli.features.explanations.explanations import ReadAnswer
+from attncli.features.explanations.learned_weights import Ablations, ablations, fitted_weights
 from attncli.features.source.sources import given_answer
 from attncli.models.loading import in_use
 from attncli.models.source_texts import read_sourced, split_text

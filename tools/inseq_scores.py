@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import attncli
-from attncli.features.source.explanations import ReadAnswer
+from attncli.features.explanations.explanations import ReadAnswer
 from attncli.features.source.sources import given_answer
 from attncli.models.loading import in_use
 from attncli.models.source_texts import read_sourced, split_text

@@ -408,7 +408,7 @@ def _option(spec_class: type[Spec], key: str) -> Parameter:
     )
     if without is not None:
         return replace(made, hidden=True, note=without.reason.format(key=key))
-    return replace(made, hidden=key in spec_class.refused_keys)
+    return made
 
 
 def given_flags(flags: dict[str, Any]) -> dict[str, Given]:

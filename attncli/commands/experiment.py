@@ -39,7 +39,6 @@ from attncli.settings.fields import (
     values_of,
     with_maps,
 )
-from attncli.settings.text import names_file
 from attncli.system.plain_text import plain_text
 
 if TYPE_CHECKING:
@@ -254,9 +253,7 @@ def command(
         flags = {key: values[key] for key in fields}
         key = bare
         if bare is not None and argument is not None:
-            takes_file = flags.get("compare") or flags.get("learn")
-            is_file = argument == "-" or (takes_file and names_file(argument))
-            key = "file" if is_file and bare == "sentence" and "file" in fields else bare
+            key = spec_class_of(name, flags).setting_of_argument(argument) or bare
             if flags[key] is not None:
                 raise UserError(
                     f"{flag_name(key)}: cannot be combined with the argument ({argument}): give one"
@@ -268,7 +265,8 @@ def command(
             parameter.name: values[parameter.name] for parameter in output_flags if parameter.is_passed
         }
         others = {parameter.name: values[parameter.name] for parameter in more}
-        with _errors_of_argument(key, "TEXT" if key == "sentence" and argument is not None else None):
+        is_text = bare == "sentence" and argument not in (None, "-")
+        with _errors_of_argument(key, "TEXT" if is_text else None):
             return run_with(name, config, show_config, flags, destination, **others)
 
     if bare is not None:

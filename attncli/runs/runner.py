@@ -20,7 +20,7 @@ from attncli.records.report import Report
 from attncli.records.token_ids import TokenIds
 from attncli.runs.jobs import Chain, Item, Job
 from attncli.settings.fields import Spec
-from attncli.settings.models import ModelSpec, SurveyTextSpec
+from attncli.settings.models import ManyTextsSpec, ModelSpec, OneTextSpec, SurveyTextSpec
 from attncli.settings.pages import ModelPage, Page, SampledPage
 from attncli.settings.text import (
     Texts,
@@ -189,7 +189,7 @@ def embedded(spec: TextSpec, texts: Texts, draws: "Draws") -> "list[Source]":
 
 
 def read_survey_text(
-    spec: SurveyTextSpec,
+    spec: OneTextSpec | SurveyTextSpec,
     texts: Texts,
     pretrained: "Pretrained",
     generator: "Generator",
@@ -204,11 +204,12 @@ def read_survey_text(
     if spec.probe:
         return read_probe(pretrained, int(spec.num_tokens or 0), generator)
     assert texts.text is not None
+    is_line = isinstance(spec, ManyTextsSpec) and spec.texts is not None
     return read_text(
         pretrained,
         texts.text,
         context=texts.context,
-        key="texts" if spec.texts else "file" if spec.file else "sentence",
+        key="texts" if is_line else "file" if spec.file else "sentence",
         truncate=spec.truncate,
         words=words_of_characters if words else None,
     )

@@ -110,6 +110,8 @@ def every_setting_of(experiment: str) -> "type[Spec]":
     fields = dict(made.model_fields)
     made.model_fields.clear()  # help lists those of the experiment itself first
     made.model_fields.update({key: fields[key] for key in (*own.model_fields, *fields)})
+    for name in own.__class_vars__ - {"experiment"}:
+        setattr(made, name, getattr(own, name))
     return made
 
 
@@ -128,8 +130,9 @@ def refusal(spec_class: "type[Spec]", key: str, value: Any) -> str | None:
     for form in FORMS.get(name, ()):
         if specs.get(form.name) is spec_class:
             return f"cannot be combined with `{form.asked_by.split()[-1]}`"
-    asking = [form.asked_by.split() for form in FORMS[name] if key in specs[form.name].model_fields]
-    if any(key in keys for keys in asking):
+    having = [form.asked_by.split() for form in FORMS[name] if key in specs[form.name].model_fields]
+    asking = [[each for each in keys if each != key] for keys in having]
+    if not all(asking):
         return f"is only for attn {name}"
     return f"needs {' or '.join(' and '.join(f'`{each}`' for each in keys) for keys in asking)}"
 

@@ -278,8 +278,6 @@ class Spec(BaseModel):
     examples: ClassVar[tuple[str, ...]]
     # Settings that a report leaves out while they have their defaults, those of base classes included.
     off_keys: ClassVar[frozenset[str]] = frozenset()
-    # Settings of base classes that it always refuses: they are in no help.
-    refused_keys: ClassVar[frozenset[str]] = frozenset()
     # What some settings were called before: these names are still read, with a note.
     former_keys: ClassVar[Mapping[str, str]] = {}
     # What to type next, below a report: flags of the command, or values of its argument.
@@ -349,6 +347,12 @@ class Spec(BaseModel):
     def parts_of(cls, key: str, value: Any) -> dict[str, Any]:
         """The settings that a value stands for, where one is written in short for several."""
         return {key: value}
+
+    @classmethod
+    def setting_of_argument(cls, value: str) -> str | None:
+        """The setting that a value without a flag gives: `argument`, or the file of a text for `-`."""
+        is_stdin = value == "-" and cls.argument == "sentence" and "file" in cls.model_fields
+        return "file" if is_stdin else cls.argument
 
     def chosen(self) -> Self:
         """The class of the given settings, where one command has several kinds."""
@@ -665,11 +669,14 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
 
     known = spec_class.model_fields
     given = current(spec_class, given)
-    lines = []
+    lines: list[str] = []
+    refused: set[str] = set()
     for key, value in given.items():
         if key not in known:
-            if (refused := refusal(spec_class, key, value.value)) is not None:
-                lines += [value.line(key, refused)] if refused else []
+            if (reason := refusal(spec_class, key, value.value)) is not None:
+                if reason:
+                    refused.add(key)
+                    lines.append(value.line(key, reason))
                 continue
             message = unknown_key(key, value.value, known)
             more = f" for {spec_class.experiment}; known: {', '.join(known)}"
@@ -684,7 +691,7 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
         # In the order of the settings, whichever class or setting says so.
         places = {key: place for place, key in enumerate(known)}
         for key, message, keys in sorted(spec.contradictions(), key=lambda broken: places[broken.key]):
-            if not keys & errors.keys():
+            if not keys & (errors.keys() | refused):
                 source = next(given[k] for k in (key, *sorted(keys), *given) if k in given)
                 lines.append(source._replace(is_flag=source.is_flag and key in given).line(key, message))
     if lines:

@@ -38,10 +38,10 @@ from attncli.settings.models import (
     PICTURE,
     PROBE,
     AblatedSpec,
+    EncodedTextSpec,
     ImageSpec,
     LookedFrom,
     SoundSpec,
-    SurveyTextSpec,
     WordsSpec,
 )
 from attncli.system.files import STORE_SUFFIXES
@@ -94,13 +94,13 @@ MEASURED_WITH = {
 
 if TYPE_CHECKING:
 
-    class PlacesSpec(SurveyTextSpec):
+    class PlacesSpec(EncodedTextSpec):
         to: list[str]
 else:
     # `from` cannot be written as the name of a field.
     PlacesSpec = create_model(
         "PlacesSpec",
-        __base__=SurveyTextSpec,
+        __base__=EncodedTextSpec,
         **{
             "from": (
                 Annotated[

@@ -322,13 +322,12 @@ class ManyTextsSpec(Spec):
         return self.texts is not None
 
 
-class SurveyTextSpec(ManyTextsSpec, ModelSpec):
-    """What the model reads: a text, random tokens that come twice, or many texts."""
+class TextOrProbeSpec(Spec):
+    """A text, or random tokens that come twice."""
 
     group = "Input"
     argument = "sentence"
     main_table = "heads"
-    default_model = SHIPPED_MODEL
 
     sentence: Text | None = Field(None, description="the text that the model reads")
     file: Annotated[TextPath | None, IN_FILE] = Field(
@@ -348,16 +347,36 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
         default_factory=lambda data: 24 if data["probe"] else None,
         description="tokens of r in the probe (default: 24)",
     )
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return (TextSource("sentence", self.sentence, self.file),)
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        yield from self.conflicts("sentence", "file", "texts", "probe")
+
+
+class OneTextSpec(TextOrProbeSpec, ModelSpec):
+    """What a model reads that takes one text."""
+
+    default_model = SHIPPED_MODEL
+
+
+class SurveyTextSpec(TextOrProbeSpec, ManyTextsSpec, ModelSpec):
+    """What the model reads: a text, random tokens that come twice, or many texts."""
+
+    default_model = SHIPPED_MODEL
+
+
+class EncodedTextSpec(SurveyTextSpec):
+    """What the model reads, and what its encoder does, if it has one."""
+
     context: Annotated[Text | None, NotFor(PROBE, MANY_TEXTS, reason="needs `sentence` or `file`")] = Field(
         None, description="the text for the encoder, where there is a decoder (default: the sentence)"
     )
 
     def text_sources(self) -> tuple[TextSource, ...]:
-        return TextSource("sentence", self.sentence, self.file), TextSource("context", self.context)
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        yield from self.conflicts("sentence", "file", "texts", "probe")
+        return *super().text_sources(), TextSource("context", self.context)
 
 
 SHARE = re.compile(r"[01]?\.[0-9]+|[01]")

@@ -24,6 +24,13 @@ class SampledPage(Page):
     run: "Callable[[Any, Texts, Any], Report]"
 
 
+def read_no_text(spec: Any, texts: "Texts", pretrained: "Pretrained", generator: Any) -> Any:
+    """What a model reads for a question about itself, which needs no text: a token and its copy."""
+    from attncli.models.probes import read_probe
+
+    return read_probe(pretrained, 1, generator)
+
+
 def _reads_many(spec: Any, texts: "Texts", pretrained: "Pretrained", generator: Any) -> Any:
     raise AssertionError(f"{spec.experiment} reads many texts itself")
 

@@ -54,7 +54,6 @@ def test_a_setting_is_a_flag_or_is_for_config_files(attn: Attn, name: str) -> No
     for key, field in SPECS[name].model_fields.items():
         flag = "--examples" if key == "num_examples" else f"--{key.replace('_', '-')}"
         has_flag = not any(isinstance(data, NoFlag) for data in field.metadata)
-        has_flag &= key not in SPECS[name].refused_keys
         assert (flag in flags) is has_flag, key
 
 

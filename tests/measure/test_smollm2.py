@@ -19,9 +19,9 @@ from transformers import AutoModelForCausalLM
 from attncli.core.names import named_head
 from attncli.features.cache.limited_heads import Limit, Limiting, num_bytes
 from attncli.features.circuit.edges import head_edges
-from attncli.features.source.relevance import attnlrp, gradients
+from attncli.features.explanations.relevance import attnlrp, gradients
+from attncli.features.explanations.token_flow import AnswerRun
 from attncli.features.source.sources import Removals, given_answer, lasso_effects, source_weights
-from attncli.features.source.token_flow import AnswerRun
 from attncli.measure.removal import HeadPlace
 from attncli.measure.scores import score_parts
 from attncli.models.loading import in_use, kept_pretrained, open_model

@@ -15,7 +15,7 @@ from transformers import BertTokenizer
 
 import attncli
 from attncli.errors import MOST_LINES, UserError
-from attncli.features.cache.settings import CacheSpec
+from attncli.features.cache.settings import BitsSpec
 from attncli.models.predicted import predicted_reading
 from attncli.models.pretrained import Pretrained
 from attncli.records.arguments import head_name, head_names
@@ -305,6 +305,6 @@ def test_a_value_without_a_text_is_refused_in_a_line(key: str, value: Any) -> No
 
 @pytest.mark.parametrize("bits", [8, "8", np.int64(8)])
 def test_bits_are_a_number_or_its_text(bits: Any) -> None:
-    assert CacheSpec(bits=bits).bits == "8"
+    assert BitsSpec(bits=bits).bits == "8"
     with pytest.raises(attncli.UserError, match=r"^bits: must be one of 8 or 4 \(got 3\)$"):
         attncli.run("cache", bits=3)

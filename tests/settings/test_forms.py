@@ -95,7 +95,7 @@ ASKED: dict[Form, dict[str, Any]] = {
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("texts.txt", "trees.conllu", "cat.png", "pictures.txt", "talk.wav"):
+    for name in ("texts.txt", "trees.conllu", "cat.png", "pictures.txt", "talk.wav", "prompts.jsonl"):
         (tmp_path / name).write_text("a b\n")
     monkeypatch.chdir(tmp_path)
 
@@ -146,6 +146,13 @@ OF_FORMS: dict[str, dict[str, Any]] = {
     "alignment": {"model": str(HeadsSpec.default_model), "find_heads": True},
     "words": {"model": str(HeadsSpec.default_model), "sound": "talk.wav", "words": True},
     "examples": {"num_examples": 2, "texts": "texts.txt", "head": "0:1", "sort": "entropy"},
+    "retrieving_heads": {"find_heads": True},
+    "explained_pictures": {"model": str(HeadsSpec.default_model), "compare": True, "image": "cat.png"},
+    "head_weights": {"learn": True, "file": "prompts.jsonl"},
+    "explanations": {"compare": True},
+    "policies": {"policy": ["sinks"]},
+    "few_bits": {"bits": 8},
+    "compositions": {"weights": True},
 }
 FORMS_OF_COMMANDS = [(command, form.name) for command, forms in FORMS.items() for form in forms]
 
@@ -161,7 +168,8 @@ def test_a_form_has_its_own_settings_and_refuses_all_others_of_the_command(comma
         line = f"x.yaml:{len(asked) + 1}:1: {key}: cannot be combined with {by}"
         assert lines_of(spec_class, {**asked, key: "1"}) == [line]
         assert lines_of(spec_class, {**asked, key: []}) == []
-    for key in spec_class.model_fields.keys() - SPECS[command].model_fields.keys() - {*asked}:
+    asking = {form.asked_by for form in FORMS[command]}
+    for key in spec_class.model_fields.keys() - SPECS[command].model_fields.keys() - {*asked, *asking}:
         (line,) = lines_of(SPECS[command], {key: "1"})
         assert line.startswith(f"x.yaml:1:1: {key}: needs ") and by in line
 

@@ -21,7 +21,7 @@ from attncli.settings.fields import (
     TokenName,
     contradiction,
 )
-from attncli.settings.models import PROBE, ImageSpec, SoundSpec, SurveyTextSpec
+from attncli.settings.models import PROBE, EncodedTextSpec, ImageSpec, SoundSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Text, Texts
 from attncli.system.plain_text import counted
@@ -64,7 +64,7 @@ HeadNamesOrAll = Annotated[
 ]
 
 
-class AblateSpec(SurveyTextSpec, ImageSpec, SoundSpec):
+class AblateSpec(EncodedTextSpec, ImageSpec, SoundSpec):
     experiment = "ablate"
     parts = ("statistics", "heads", "baseline")
     title = "What is lost without each head"

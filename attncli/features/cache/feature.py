@@ -12,6 +12,22 @@ FEATURE = Feature(
             page="question:PAGE",
             synonyms="kvcache kv_cache kv kvpress compress press evict",
         ),
+        Question(
+            "policies",
+            "What a prompt's cache loses with some of its keys",
+            spec="settings:PoliciesSpec",
+            page="question:POLICIES_PAGE",
+            form_of="cache",
+            asked_by="policy",
+        ),
+        Question(
+            "few_bits",
+            "What a prompt's cache loses in numbers of few bits",
+            spec="settings:BitsSpec",
+            page="question:POLICIES_PAGE",
+            form_of="cache",
+            asked_by="bits",
+        ),
     ),
     results={"cache": "results:LimitedHeads", "cache of policies": "results:PolicyCosts"},
     screens={

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from attncli.features.cache.names import CACHE_POLICIES, USUAL_BUDGETS
-from attncli.features.cache.settings import CacheSpec
+from attncli.features.cache.settings import BitsSpec, CacheSpec, PoliciesSpec, SmallerCachesSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts
 from attncli.system.plain_text import counted
@@ -24,43 +25,54 @@ POSITIONS = "Keys keep their rotation: what is left is not moved together."
 LIMITED = "Heads that share keys and values forget together; the worst token is the one with the largest kl."
 
 
-def read(spec: CacheSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator") -> "Judged":
+def read(
+    spec: CacheSpec | PoliciesSpec | BitsSpec,
+    texts: Texts,
+    pretrained: "Pretrained",
+    generator: "torch.Generator",
+) -> "Judged":
     """What the model reads and is judged by; UserError for what does not fit."""
     from attncli.models.predicted import judged_reading, read_judged
     from attncli.runs.runner import read_survey_text
 
-    key = _text_key(spec)
+    key = spec.text_key
     if spec.probe:
         return judged_reading(read_survey_text(spec, texts, pretrained, generator), pretrained, key=key)
     assert texts.text is not None
+    every = None if isinstance(spec, CacheSpec) else spec.every
     return read_judged(
-        pretrained,
-        texts.text,
-        needle=spec.needle,
-        truncate=spec.truncate,
-        every=spec.every,
-        key=key,
+        pretrained, texts.text, needle=spec.needle, truncate=spec.truncate, every=every, key=key
     )
-
-
-def _text_key(spec: CacheSpec) -> str:
-    """The setting that says what is read."""
-    return "num_tokens" if spec.probe else "file" if spec.file else "sentence"
 
 
 def report(
     spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", progress: "Progress | None"
 ) -> "Report":
-    """What is lost by heads that keep few keys, or with policies."""
-    fewer = "a smaller --num-tokens" if spec.probe else "a shorter text"
-    ways_out = f"--policy all or {fewer} takes less"
-    if spec.is_of_policies:
-        ways_out = f"fewer policies and budgets, or {fewer}, take less"
-    of = _of_policies if spec.is_of_policies else _of_heads
+    """What is lost by heads that keep few keys."""
+    less = f"--policy all or {_shorter(spec)} takes less"
+    return _in_stages(partial(_of_heads, spec, reading, pretrained), progress, less)
+
+
+def report_policies(
+    spec: PoliciesSpec | BitsSpec, reading: "Judged", pretrained: "Pretrained", progress: "Progress | None"
+) -> "Report":
+    """What is lost with policies, or with few bits."""
+    less = f"fewer policies and budgets, or {_shorter(spec)}, take less"
+    return _in_stages(partial(_of_policies, spec, reading, pretrained), progress, less)
+
+
+def _shorter(spec: SmallerCachesSpec) -> str:
+    return "a smaller --num-tokens" if spec.probe else "a shorter text"
+
+
+def _in_stages(
+    measure: "Callable[[Callable[[Stage], None] | None], Report]", progress: "Progress | None", less: str
+) -> "Report":
+    """What is measured, with its stages on a line; what takes `less`, if it takes long."""
     if progress is None:
-        return of(spec, reading, pretrained, None)
-    progress.if_long(ways_out)
-    measured = of(spec, reading, pretrained, progress.stage)
+        return measure(None)
+    progress.if_long(less)
+    measured = measure(progress.stage)
     progress(1.0)
     return measured
 
@@ -113,24 +125,28 @@ def _keys(count: int) -> str:
 
 
 def _of_policies(
-    spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", tell: "Callable[[Stage], None] | None"
+    spec: PoliciesSpec | BitsSpec,
+    reading: "Judged",
+    pretrained: "Pretrained",
+    tell: "Callable[[Stage], None] | None",
 ) -> "Report":
     from attncli.features.cache.door import cache_policies
     from attncli.runs.report_parts import build_report, shipped_notes
 
     bits: dict[str | None, Literal[8, 4] | None] = {None: None, "8": 8, "4": 4}
+    policies, budgets = list[str](), list[float]()
+    if isinstance(spec, PoliciesSpec):
+        policies, budgets = spec.policies, spec.budget
     result = cache_policies(
         pretrained,
         reading,
-        policies=spec.policies,
-        budgets=spec.budget or USUAL_BUDGETS,
+        policies=policies,
+        budgets=budgets or USUAL_BUDGETS,
         bits=bits[spec.bits],
         every=spec.every,
         progress=tell,
     )
-    papers = [
-        f"{name}: {CACHE_POLICIES[name].keeps}, {CACHE_POLICIES[name].paper}." for name in spec.policies
-    ]
+    papers = [f"{name}: {CACHE_POLICIES[name].keeps}, {CACHE_POLICIES[name].paper}." for name in policies]
     return build_report(
         spec,
         Texts(reading.text.tokens, token_spelling=pretrained.spelling_of(reading.text)),
@@ -144,3 +160,4 @@ def _of_policies(
 
 
 PAGE = ModelPage(read=read, report=report)
+POLICIES_PAGE = ModelPage(read=read, report=report_policies)

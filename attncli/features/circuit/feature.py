@@ -7,6 +7,14 @@ FEATURE = Feature(
         Question(
             "circuit", "Which heads feed which: QK and OV circuits", "Models", spec="question:CircuitSpec"
         ),
+        Question(
+            "compositions",
+            "Which heads can feed which, from weights alone",
+            spec="question:CompositionsSpec",
+            page="question:WEIGHTS_PAGE",
+            form_of="circuit",
+            asked_by="weights",
+        ),
     ),
     results={
         "circuit": "results:HeadEdges",

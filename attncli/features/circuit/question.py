@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
 from attncli.core.names import HEAD_PATTERNS
+from attncli.models.folder import SHIPPED_MODEL
 from attncli.records.arguments import head_name_without_stack
 from attncli.records.columns import few_notes
 from attncli.records.report import Report
-from attncli.settings.fields import Contradictions, Everyday, contradiction
-from attncli.settings.models import SurveyTextSpec
-from attncli.settings.pages import ModelPage
+from attncli.settings.fields import Contradictions, Everyday
+from attncli.settings.models import ModelSpec, SurveyTextSpec
+from attncli.settings.pages import ModelPage, read_no_text
 from attncli.settings.text import Texts
 from attncli.system.plain_text import counted
 
@@ -36,12 +37,29 @@ WEIGHTS_NOTE = (
 COPYING_NOTE = "copying: sum Re(e) / sum |e|, e the eigenvalues of W_U W_OV W_E; 1 where a head copies."
 
 
-class CircuitSpec(SurveyTextSpec):
+HeadFed = Annotated[
+    Annotated[str, BeforeValidator(head_name_without_stack)] | None,
+    Everyday("only what feeds this head"),
+    Field(description="only what feeds this head, as LAYER:HEAD"),
+]
+
+
+class HeadsFeedingHeadsSpec(ModelSpec):
+    """What the forms of `attn circuit` share."""
+
     experiment = "circuit"
     title = "Which heads feed which"
     main_table = "edges"
     parts = ("statistics", "edges", "heads")
     needs_head = True
+    group = "Input"
+    default_model = SHIPPED_MODEL
+    examples: ClassVar[tuple[str, ...]] = ()
+    off_keys = frozenset({"head"})
+    heading_keys = ("file", "model", "head", "pattern", "seed")
+
+
+class CircuitSpec(HeadsFeedingHeadsSpec, SurveyTextSpec):
     examples = (
         "attn circuit",
         "attn circuit --model ./my-model --pattern induction",
@@ -49,16 +67,33 @@ class CircuitSpec(SurveyTextSpec):
         "attn circuit --model ./my-model --texts lines.txt -o circuit.svg",
         "attn circuit --model ./my-model --weights",
     )
-    off_keys = frozenset({"texts", "text_group", "head", "pattern", "weights"})
+    off_keys = frozenset({"texts", "text_group", "pattern"})
     next_steps = ("--head LAYER:HEAD", "--weights", "-o circuit.svg")
-    heading_keys = ("file", "model", "head", "pattern", "seed")
+    settings_elsewhere: ClassVar[Mapping[str, str]] = {
+        "context": "reads decoders alone: of an encoder beside one the scores are no such sums"
+    }
 
-    head: Annotated[
-        Annotated[str, BeforeValidator(head_name_without_stack)] | None, Everyday("only what feeds this head")
-    ] = Field(None, description="only what feeds this head, as LAYER:HEAD")
+    head: HeadFed = None
     pattern: Annotated[
         PatternName | None, Everyday("only what feeds heads of this pattern: induction, ...")
     ] = Field(None, description=f"only what feeds the heads with this pattern: {', '.join(HEAD_PATTERNS)}")
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        left_out = {"--head LAYER:HEAD"} if settings.get("head") else set()
+        left_out |= {"--weights"} if any(map(settings.get, ("sentence", "file", "texts"))) else set()
+        return tuple(step for step in cls.next_steps if step not in left_out)
+
+    def result_kind(self) -> str:
+        return "circuit"
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        yield from self.conflicts("pattern", "head")
+
+
+class CompositionsSpec(HeadsFeedingHeadsSpec):
+    head: HeadFed = None
     weights: Annotated[bool, Everyday("from weights alone, without a text: composition, copying")] = Field(
         False,
         description="from weights alone, without a text: K-, Q- and V-composition of each two heads, and how "
@@ -67,23 +102,10 @@ class CircuitSpec(SurveyTextSpec):
 
     @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        if settings.get("weights"):
-            return "--show all", "-o circuit.svg"
-        left_out = {"--head LAYER:HEAD"} if settings.get("head") else set()
-        left_out |= {"--weights"} if any(map(settings.get, ("sentence", "file", "texts"))) else set()
-        return tuple(step for step in cls.next_steps if step not in left_out)
+        return "--show all", "-o circuit.svg"
 
     def result_kind(self) -> str:
-        return "circuit of weights" if self.weights else "circuit"
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        if self.head is not None and self.pattern is not None:
-            yield contradiction("pattern", "cannot be combined with `head`", "head")
-        if self.context is not None:
-            yield contradiction("context", "is for an encoder and a decoder, whose scores are no such sums")
-        for key in self.given("sentence", "file", "texts", "num_tokens", "pattern") if self.weights else ():
-            yield contradiction(key, "cannot be combined with `weights`, which need no text", "weights")
+        return "circuit of weights"
 
 
 def read(spec: CircuitSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> "Reading":
@@ -99,9 +121,7 @@ def report(
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
 ) -> Report:
-    """The edges that one text shows, or those of the weights alone."""
-    if spec.weights:
-        return _report_weights(spec, pretrained, progress)
+    """The edges that one text shows."""
     return _report(spec, [reading], reading.left_out_notes(), pretrained, progress)
 
 
@@ -154,17 +174,21 @@ def _report(
     return replace(report, missing=result.unshown)
 
 
-def _report_weights(
-    spec: CircuitSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
+def report_weights(
+    spec: CompositionsSpec,
+    reading: "Reading",
+    pretrained: "Pretrained",
+    progress: Callable[[float], None] | None,
 ) -> Report:
+    """How much each two heads compose, and what heads copy, from the weights alone."""
     from attncli.features.circuit.door import compositions
     from attncli.runs.report_parts import build_report, shipped_notes
 
     result = compositions(pretrained, head=spec.head, progress=progress)
     notes = [*([COPYING_NOTE] if result.copying else []), *result.notes, *shipped_notes(spec)]
-    spec = spec.model_copy(update={"probe": None, "num_tokens": None})
     about = f"{pretrained.name}: which heads can feed which, from weights alone."
     return build_report(spec, Texts(), {}, result, notes, about=about, how_to_read=WEIGHTS_NOTE)
 
 
 PAGE = ModelPage(read=read, report=report, report_many=report_many)
+WEIGHTS_PAGE = ModelPage(read=read_no_text, report=report_weights)

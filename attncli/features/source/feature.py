@@ -1,32 +1,37 @@
-"""The card of `attn source`."""
+"""The card of `attn source` and `attn source --find-heads`."""
 
 from attncli.feature import Feature, Question
 
 FEATURE = Feature(
     questions=(
-        Question("source", "Which sources an answer came from", "Models", spec="question:SourceSpec"),
+        Question(
+            "source",
+            "Which sources an answer came from",
+            "Models",
+            spec="settings:SourceSpec",
+            page="question:PAGE",
+        ),
+        Question(
+            "retrieving_heads",
+            "Which heads find the source of an answer",
+            spec="settings:RetrievingHeadsSpec",
+            page="question:HEADS_PAGE",
+            form_of="source",
+            asked_by="find_heads",
+        ),
     ),
     results={
         "source": "results:AnswerSources",
         "source of heads": "results:RetrievingHeads",
-        "source of explanations": "explanation_results:Explanations",
-        "source of ways": "explanation_results:ComparedWays",
-        "source of weights": "explanation_results:LearnedWeights",
     },
     screens={
         "results:AnswerSources": "screens:SOURCE_SCREEN",
         "results:RetrievingHeads": "screens:RETRIEVAL_SCREEN",
-        "explanation_results:Explanations": "explanation_screens:EXPLANATIONS_SCREEN",
-        "explanation_results:ComparedWays": "explanation_screens:WAYS_SCREEN",
-        "explanation_results:LearnedWeights": "explanation_screens:WEIGHTS_SCREEN",
     },
-    page={"results:AnswerSources": "page:ANSWER", "explanation_results:Explanations": "page:WAYS"},
+    page={"results:AnswerSources": "page:ANSWER"},
     functions={
         "answer_sources": "door:answer_sources",
         "retrieving_heads": "door:retrieving_heads",
-        "compare_explanations": "explaining:compare_explanations",
-        "explanations": "explaining:explanations",
-        "learned_head_weights": "explaining:learned_head_weights",
     },
     extras=("models",),
     docs="source.md",

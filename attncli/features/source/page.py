@@ -1,4 +1,4 @@
-"""The blocks of the page about an answer: its tokens beside its sources, and the text in each way to read."""
+"""The block of the page with the tokens of an answer beside their sources."""
 
 from importlib.resources import files
 
@@ -10,10 +10,6 @@ def _answer_data(report: Report) -> dict[str, object] | None:
     return {} if "source_weights" in report.tensors else None
 
 
-def _ways_data(report: Report) -> dict[str, object] | None:
-    return {} if "way_relevance" in report.tensors or report.picture_maps is not None else None
-
-
 ANSWER = PageBlock(
     name="answer",
     label="The answer and its sources",
@@ -22,14 +18,4 @@ ANSWER = PageBlock(
     style="answer.css",
     data=_answer_data,
     is_above=True,
-)
-WAYS = PageBlock(
-    name="ways",
-    label="The answer and its sources",
-    folder=files(__package__),
-    script="ways.js",
-    style="ways.css",
-    data=_ways_data,
-    is_above=True,
-    replaces=("picture_maps",),
 )

@@ -14,7 +14,6 @@ from attncli.records.columns import INTERVAL, few_notes
 from attncli.records.logits import LINEAR
 from attncli.settings.fields import (
     ONE_HEAD,
-    Contradictions,
     Count,
     Everyday,
     Form,
@@ -23,7 +22,6 @@ from attncli.settings.fields import (
     Requires,
     Size,
     TokenName,
-    contradiction,
 )
 from attncli.settings.models import MANY_TEXTS, SurveyTextSpec
 from attncli.settings.pages import ModelPage
@@ -102,11 +100,11 @@ class WhySpec(QueryAndKeySpec):
         "attn why --model ./my-model -o heads.csv",
         "attn why --model ./my-model --texts prompts.jsonl",
     )
-    refused_keys = frozenset({"context"})
     off_keys = frozenset({"texts", "text_group", "answer", "against", "top", "from", "to", "over"})
     next_steps = (ONE_HEAD, "--answer TEXT", "-o page.html")
     settings_elsewhere: ClassVar[Mapping[str, str]] = {
-        "layer": "adds up all layers: --head LAYER:HEAD shows one head"
+        "layer": "adds up all layers: --head LAYER:HEAD shows one head",
+        "context": "reads decoders alone: they have no second text",
     }
     heading_keys = ("file", "model", "answer", "against", "seed")
 
@@ -173,11 +171,6 @@ class WhySpec(QueryAndKeySpec):
 
     def opened_texts(self) -> PromptsFile:
         return PromptsFile(str(self.texts), self.text_group)
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        if self.context is not None:
-            yield contradiction("context", "is for an encoder, and why for decoders alone", "context")
 
 
 def read(spec: WhySpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator") -> "Reading":

@@ -120,7 +120,7 @@ def test_windows_judge_a_text_longer_than_the_model_reads(attn: Attn, tmp_path: 
         (["--budget", "0.1,0.2"], "--budget: needs --policy to be several: give one share"),
         (
             ["--policy", "sinks", "--window", "3"],
-            "--window: is of limited heads: leave --policy and --bits out",
+            "--window: cannot be combined with --policy",
         ),
         (["--policy", "h3o"], "--policy: must be one of window, sinks, h2o"),
         (["--every", "3"], "--every: needs --policy or --bits"),

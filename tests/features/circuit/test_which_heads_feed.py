@@ -88,7 +88,7 @@ def test_many_texts_have_intervals(attn: Attn, tmp_path: Path) -> None:
 
 def test_weights_alone_need_no_text(attn: Attn) -> None:
     report = json.loads(attn(["circuit", "--weights", "--head", "0:1", "--format", "json"]).out)
-    assert report["spec"]["probe"] is None and not report["tokens"]
+    assert "probe" not in report["spec"] and not report["tokens"]
     found = attncli.compositions(attncli.open_model(), head="0:1")
     own = {(row["to"], row["side"]): row["score"] for row in report["statistics"]["edges"]}
     expected = {(f"{row['layer']}:{row['head']}", row["side"]): row["score"] for row in found.rows}
@@ -113,9 +113,12 @@ def test_pictures_and_dot_hold_the_same_edges(attn: Attn, tmp_path: Path) -> Non
     [
         (["--head", "9:2"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 9:2)"),
         (["--weights", "--head", "9:2"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 9:2)"),
-        (["--head", "1:2", "--pattern", "induction"], "--pattern: cannot be combined with --head"),
+        (
+            ["--head", "1:2", "--pattern", "induction"],
+            "--pattern: cannot be combined with --head: give one of them",
+        ),
         (["--pattern", "next token"], "--pattern: no head of tiny-induction has it here (got next token)"),
-        (["a text", "--weights"], "TEXT: cannot be combined with --weights, which need no text"),
+        (["a text", "--weights"], "TEXT: cannot be combined with --weights"),
     ],
 )
 def test_what_cannot_be_said_is_one_line(arguments: list[str], error: str, attn: Attn) -> None:

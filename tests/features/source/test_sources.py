@@ -561,14 +561,14 @@ def test_removed_sources_are_shown_before_others(attn: Attn, tmp_path: Path) -> 
 WRONG = {
     ("it", "--document", "wide"):
         "--document: wide is UTF-16, not UTF-8: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it",
-    ("--document", "wide"): "--document: needs a question below it",
+    ("--document", "wide"): "--document: needs --sentence, the question below it",
     ("it", "--split", "document"): "--split: document needs --document: give each as one",
     ("--model", "."): "--model: needs a question, and sources: --document or --file",
     ("--compare", "--image", "none.png", "--model", "."):
         "--image: no such file: none.png: give a picture; for heads and source also a folder of them, "
         "or a list (.txt)",
     ("<source a>b</source> it", "--method", "sampled", "--runs", "1"):
-        "--runs: must be at least 2: one set of sources says nothing",
+        "--runs: must be at least 2 (got 1)",
     ("<source a>b</source> it", "--max-new-tokens", "999"):
         "--max-new-tokens: must be at most 128 for tiny-induction (got 999)",
 }  # fmt: skip
@@ -750,7 +750,8 @@ def test_found_heads_are_kept_for_the_model_and_used(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = str(save_writer(tmp_path / "model", "Llama"))
-    from attncli.features.source.question import SourceSpec, keep_heads, kept_heads
+    from attncli.features.source.kept_heads import keep_heads, kept_heads
+    from attncli.features.source.settings import SourceSpec
 
     spec = SourceSpec(model=model, sentence="it")
     assert kept_heads(spec) is None

@@ -13,10 +13,10 @@ from torch import Tensor
 
 import attncli
 from attncli.errors import UserError
-from attncli.features.source.explanations import explanations
-from attncli.features.source.picture_runs import ReadPicture
-from attncli.features.source.relevance import attnlrp, directions, gradients
-from attncli.features.source.token_flow import alti, direct_contributions, rollout, value_norms
+from attncli.features.explanations.explanations import explanations
+from attncli.features.explanations.picture_runs import ReadPicture
+from attncli.features.explanations.relevance import attnlrp, directions, gradients
+from attncli.features.explanations.token_flow import alti, direct_contributions, rollout, value_norms
 from attncli.models.loading import in_use, open_model
 from attncli.models.picture_reading import read_picture
 from attncli.models.picture_sources import PictureCells, picture_cells
@@ -301,7 +301,7 @@ def test_pictures_from_the_command_line(attn: Attn, tmp_path: Path, file: Path) 
     ("flags", "said"),
     [
         (("--image", "FILE"), "--image: needs --compare"),
-        (("--learn", "--image", "FILE"), "--learn: cannot be combined with --image"),
+        (("--learn", "--image", "FILE"), "--image: cannot be combined with --learn"),
         (("What?", "--compare", "--image", "FILE"), "TEXT: cannot be combined with --image"),
         (("--compare", "--image", "FILE", "--answer", "bird"), "--answer: must be one of LABEL_0, LABEL_1"),
         (("a. b. c.", "--compare"), "takes pixel_values, not text: give it a picture by --image"),

@@ -14,10 +14,8 @@ from torch import Tensor
 
 import attncli
 from attncli.errors import UserError
-from attncli.features.source.compared_ways import removal_curves, steps_of
-from attncli.features.source.explanation_results import TIED_NATS, first_of_ranks, tied_ranks
-from attncli.features.source.explanation_screens import _agreements
-from attncli.features.source.explanations import (
+from attncli.features.explanations.compared_ways import removal_curves, steps_of
+from attncli.features.explanations.explanations import (
     WAYS,
     ReadAnswer,
     SourceScores,
@@ -25,9 +23,17 @@ from attncli.features.source.explanations import (
     correlation,
     first_agrees,
 )
-from attncli.features.source.relevance import attnlrp, directions, gradients
+from attncli.features.explanations.relevance import attnlrp, directions, gradients
+from attncli.features.explanations.results import TIED_NATS, first_of_ranks, tied_ranks
+from attncli.features.explanations.screens import _agreements
+from attncli.features.explanations.token_flow import (
+    AnswerRun,
+    alti,
+    direct_contributions,
+    rollout,
+    value_norms,
+)
 from attncli.features.source.sources import given_answer
-from attncli.features.source.token_flow import AnswerRun, alti, direct_contributions, rollout, value_norms
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
@@ -265,7 +271,7 @@ def test_equal_scores_have_equal_ranks() -> None:
 
 def test_a_way_that_says_nothing_has_no_order(monkeypatch: pytest.MonkeyPatch, copier: Pretrained) -> None:
     silent = WayToRead(lambda answer: SourceScores(torch.full((answer.num_sources,), 0.1)), 1)
-    monkeypatch.setattr("attncli.features.source.explanations.WAYS", {**WAYS, "rollout": silent})
+    monkeypatch.setattr("attncli.features.explanations.explanations.WAYS", {**WAYS, "rollout": silent})
     ways = ("rollout", "attnlrp")
     found = attncli.explanations(copier, "lamp=", LINES, split="line", answer="green", ways=ways)
     assert found.ranks("rollout") == [None] * 5 and found.ranks("attnlrp")[0] == 1

@@ -16,10 +16,10 @@ from transformers.utils.generic import ModelOutput
 
 from attncli.core.names import NamedHead, head_range, named_head
 from attncli.errors import UserError
-from attncli.features.source.explanations import ReadAnswer, check_sources, named_sources
-from attncli.features.source.relevance import rows_read
+from attncli.features.explanations.explanations import ReadAnswer, check_sources, named_sources
+from attncli.features.explanations.relevance import rows_read
+from attncli.features.explanations.token_flow import ExplainedRun
 from attncli.features.source.sources import SourceWeights, lasso_effects, source_notes, standardised_effects
-from attncli.features.source.token_flow import ExplainedRun
 from attncli.models.capture import capture
 from attncli.models.encoders import EncoderOutput, inputs_of, output_to_explain, run_encoder, token_types
 from attncli.models.layers import CapturedLayer

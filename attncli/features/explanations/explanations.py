@@ -13,7 +13,8 @@ from torch import Tensor
 from attncli.core.names import named_head
 from attncli.core.summaries import rank_correlation
 from attncli.errors import UserError
-from attncli.features.source.explanation_results import (
+from attncli.features.explanations.relevance import Gradients, attnlrp, directions, gradients
+from attncli.features.explanations.results import (
     TIED_NATS,
     Explained,
     ExplainedOutput,
@@ -23,7 +24,14 @@ from attncli.features.source.explanation_results import (
     first_of_ranks,
     tied_ranks,
 )
-from attncli.features.source.relevance import Gradients, attnlrp, directions, gradients
+from attncli.features.explanations.token_flow import (
+    AnswerRun,
+    ExplainedRun,
+    alti,
+    direct_contributions,
+    rollout,
+    value_norms,
+)
 from attncli.features.source.sources import (
     Answer,
     Removals,
@@ -32,14 +40,6 @@ from attncli.features.source.sources import (
     sampled_masks,
     source_notes,
     source_weights,
-)
-from attncli.features.source.token_flow import (
-    AnswerRun,
-    ExplainedRun,
-    alti,
-    direct_contributions,
-    rollout,
-    value_norms,
 )
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay

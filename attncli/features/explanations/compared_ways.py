@@ -13,16 +13,7 @@ import torch
 
 from attncli.core.summaries import mean_interval
 from attncli.errors import UserError
-from attncli.features.source.explanation_results import (
-    ComparedWay,
-    ComparedWays,
-    Explained,
-    ExplainedOutput,
-    PromptWay,
-    RefusedWay,
-    first_of_ranks,
-)
-from attncli.features.source.explanations import (
+from attncli.features.explanations.explanations import (
     ReadAnswer,
     chosen_ways,
     correlation,
@@ -31,6 +22,15 @@ from attncli.features.source.explanations import (
     ranks_of_losses,
     runs_of,
     scored,
+)
+from attncli.features.explanations.results import (
+    ComparedWay,
+    ComparedWays,
+    Explained,
+    ExplainedOutput,
+    PromptWay,
+    RefusedWay,
+    first_of_ranks,
 )
 
 REMOVAL = "removal"

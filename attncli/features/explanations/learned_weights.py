@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attncli.errors import UserError
-from attncli.features.source.explanation_results import LearnedFit, LearnedHead, LearnedWeights
-from attncli.features.source.explanations import ReadAnswer
-from attncli.features.source.source_removals import hiding
+from attncli.features.explanations.explanations import ReadAnswer
+from attncli.features.explanations.results import LearnedFit, LearnedHead, LearnedWeights
+from attncli.features.explanations.source_removals import hiding
 from attncli.features.source.sources import answer_logits, sampled_masks
 
 STEPS, LEARNING_RATE, MOST_OF_A_STEP = 1000, 1e-3, 512

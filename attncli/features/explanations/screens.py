@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from math import exp
 
-from attncli.features.source.explanation_results import (
+from attncli.features.explanations.results import (
     ComparedWay,
     ComparedWays,
     ExplainedSource,

@@ -15,9 +15,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import attncli
 from attncli.errors import UserError
-from attncli.features.source.encoder_runs import ReadEncoder
-from attncli.features.source.relevance import attnlrp, directions, gradients
-from attncli.features.source.token_flow import alti, direct_contributions, rollout, value_norms
+from attncli.features.explanations.encoder_runs import ReadEncoder
+from attncli.features.explanations.relevance import attnlrp, directions, gradients
+from attncli.features.explanations.token_flow import alti, direct_contributions, rollout, value_norms
 from attncli.models.encoders import EncoderSays, pooling_of, read_for_encoder
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained

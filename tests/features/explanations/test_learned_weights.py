@@ -13,9 +13,9 @@ from torch import Tensor
 
 import attncli
 from attncli.errors import UserError
-from attncli.features.source.explanations import ReadAnswer
-from attncli.features.source.learned_weights import ablations, fitted_weights, learned_weights
-from attncli.features.source.source_removals import losses_by_removal
+from attncli.features.explanations.explanations import ReadAnswer
+from attncli.features.explanations.learned_weights import ablations, fitted_weights, learned_weights
+from attncli.features.explanations.source_removals import losses_by_removal
 from attncli.features.source.sources import given_answer, sampled_masks
 from attncli.models.loading import in_use, open_model
 from attncli.models.source_texts import SourcedReading, read_sourced, split_text
@@ -92,7 +92,7 @@ STEPS = 150
 
 
 def test_the_fit_is_that_of_a_linear_layer_and_corrcoef(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attncli.features.source.learned_weights.STEPS", STEPS)
+    monkeypatch.setattr("attncli.features.explanations.learned_weights.STEPS", STEPS)
     generator = torch.Generator().manual_seed(5)
     features = torch.randn(3, 11, 7, generator=generator, dtype=torch.float64)
     logits = features @ torch.randn(7, generator=generator, dtype=torch.float64)
@@ -140,7 +140,7 @@ def test_weights_are_learned_kept_and_compared(
     attn: Attn, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("attncli.features.source.learned_weights.STEPS", STEPS)
+    monkeypatch.setattr("attncli.features.explanations.learned_weights.STEPS", STEPS)
     file = prompts(tmp_path)
     settings = ["--split", "line", "--runs", "9", "--model", str(folder)]
     ended = attn(["source", str(file), "--learn", *settings, "--format", "json"])
@@ -176,7 +176,8 @@ def test_weights_are_learned_kept_and_compared(
 
 def test_what_cannot_be_learned_is_one_line(attn: Attn, folder: Path) -> None:
     for typed, message in (
-        (["source", "lamp=", "--learn"], "learn: needs a file of prompts"),
+        (["source", "--learn"], "--learn: needs --file, prompts in JSON Lines or CSV"),
+        (["source", "README.md", "--learn"], "must be a file of prompts, JSON Lines or CSV (got README.md)"),
         (["source", "a.jsonl", "--learn"], "no such file: a.jsonl"),
         (["source", "--learn", "--compare"], "cannot be combined with --learn"),
     ):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from attncli.core.names import source_number
 from attncli.errors import UserError
-from attncli.features.source.explanation_results import ComparedWays, Explanations, LearnedWeights
+from attncli.features.explanations.results import ComparedWays, Explanations, LearnedWeights
 from attncli.models.encoders import is_encoder, read_for_encoder
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, SourcesOrPicture
@@ -45,7 +45,7 @@ from attncli.records.arguments import (
 from attncli.system.plain_text import whole_number
 
 if TYPE_CHECKING:
-    from attncli.features.source.explanations import ReadAnswer
+    from attncli.features.explanations.explanations import ReadAnswer
 
 
 def _prompts(value: Any) -> Any:
@@ -136,7 +136,7 @@ def explanations(
     patches, and the class, or the picture's own vector, is explained. UserError for a model with an encoder
     and a decoder, an unknown way, and where none is right.
     """
-    from attncli.features.source.explanations import explanations as explanations_of
+    from attncli.features.explanations.explanations import explanations as explanations_of
 
     asked = _asked(split, chat, max_new_tokens, num_runs, seed, heads, head_weights)
     with in_use(model) as pretrained:
@@ -174,9 +174,9 @@ def _read(
     on_text: Callable[[str], None] | None = None,
 ) -> "ReadAnswer":
     """The answer of a decoder, or what an encoder says. UserError for an encoder with learned weights."""
-    from attncli.features.source.encoder_runs import ReadEncoder
-    from attncli.features.source.explanations import ReadAnswer
-    from attncli.features.source.picture_runs import ReadPicture
+    from attncli.features.explanations.encoder_runs import ReadEncoder
+    from attncli.features.explanations.explanations import ReadAnswer
+    from attncli.features.explanations.picture_runs import ReadPicture
     from attncli.features.source.sources import answer_to
 
     if asked.head_weights is not None and is_encoder(pretrained):
@@ -225,8 +225,8 @@ def compare_explanations(
     place of sentence and context. A prompt that cannot be read is left out, with a note; UserError where none
     is left, and as for `explanations`.
     """
-    from attncli.features.source.compared_ways import WaysTotals
-    from attncli.features.source.explanations import mean_notes
+    from attncli.features.explanations.compared_ways import WaysTotals
+    from attncli.features.explanations.explanations import mean_notes
 
     asked = _asked(split, chat, max_new_tokens, num_runs, seed, heads, head_weights)
     with ExitStack() as opened:
@@ -259,7 +259,7 @@ def learned_head_weights(
     `num_runs` sets of its sources are read. `head_weights` of `explanations` takes what this gives. UserError
     for an encoder, for pictures, and where no prompt can be read.
     """
-    from attncli.features.source.learned_weights import ablations, learned_weights
+    from attncli.features.explanations.learned_weights import ablations, learned_weights
 
     asked = _asked(split, chat, max_new_tokens, num_runs, seed)
     with ExitStack() as opened:

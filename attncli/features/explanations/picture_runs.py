@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attncli.features.source.encoder_runs import MOST_TOKENS, EncoderRun, ReadEncoder, in_chunks
-from attncli.features.source.explanations import NamedSource, check_sources
-from attncli.features.source.token_flow import EmbeddedTokens
+from attncli.features.explanations.encoder_runs import MOST_TOKENS, EncoderRun, ReadEncoder, in_chunks
+from attncli.features.explanations.explanations import NamedSource, check_sources
+from attncli.features.explanations.token_flow import EmbeddedTokens
 from attncli.models.encoders import EncoderOutput, run_encoder
 from attncli.models.picture_sources import PictureCells, picture_output
 from attncli.models.pretrained import Pretrained, Reading, part_that_sees

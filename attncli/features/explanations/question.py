@@ -1,25 +1,30 @@
 """`attn source --compare`: ways to read an answer's sources, side by side and against removal."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from attncli.errors import UserError
-from attncli.features.source.explanation_results import ComparedWays, Explanations, LearnedWeights
+from attncli.features.explanations.kept_weights import keep_weights, kept_weights
+from attncli.features.explanations.results import ComparedWays, Explanations
+from attncli.features.explanations.settings import (
+    ComparingSpec,
+    ExplainedPicturesSpec,
+    ExplanationsSpec,
+    HeadWeightsSpec,
+)
+from attncli.features.source.kept_heads import kept_heads, named_or_kept
+from attncli.features.source.reading import read_for_decoder, sourced_text
 from attncli.records.columns import few_notes
 from attncli.records.report import PictureMaps, PictureRow, Report
 from attncli.records.values import NamedTensor
 from attncli.runs.report_parts import build_report
+from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, text_or_file
 from attncli.system.plain_text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
 
     from attncli.core.progress import Progress
-    from attncli.features.source.question import SourceSpec
     from attncli.models.picture_sources import PictureCells
     from attncli.models.pretrained import Pretrained
     from attncli.models.source_texts import SourcedReading
@@ -81,39 +86,59 @@ def _how_to_read_many(result: ComparedWays, *, is_picture: bool = False) -> str:
     )
 
 
-class KnownHeads(NamedTuple):
-    """What is known of a model from before: its retrieving heads, and the learned weight of each head."""
+def read(spec: ExplanationsSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> "SourcedReading":
+    """The sources as the model reads them. Raises UserError for what does not fit."""
+    from attncli.models.encoders import is_encoder, read_for_encoder
 
-    heads: list[str]
-    weights: dict[str, float] | None
+    if not is_encoder(pretrained) or spec.chat:
+        return read_for_decoder(spec, texts, pretrained)
+    question = texts.text if spec.document or texts.context is not None else None
+    sourced = sourced_text(spec, texts, is_continued=False)
+    return read_for_encoder(pretrained, sourced, question, key=spec.sources_key)
 
 
-def report_explanations(
-    spec: "SourceSpec",
+def read_cells(
+    spec: ExplainedPicturesSpec, texts: Texts, pretrained: "Pretrained", generator: Any
+) -> "PictureCells":
+    """The picture and its cells. Raises UserError for a model that reads no pictures."""
+    from attncli.models.picture_reading import read_picture
+    from attncli.models.picture_sources import picture_cells
+
+    return picture_cells(pretrained, read_picture(pretrained, str(spec.image)))
+
+
+def _known(spec: ExplanationsSpec | ExplainedPicturesSpec) -> dict[str, Any]:
+    """What is known of a model from before, and how often sets of sources are sampled."""
+    return {
+        "heads": named_or_kept(spec.head, kept_heads(spec)),
+        "head_weights": kept_weights(spec),
+        "num_runs": spec.runs,
+        "seed": spec.seed,
+    }
+
+
+def _explained(
+    spec: ExplanationsSpec | ExplainedPicturesSpec,
     reading: "SourcedReading | PictureCells",
     pretrained: "Pretrained",
-    kept: KnownHeads,
     progress: "Progress | None",
-) -> Report:
-    """What each way says of the sources of one answer."""
-    from attncli.features.source.explaining import explanations
-    from attncli.models.picture_sources import PictureCells
+    **options: Any,
+) -> Explanations:
+    """What each way says of the sources of one answer, or of the cells of a picture."""
+    from attncli.features.explanations.door import explanations
 
+    known = _known(spec)
     if progress is not None:
         progress.begin("reading the answer in each way, and without each source")
-    result = explanations(
-        pretrained,
-        None,
-        reading,
-        answer=None if spec.answer is None else text_or_file(spec.answer, "answer"),
-        max_new_tokens=spec.max_new_tokens,
-        heads=kept.heads,
-        head_weights=kept.weights,
-        num_runs=spec.runs,
-        seed=spec.seed,
-    )
-    if isinstance(reading, PictureCells):
-        return _report_picture(spec, reading, pretrained, result)
+    answer = None if spec.answer is None else text_or_file(spec.answer, "answer")
+    return explanations(pretrained, None, reading, answer=answer, **known, **options)
+
+
+def report(
+    spec: ExplanationsSpec, reading: "SourcedReading", pretrained: "Pretrained", progress: "Progress | None"
+) -> Report:
+    """What each way says of the sources of one answer."""
+    result = _explained(spec, reading, pretrained, progress, max_new_tokens=spec.max_new_tokens)
     ways = tuple(row.way for row in result.ways)
     assert result.tokens is not None
     num_tokens = counted(len(reading.prompt.ids), "token")
@@ -132,12 +157,16 @@ def report_explanations(
     )
 
 
-def _report_picture(
-    spec: "SourceSpec", reading: "PictureCells", pretrained: "Pretrained", result: Explanations
+def report_picture(
+    spec: ExplainedPicturesSpec,
+    reading: "PictureCells",
+    pretrained: "Pretrained",
+    progress: "Progress | None",
 ) -> Report:
     """What each way says of the cells of a picture, with its maps over the picture."""
     from attncli.commands.pictures import pictures_of
 
+    result = _explained(spec, reading, pretrained, progress)
     assert result.tokens is not None and reading.seen is not None
     (picture,) = pictures_of(reading)
     ways = tuple(row.way for row in result.ways)
@@ -179,67 +208,63 @@ def _maps(reading: "PictureCells", result: Explanations) -> "tuple[tuple[str, ..
 
 
 def report_comparison(
-    spec: "SourceSpec",
-    pretrained: "Pretrained",
-    kept: KnownHeads,
-    progress: "Callable[[float], None] | None",
+    spec: ExplanationsSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
     """Each way against removal, over the prompts of a file."""
-    from attncli.features.source.explaining import compare_explanations
+    options = {"split": spec.split_of_text, "chat": spec.chat, "max_new_tokens": spec.max_new_tokens}
+    return _comparison(spec, pretrained, progress, _known(spec) | options, "prompt", "source")
 
-    if spec.prompts is None:
-        raise UserError("compare: needs a file of prompts (JSON Lines), or pictures")
-    result = compare_explanations(
-        pretrained,
-        spec.prompts,
-        split=spec.split_of_text,
-        chat=spec.chat,
-        max_new_tokens=spec.max_new_tokens,
-        heads=kept.heads,
-        head_weights=kept.weights,
-        num_runs=spec.runs,
-        seed=spec.seed,
-        progress=progress,
-    )
-    is_picture = spec.image is not None
+
+def report_pictures(
+    spec: ExplainedPicturesSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
+) -> Report:
+    """Each way against removal, over some pictures."""
+    return _comparison(spec, pretrained, progress, _known(spec), "picture", "cell")
+
+
+def _comparison(
+    spec: ComparingSpec,
+    pretrained: "Pretrained",
+    progress: Callable[[float], None] | None,
+    options: Mapping[str, Any],
+    prompt: str,
+    source: str,
+) -> Report:
+    """Each way against removal; `prompt` and `source` are what prompts and their sources are called."""
+    from attncli.features.explanations.door import compare_explanations
+
+    assert spec.prompts is not None, "it is about many"
+    result = compare_explanations(pretrained, spec.prompts, **options, progress=progress)
     return build_report(
         spec,
         Texts(),
         {},
         result,
-        [
-            *few_notes(result.num_prompts, "picture" if is_picture else "prompt"),
-            *_refused(result),
-            *result.notes,
-        ],
-        about=f"{pretrained.name}: {counted(result.num_prompts, 'picture' if is_picture else 'prompt')}, on "
-        f"average {result.mean_sources:.1f} {'cells' if is_picture else 'sources'} and "
-        f"{result.mean_tokens:.0f} tokens.",
-        how_to_read=_how_to_read_many(result, is_picture=is_picture),
+        [*few_notes(result.num_prompts, prompt), *_refused(result), *result.notes],
+        about=f"{pretrained.name}: {counted(result.num_prompts, prompt)}, on average "
+        f"{result.mean_sources:.1f} {source}s and {result.mean_tokens:.0f} tokens.",
+        how_to_read=_how_to_read_many(result, is_picture=source == "cell"),
     )
 
 
 def report_learning(
-    spec: "SourceSpec",
-    pretrained: "Pretrained",
-    keep: "Callable[[LearnedWeights], Path | None]",
-    progress: "Callable[[float], None] | None",
+    spec: HeadWeightsSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
     """A weight for each head, learned from the prompts of a file, which are kept for the model."""
-    from attncli.features.source.explaining import learned_head_weights
+    from attncli.features.explanations.door import learned_head_weights
 
-    assert spec.prompts is not None
+    assert spec.file is not None, "is required"
     result = learned_head_weights(
         pretrained,
-        spec.prompts,
-        split=spec.split_of_text,
+        spec.file,
+        split=spec.split,
         chat=spec.chat,
         max_new_tokens=spec.max_new_tokens,
         num_runs=spec.runs,
         seed=spec.seed,
         progress=progress,
     )
-    place = keep(result)
+    place = keep_weights(spec, result)
     where = f"Kept in {place}: --compare has AT2 from here on." if place else WITHOUT_PLACE
     return build_report(
         spec,
@@ -264,3 +289,8 @@ def _refused(result: ComparedWays) -> Iterator[str]:
     """Which ways are not right for the model, and why."""
     for row in result.refused or ():
         yield f"{row.refused}: {row.reason}."
+
+
+PAGE = ModelPage(read=read, report=report, report_many=report_comparison)
+PICTURES_PAGE = ModelPage(read=read_cells, report=report_picture, report_many=report_pictures)
+WEIGHTS_PAGE = ModelPage(report_many=report_learning)

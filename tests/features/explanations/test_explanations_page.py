@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attncli.features.source.explanation_results import ExplainedSource, Explanations, WayOfReading
+from attncli.features.explanations.results import ExplainedSource, Explanations, WayOfReading
 from attncli.records.report import PictureMaps
 from attncli.views.overlays import painted, shaded
 from attncli.views.picture_maps import tiles_of

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attncli.errors import UserError, refuse_bytes
-from attncli.features.source.token_flow import ExplainedRun, rolled_out
+from attncli.features.explanations.token_flow import ExplainedRun, rolled_out
 from attncli.models.architectures import BLOCK, arguments_of
 from attncli.models.capture import fault_of, model_errors, returned_weights
 from attncli.models.relevance_rules import Relevance, with_gradients

@@ -1,0 +1,51 @@
+"""The card of `attn source --compare` and `attn source --learn`."""
+
+from attncli.feature import Feature, Question
+
+FEATURE = Feature(
+    questions=(
+        Question(
+            "explained_pictures",
+            "What ways to read a model say of a picture",
+            spec="settings:ExplainedPicturesSpec",
+            page="question:PICTURES_PAGE",
+            form_of="source",
+            asked_by="compare image",
+        ),
+        Question(
+            "head_weights",
+            "A weight for each head, learned from answers",
+            spec="settings:HeadWeightsSpec",
+            page="question:WEIGHTS_PAGE",
+            form_of="source",
+            asked_by="learn",
+        ),
+        Question(
+            "explanations",
+            "What ways to read a model say of an answer",
+            spec="settings:ExplanationsSpec",
+            page="question:PAGE",
+            form_of="source",
+            asked_by="compare",
+        ),
+    ),
+    results={
+        "source of explanations": "results:Explanations",
+        "source of ways": "results:ComparedWays",
+        "source of weights": "results:LearnedWeights",
+    },
+    screens={
+        "results:Explanations": "screens:EXPLANATIONS_SCREEN",
+        "results:ComparedWays": "screens:WAYS_SCREEN",
+        "results:LearnedWeights": "screens:WEIGHTS_SCREEN",
+    },
+    page={"results:Explanations": "page:WAYS"},
+    functions={
+        "compare_explanations": "door:compare_explanations",
+        "explanations": "door:explanations",
+        "learned_head_weights": "door:learned_head_weights",
+    },
+    needs=("source",),
+    extras=("models",),
+    docs="explain.md",
+)

@@ -1,0 +1,37 @@
+"""The learned weights of a model's heads, kept in the user's cache."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attncli.core.names import named_head
+from attncli.errors import UserError
+from attncli.features.source.kept_heads import keep, place_of
+from attncli.settings.models import ModelSpec
+from attncli.system.plain_text import parsed_json
+
+if TYPE_CHECKING:
+    from attncli.features.explanations.results import LearnedWeights
+
+WEIGHTS = "head-weights"
+
+
+def kept_weights(spec: ModelSpec) -> dict[str, float] | None:
+    """The weights that were learned for the heads of a model; None before that."""
+    place = place_of(spec, WEIGHTS)
+    if place is None or not place.exists():
+        return None
+    try:
+        match parsed_json(place.read_bytes()):
+            case {"weights": dict(weights)} if all(isinstance(weight, float) for weight in weights.values()):
+                heads = [named_head(str(name)) for name in weights]
+                names = [f"{head.layer}:{head.head}" for head in heads]
+                return dict(zip(names, weights.values(), strict=True))
+        raise ValueError("without weights")
+    except (OSError, ValueError):
+        raise UserError(f"learn: {place} is damaged: attn source PROMPTS --learn writes it anew") from None
+
+
+def keep_weights(spec: ModelSpec, result: "LearnedWeights") -> Path | None:
+    """Write the weights of all heads whole; None where there is no place for them."""
+    about = {"prompts": result.fit.prompts, "runs": result.num_runs, "seed": result.seed}
+    return keep(spec, WEIGHTS, {**about, "weights": result.by_name}, "learn")

@@ -1,0 +1,177 @@
+"""The settings of `attn source --compare`, of texts and of pictures, and of `attn source --learn`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from attncli.features.source.settings import (
+    CHAT_HELP,
+    SPLIT_HELP,
+    InTemplate,
+    NamedHeads,
+    NewTokens,
+    NumRuns,
+    OfSplits,
+    SourcedTextSpec,
+    SourcesSpec,
+)
+from attncli.settings.fields import Contradictions, Everyday, Requires, TextSource, contradiction
+from attncli.settings.models import ImageSpec
+from attncli.settings.text import IN_FILE, Text, TextPath, Texts, names_file
+
+if TYPE_CHECKING:
+    from attncli.models.source_texts import SourcedText
+
+COMPARED_RUNS = 32
+"""Sets of sources of each prompt, beside those that all ways need."""
+PROMPT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")
+NO_TEXT_SOURCES = TextSource("sentence", None), TextSource("context", None)
+"""Those of a file of prompts, which are read as they are explained."""
+
+Compare = Annotated[
+    bool,
+    Everyday("ways to read, against removal"),
+    Field(
+        description="each way to read a model, beside what is lost without each source (of an encoder: of "
+        "its class, masked word or similarity; with `image` of a picture); of a file of prompts (.jsonl, "
+        ".csv) or a folder of pictures, how good each way is"
+    ),
+]
+
+
+def _is_prompt_file(name: str) -> bool:
+    return Path(name).suffix.lower() in PROMPT_SUFFIXES
+
+
+def _check_prompts(name: str) -> str:
+    if not _is_prompt_file(name):
+        raise ValueError(f"must be a file of prompts, JSON Lines or CSV (got {name})")
+    return name
+
+
+def _check_lines(file: str) -> None:
+    from attncli.models.source_texts import SourcePromptFile
+
+    if Path(file).is_file():  # a pipe can only be read once
+        SourcePromptFile(file).prompts()
+
+
+class ComparingSpec(SourcesSpec):
+    """Ways to read a model are compared."""
+
+    off_keys = frozenset({"head", "compare", "runs", "answer"})
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("--show statistics", "-o page.html")
+
+    @property
+    def prompts(self) -> str | None:
+        """The file of prompts, or what names pictures, that ways are compared on; None for one of them."""
+        raise NotImplementedError
+
+    def reads_many_texts(self) -> bool:
+        return self.prompts is not None
+
+    def result_kind(self) -> str:
+        return "source of explanations" if self.prompts is None else "source of ways"
+
+
+class ExplanationsSpec(ComparingSpec, SourcedTextSpec):
+    least_sources = 3  # that have an order
+
+    head: NamedHeads = None
+    compare: Compare = False
+    runs: NumRuns = COMPARED_RUNS
+
+    @classmethod
+    def setting_of_argument(cls, value: str) -> str | None:
+        return "file" if names_file(value) or _is_prompt_file(value) else super().setting_of_argument(value)
+
+    @property
+    def prompts(self) -> str | None:
+        return self.file if self.file is not None and _is_prompt_file(self.file) else None
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return super().text_sources() if self.prompts is None else NO_TEXT_SOURCES
+
+    def split_text(self, text: str, question: str | None, *, is_continued: bool) -> "SourcedText":
+        """As that of an answer's sources; the words of a text that has hardly any other parts."""
+        from attncli.models.source_texts import split_text
+
+        parts = super().split_text(text, question, is_continued=is_continued)
+        if self.given("split") or len(parts.sources) >= self.least_sources:
+            return parts
+        return split_text(text, "word", question=question, key=self.sources_key)
+
+    def check_texts(self, texts: Texts) -> None:
+        if self.prompts is None:
+            super().check_texts(texts)
+        else:
+            _check_lines(self.prompts)
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        for key in self.given("sentence", "answer") if self.prompts is not None else ():
+            yield contradiction(key, "is not for a file of prompts, each of which has its own", "file")
+
+
+class ExplainedPicturesSpec(ComparingSpec, ImageSpec):
+    surveys_pictures = True
+
+    answer: Annotated[Text | None, Field(description="the class that is explained")] = None
+    head: NamedHeads = None
+    compare: Compare = False
+    runs: NumRuns = 64
+
+    @property
+    def prompts(self) -> str | None:
+        return self.image if self.reads_pictures() else None
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.prompts is not None and self.answer is not None:
+            yield contradiction("answer", "is of one picture, not of a folder or a list", "image")
+
+
+class HeadWeightsSpec(SourcesSpec):
+    argument = "file"
+    off_keys = frozenset({"chat", "learn", "runs"})
+
+    file: Annotated[TextPath | None, AfterValidator(_check_prompts), IN_FILE] = Field(
+        None, description="a file of prompts: JSON Lines or CSV"
+    )
+    split: Annotated[Literal["word", "sentence", "line", "paragraph", "turn"], OfSplits] = Field(
+        "sentence", description=SPLIT_HELP
+    )
+    chat: InTemplate = Field(False, description=CHAT_HELP)
+    max_new_tokens: NewTokens = 24
+    learn: Annotated[
+        bool,
+        Everyday("a weight for each head, from prompts"),
+        Requires("file", more=", prompts in JSON Lines or CSV", involved=("file", "image")),
+    ] = Field(
+        False,
+        description="learn a weight for each head (AT2) from a file of prompts, and keep it in the user's "
+        "cache for this model: `compare` has it from then on",
+    )
+    runs: NumRuns = COMPARED_RUNS
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("OTHERS.jsonl --compare", "--show statistics")
+
+    def reads_many_texts(self) -> bool:
+        return True
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return NO_TEXT_SOURCES
+
+    def result_kind(self) -> str:
+        return "source of weights"
+
+    def check_texts(self, texts: Texts) -> None:
+        if self.file is not None:
+            _check_lines(self.file)

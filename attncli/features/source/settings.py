@@ -1,0 +1,219 @@
+"""The settings of `attn source` and `attn source --find-heads`, and those that all forms of it share."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from attncli.errors import UserError
+from attncli.records.arguments import MAX_SIZE, PlainNumber, head_names_without_stack
+from attncli.settings.fields import (
+    CONFIG_ONLY,
+    Contradictions,
+    Everyday,
+    Requires,
+    Size,
+    TextSource,
+    contradiction,
+)
+from attncli.settings.heads import HeadsSpec
+from attncli.settings.models import ModelSpec
+from attncli.settings.text import IN_FILE, Text, TextPath, Texts, names_file
+
+if TYPE_CHECKING:
+    from attncli.models.source_texts import SourcedText, Split
+
+QUESTION = "lamp="
+CONTEXT = "key=brass\ndoor=oak\nhat=wool\nlamp=green"
+
+
+def _joined_heads(names: object) -> str:
+    return ",".join(head_names_without_stack(names))
+
+
+def _default_question(data: dict[str, Any]) -> str | None:
+    given = any(data.get(key) for key in ("model", "file", "document", "context"))
+    return None if given else QUESTION
+
+
+def _default_split(data: dict[str, Any]) -> Literal["document", "line", "sentence"]:
+    if data.get("document"):
+        return "document"
+    return "line" if data.get("sentence") == QUESTION else "sentence"
+
+
+NamedHeads = Annotated[
+    Annotated[str, BeforeValidator(_joined_heads)] | None,
+    Everyday("the retrieving heads, as 18:6,14:3"),
+    Field(
+        description="the retrieving heads, as LAYER:HEAD,... (default: those that `find_heads` chose for "
+        "this model)"
+    ),
+]
+NumRuns = Annotated[
+    int,
+    Field(
+        ge=2,
+        le=MAX_SIZE,
+        description="random sets of sources: with `method` sampled, `compare` and `learn` (there 32; of a "
+        "picture 64)",
+    ),
+    PlainNumber,
+]
+InTemplate = Annotated[bool, Everyday("in the chat template; of a chat as JSON each turn")]
+CHAT_HELP = (
+    "in the model's chat template: of a chat as JSON each turn and tool is a source, any other text is a "
+    "user's message"
+)
+SPLIT_HELP = (
+    "what the sources of a text, or in each `document`, are (default: sentences, with `compare` words where "
+    "there are fewer than three; each document whole); a text with <source NAME>...</source> in it has its "
+    "own"
+)
+OfSplits = Everyday("what the sources of a text are")
+NewTokens = Annotated[Size, Everyday(), Field(description="write so many tokens at most")]
+
+
+class SourcesSpec(ModelSpec):
+    """What the forms of `attn source` share."""
+
+    experiment = "source"
+    title = "Where an answer came from"
+    main_table = "sources"
+    parts = ("statistics", "sources", "answer", "heads")
+    default_model = HeadsSpec.default_model
+    needs_head = True
+    group = "Input"
+    argument = "sentence"
+    examples: ClassVar[tuple[str, ...]] = ()
+    heading_keys = ("file", "image", "model", "method", "head", "seed")
+
+
+class SourcedTextSpec(SourcesSpec):
+    """A text with sources in it, and an answer to it."""
+
+    off_keys = frozenset({"document", "context", "chat", "answer", "head", "runs"})
+    # The fewest sources that are kept where the end of a text asks.
+    least_sources: ClassVar[int] = 2
+
+    file: Annotated[TextPath | None, IN_FILE] = Field(
+        None, description="a text whose parts are the sources, or a chat as JSON; - reads stdin"
+    )
+    document: Annotated[
+        list[TextPath],
+        Everyday("a document that is a source; repeatable"),
+        Requires("sentence", more=", the question below it"),
+    ] = Field([], description="a text file that is a source, above the question; repeatable")
+    context: Annotated[Text | None, CONFIG_ONLY] = Field(
+        None, description="a text whose parts are the sources, as in `file`"
+    )
+    sentence: Text | None = Field(
+        default_factory=_default_question, description="the question, below the sources"
+    )
+    split: Annotated[Literal["word", "sentence", "line", "paragraph", "turn", "document"], OfSplits] = Field(
+        default_factory=_default_split, description=SPLIT_HELP
+    )
+    chat: InTemplate = Field(False, description=CHAT_HELP)
+    answer: Annotated[Text | None, Everyday("an answer that is there: its text or file")] = Field(
+        None,
+        description="an answer that is there already, as a text or a file: the model reads it "
+        "(default: it writes one); with `compare` of an encoder a class or a word",
+    )
+    max_new_tokens: NewTokens = 24
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return TextSource("sentence", self.sentence), TextSource("context", self._context, self.file)
+
+    def other_files(self) -> Iterator[tuple[str, str]]:
+        yield from (("document", file) for file in self.document)
+        if self.answer is not None and names_file(self.answer):
+            yield "answer", self.answer
+
+    @property
+    def split_of_text(self) -> "Split":
+        """What the sources of a text are, which is no document."""
+        assert self.split != "document", "refused without documents"
+        return self.split
+
+    @property
+    def sources_key(self) -> str:
+        """The setting that gives the sources."""
+        given = {"document": self.document, "file": self.file, "context": self.context}
+        return next((key for key, value in given.items() if value), "sentence")
+
+    def split_text(self, text: str, question: str | None, *, is_continued: bool) -> "SourcedText":
+        """The parts of a text; of one that `is_continued` by a model without those that ask at its end."""
+        from attncli.models.source_texts import ASKING, split_text, without_asking
+
+        parts = split_text(text, self.split_of_text, question=question, key=self.sources_key)
+        may_ask = question is None and is_continued and self.split in ASKING
+        return without_asking(parts, self.least_sources) if may_ask else parts
+
+    @property
+    def _context(self) -> str | None:
+        return CONTEXT if self.sentence == QUESTION and not self.given("sentence") else self.context
+
+    def check_texts(self, texts: Texts) -> None:
+        if self.answer is not None and names_file(self.answer) and not texts.of_files[-1][1].strip():
+            raise UserError("answer: must hold at least one token (got an empty text)")
+        from attncli.features.source.reading import check_sources_of
+
+        check_sources_of(self, texts)
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        yield from self.conflicts("file", "document", "context")
+        if self.sentence is None and self.file is None and self.context is None and not self.document:
+            yield contradiction(
+                "model", "needs a question, and sources: `document` or `file`", "document", "file", "image"
+            )
+        if self.split == "document" and not self.document:
+            yield contradiction("split", "document needs `document`: give each as one", "document")
+        if self.truncate:
+            yield contradiction("truncate", "is not for source: it would cut sources off")
+
+
+class SourceSpec(SourcedTextSpec):
+    examples = (
+        "attn source",
+        'attn source "Who came?" --document a.md --document b.md --model M',
+        "attn source --file prompt.txt --split paragraph --model M -o page.html",
+        'attn source "Who came?" --document a.md --model M --answer answer.txt',
+        "attn source --chat --file chat.json --model M --method removal",
+        "attn source prompts.jsonl --compare --model M",
+        "attn source --compare --image cat.png --model VIT -o page.html",
+        "attn source --find-heads --model M",
+        "attn source others.jsonl --learn --model M",
+    )
+    next_steps = ("--method removal", "--show statistics", "-o page.html")
+
+    method: Annotated[Literal["weights", "removal", "sampled"], Everyday("what sources are ranked by")] = (
+        Field(
+            "weights",
+            description="what sources are ranked by: weights, checked by removing five; removal of "
+            "each; or sampled, random sets of them and a Lasso (ContextCite)",
+        )
+    )
+    head: NamedHeads = None
+    runs: Annotated[NumRuns, Requires("method", "sampled")] = 64
+
+    def result_kind(self) -> str:
+        return "source"
+
+    def unmeasured(self) -> set[str]:
+        return set() if self.method == "sampled" else {"effect", "effect_rank"}
+
+
+class RetrievingHeadsSpec(SourcesSpec):
+    find_heads: Annotated[bool, Everyday("choose a model's retrieving heads, and keep them")] = Field(
+        False,
+        description="choose the heads that retrieve on 24 synthetic contexts, and keep them in the user's "
+        "cache for this model",
+    )
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        return ('"QUESTION" --document FILE', "--show statistics")
+
+    def result_kind(self) -> str:
+        return "source of heads"
