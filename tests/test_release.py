@@ -150,6 +150,17 @@ def test_a_model_comes_with_it(attn: Path, tmp_path: Path) -> None:
     assert "heads" in run([attn, "heads", "--num-tokens", "6"], cwd=tmp_path)
 
 
+@pytest.mark.nightly
+def test_a_program_is_recorded_by_it_whatever_python_runs_the_program(attn: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import sys, torch\n"
+        "torch.nn.MultiheadAttention(8, 2)(*[torch.randn(3, 1, 8)] * 3)\n"
+        "print(sys.modules['attncli'].__file__)\n"
+    )
+    out = run([attn, "record", "-o", "heads.json", "--", sys.executable, "program.py"], cwd=tmp_path)
+    assert Path(out.strip()).is_relative_to(attn.parents[1]) and (tmp_path / "heads.json").exists()
+
+
 def test_what_names_a_version_names_this_one() -> None:
     headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[headings[0] == "Unreleased"] == __version__

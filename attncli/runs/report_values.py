@@ -598,7 +598,7 @@ def refuse_unknown(
 
 
 def refuse_unmeasured(conditions: Sequence[Condition], known: Sequence[str], flag: str) -> None:
-    """UserError for conditions on what is measured of no head of a recording."""
+    """UserError for conditions on statistics of heads that are not among the known ones."""
     lines = [
         f"{flag} '{each}': no head has {each.name}{nearest(each.name, known)}; known: {listed(known)}"
         for each in conditions

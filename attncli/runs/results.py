@@ -403,8 +403,8 @@ REPEATED = ("seed",)
 def usual_groups(reader: Reader) -> list[str]:
     """The experiment where there are several, what their runs differ in, and the heads of a model.
 
-    A setting that follows from the others, as head_dim from num_heads, makes no group of its own. Of a
-    recording every setting counts.
+    A setting that follows from the others, as head_dim from num_heads, makes no group of its own. Of runs
+    that no config file asks for, as recorded ones, every setting counts.
     """
     used = list(reader.settings_in_use().values())
     names = list(dict.fromkeys(settings["experiment"] for settings in used))
@@ -412,8 +412,8 @@ def usual_groups(reader: Reader) -> list[str]:
     known = [every_setting_of(name) for name in names if name in SPECS]
     fields = {key: field for spec in known for key, field in spec.model_fields.items()}
     follows = {key for key, field in fields.items() if field.default_factory is not None}
-    is_recording = len(known) < len(names)
-    swept = [key for key in _swept(reader) if (is_recording or key in fields) and key not in REPEATED]
+    counts_all = len(known) < len(names)
+    swept = [key for key in _swept(reader) if (counts_all or key in fields) and key not in REPEATED]
     for key in sorted(swept, key=follows.__contains__):
         if _count_groups(used, [*groups, key]) > _count_groups(used, groups):
             groups.append(key)

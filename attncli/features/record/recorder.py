@@ -15,6 +15,7 @@ from torch import Tensor
 from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.mask_tensors import recognised
 from attncli.core.row_tiles import LayerOrWeights
+from attncli.features.record.growing_texts import GrowingText, bytes_to_keep, may_grow, without_unused_keys
 from attncli.features.record.listening.listener import HeardCall
 from attncli.features.record.measured_calls import (
     CallMeasurer,
@@ -32,7 +33,6 @@ from attncli.features.record.padding import (
     positions_of,
 )
 from attncli.features.record.results import RecordedHeads, RecordedModule, TrainingSteps
-from attncli.measure.growing_texts import GrowingText, bytes_to_keep, may_grow, without_unused_keys
 from attncli.measure.head_numbers import HeadNumbers
 from attncli.measure.patterns import (
     HeadTotals,

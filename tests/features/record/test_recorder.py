@@ -16,11 +16,10 @@ from attncli.core.layer import AttentionLayer, Marks, Patterns, ScoreRules, Visi
 from attncli.core.mask_tensors import parts_of_mask, recognised
 from attncli.core.names import HEAD_STATISTICS
 from attncli.core.row_tiles import GivenWeights
-from attncli.features.record import measured_calls
+from attncli.features.record import growing_texts, measured_calls
 from attncli.features.record.listening.listener import HeardCall
 from attncli.features.record.recorder import RecordedRuns, Recorder, mask_name
 from attncli.features.record.results import RecordedHeads
-from attncli.measure import growing_texts
 
 TEXT = "3 7 1 9 2 5 3 7 1 9 2 5"
 OF_SPECIAL_TOKENS = {"special_mass"}
