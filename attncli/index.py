@@ -174,7 +174,7 @@ FEATURES: dict[str, Feature] = {
             "heads": "attncli.records.surveys:HeadSurvey",
         },
         screens={
-            "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
+            "attncli.records.surveys:HeadSurvey": "attncli.features.heads.screens:SURVEY_SCREEN",
         },
         functions={
             "heads": "attncli.features.heads.door:heads",

@@ -262,7 +262,6 @@ SERVING_MORE = {
     *("records.attention", "records.logits"),
     "records.store_summaries",
     *("records.surveys", "records.writings", "settings.heads"),
-    "views.head_screens",
 }
 """Modules of the kernel that cards name, since more than one feature imports them: fewer each time."""
 

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from attncli.records.columns import Record, Records, Result
 from attncli.records.report import PLACES, NamedTensor, Report
 from attncli.system.plain_text import plain_text
-from attncli.views import Display
+from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import Curves, Spreads, head_name
 from attncli.views.model_screens import (
+    DECIMALS,
     LEAST_LINES,
     LEAST_ROWS,
+    half_width,
     looked_at_columns,
     patterns_on_average,
     some_of,
@@ -40,7 +42,7 @@ from attncli.views.report_sections import (
     title_line,
 )
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts, Section
-from attncli.views.texts import fixed
+from attncli.views.texts import NO_NUMBER, fixed, shortened
 
 if TYPE_CHECKING:
     from attncli.views.arrangement import DrawnBlock
@@ -143,6 +145,22 @@ def rows_of(report: Report, table: str) -> Records[Any]:
     return getattr(report.result, table) or Records(Record, {})
 
 
+Header = str | tuple[str, ...]
+"""What stands above a column: its lower line, or both lines."""
+
+
+def header_lines(header: Header, name: str = "") -> tuple[str, ...]:
+    """Both lines; without a header those of the name."""
+    if not header:
+        return split_header(name)
+    return ("", header) if isinstance(header, str) else header
+
+
+def interval(lower: float | None, upper: float | None, decimals: int) -> str:
+    """`0.52-0.71`."""
+    return NO_NUMBER if lower is None else f"{fixed(lower, decimals)}-{fixed(upper, decimals)}"
+
+
 class TableColumn:
     """A column of a table, or several, or none where the rows lack it."""
 
@@ -153,17 +171,83 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class NumberCells(TableColumn):
-    """A column of numbers, by its name in the class of the rows; its header where that is another one."""
+    """A column of numbers, by its name in the class of the rows; its header where that is another one.
+
+    They have the decimals of the display, or so many.
+    """
 
     name: str
-    header: str | tuple[str, ...] = ""
+    header: Header = ""
+    decimals: int | None = None
 
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
         if self.name not in rows.cells:
             return []
-        header = ("", self.header) if isinstance(self.header, str) else self.header
-        header = header if self.header else split_header(self.name)
-        return [Column(header, [fixed(row[self.name], display.precision) for row in rows])]
+        precision = display.precision if self.decimals is None else self.decimals
+        cells = [fixed(row[self.name], precision) for row in rows]
+        return [Column(header_lines(self.header, self.name), cells)]
+
+
+@dataclass(frozen=True)
+class TextCells(TableColumn):
+    """A column of texts, by its name in the class of the rows; `words` are what some of them are called.
+
+    Each takes at most `most` cells of a terminal, or what other columns that are `beside` leave of its width.
+    """
+
+    name: str
+    header: Header = ""
+    most: int | None = None
+    beside: int | None = None
+    words: Mapping[str, str] = field(default_factory=dict)
+
+    def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
+        most = self.most
+        if self.beside is not None:
+            most = max(LEAST_TEXT, (display.width or TEXT_WIDTH) - self.beside)
+        texts = [self.words.get(row[self.name], plain_text(row[self.name])) for row in rows]
+        cells = [shortened(text, most) for text in texts]
+        return [Column(header_lines(self.header, self.name), cells, left=True)]
+
+
+@dataclass(frozen=True)
+class RowCells(TableColumn):
+    """A column of what a function makes of each row."""
+
+    header: Header
+    cell: Callable[[Any], str]
+    left: bool = False
+
+    def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
+        return [Column(header_lines(self.header), [*map(self.cell, rows)], left=self.left)]
+
+
+@dataclass(frozen=True)
+class IntervalCells(TableColumn):
+    """A column of intervals, `0.52-0.71`, by the names of their ends in the class of the rows."""
+
+    lower: str = "lower"
+    upper: str = "upper"
+    header: Header = "95 %"
+    decimals: int = DECIMALS
+
+    def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
+        cells = [interval(row[self.lower], row[self.upper], self.decimals) for row in rows]
+        return [Column(header_lines(self.header), cells, left=True)]
+
+
+@dataclass(frozen=True)
+class HalfWidthCells(TableColumn):
+    """A column of `±0.01`, half of the interval of a mean, by the names of both; none without intervals."""
+
+    mean: str
+    upper: str
+
+    def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
+        if self.upper not in rows.cells:
+            return []
+        cells = [half_width(row[self.mean], row[self.upper], display.precision) for row in rows]
+        return [Column(("", ""), cells)]
 
 
 NamesOfColumns = Callable[[Report, Records[Any]], Iterable[str]]
@@ -231,6 +315,8 @@ class HeadLabel(TableColumn):
         return [Column(self.header, names)]
 
 
+LEAST_TEXT = 12
+"""Cells of a terminal that a text has, whatever stands beside it."""
 NumRows = Callable[[Report, Display], int]
 
 

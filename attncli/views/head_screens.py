@@ -1,4 +1,4 @@
-"""The first screen of a survey: what heads do, by pattern, and a letter for each of them."""
+"""The parts of screens about surveys: what heads do, by pattern, and a letter for each of them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,14 +16,10 @@ from attncli.system.plain_text import counted, plain_text
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import (
     Element,
-    FirstScreen,
-    HeadGrids,
     HeadLabel,
-    Notes,
     NumberCells,
     PlaceCells,
     Ranked,
-    ReadLine,
     Sentences,
     Special,
     SpecialCells,
@@ -32,7 +28,7 @@ from attncli.views.first_screen import (
 )
 from attncli.views.matrices import head_name
 from attncli.views.model_screens import DECIMALS, LEAST_LINES, LEAST_ROWS, half_width, head_grid, some_of
-from attncli.views.report_sections import TableLabels, asked_top, model_name, titled
+from attncli.views.report_sections import TableLabels, asked_top
 from attncli.views.screens import LooksAtPictures, PictureRows, WholeMatrix
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import (
@@ -42,9 +38,7 @@ from attncli.views.texts import (
     fixed,
     named_tokens,
     plain_line,
-    shortened,
     text_name,
-    token_name,
     wrap_cells,
 )
 
@@ -323,7 +317,7 @@ class HeadLetters(Element):
     has_linear: bool = False
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        stacks = _by_stack(rows_of(report, self.heads))
+        stacks = by_stack(rows_of(report, self.heads))
         plain = {plain_text(stack): rows for stack, rows in stacks.items()}
         letters = head_letters(plain, display, rows_of(report, "linear") if self.has_linear else ())
         yield _where_there_is_room(letters) if self.is_above(report) else letters
@@ -364,18 +358,7 @@ REST_TITLE = (
 )
 
 
-def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
-    """Where a stack of the model looks at its first token most, the rest is worth a look; heads that look at
-    one sound time its words.
-    """
-    stacks = _by_stack(report.result_of(HeadSurvey).heads)
-    if len(stacks) > 1 and any(picture.seconds for picture in report.pictures):
-        return "--words", *steps
-    looks_at_first = any(map(is_mostly_first, stacks.values()))
-    return ("--skip-sink 1", steps[0], steps[-1]) if looks_at_first else steps
-
-
-def _by_stack(heads: Records[R]) -> dict[str, Records[R]]:
+def by_stack(heads: Records[R]) -> dict[str, Records[R]]:
     """The heads of each stack."""
     of_heads: list[str] = heads.column("stack").tolist()
     return {
@@ -391,24 +374,12 @@ def is_mostly_first(heads: Sequence[Row]) -> bool:
 
 
 MOST_HEADS = 16
-FEW_ROWS = 5
-
-
-def _context(report: Report, display: Display) -> Iterator[str]:
-    if context := report.spec.get("context"):
-        text = plain_text(f"encoder reads: {' '.join(str(context).split())}")
-        yield shortened(text, display.width)
-
-
-def _explanation(report: Report, display: Display) -> Iterator[str]:
-    if report.how_to_read:
-        yield plain_text(report.how_to_read)
 
 
 def _lists_heads(report: Report) -> bool:
     """Whether the heads themselves are shown: they are sorted, or asked for, or no pattern is known."""
     survey = report.result_of(HeadSurvey)
-    is_listed = not survey.patterns or bool(report.spec.get("table")) or _is_cut(report)
+    is_listed = not survey.patterns or bool(report.spec.get("table")) or is_cut(report)
     return bool(survey.heads) and is_listed
 
 
@@ -424,30 +395,12 @@ def _patterns(report: Report, display: Display) -> ScreenParts:
         yield pattern_part(stack if len(stacks) > 1 else "", survey.patterns_of(stack), report, display)
 
 
-def _warnings(report: Report, display: Display) -> Iterator[str]:
-    if few := [*_few_rows(report)]:
-        yield from few if report.notes else ["", *few]
-
-
 ROLLOUT_TITLE = "rollout: attention multiplied over all layers (query × key)"
-
-
-def _title(report: Report, display: Display) -> Iterator[str]:
-    """`heads: minilm, 6 layers × 12 heads, 17 tokens`; of some heads what the report is about."""
-    survey = report.result_of(HeadSurvey)
-    if _is_cut(report) and report.about:
-        yield titled(report)
-        return
-    count = len(report.tokens), token_name(report)
-    if survey.texts is not None:
-        count = survey.texts.num_texts, text_name(report)
-    read = counted(*count)
-    yield plain_text(f"heads: {', '.join([model_name(report), *sizes_of(survey), read])}")
 
 
 def sizes_of(survey: HeadSurvey) -> list[str]:
     """`6 layers × 12 heads`, of each stack."""
-    sizes = [size_of(stack, heads) for stack, heads in _by_stack(survey.heads).items()]
+    sizes = [size_of(stack, heads) for stack, heads in by_stack(survey.heads).items()]
     return [*sizes, size_of(LINEAR, survey.linear)] if survey.linear else sizes
 
 
@@ -460,14 +413,14 @@ def size_of(stack: str, of_stack: Records[Any]) -> str:
     return f"{name}{counted(len(layers), 'layer')} × {heads}"
 
 
-def _is_cut(report: Report) -> bool:
+def is_cut(report: Report) -> bool:
     """Whether the report holds only some of the heads, or has them in another order."""
     return bool(report.spec.get("top") or report.spec.get("sort") or report.spec.get("pattern"))
 
 
 def _is_whole(report: Report) -> bool:
     """Whether a list of heads has everything: `table`, or there are no patterns to show instead."""
-    return bool(report.spec.get("table")) or not _is_cut(report)
+    return bool(report.spec.get("table")) or not is_cut(report)
 
 
 def _usual_heads(report: Report, display: Display) -> int:
@@ -528,25 +481,13 @@ def _order(report: Report) -> str:
     return plain_text(f", {'smallest' if spec.get('ascending') else 'largest'} {name} first")
 
 
-def _few_rows(report: Report) -> Iterator[str]:
-    """A warning where few rows of some stack have what heads are sorted by."""
-    sort = report.spec.get("sort")
-    if not isinstance(sort, str) or sort == "from_to_weight":
-        return
-    for row in report.result_of(HeadSurvey).pattern_rows:
-        count = row.get(sort)
-        if isinstance(count, int) and count < FEW_ROWS:
-            rows = f"only {counted(count, 'row')} of this text" if count else "no row of this text: no order"
-            yield f"{sort} is measured on {rows}."
-
-
 MOST_TIMED = 5
 """Heads that are named by how far in time they look."""
 
 
 def _in_time(report: Report, display: Display) -> Iterator[str]:
     """`encoder, mean distance in time: 0:4 0.04 s, 0:1 0.11 s ... 2:2 10.57 s`, of the tokens of a sound."""
-    for stack, heads in _by_stack(report.result_of(HeadSurvey).heads).items():
+    for stack, heads in by_stack(report.result_of(HeadSurvey).heads).items():
         far = [head for head in heads if head.get("distance_seconds") is not None]
         far.sort(key=lambda head: head.number("distance_seconds") or 0.0)
         if not far:
@@ -621,20 +562,3 @@ SIGNED_HEADS = Ranked(
 """What the signed weights are like of the heads of layers without a softmax."""
 MAPS = (LooksAtPictures(), PictureRows(), WholeMatrix("rollout", ROLLOUT_TITLE))
 """Where heads look in a picture, or in several; the rollout of a text."""
-SURVEY_SCREEN = FirstScreen(
-    HeadSurvey,
-    (
-        Sentences(_title, "title"),
-        ReadLine(),
-        Sentences(_context),
-        Sentences(_explanation, "note"),
-        *HEADS_OR_PATTERNS,
-        SIGNED_HEADS,
-        *MAPS,
-        HeadGrids(has_numbers=True),
-        Notes(apart=True),
-        Sentences(_warnings, "note"),
-    ),
-    next_steps=_next_steps,
-)
-"""The patterns; the heads themselves where they are sorted, or asked for; a statistic's grid."""

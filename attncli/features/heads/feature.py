@@ -19,7 +19,7 @@ FEATURE = Feature(
         "heads": "attncli.records.surveys:HeadSurvey",
     },
     screens={
-        "attncli.records.surveys:HeadSurvey": "attncli.views.head_screens:SURVEY_SCREEN",
+        "attncli.records.surveys:HeadSurvey": "screens:SURVEY_SCREEN",
     },
     functions={"heads": "door:heads", "survey": "door:survey", "survey_texts": "door:survey_texts"},
     extras=("models",),

@@ -7,10 +7,19 @@ from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
-from attncli.views.first_screen import FirstScreen, HeadLabel, Notes, Ranked, Sentences, SpecialCells
+from attncli.views.first_screen import (
+    FirstScreen,
+    HeadLabel,
+    IntervalCells,
+    Notes,
+    NumberCells,
+    Ranked,
+    RowCells,
+    Sentences,
+    TextCells,
+)
 from attncli.views.report_sections import model_name
-from attncli.views.sections import Column
-from attncli.views.texts import NO_NUMBER, file_name, fixed, shortened, shortened_heading
+from attncli.views.texts import NO_NUMBER, file_name, fixed, shortened_heading
 
 MOST_RELATIONS, MOST_NAME, DECIMALS = 12, 14, 2
 DIRECTIONS = {"to_head": "to head", "from_head": "from head"}
@@ -27,35 +36,6 @@ def _read(report: Report, display: Display) -> Iterator[str]:
     name = file_name(file)
     read = f"{result.num_sentences:,} sentences of {result.num_words:,} words: {name}"
     yield shortened_heading(plain_text(read), display.width, plain_text(name))
-
-
-def _directions(report: Report, rows: Records[BestOfRelation], display: Display) -> list[Column]:
-    """From where to where the head looks, and the interval of how often it does."""
-    looks = [DIRECTIONS.get(row.direction, plain_text(row.direction)) for row in rows]
-    intervals = [f"{fixed(row.lower, DECIMALS)}-{fixed(row.upper, DECIMALS)}" for row in rows]
-    return [
-        Column(("", "looks"), looks, left=True),
-        Column(("", "share"), [fixed(row.share, DECIMALS) for row in rows]),
-        Column(("", "95 %"), intervals, left=True),
-    ]
-
-
-def _offsets(report: Report, rows: Records[BestOfRelation], display: Display) -> list[Column]:
-    """The best fixed offset, and by how much the head is better."""
-    return [
-        Column(("best", "offset"), [f"{row.offset:+d}" for row in rows]),
-        Column(("", "share"), [fixed(row.offset_share, DECIMALS) for row in rows]),
-        Column(("", "more"), [_beyond_offset(row) for row in rows]),
-    ]
-
-
-def _names(report: Report, rows: Records[BestOfRelation], display: Display) -> list[Column]:
-    names = [shortened(plain_text(row.relation), MOST_NAME) for row in rows]
-    return [Column(("", "relation"), names, left=True)]
-
-
-def _words(report: Report, rows: Records[BestOfRelation], display: Display) -> list[Column]:
-    return [Column(("", "words"), [f"{row.words:,}" for row in rows])]
 
 
 def _left_out(rows: Records[BestOfRelation], total: int) -> str:
@@ -75,12 +55,16 @@ RELATIONS_SCREEN = FirstScreen(
         Ranked(
             "best",
             (
-                SpecialCells(_words),
+                RowCells("words", lambda row: f"{row.words:,}"),
                 HeadLabel(has_stacks=False),
-                SpecialCells(_directions),
-                SpecialCells(_offsets),
+                TextCells("direction", "looks", words=DIRECTIONS),
+                NumberCells("share", decimals=DECIMALS),
+                IntervalCells(),
+                RowCells(("best", "offset"), lambda row: f"{row.offset:+d}"),
+                NumberCells("offset_share", "share", DECIMALS),
+                RowCells("more", _beyond_offset),
             ),
-            label=SpecialCells(_names),
+            label=TextCells("relation", most=MOST_NAME),
             title=lambda *_: "",
             left_out=_left_out,
             usual=MOST_RELATIONS,

@@ -14,7 +14,18 @@ from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
-from attncli.views.first_screen import FirstScreen, HeadLabel, Notes, Ranked, Sentences, SpecialCells
+from attncli.views.first_screen import (
+    FirstScreen,
+    HeadLabel,
+    IntervalCells,
+    Notes,
+    NumberCells,
+    Ranked,
+    RowCells,
+    Sentences,
+    SpecialCells,
+    TextCells,
+)
 from attncli.views.matrices import head_name
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
@@ -48,14 +59,6 @@ def _texts(report: Report, display: Display) -> Iterator[str]:
     yield shortened_heading(text, display.width, plain_text(name))
 
 
-def _measures(report: Report, rows: Records[PairScore], display: Display) -> list[Column]:
-    return [
-        Column(
-            ("", "measure"), [MEASURES.get(row.measure, plain_text(row.measure)) for row in rows], left=True
-        )
-    ]
-
-
 def _directions(report: Report, rows: Records[PairScore], display: Display) -> list[Column]:
     """In which direction heads look, where that distinguishes them."""
     directions = [plain_text(str(row.get("direction", ""))) for row in rows]
@@ -71,27 +74,23 @@ def _folds(report: Report, rows: Records[BestOnPairs], display: Display) -> list
     return [Column(("", "folds"), [f"{row.agreeing}/{row.folds}" for row in rows])]
 
 
-def _sizes(report: Report, rows: Records[CombinedHeads], display: Display) -> list[Column]:
-    return [Column(("heads", "used"), [f"{row.num_heads:,}" for row in rows])]
-
-
-def _scores(report: Report, rows: Records[PairScore], display: Display) -> list[Column]:
-    """The number on both parts of the texts, and what an offset and chance reach."""
-    intervals = [
-        NO_NUMBER if row.lower is None else f"{fixed(row.lower, DECIMALS)}-{fixed(row.upper, DECIMALS)}"
-        for row in rows
-    ]
+def _offsets(report: Report, rows: Records[PairScore], display: Display) -> list[Column]:
+    """The best fixed offset, with a sign where pairs have a direction, and what it reaches."""
     sign = "" if report.result_of(HeadsOnPairs).is_symmetric else "+"
     offsets = [
         NO_NUMBER if row.offset is None else f"{row.offset:{sign}d}: {fixed(row.offset_share, DECIMALS)}"
         for row in rows
     ]
+    return [Column(("best", "offset"), offsets)]
+
+
+def _parts(report: Report, rows: Records[HeadOnMeasure], display: Display) -> list[Column]:
+    """A head on the texts chosen on and on those held out, where there are such."""
     return [
-        Column(("chosen", "on"), [fixed(row.choosing, DECIMALS) for row in rows]),
-        Column(("held", "out"), [fixed(row.held_out, DECIMALS) for row in rows]),
-        Column(("", "95 %"), intervals, left=True),
-        Column(("best", "offset"), offsets),
-        Column(("", "chance"), [fixed(row.chance, DECIMALS) for row in rows]),
+        column
+        for cells in (CHOSEN_ON, HELD_OUT)
+        if any(row[cells.name] is not None for row in rows)
+        for column in cells.columns(report, rows, display)
     ]
 
 
@@ -105,29 +104,10 @@ def _strongest_title(report: Report, rows: Records[HeadOnMeasure], total: int) -
     return f"The first {len(rows)} heads by {by}"
 
 
-def _parts(report: Report, rows: Records[HeadOnMeasure], display: Display) -> list[Column]:
-    """A head on the texts chosen on, on those held out, and on all with its interval."""
-    intervals = [
-        NO_NUMBER if row.lower is None else f"{fixed(row.lower, DECIMALS)}-{fixed(row.upper, DECIMALS)}"
-        for row in rows
-    ]
-    parts = [
-        Column((head, tail), [fixed(row[name], DECIMALS) for row in rows])
-        for name, head, tail in (("choosing", "chosen", "on"), ("held_out", "held", "out"))
-        if any(row[name] is not None for row in rows)
-    ]
-    every = [Column(("all", "texts"), [fixed(row.mean, DECIMALS) for row in rows])]
-    return [*parts, *every, Column(("", "95 %"), intervals, left=True)]
-
-
 def _example_title(report: Report, rows: Records[ExampleOfPair], total: int) -> str:
     result = report.result_of(HeadsOnPairs)
     hits, positions = sum(row.is_hit for row in result.example), counted(len(result.example), "position")
     return f"An example: {head_name(result.best_head)} finds {hits} of {positions}"
-
-
-def _position(report: Report, rows: Records[ExampleOfPair], display: Display) -> list[Column]:
-    return [Column(("", "position"), [plain_text(f"{row.position} {row.token}") for row in rows])]
 
 
 def _finds(report: Report, rows: Records[ExampleOfPair], display: Display) -> list[Column]:
@@ -150,6 +130,17 @@ def _combined_title(report: Report, rows: Records[CombinedHeads], total: int) ->
     return "The mean of the best heads"
 
 
+MEASURE = TextCells("measure", words=MEASURES)
+CHOSEN_ON = NumberCells("choosing", ("chosen", "on"), DECIMALS)
+HELD_OUT = NumberCells("held_out", ("held", "out"), DECIMALS)
+SCORES = (
+    CHOSEN_ON,
+    HELD_OUT,
+    IntervalCells(),
+    SpecialCells(_offsets),
+    NumberCells("chance", decimals=DECIMALS),
+)
+"""The number on both parts of the texts, and what an offset and chance reach."""
 PAIRS_SCREEN = FirstScreen(
     HeadsOnPairs,
     (
@@ -157,16 +148,16 @@ PAIRS_SCREEN = FirstScreen(
         Sentences(_texts),
         Ranked(
             "measures",
-            (HeadLabel(), SpecialCells(_directions), SpecialCells(_folds), SpecialCells(_scores)),
-            label=SpecialCells(_measures),
+            (HeadLabel(), SpecialCells(_directions), SpecialCells(_folds), *SCORES),
+            label=MEASURE,
             title=lambda *_: "",
             usual=_most_measures,
             least=_most_measures,
         ),
         Ranked(
             "combined",
-            (SpecialCells(_sizes), SpecialCells(_scores)),
-            label=SpecialCells(_measures),
+            (RowCells(("heads", "used"), lambda row: f"{row.num_heads:,}"), *SCORES),
+            label=MEASURE,
             title=_combined_title,
             usual=2,
             least=2,
@@ -174,7 +165,12 @@ PAIRS_SCREEN = FirstScreen(
         ),
         Ranked(
             "strongest",
-            (SpecialCells(_directions), SpecialCells(_parts)),
+            (
+                SpecialCells(_directions),
+                SpecialCells(_parts),
+                NumberCells("mean", ("all", "texts"), DECIMALS),
+                IntervalCells(),
+            ),
             title=_strongest_title,
             usual=MOST_STRONGEST,
             least=0,
@@ -183,7 +179,7 @@ PAIRS_SCREEN = FirstScreen(
         Ranked(
             "example",
             (SpecialCells(_finds),),
-            label=SpecialCells(_position),
+            label=RowCells("position", lambda row: plain_text(f"{row.position} {row.token}")),
             title=_example_title,
             usual=EXAMPLE_ROWS,
             least=0,

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from attncli.features.separate.results import (
     AppliedDetector,
-    AppliedScore,
     DetectorAuroc,
     SeparatedTexts,
     SeparatingFeature,
@@ -14,10 +13,21 @@ from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
-from attncli.views.first_screen import FirstScreen, Notes, Ranked, Sentences, SpecialCells
+from attncli.views.first_screen import (
+    FirstScreen,
+    IntervalCells,
+    Notes,
+    NumberCells,
+    Ranked,
+    RowCells,
+    Sentences,
+    SpecialCells,
+    TextCells,
+    interval,
+)
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
-from attncli.views.texts import NO_NUMBER, file_name, fixed, shortened, shortened_heading
+from attncli.views.texts import NO_NUMBER, file_name, fixed, shortened_heading
 
 DECIMALS = 2
 MOST_HEADS, MOST_NOTE_LINES = 4, 4
@@ -43,22 +53,8 @@ def _verdict(report: Report, display: Display) -> Iterator[str]:
         yield plain_text(f"separate: {report.about[0].lower()}{report.about[1:]}")
 
 
-def _interval(lower: float | None, upper: float | None) -> str:
-    return NO_NUMBER if lower is None else f"{fixed(lower, DECIMALS)}-{fixed(upper, DECIMALS)}"
-
-
-def _names(report: Report, rows: Records[DetectorAuroc], display: Display) -> list[Column]:
-    return [Column(("", "detector"), [plain_text(row.detector) for row in rows], left=True)]
-
-
-def _means(report: Report, rows: Records[DetectorAuroc], display: Display) -> list[Column]:
-    differences = [NO_NUMBER if row.difference is None else f"{row.difference:+.2f}" for row in rows]
-    return [
-        Column(("held", "out"), [fixed(row.auroc, DECIMALS) for row in rows]),
-        Column(("", "95 %"), [_interval(row.lower, row.upper) for row in rows], left=True),
-        Column(("in", "training"), [fixed(row.choosing, DECIMALS) for row in rows]),
-        Column(("over", "baseline"), differences),
-    ]
+def _over_baseline(row: DetectorAuroc) -> str:
+    return NO_NUMBER if row.difference is None else f"{row.difference:+.2f}"
 
 
 def _by_group(report: Report, rows: Records[DetectorAuroc], display: Display) -> list[Column]:
@@ -79,7 +75,7 @@ def _by_group(report: Report, rows: Records[DetectorAuroc], display: Display) ->
         numbers = [fixed(each.auroc, DECIMALS) for each in of_group]
         if has_intervals:
             numbers = [
-                f"{number} {_interval(each.lower, each.upper)}"
+                f"{number} {interval(each.lower, each.upper, DECIMALS)}"
                 for number, each in zip(numbers, of_group, strict=True)
             ]
         first, _, rest = plain_text(name).partition(" ")
@@ -92,39 +88,30 @@ def _heads_title(report: Report, rows: Records[SeparatingFeature], total: int) -
     return f"{len(rows)} of {count:,} statistics of heads, AUROC farthest from 0.5 first, over all texts"
 
 
-def _statistics(report: Report, rows: Records[SeparatingFeature], display: Display) -> list[Column]:
-    return [
-        Column(("", "statistic"), [plain_text(row.statistic) for row in rows], left=True),
-        Column(("", "AUROC"), [fixed(row.auroc, DECIMALS) for row in rows]),
-        Column(("", "95 %"), [_interval(row.lower, row.upper) for row in rows], left=True),
-        Column(("", "p"), [fixed(row.p_value, 3) for row in rows]),
-        Column(("Hedges'", "g"), [fixed(row.effect_size, DECIMALS) for row in rows]),
-    ]
-
-
 def _wrong_title(report: Report, rows: Records[TextScore], total: int) -> str:
     result = report.result_of(SeparatedTexts)
     count = len(result.predictions) - sum(row.is_right for row in result.predictions)
     return f"{counted(count, 'text')} misclassified by all heads, the farthest from the threshold first:"
 
 
-def _text_label(report: Report, rows: Records[TextScore], display: Display) -> list[Column]:
-    return [Column(("", "text"), [plain_text(row.id or str(row.text)) for row in rows])]
-
-
-def _texts(report: Report, rows: Records[TextScore], display: Display) -> list[Column]:
-    most = max(12, (display.width or 80) - 50)
-    return [
-        Column(("", "group"), [shortened(plain_text(row.group), 16) for row in rows], left=True),
-        Column(("", "is"), [shortened(plain_text(row.label), 18) for row in rows], left=True),
-        Column(("", "begins"), [shortened(plain_text(row.start), most) for row in rows], left=True),
-    ]
-
-
 def _usual(report: Report, display: Display) -> int:
     return MOST_HEADS if display.height is None or display.height > SHORTEST else 3
 
 
+MEANS = (
+    NumberCells("auroc", ("held", "out"), DECIMALS),
+    IntervalCells(),
+    NumberCells("choosing", ("in", "training"), DECIMALS),
+    RowCells(("over", "baseline"), _over_baseline),
+)
+STATISTICS = (
+    TextCells("statistic"),
+    NumberCells("auroc", "AUROC", DECIMALS),
+    IntervalCells(),
+    NumberCells("p_value", "p", 3),
+    NumberCells("effect_size", ("Hedges'", "g"), DECIMALS),
+)
+TEXT = RowCells("text", lambda row: plain_text(row.id or str(row.text)))
 SEPARATE_SCREEN = FirstScreen(
     SeparatedTexts,
     (
@@ -132,15 +119,15 @@ SEPARATE_SCREEN = FirstScreen(
         Sentences(_title),
         Ranked(
             "detectors",
-            (SpecialCells(_means), SpecialCells(_by_group)),
-            label=SpecialCells(_names),
+            (*MEANS, SpecialCells(_by_group)),
+            label=TextCells("detector"),
             title=lambda *_: "",
             usual=9,
             least=9,
         ),
         Ranked(
             "strongest",
-            (SpecialCells(_statistics),),
+            STATISTICS,
             title=_heads_title,
             usual=_usual,
             least=1,
@@ -148,8 +135,12 @@ SEPARATE_SCREEN = FirstScreen(
         ),
         Ranked(
             "wrong",
-            (SpecialCells(_texts),),
-            label=SpecialCells(_text_label),
+            (
+                TextCells("group", most=16),
+                TextCells("label", "is", most=18),
+                TextCells("start", "begins", beside=50),
+            ),
+            label=TEXT,
             title=_wrong_title,
             usual=0,
             least=0,
@@ -176,15 +167,6 @@ def _measured(report: Report, display: Display) -> Iterator[str]:
         yield plain_text(report.about)
 
 
-def _predictions(report: Report, rows: Records[AppliedScore], display: Display) -> list[Column]:
-    most = max(12, (display.width or 80) - 45)
-    return [
-        Column(("", "predicted"), [shortened(plain_text(row.predicted), 24) for row in rows], left=True),
-        Column(("", "margin"), [fixed(row.margin, DECIMALS) for row in rows]),
-        Column(("", "begins"), [shortened(plain_text(row.start), most) for row in rows], left=True),
-    ]
-
-
 def _after_applying(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
     """What is offered of texts: scores are no detector, and have no groups."""
     return tuple(step for step in steps if step == "-o page.html")
@@ -197,8 +179,12 @@ APPLIED_SCREEN = FirstScreen(
         Sentences(_measured),
         Ranked(
             "scores",
-            (SpecialCells(_predictions),),
-            label=SpecialCells(_text_label),
+            (
+                TextCells("predicted", most=24),
+                NumberCells("margin", decimals=DECIMALS),
+                TextCells("start", "begins", beside=45),
+            ),
+            label=TEXT,
             title=lambda *_: "",
             usual=20,
             least=3,

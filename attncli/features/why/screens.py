@@ -1,8 +1,8 @@
 """The first screens of `why`: a logit as a sum, and the score of a head as one."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
 from attncli.views.first_screen import (
     FirstScreen,
+    HalfWidthCells,
     HeadLabel,
     HowToRead,
     LookedAtCells,
@@ -26,7 +27,7 @@ from attncli.views.first_screen import (
     SpecialCells,
     TitleLine,
 )
-from attncli.views.model_screens import LEAST_ROWS, half_width
+from attncli.views.model_screens import LEAST_ROWS
 from attncli.views.report_sections import TableLabels, model_name
 from attncli.views.sections import Column, Elastic, Grid, ScreenParts, Section
 from attncli.views.texts import fixed, shortened_heading, weight_text
@@ -50,22 +51,9 @@ def _mlps(report: Report, rows: Records[HeadLogit], display: Display) -> list[Co
     numbers = [fixed(layer.mlp, display.precision) for layer in layers]
     columns = [Column(("", ""), names + [""] * missing, left=True)]
     columns += [Column(("", "adds"), numbers + [""] * missing)]
-    if halves := _half_widths(layers, "mlp", display.precision):
-        columns += [Column(("", ""), halves + [""] * missing)]
+    for column in HalfWidthCells("mlp", "mlp_high").columns(report, layers, display):
+        columns.append(replace(column, cells=[*column.cells, *[""] * missing]))
     return columns
-
-
-def _half_widths(rows: Records[Any], name: str, precision: int) -> list[str]:
-    """Half of the interval of each mean over several texts; none of a single text."""
-    if f"{name}_high" not in rows.cells:
-        return []
-    ends = rows.numbers(name).tolist(), rows.numbers(f"{name}_high").tolist()
-    return [half_width(mean, high, precision) for mean, high in zip(*ends, strict=True)]
-
-
-def _halves(report: Report, rows: Records[HeadLogit], display: Display) -> list[Column]:
-    halves = _half_widths(rows, "contribution", display.precision)
-    return [Column(("", ""), halves)] if halves else []
 
 
 def _share_above(report: Report, display: Display) -> Iterator[str]:
@@ -120,7 +108,7 @@ LOGIT_COLUMNS = (
     PatternCells(),
     LookedAtCells(),
     NumberCells("contribution", "adds"),
-    SpecialCells(_halves),
+    HalfWidthCells("contribution", "contribution_high"),
     SpecialCells(_mlps),
 )
 LOGIT_SCREEN = FirstScreen(

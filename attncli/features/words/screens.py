@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
-from attncli.features.words.results import AligningHead, AligningHeads, SpokenWord, SpokenWords
+from attncli.features.words.results import AligningHeads, SpokenWord, SpokenWords
 from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
@@ -15,12 +15,14 @@ from attncli.views.first_screen import (
     Notes,
     NumberCells,
     Ranked,
+    RowCells,
     Sentences,
     SpecialCells,
+    TextCells,
 )
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
-from attncli.views.texts import NO_NUMBER, fixed, shortened, shortened_heading
+from attncli.views.texts import NO_NUMBER, shortened_heading
 
 MOST_WORDS, MOST_HEADS, MOST_WORD, DECIMALS = 14, 10, 24, 2
 BAR = 30
@@ -38,24 +40,15 @@ def _words_read(report: Report, display: Display) -> Iterator[str]:
     yield shortened_heading(plain_text(title), display.width, name, plain_text(model_name(report)))
 
 
-def _times(report: Report, rows: Records[SpokenWord], display: Display) -> list[Column]:
-    """Begin and end, and the word as a part of the whole sound."""
+def _bars(report: Report, rows: Records[SpokenWord], display: Display) -> list[Column]:
+    """Each word as a part of the whole sound."""
     seconds = report.result_of(SpokenWords).seconds or 1.0
     bars = []
     for row in rows:
         first = min(BAR - 1, int(BAR * row.begin / seconds))
         last = max(first + 1, min(BAR, round(BAR * row.end / seconds)))
         bars.append("·" * first + "━" * (last - first) + "·" * (BAR - last))
-    return [
-        Column(("", "begin"), [f"{row.begin:.2f} s" for row in rows]),
-        Column(("", "end"), [f"{row.end:.2f} s" for row in rows]),
-        Column(("in the", "recording"), bars, left=True),
-        Column(("", "probability"), [fixed(row.probability, DECIMALS) for row in rows]),
-    ]
-
-
-def _names(report: Report, rows: Records[SpokenWord], display: Display) -> list[Column]:
-    return [Column(("", "word"), [shortened(plain_text(row.word), MOST_WORD) for row in rows], left=True)]
+    return [Column(("in the", "recording"), bars, left=True)]
 
 
 WORDS_SCREEN = FirstScreen(
@@ -64,8 +57,13 @@ WORDS_SCREEN = FirstScreen(
         Sentences(_words_read, "title"),
         Ranked(
             "words",
-            (SpecialCells(_times),),
-            label=SpecialCells(_names),
+            (
+                RowCells("begin", lambda row: f"{row.begin:.2f} s"),
+                RowCells("end", lambda row: f"{row.end:.2f} s"),
+                SpecialCells(_bars),
+                NumberCells("probability", decimals=DECIMALS),
+            ),
+            label=TextCells("word", most=MOST_WORD),
             title=lambda *_: "",
             left_out=lambda rows, total: f"{total - len(rows)} more words: --show all.",
             usual=MOST_WORDS,
@@ -93,21 +91,18 @@ def _together(report: Report, display: Display) -> Iterator[str]:
     yield f"{first}; {published}, {result.published_among_first} of which are among these."
 
 
-def _errors(report: Report, rows: Records[AligningHead], display: Display) -> list[Column]:
-    return [
-        Column(("median", "error"), [f"{1000 * row.error:.0f} ms" for row in rows]),
-        Column(("median", "shift"), [f"{1000 * row.shift:+.0f} ms" for row in rows]),
-        Column(("", "published"), ["yes" if row.is_published else NO_NUMBER for row in rows], left=True),
-    ]
-
-
 ALIGNING_SCREEN = FirstScreen(
     AligningHeads,
     (
         Sentences(_heads_read, "title"),
         Ranked(
             "heads",
-            (SpecialCells(_errors), NumberCells("concentration")),
+            (
+                RowCells(("median", "error"), lambda row: f"{1000 * row.error:.0f} ms"),
+                RowCells(("median", "shift"), lambda row: f"{1000 * row.shift:+.0f} ms"),
+                RowCells("published", lambda row: "yes" if row.is_published else NO_NUMBER, left=True),
+                NumberCells("concentration"),
+            ),
             label=HeadLabel(has_stacks=False),
             title=lambda *_: "",
             left_out=lambda rows, total: f"{total - len(rows)} more heads: --show all.",

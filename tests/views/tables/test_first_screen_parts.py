@@ -15,16 +15,21 @@ from attncli.views.first_screen import (
     Element,
     FirstRows,
     FirstScreen,
+    HalfWidthCells,
     HeadGrids,
     HeadLabel,
+    IntervalCells,
     Notes,
     NumberCells,
     PlaceCells,
     Ranked,
+    RowCells,
     Sentences,
     Special,
     SpecialCells,
     StatisticCells,
+    TableColumn,
+    TextCells,
     TitleLine,
 )
 from attncli.views.layout import Screen, fitted
@@ -195,3 +200,35 @@ def test_few_parts_are_special_to_a_screen_and_each_says_why() -> None:
 def test_each_first_screen_is_of_a_kind_and_has_a_name_of_its_own() -> None:
     assert all(place_of(screen.kind) == place for place, screen in FIRST_SCREENS.items())
     assert {*FIRST_SCREENS} <= {*RESULT_CLASSES.values()}
+
+
+class Rated(Record):
+    name: str
+    rate: float
+    lower: float | None
+    upper: float | None
+
+
+@pytest.mark.parametrize(
+    ("cells", "header", "texts", "left"),
+    [
+        (NumberCells("rate", ("a", "rate"), 1), ("a", "rate"), ["0.5", "0.2"], False),
+        (TextCells("name", most=6, words={"oak": "tree"}), ("", "name"), ["tree", "a lon…"], True),
+        (TextCells("name", "wood", beside=60), ("", "wood"), ["oak", "a long \\n name"], True),
+        (TextCells("name", "wood", beside=75), ("", "wood"), ["oak", "a long \\n n…"], True),
+        (RowCells("rate", lambda row: f"{row.rate:.0%}"), ("", "rate"), ["50%", "25%"], False),
+        (IntervalCells(), ("", "95 %"), ["0.40-0.70", "-"], True),
+        (HalfWidthCells("rate", "upper"), ("", ""), ["±0.20", ""], False),
+    ],
+)
+def test_cells_are_declared_by_the_columns_of_rows(
+    cells: TableColumn, header: tuple[str, str], texts: list[str], left: bool
+) -> None:
+    rows = Rated.rows(
+        [
+            {"name": "oak", "rate": 0.5, "lower": 0.4, "upper": 0.7},
+            {"name": "a long \n name", "rate": 0.25, "lower": None, "upper": None},
+        ]
+    )
+    report = Report("self", {}, {}, ())
+    assert cells.columns(report, rows, Display(width=80, precision=2)) == [Column(header, texts, left=left)]

@@ -1,0 +1,93 @@
+"""The first screen of a survey."""
+
+from collections.abc import Iterator
+
+from attncli.records.report import Report
+from attncli.records.surveys import HeadSurvey
+from attncli.system.plain_text import counted, plain_text
+from attncli.views import Display
+from attncli.views.first_screen import FirstScreen, HeadGrids, Notes, ReadLine, Sentences
+from attncli.views.head_screens import (
+    HEADS_OR_PATTERNS,
+    MAPS,
+    SIGNED_HEADS,
+    by_stack,
+    is_cut,
+    is_mostly_first,
+    sizes_of,
+)
+from attncli.views.report_sections import model_name, titled
+from attncli.views.texts import shortened, text_name, token_name
+
+FEW_ROWS = 5
+
+
+def _title(report: Report, display: Display) -> Iterator[str]:
+    """`heads: minilm, 6 layers × 12 heads, 17 tokens`; of some heads what the report is about."""
+    survey = report.result_of(HeadSurvey)
+    if is_cut(report) and report.about:
+        yield titled(report)
+        return
+    count = len(report.tokens), token_name(report)
+    if survey.texts is not None:
+        count = survey.texts.num_texts, text_name(report)
+    read = counted(*count)
+    yield plain_text(f"heads: {', '.join([model_name(report), *sizes_of(survey), read])}")
+
+
+def _context(report: Report, display: Display) -> Iterator[str]:
+    if context := report.spec.get("context"):
+        text = plain_text(f"encoder reads: {' '.join(str(context).split())}")
+        yield shortened(text, display.width)
+
+
+def _explanation(report: Report, display: Display) -> Iterator[str]:
+    if report.how_to_read:
+        yield plain_text(report.how_to_read)
+
+
+def _few_rows(report: Report) -> Iterator[str]:
+    """A warning where few rows of some stack have what heads are sorted by."""
+    sort = report.spec.get("sort")
+    if not isinstance(sort, str) or sort == "from_to_weight":
+        return
+    for row in report.result_of(HeadSurvey).pattern_rows:
+        count = row.get(sort)
+        if isinstance(count, int) and count < FEW_ROWS:
+            rows = f"only {counted(count, 'row')} of this text" if count else "no row of this text: no order"
+            yield f"{sort} is measured on {rows}."
+
+
+def _warnings(report: Report, display: Display) -> Iterator[str]:
+    if few := [*_few_rows(report)]:
+        yield from few if report.notes else ["", *few]
+
+
+def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
+    """Where a stack of the model looks at its first token most, the rest is worth a look; heads that look at
+    one sound time its words.
+    """
+    stacks = by_stack(report.result_of(HeadSurvey).heads)
+    if len(stacks) > 1 and any(picture.seconds for picture in report.pictures):
+        return "--words", *steps
+    looks_at_first = any(map(is_mostly_first, stacks.values()))
+    return ("--skip-sink 1", steps[0], steps[-1]) if looks_at_first else steps
+
+
+SURVEY_SCREEN = FirstScreen(
+    HeadSurvey,
+    (
+        Sentences(_title, "title"),
+        ReadLine(),
+        Sentences(_context),
+        Sentences(_explanation, "note"),
+        *HEADS_OR_PATTERNS,
+        SIGNED_HEADS,
+        *MAPS,
+        HeadGrids(has_numbers=True),
+        Notes(apart=True),
+        Sentences(_warnings, "note"),
+    ),
+    next_steps=_next_steps,
+)
+"""The patterns; the heads themselves where they are sorted, or asked for; a statistic's grid."""
