@@ -152,10 +152,6 @@ MEASURED_BY_QUESTIONS = {
     # Who sees whom in a layer, as a report states it.
     ("attention", "masks"),
 }
-MEASURED_BY_COMMANDS = {
-    # A survey in a store is summed without transformers, which the library imports at once.
-    ("surveys", "patterns"),
-}
 
 
 def test_questions_ask_the_library_and_measure_nothing_themselves() -> None:
@@ -168,7 +164,7 @@ def test_questions_ask_the_library_and_measure_nothing_themselves() -> None:
         elif room_of(path) == "features" and path.stem in OUTER_PARTS:
             by_questions |= {(path.parent.name, name) for name in measured}
     assert by_questions == MEASURED_BY_QUESTIONS
-    assert by_commands == MEASURED_BY_COMMANDS
+    assert not by_commands
 
 
 def test_tables_name_modules_along_the_arrows() -> None:

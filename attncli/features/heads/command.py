@@ -100,7 +100,7 @@ def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "
     """The stored survey with the chosen settings. Raises UserError where none or several match."""
     with progress_line() as line:
         line.begin(f"reading {path.name}")
-        from attncli.commands.surveys import store_report
+        from attncli.features.heads.stored_surveys import store_report
         from attncli.runs.reading import reading
 
         display = spec.model_dump(include={*DISPLAY_KEYS})

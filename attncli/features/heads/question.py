@@ -10,16 +10,9 @@ import numpy as np
 import torch
 
 from attncli.commands.pictures import pictures_of
-from attncli.commands.surveys import (
-    ablated_notes,
-    about_heads,
-    notes_of,
-    of_pattern,
-    ranked,
-    report_of_totals,
-    sinks_of,
-)
+from attncli.commands.surveys import ablated_notes, about_heads, sinks_of
 from attncli.core.runtime import versions
+from attncli.features.heads.surveys import notes_of, of_pattern, ranked, report_of_totals
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
