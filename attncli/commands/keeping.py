@@ -37,9 +37,10 @@ from attncli.runs.store import (
     open_store,
     refuse_without_safetensors,
 )
-from attncli.runs.store_files import check_header, is_file_name, is_new_folder
+from attncli.runs.store_files import check_header, is_new_folder
 from attncli.runs.work import estimated_work, num_workers
 from attncli.settings.fields import in_words_of
+from attncli.system.files import is_file_name
 from attncli.system.plain_text import counted, plain_text
 from attncli.system.platforms import usable_cores
 

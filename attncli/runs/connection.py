@@ -11,6 +11,7 @@ from typing import Any
 
 from attncli.errors import RunError, UserError, reason_of
 from attncli.runs.schema import READ_EARLIER, refuse_other_schema, version_of
+from attncli.system.files import CATALOGUE
 
 CACHE_KIB = 64 * 2**10
 LOG_PAGES = 16 * 2**10
@@ -32,7 +33,6 @@ END_OF_NAME = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 """How a journal ends that names another file, which SQLite would remove."""
 
 
-CATALOGUE = "catalogue.db"
 """In a folder store: everything but the numbers of its runs."""
 
 

@@ -15,13 +15,11 @@ from attncli.models.folder import local_model
 from attncli.models.text_files import KINDS_OF_FILES, TextLine
 from attncli.records.token_ids import TokenIds
 from attncli.runs.jobs import Job
-from attncli.runs.plan import Plan
 from attncli.settings.fields import Spec
 from attncli.settings.text import PATH_KEYS, is_vector_file, names_file
 
-if TYPE_CHECKING:  # a plan counts texts without torch
-    pass
-
+if TYPE_CHECKING:
+    from attncli.runs.plan import Plan
 
 TEXT_KEYS = ("sentence", "context")
 WHOLE_BYTES = 64 * 2**20
@@ -131,7 +129,7 @@ def _settings_digest(spec: Spec, contents: _Contents, *, without: Collection[str
 class RunKeys:
     """The keys of the runs of jobs; the settings of an experiment are hashed once for all its sentences."""
 
-    def __init__(self, plan: Plan, on_read: Callable[[Path], None] = lambda path: None) -> None:
+    def __init__(self, plan: "Plan", on_read: Callable[[Path], None] = lambda path: None) -> None:
         """Raise UserError for a file of an experiment that cannot be read, or not twice.
 
         `on_read` is called with the file whenever a block of it has been read.

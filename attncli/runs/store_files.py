@@ -11,26 +11,14 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from attncli.errors import RunError, UserError, WriteError
-from attncli.runs.connection import CATALOGUE, beside, database_of, refuse_special_files
+from attncli.runs.connection import beside, database_of, refuse_special_files
 from attncli.runs.parts import PART, UNFINISHED
 from attncli.runs.schema import APPLICATION_ID, CATALOGUE_ID, KNOWN_VERSIONS, SCHEMA_VERSION, create
-from attncli.system.files import STORE_SUFFIXES
-from attncli.system.platforms import NO_LINK, NO_WAIT, SEPARATORS, close_and_remove, lock_file
+from attncli.system.files import CATALOGUE, is_file_name
+from attncli.system.platforms import NO_LINK, NO_WAIT, close_and_remove, lock_file
 
 MAGIC = b"SQLite format 3\0"
 HEADER_BYTES = 100
-
-
-def is_store_name(name: str) -> bool:
-    """Whether a name given to -o asks for a store: one of a file, or one of a folder, which ends in / or is
-    that of a store.
-    """
-    return is_file_name(name) or name.endswith(SEPARATORS) or (Path(name) / CATALOGUE).is_file()
-
-
-def is_file_name(name: str | Path) -> bool:
-    """Whether a name is that of a store in one file."""
-    return Path(name).suffix.lower() in STORE_SUFFIXES and not Path(name).is_dir()
 
 
 def is_new_folder(path: Path) -> bool:

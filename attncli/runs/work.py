@@ -2,17 +2,13 @@
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from attncli.errors import UserError
 from attncli.models.folder import READ_FIRST_BYTES, local_model, num_parameters, stored_bytes
 from attncli.runs.plan import Plan
 from attncli.settings.fields import Spec
 from attncli.settings.models import ModelSpec
-
-if TYPE_CHECKING:  # a plan counts texts without torch
-    pass
-
 
 # Measured on one core, and rounded: a factor of three or so does not matter here.
 SECONDS_A_RUN = 3e-4

@@ -10,9 +10,18 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from attncli.system.plain_text import plain_text
-from attncli.system.platforms import NO_WAIT, PRIVATE, is_readable_within, wait_as_usual, wait_until_readable
+from attncli.system.platforms import (
+    NO_WAIT,
+    PRIVATE,
+    SEPARATORS,
+    is_readable_within,
+    wait_as_usual,
+    wait_until_readable,
+)
 
 STDIN = "-"
+CATALOGUE = "catalogue.db"
+"""The database in the folder of a store."""
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 STORE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 """Of a store in one file."""
@@ -47,6 +56,16 @@ KINDS = {
     stat.S_IFBLK: "a device",
 }
 """What is not a file, by the type in its mode."""
+
+
+def is_store_name(name: str) -> bool:
+    """True if a name given to -o is that of a store: a file, or a folder that ends in / or is a store."""
+    return is_file_name(name) or name.endswith(SEPARATORS) or (Path(name) / CATALOGUE).is_file()
+
+
+def is_file_name(name: str | Path) -> bool:
+    """True for the name of a store in one file."""
+    return Path(name).suffix.lower() in STORE_SUFFIXES and not Path(name).is_dir()
 
 
 def not_a_file(mode: int, *, may_be_pipe: bool = False) -> str | None:

@@ -107,7 +107,8 @@ from pathlib import Path
 from time import monotonic
 from attncli.system import platforms as systems
 from attncli.models import child
-from attncli.runs.store_files import driving, is_driven, is_store_name
+from attncli.runs.store_files import driving, is_driven
+from attncli.system.files import is_store_name
 from attncli.system.platforms import CAN_FORK, is_alive, is_readable_within, os, read_at
 
 assert not CAN_FORK and is_alive(2**22 - 1)

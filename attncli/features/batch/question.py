@@ -33,11 +33,10 @@ from attncli.runs.jobs import Item
 from attncli.runs.plan import Plan, PromptFile, make_plan
 from attncli.runs.report_values import Condition, Expectations, parse_conditions, refuse_unknown, values_of
 from attncli.runs.runner import run_jobs
-from attncli.runs.store_files import is_store_name
 from attncli.runs.work import estimated_work, num_together
 from attncli.settings import is_offered
 from attncli.settings.overrides import parse_overrides
-from attncli.system.files import STORE_SUFFIXES
+from attncli.system.files import STORE_SUFFIXES, is_store_name
 from attncli.system.plain_text import plain_text
 from attncli.views import SUFFIXES
 

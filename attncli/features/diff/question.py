@@ -18,7 +18,6 @@ from attncli.models.folder import local_model
 from attncli.records.columns import Records, few_notes
 from attncli.records.report import PLACES, NamedTensor, Numbers, Report, Row, Table, Tensors
 from attncli.records.surveys import HeadSurvey
-from attncli.runs.store_files import is_store_name
 from attncli.settings import SPECS, every_setting_of, spec_class_of
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Given, Spec, TextSource, build_spec, values_of, with_maps
@@ -26,6 +25,7 @@ from attncli.settings.models import ModelSpec
 from attncli.settings.overrides import Overrides, overridden, parse_overrides, unknown_overrides
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Text, Texts
+from attncli.system.files import is_store_name
 from attncli.system.plain_text import counted
 from attncli.system.platforms import shell_line
 from attncli.views.texts import model_setting, text_name

@@ -34,7 +34,7 @@ def run_heads(
     **of_store: Any,
 ) -> int:
     """The survey of one text or of many, which may be written to a store or read from one."""
-    from attncli.runs.store_files import is_store_name
+    from attncli.system.files import is_store_name
 
     kept = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
     if errors := [*store_errors(kept, of_store)]:

@@ -41,8 +41,8 @@ from attncli.records.report import Report
 from attncli.runs.report_values import Expectations, parse_conditions, refuse_unmeasured, values_of
 from attncli.runs.saved_reports import read_array_report
 from attncli.runs.store import open_store
-from attncli.runs.store_files import is_file_name, is_store_name
 from attncli.settings import is_offered
+from attncli.system.files import is_file_name, is_store_name
 from attncli.system.plain_text import counted, note, whole_number
 from attncli.system.platforms import SEPARATORS, signals_named
 from attncli.views import VIEWS

@@ -40,7 +40,7 @@ def run_separate(
     **of_store: Any,
 ) -> int:
     """What separates texts, which may be measured into a store first, or have been."""
-    from attncli.runs.store_files import is_store_name
+    from attncli.system.files import is_store_name
 
     kept = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
     if errors := [*store_errors(kept, of_store)]:
@@ -101,7 +101,7 @@ def _refuse_unlabelled(given: Mapping[str, Given], expect: Sequence[str]) -> Non
 
 
 def _refuse_other_stores(kept: Path, source: str | None) -> None:
-    from attncli.runs.store_files import is_file_name
+    from attncli.system.files import is_file_name
 
     if not is_file_name(kept):
         raise UserError(f"-o {kept}: is a store in a folder, which keeps no labels: -o FILE.db keeps them")

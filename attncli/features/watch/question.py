@@ -49,9 +49,10 @@ from attncli.records.report import NamedTensor, Report, Row
 from attncli.runs.reading import Reader, reading
 from attncli.runs.report_values import Condition, Expectations, parse_conditions
 from attncli.runs.store import open_store
-from attncli.runs.store_files import create_file, is_driven, is_file_name, is_store_name
+from attncli.runs.store_files import create_file, is_driven
 from attncli.settings.fields import Given, checked_spec
 from attncli.settings.heads import HeadsSpec
+from attncli.system.files import is_file_name, is_store_name
 from attncli.system.plain_text import counted, note, plain_text
 from attncli.system.platforms import SEPARATORS, shell_line
 from attncli.views import load_view
