@@ -137,13 +137,13 @@ def read_picture_to_write(
 
 def _read_captioned(pretrained: Pretrained, opened: OpenedPicture, words: ModelText) -> Reading:
     """A picture that an encoder reads, and the words that a decoder reads."""
-    seen = _read_picture(pretrained, opened)
-    inputs = {**(seen.inputs or {})}
+    picture = _read_picture(pretrained, opened)
+    inputs = {**(picture.inputs or {})}
     if len(words.ids):
         inputs["decoder_input_ids"] = words.ids.unsqueeze(0).to(pretrained.device)
     if unknown := inputs.keys() - arguments_of(pretrained.model):
         raise UserError(f"image: {pretrained.name} takes no {', '.join(sorted(unknown))}")
-    return Reading(words, seen.text, inputs=inputs)
+    return Reading(words, picture.text, inputs=inputs)
 
 
 def _read_both(
@@ -181,8 +181,8 @@ def _read_both(
     labels = tuple(word if label is None else label for word, label in zip(words, placed.labels, strict=True))
     on_picture = torch.tensor([label is not None for label in placed.labels])
     own_ids = torch.where(on_picture, FIRST_WORD_ID * 2 + torch.arange(len(ids)), ids)
-    seen = ModelText(labels, own_ids, is_merged=True, seen=placed.seen)
-    return Reading(seen, inputs=inputs, part=f"{part}.")
+    read = ModelText(labels, own_ids, is_merged=True, origin=placed.origin)
+    return Reading(read, inputs=inputs, part=f"{part}.")
 
 
 def _ids_of_all(
@@ -312,5 +312,5 @@ def _read_picture(pretrained: Pretrained, opened: OpenedPicture) -> Reading:
     placed = placed_tokens(part.model, inputs, opened, processing, name=name)
     labels = tuple(str(label) for label in placed.labels)
     ids = FIRST_WORD_ID * 2 + torch.arange(len(labels))
-    text = ModelText(labels, ids, is_merged=True, seen=placed.seen)
+    text = ModelText(labels, ids, is_merged=True, origin=placed.origin)
     return Reading(text, inputs=inputs)

@@ -107,17 +107,17 @@ def picture_cells(pretrained: Pretrained, reading: Reading) -> PictureCells:
         explains = "of pictures what classifiers and encoders say is explained"
         raise UserError(f"model: {pretrained.name} writes: {explains}, without a text")
     part = part_that_sees(pretrained)
-    seen = reading.seen
-    if seen is None or seen.places is None:
+    grid = None if reading.origin is None else reading.origin.grid
+    if grid is None:
         raise UserError(f"image: the patches of {part.name} are not in rows and columns, of which cells are")
     name, pixels = pixels_of(reading.inputs or {})
     if pixels.ndim != AXES:
         raise UserError(f"image: {part.name} reads patches one after another, not pixels in rows and columns")
     of_pixels = tokens_of_pixels(part.model, reading.inputs or {}, name).reshape(pixels.shape[2:])
-    on_picture = ~seen.places.isnan().any(dim=-1)
+    on_picture = ~grid.isnan().any(dim=-1)
     number_at = {
         (int(row), int(column)): token
-        for token, (row, column) in enumerate(seen.places.tolist())
+        for token, (row, column) in enumerate(grid.tolist())
         if on_picture[token]
     }
     num_rows, num_columns = (1 + max(place[axis] for place in number_at) for axis in (0, 1))

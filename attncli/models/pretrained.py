@@ -34,9 +34,10 @@ from attncli.models.architectures import (
 from attncli.models.encoding import check_encoded, tokenizer_errors, unknown_tokens, unknown_words
 from attncli.models.folder import IDS_INSTEAD, read_config
 from attncli.models.layers import CapturedLayer, ProcessedInputs
-from attncli.models.token_places import HeardSound, PictureTokens
+from attncli.models.token_places import Origin
 from attncli.models.words import Spans, UnknownWord, Words, WordsOfCharacters, unknown_notes, words_of
 from attncli.records.arguments import by, checked, shown
+from attncli.records.report import Picture
 from attncli.records.token_ids import TokenIds, text_or_ids
 
 FIRST_WORD_ID = 2**32
@@ -58,8 +59,8 @@ class ModelText:
     `left_out` is how many tokens were cut off, since the model reads no more: the last of the text, or the
     first where its tokenizer cuts there. `words` are the words of the tokens and `spans` the characters
     of each token, where requested; where `is_merged` the tokens are words already, where `is_labelled` labels
-    that came with the ids. `seen` says where tokens lie on pictures, `heard` where in a sound; each of those
-    has its own id. `unknown` are the words that the vocabulary lacks.
+    that came with the ids. `origin` says where those tokens lie that are of no line of text; each of them has
+    its own id. `unknown` are the words that the vocabulary lacks.
     """
 
     tokens: tuple[str, ...]
@@ -70,8 +71,7 @@ class ModelText:
     is_labelled: bool = False
     left_out_side: Literal["first", "last"] = "last"
     spans: Spans | None = None
-    seen: PictureTokens | None = None
-    heard: HeardSound | None = None
+    origin: Origin | None = None
     unknown: tuple[UnknownWord, ...] = ()
 
     def in_words(self) -> "ModelText":
@@ -99,7 +99,7 @@ class Reading:
 
     `repeat` is |r| where the text is the repeated probe. `inputs` are what the model's forward takes where
     that is more than ids: pixels; then only layers of the model's `part` see the tokens, all of them where it
-    is empty.
+    is empty. `num_before` tokens of the text come before the words that a decoder writes.
     """
 
     text: ModelText
@@ -107,6 +107,7 @@ class Reading:
     repeat: int | None = field(default=None, kw_only=True)
     inputs: Mapping[str, Tensor] | None = field(default=None, kw_only=True)
     part: str = field(default="", kw_only=True)
+    num_before: int = field(default=0, kw_only=True)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -124,19 +125,32 @@ class Reading:
         return OF_GRID in (self.inputs or {})
 
     @property
-    def seen(self) -> PictureTokens | None:
-        """Where the tokens of the text, or else of the context, lie on pictures."""
-        return self.text.seen or (None if self.context is None else self.context.seen)
+    def origin(self) -> Origin | None:
+        """Where the tokens of the text, or else of the context, lie; None for a line of text."""
+        return self.text.origin or (None if self.context is None else self.context.origin)
 
     @property
-    def heard(self) -> HeardSound | None:
-        """The sound that the tokens of the text, or else of the context, are of."""
-        return self.text.heard or (None if self.context is None else self.context.heard)
+    def on_grid(self) -> bool:
+        """Whether the tokens of the text, or else of the context, lie on a grid."""
+        return self.origin is not None and self.origin.on_grid
+
+    def drawn(self) -> tuple[Picture, ...]:
+        """What a page shows beside maps of the tokens."""
+        if self.origin is None:
+            return ()
+        return self.origin.drawn("context_tokens" if self.text.origin is None else "tokens")
 
     def in_words(self) -> "Reading":
         """The reading with words in the place of tokens, where they are wanted."""
         context = None if self.context is None else self.context.in_words()
-        return Reading(self.text.in_words(), context, repeat=self.repeat, inputs=self.inputs, part=self.part)
+        return Reading(
+            self.text.in_words(),
+            context,
+            repeat=self.repeat,
+            inputs=self.inputs,
+            part=self.part,
+            num_before=self.num_before,
+        )
 
     @property
     def unknown(self) -> tuple[UnknownWord, ...]:
@@ -144,7 +158,7 @@ class Reading:
         return self.text.unknown + (() if self.context is None else self.context.unknown)
 
     def left_out_notes(self) -> list[str]:
-        """What was cut off, words that the vocabulary lacks, and what became of pictures and sound."""
+        """What was cut off, words that the vocabulary lacks, and how a file was read."""
         texts = {"text": self.text, "context": None if self.context is self.text else self.context}
         return [
             f"Of the {name} the {text.left_out_side} {text.left_out} tokens are left out: "
@@ -153,7 +167,7 @@ class Reading:
             if text is not None and text.left_out
         ] + [
             *unknown_notes(self.unknown),
-            *(note for read in (self.seen, self.heard) if read is not None for note in read.notes),
+            *(() if self.origin is None else self.origin.notes),
         ]
 
 
@@ -522,7 +536,7 @@ class Pretrained:
                 num_tokens=(counts[0], counts[1] or counts[0]),
                 num_texts=len(readings),
                 part=readings[0].part,
-                what="picture" if readings[0].heard is None else "sound",
+                origin=readings[0].origin,
             )
         first = torch.stack(
             [reading.text.ids if reading.context is None else reading.context.ids for reading in readings]
@@ -557,7 +571,7 @@ def reader_of(pretrained: Pretrained, reading: Reading) -> Pretrained:
         return part_that_reads(pretrained)
     if reading.part or reading.context is not None:
         return pretrained
-    return part_that_sees(pretrained) if reading.heard is None else part_that_hears(pretrained)
+    return pretrained if reading.origin is None else reading.origin.reader(pretrained)
 
 
 def part_that_reads(pretrained: Pretrained) -> Pretrained:

@@ -131,7 +131,7 @@ def read_sound_prompt(
         raise UserError(f"sound: {pretrained.name} has no decoder that writes of a sound")
     if text:
         raise UserError(f"sentence: {pretrained.name} writes of the sound alone: leave the text out")
-    prompt = prompt_of_sound(read_sound(pretrained, file), pretrained)
+    prompt = prompt_of_reading(read_sound(pretrained, file), pretrained)
     most, before = most_written(pretrained), num_before_words(pretrained)
     if most is not None and max_new_tokens is not None and before + max_new_tokens > most:
         got = f"{before} before the words and {max_new_tokens} new ones"
@@ -139,12 +139,14 @@ def read_sound_prompt(
     return prompt
 
 
-def prompt_of_sound(reading: Reading, pretrained: Pretrained) -> Prompt:
-    """What `read_sound` made of a sound, for a model to write what is said; UserError where it cannot."""
-    if reading.text.heard is None:
-        raise UserError("text: must be a text, or what read_sound made of a sound alone")
+def prompt_of_reading(reading: Reading, pretrained: Pretrained) -> Prompt:
+    """What was read without words, for a model to write what is in it; UserError where it cannot."""
+    origin = reading.text.origin
+    if origin is None:
+        alone = "" if reading.origin is None else f" of a {reading.origin.what} alone"
+        raise UserError(f"text: must be a text, or what was read{alone}")
     if not pretrained.has_decoder:
-        raise UserError(f"sound: {pretrained.name} has no decoder that writes of a sound")
+        raise UserError(f"{origin.setting}: {pretrained.name} has no decoder that writes of a {origin.what}")
     nothing = ModelText((), reading.text.ids[:0])
     return Prompt(nothing, reading.text, inputs=reading.inputs)
 

@@ -372,7 +372,6 @@ def _report(
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
 ) -> "Report":
-    from attncli.commands.pictures import pictures_of
     from attncli.features.ablate.door import ablate
     from attncli.runs.report_parts import build_report
 
@@ -404,7 +403,7 @@ def _report(
     notes = [*_notes(spec, readings, pretrained, has_linear=has_linear), *notes, *result.notes]
     num_heads = len({(row.stack, row.layer, row.head) for row in result.heads})
     about = _about(readings, num_heads, pretrained)
-    pictures = pictures_of(readings[0]) if spec.image or spec.sound else ()
+    pictures = readings[0].drawn()
     ranked_result = replace(result, heads=ranked[: spec.top], back=back)
     notes = [note for note in notes if note != result.unshown]
     report = build_report(spec, read, tensors, ranked_result, notes, about=about, pictures=pictures)
@@ -455,13 +454,13 @@ def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pr
         answers = {pretrained.text_of([int(reading.targets)]) or spec.answer for reading in readings}
         answer = f"{answers.pop()!r}" if len(answers) == 1 else "the answer"
         return f"Measured where {answer} should come: its loss is -ln p, in nats."
-    if pretrained.predicts is None and readings[0].seen is not None:
+    if pretrained.predicts is None and readings[0].on_grid:
         return PICTURE_NOTE
     if pretrained.predicts is None:
         return "No head predicts tokens: output_change is ||y' - y|| / ||y||, mean over the last vectors."
     if spec.probe:
         return f"The loss, in nats per token, is on the second copy of the probe ({places})."
-    if readings[0].heard is not None:
+    if readings[0].num_before:
         return (
             f"The loss, in nats per token, is on {places} of the words, each predicted from those before it."
         )

@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attncli.commands.pictures import pictures_of
 from attncli.commands.surveys import ablated_notes
 from attncli.core.engines import attend
 from attncli.core.formulas import Plane
@@ -216,7 +215,7 @@ def report_each(
         notes.append(WORDS_NOTE)
         layer = replace(layer, attention=attention_between_words(layer, readings))
     query, key = texts_of_stack(readings[0], layer.stack_name)
-    places = None if query is not key or query.seen is None else query.seen.places
+    places = None if query is not key or query.origin is None else query.origin.grid
     computed = _computed(spec, pretrained, layer, places)
     reports = []
     for text, (asked, whole) in enumerate(zip(specs, readings, strict=True)):
@@ -234,7 +233,7 @@ def report_each(
         if spec.image is not None or spec.sound is not None:
             queries = positions_that_look(spec.looking_tokens(), reading.text, pretrained) or []
             resolved = resolved.model_copy(update={"from": [reading.text.tokens[query] for query in queries]})
-        said, pictures = [*notes, *whole.left_out_notes()], pictures_of(reading)
+        said, pictures = [*notes, *whole.left_out_notes()], reading.drawn()
         reports.append(build_report(resolved, read, tensors, result, said, pictures=pictures))
     return reports
 

@@ -164,11 +164,9 @@ def report_picture(
     progress: "Progress | None",
 ) -> Report:
     """What each way says of the cells of a picture, with its maps over the picture."""
-    from attncli.commands.pictures import pictures_of
-
     result = _explained(spec, reading, pretrained, progress)
-    assert result.tokens is not None and reading.seen is not None
-    (picture,) = pictures_of(reading)
+    assert result.tokens is not None
+    (picture,) = reading.drawn()
     ways = tuple(row.way for row in result.ways)
     rows, columns = reading.shape
     most = reading.most_patches

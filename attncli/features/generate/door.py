@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from attncli.core.names import WholeRows, named_head
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextOrPrompt
-from attncli.models.prompts import Prompt, prompt_of_sound, read_prompt
+from attncli.models.prompts import Prompt, prompt_of_reading, read_prompt
 from attncli.models.writing import Decoding
 from attncli.records.arguments import (
     Count,
@@ -60,8 +60,9 @@ def generate(
             num_new = max_new_tokens or WRITTEN
             prompt = read_prompt(pretrained, text_or_ids(text), max_new_tokens=num_new, truncate=None)
         else:
-            prompt = text if isinstance(text, Prompt) else prompt_of_sound(text, pretrained)
-        most = max_new_tokens or (WRITTEN if prompt.heard is None else None)
+            prompt = text if isinstance(text, Prompt) else prompt_of_reading(text, pretrained)
+        ends_itself = prompt.origin is not None and prompt.origin.is_transcribed
+        most = max_new_tokens or (None if ends_itself else WRITTEN)
         decoding = Decoding(most, temperature, top_p, seed, prefill_chunk)
         return written(
             pretrained,

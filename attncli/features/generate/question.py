@@ -353,7 +353,7 @@ def _texts(prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained") ->
     if prompt.context is None:
         tokens = (*prompt.text.tokens, *pretrained.labels(result.ids[:-1]))
         return Texts(tokens, token_spelling=spelling)
-    if prompt.heard is None:
+    if prompt.origin is None or not prompt.origin.is_transcribed:
         start = start_token(writer_of(pretrained.whole).model)
     else:
         start = token_before_words(pretrained)
@@ -363,12 +363,10 @@ def _texts(prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained") ->
 
 def _pictures(prompt: "Prompt", num_written: int) -> "tuple[Picture, ...]":
     """Those that it read; what was written lies on none of them."""
-    from attncli.commands.pictures import pictures_of
-
     beside = (None,) * max(0, num_written - 1)
     return tuple(
         picture if picture.axis == "context_tokens" else replace(picture, boxes=picture.boxes + beside)
-        for picture in pictures_of(prompt)
+        for picture in prompt.drawn()
     )
 
 
@@ -386,8 +384,7 @@ def _notes(
     if not result.heads and spec.given("sort", "top", "ascending"):
         notes.append("--sort, --ascending and --top are for heads of attention.")
     if prompt.context is not None:
-        where = "prompt" if prompt.seen is None else "picture"
-        where = where if prompt.heard is None else "sound"
+        where = "prompt" if prompt.origin is None else prompt.origin.what
         notes.append(f"The rows are those of cross-attention: where the decoder looks in the {where}.")
     if result.needle is not None:
         copied = f"{result.needle.copied} of the new tokens are in it"

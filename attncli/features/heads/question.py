@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attncli.commands.pictures import pictures_of
 from attncli.commands.surveys import (
     ablated_notes,
     about_heads,
@@ -161,7 +160,7 @@ def values_each(
     chooses = any(setting is not None for setting in (spec.statistic, spec.sort, spec.top, spec.pattern))
     asks_for_more = spec.rollout or spec.full or spec.maps not in ("auto", "self", "none")
     asks_for_more = asks_for_more or SurveyedHead.has_computed_columns()
-    if chooses or asks_for_more or spec.probe or spec.image or spec.sound or readings[0].seen is not None:
+    if chooses or asks_for_more or spec.probe or spec.image or spec.sound or readings[0].on_grid:
         return None, {}
     options = replace(options_of(spec), maps="none", linear=spec.shows_signed_heads())
     run = surveyed(pretrained, readings, options, ablate=spec.ablate)
@@ -197,8 +196,8 @@ def with_kind_of_maps(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
     if spec.maps != "auto":
         return spec
     context = reading.context
-    sees = context is not None and (context.seen is not None or context.heard is not None)
-    return spec.model_copy(update={"maps": "cross" if sees else "self"})
+    is_text = context is None or context.origin is None
+    return spec.model_copy(update={"maps": "self" if is_text else "cross"})
 
 
 def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
@@ -308,7 +307,7 @@ def _picture_maps(
 
 def _picture_row(looks: PictureLooks, names: Sequence[str], *, is_unique: bool) -> PictureRow:
     """One picture with the maps of these names; of files of the same name with that of its folder."""
-    (picture,) = pictures_of(looks.reading)
+    (picture,) = looks.reading.drawn()
     if not is_unique:
         picture = replace(picture, name="/".join(Path(looks.file).parts[-2:]))
     side = looks.reading.text if picture.axis == "tokens" else looks.reading.context
@@ -347,7 +346,7 @@ def report_of_text(
         names = [] if looks.queries is None else [tokens[query] for query in looks.queries]
         spec = spec.model_copy(update={"from": names})
         survey = _with_norms(survey, run, reading, text)
-    pictures, not_drawn = pictures_of(reading), list[str]()
+    pictures, not_drawn = reading.drawn(), list[str]()
     if run.maps:
         maps = run.maps[text]
         tensors |= _map_tensors(maps)
@@ -361,7 +360,8 @@ def report_of_text(
         tokens, context = maps.query.tokens, maps.key.tokens if spec.maps == "cross" else ()
         if pictures and reading.context is not None and spec.maps != "cross":
             of_encoder = tuple(replace(picture, axis="tokens") for picture in pictures)
-            pictures = () if maps.query.seen is None else of_encoder
+            is_drawn = maps.query.origin is not None and maps.query.origin.on_grid
+            pictures = of_encoder if is_drawn else ()
             tensors = {name: tensor for name, tensor in tensors.items() if name not in ("looks", "mean_look")}
     count = counted(len(whole.text.ids), "token")
     if spec.words:
