@@ -228,6 +228,13 @@ def _showing(show: Parameter, parts: Sequence[str]) -> Parameter:
     )
 
 
+def _offered(examples: Sequence[str], parameters: Sequence[Parameter]) -> list[str]:
+    """The examples whose flags the command has: those of a feature that is off are gone."""
+    known = {part for parameter in parameters for flag in parameter.flags for part in flag.split("/")}
+    words = {line: {word for word in line.split() if word.startswith("--")} for line in examples}
+    return [line for line in examples if words[line] <= known]
+
+
 def command(
     name: str, summary: str, more: Sequence[Parameter] = (), run_with: Callable[..., int] = run_experiment
 ) -> Command:
@@ -272,7 +279,9 @@ def command(
     if bare is not None:
         meaning = in_words_of(str(fields[bare].description), flags=True)
         parameters.append(argument("argument", meaning, name_of_value, required=False))
-    return Command(name, summary, run, parameters, spec_class.examples, needs_torch=True)
+    return Command(
+        name, summary, run, parameters, _offered(spec_class.examples, parameters), needs_torch=True
+    )
 
 
 STORE = option(

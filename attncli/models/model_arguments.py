@@ -61,7 +61,7 @@ def _texts(value: Any) -> Any:
 def _text_or_prompt(value: Any) -> Any:
     if isinstance(value, Prompt):
         return value
-    if isinstance(value, Reading) and value.origin is not None and value.origin.is_transcribed:
+    if isinstance(value, Reading) and value.origin is not None and value.origin.kind.is_transcribed:
         return value
     if not isinstance(value, str | Mapping):
         raise ValueError(f"must be text (got {shown(value)})")

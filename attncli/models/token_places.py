@@ -1,16 +1,25 @@
 """Where the tokens of what a model reads lie: in a line of text, on a grid, in seconds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attncli.feature import ReadingKind
+from attncli.index import readings
 from attncli.records.report import Axis, Box, Picture
 
 if TYPE_CHECKING:
     from attncli.models.pretrained import Pretrained
+
+
+class MadeOf(NamedTuple):
+    """The name of an input, and the token that each of its numbers goes into, -1 for none."""
+
+    name: str
+    tokens: Int[Tensor, "..."]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,22 +32,29 @@ class Origin:
     """
 
     what: ClassVar[str]
-    """What is read, in messages."""
-    setting: ClassVar[str]
-    """The setting that names its file."""
-    on_grid: ClassVar[bool] = False
-    """Tokens have neighbours on all sides, so that none is before another."""
-    is_transcribed: ClassVar[bool] = False
-    """A model with a decoder writes what is in it, to its end."""
+    """What is read: its name on the card, and in messages."""
 
     notes: tuple[str, ...] = ()
     grid: Float[Tensor, "token 2"] | None = None
     begins: Float[Tensor, " token"] | None = None
     special: Bool[Tensor, " token"] | None = None
 
+    @property
+    def kind(self) -> ReadingKind:
+        """What the card says of it."""
+        return readings()[self.what]
+
     def reader(self, pretrained: "Pretrained") -> "Pretrained":
         """The model, or the part of it that reads nothing else."""
         raise NotImplementedError
+
+    def made_of(self, part: "Pretrained", inputs: Mapping[str, Tensor]) -> MadeOf:
+        """Which input of the part that reads it the tokens are made of, and the token of each number."""
+        raise NotImplementedError
+
+    def before_words(self, pretrained: "Pretrained") -> int | None:
+        """The token after which a decoder writes what is in it; None for the model's start token."""
+        return None
 
     def token_at(self, name: str, tokens: Sequence[str]) -> int | None:
         """The token at the place that a user names; None for a name of no place.

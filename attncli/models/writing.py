@@ -109,7 +109,7 @@ class LastRows:
         self.layers: list[CapturedLayer] = []
         self.fused = FusedAttention()
         origin = None if processed is None else processed.origin
-        self.may_look_ahead = origin is not None and origin.on_grid
+        self.may_look_ahead = origin is not None and origin.kind.on_grid
         self.numbering = Numbering(has_two_stacks, None, part="" if processed is None else processed.part)
 
     def begin(self) -> None:
@@ -489,8 +489,6 @@ MOST_COPIES, MOST_WRITTEN = 4, 10**6
 
 Messages = str | Sequence[Mapping[str, Any]]
 """A user's message, or several, each with its role and content."""
-PICTURE = {"type": "image"}
-"""Of a message's content, a picture, whose place the template knows."""
 
 
 def in_chat_template(

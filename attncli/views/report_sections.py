@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attncli.index import readings
 from attncli.records.report import (
     PLACES,
     RANKED,
@@ -179,7 +180,7 @@ def text_line(report: Report, display: Display) -> Paragraph:
     texts = f"{file_text('texts', spec['texts'])}{group}" if spec.get("texts") else ""
     if report.pictures:
         texts = f"{', '.join(picture.name for picture in report.pictures)} {spec.get('sentence') or ''}"
-    elif many := spec.get("image") or spec.get("sound"):
+    elif many := next((spec[kind.setting] for kind in readings().values() if spec.get(kind.setting)), None):
         texts = f"{text_name(report)}s of {many} {spec.get('sentence') or ''}"
     text = texts or spec.get("sentence") or file_text("file", spec.get("file"))
     return one_line(" ".join(str(text).split()), display)

@@ -12,6 +12,7 @@ import numpy as np
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from attncli.core.names import LAST, POSITION
+from attncli.index import readings
 from attncli.records.columns import Result, UntypedResult
 from attncli.records.kinds import kinds_of, result_of
 from attncli.records.report import PLACES, PictureMaps, Report, Row, Table, Terms
@@ -471,7 +472,7 @@ def token_name(report: Report) -> str:
 
 def text_name(report: Report) -> str:
     """What a report about many is about."""
-    names = {"image": "picture", "sound": "sound"}
+    names = {kind.setting: what for what, kind in readings().items()}
     return next((name for key, name in names.items() if report.spec.get(key)), "text")
 
 

@@ -66,7 +66,7 @@ class Baseline:
     def __init__(self, output: Float[Tensor, "place vocabulary_or_dim"], reading: Predicted) -> None:
         self.reading = reading
         origin, tokens = reading.text.origin, reading.text.tokens
-        is_grid_alone = origin is not None and origin.on_grid and not reading.part
+        is_grid_alone = origin is not None and origin.kind.on_grid and not reading.part
         self.cls = tokens.index(CLS) if is_grid_alone and CLS in tokens else None
         self.output = output
         self.expected = Predictions(output, reading.targets) if reading.num_places else None

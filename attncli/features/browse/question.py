@@ -86,8 +86,7 @@ def check_terminal() -> None:
 
 def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None]) -> tuple[Report, ...]:
     """The reports of a file. Raises UserError for flags of a model."""
-    picture = f"--image {file} --model MODEL shows where a model looks in a picture"
-    refuse_what_is_only_written(file, "browse", picture=picture)
+    refuse_what_is_only_written(file, "browse", asks_models=True)
     refuse_given(flags, f"is for a model: {file} holds what was computed")
     return opened(file, **arrays).reports
 

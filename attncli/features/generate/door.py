@@ -61,7 +61,7 @@ def generate(
             prompt = read_prompt(pretrained, text_or_ids(text), max_new_tokens=num_new, truncate=None)
         else:
             prompt = text if isinstance(text, Prompt) else prompt_of_reading(text, pretrained)
-        ends_itself = prompt.origin is not None and prompt.origin.is_transcribed
+        ends_itself = prompt.origin is not None and prompt.origin.kind.is_transcribed
         most = max_new_tokens or (None if ends_itself else WRITTEN)
         decoding = Decoding(most, temperature, top_p, seed, prefill_chunk)
         return written(

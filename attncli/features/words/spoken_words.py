@@ -17,20 +17,20 @@ from torch.nn.functional import pad
 from transformers.modeling_outputs import BaseModelOutput
 
 from attncli.errors import UserError
-from attncli.features.words.results import AligningHead, AligningHeads, SpokenWord, SpokenWords
-from attncli.models.capture import check_computed_here, run_model
-from attncli.models.digests import cache_folder, content_digest
-from attncli.models.layers import CapturedLayer
-from attncli.models.patched_heads import is_patched
-from attncli.models.pretrained import ModelText, Pretrained, Reading
-from attncli.models.sound_reading import (
+from attncli.features.sound.reading import (
     HeardSound,
     most_written,
     num_before_words,
     published_heads,
     read_sound,
 )
-from attncli.models.sound_windows import SpokenWindow
+from attncli.features.sound.windows import SpokenWindow
+from attncli.features.words.results import AligningHead, AligningHeads, SpokenWord, SpokenWords
+from attncli.models.capture import check_computed_here, run_model
+from attncli.models.digests import cache_folder, content_digest
+from attncli.models.layers import CapturedLayer
+from attncli.models.patched_heads import is_patched
+from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.system.plain_text import counted, parsed_json
 
 MEDIAN_WIDTH = 7

@@ -20,12 +20,13 @@ from transformers import PreTrainedModel
 
 from attncli.core.layer import AttentionLayer
 from attncli.errors import UserError
-from attncli.models.architectures import BLOCK, TOKENS_OF_PICTURES
+from attncli.features.pictures.image_processor import AxisSources, Processing, pixels_of
+from attncli.models.architectures import BLOCK, GRID, PIXELS
 from attncli.models.capture import model_errors, unchanged, with_eager_attention
+from attncli.models.image_files import OpenedPicture
 from attncli.models.layers import CannotShow, CapturedLayer, Consumer, Numbering, StopCapture, handing_over
-from attncli.models.picture_files import AxisSources, OpenedPicture, Processing
-from attncli.models.pretrained import Pretrained, part_that_sees
-from attncli.models.token_places import Origin
+from attncli.models.pretrained import Pretrained, part_that_takes
+from attncli.models.token_places import MadeOf, Origin
 from attncli.records.report import Axis, Box, Picture
 
 MOST_PNG = 640
@@ -34,8 +35,25 @@ MOST_PNG = 640
 
 POINT = re.compile(r"([01]?\.?[0-9]*),([01]?\.?[0-9]*)")
 """A point of a picture: how far across and down it lies, as shares of its width and height."""
+TOKENS_OF_PICTURES = {
+    **dict.fromkeys(("cls_token", "class_embedding", "class_token"), "[CLS]"),
+    **dict.fromkeys(("register_tokens", "storage_tokens", "reg_token"), "reg"),
+    "distillation_token": "[DIST]",
+    "detection_tokens": "det",
+}
+"""What a token that is no part of a picture is called, by the parameter that it comes of."""
+PICTURE_INPUTS = (*PIXELS, GRID)
+"""What a part takes that reads pictures."""
 INPUT_AXES = 4
 """Of the pixels of whole pictures: picture, colour, row, column."""
+
+
+def part_that_sees(pretrained: Pretrained) -> Pretrained:
+    """The model, or the one of its two towers that reads pixels alone. Raises UserError without either."""
+    part = part_that_takes(pretrained, PICTURE_INPUTS)
+    if part is None:
+        raise UserError(f"image: {pretrained.name} has no part that reads pictures alone")
+    return part
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,13 +61,15 @@ class PictureTokens(Origin):
     """Where the tokens of a picture lie. Those of one that is cut into parts are on no one grid."""
 
     what = "picture"
-    setting = "image"
-    on_grid = True
 
     pictures: tuple[Picture, ...]
 
     def reader(self, pretrained: Pretrained) -> Pretrained:
         return part_that_sees(pretrained)
+
+    def made_of(self, part: Pretrained, inputs: Mapping[str, Tensor]) -> MadeOf:
+        name, _ = pixels_of(inputs)
+        return MadeOf(name, tokens_of_pixels(part.model, inputs, name))
 
     def token_at(self, name: str, tokens: Sequence[str]) -> int | None:
         point = POINT.fullmatch(name)

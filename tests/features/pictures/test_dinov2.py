@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModel
 
 from attncli.features.heads.door import survey
+from attncli.features.pictures.reading import read_picture
 from attncli.models.loading import open_model
-from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import Pretrained, Reading
 from tests.checkpoints import dinov2
 from tools.dinov2_attention import DRAWN, OUTPUT, drawn

@@ -20,11 +20,12 @@ from transformers import AutoConfig, AutoImageProcessor, AutoModel, PreTrainedCo
 import attncli
 from attncli.errors import UserError
 from attncli.features.ablate.effects import Baseline
+from attncli.features.pictures.image_processor import Processing
+from attncli.features.pictures.reading import read_picture
+from attncli.features.pictures.tokens import PictureTokens
 from attncli.measure.looks import HIGH_NORM, HeadLooks, LastNorms
+from attncli.models.image_files import open_picture
 from attncli.models.loading import open_model
-from attncli.models.picture_files import Processing, open_picture
-from attncli.models.picture_reading import read_picture
-from attncli.models.picture_tokens import PictureTokens
 from attncli.models.predicted import predicted_reading
 from tests.conftest import Attn
 from tests.model_folders import save_model as save_text_model
@@ -618,7 +619,7 @@ def test_of_very_many_pictures_the_first_have_maps(
     folders: dict[str, Path], attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attncli.measure.looks.MOST_PICTURES", 2)
-    monkeypatch.setattr("attncli.models.text_files.PICTURES_PER_WINDOW", 2)
+    monkeypatch.setattr("attncli.models.text_files.FILES_PER_WINDOW", 2)
     taken: list[int] = []
     take = HeadLooks.take
     monkeypatch.setattr(HeadLooks, "take", lambda self, *args: (taken.append(id(self)), take(self, *args))[1])

@@ -11,10 +11,10 @@ import transformers as hf
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from attncli.errors import UserError
+from attncli.features.sound.reading import HeardSound, read_sound
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.loading import borrowed
-from attncli.models.sound_reading import HeardSound, read_sound
 from tests.conftest import Attn
 
 NUM_SAMPLES = 22_357

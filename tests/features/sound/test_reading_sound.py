@@ -15,12 +15,12 @@ import transformers as hf
 
 from attncli.errors import UserError
 from attncli.features.heads.door import survey as surveyed
+from attncli.features.sound.files import SoundStream, open_sound, sound_to_play, spectrogram
+from attncli.features.sound.reading import HeardSound, read_sound
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.loading import borrowed
 from attncli.models.pretrained import Reading, reader_of
-from attncli.models.sound_files import SoundStream, open_sound, sound_to_play, spectrogram
-from attncli.models.sound_reading import HeardSound, read_sound
 from attncli.records.surveys import SurveyedHead
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
@@ -270,7 +270,7 @@ def test_a_sound_that_is_resampled_in_pieces_is_that_of_the_whole(
 ) -> None:
     from scipy.signal import resample_poly
 
-    monkeypatch.setattr("attncli.models.sound_files.PIECE_SECONDS", 1)
+    monkeypatch.setattr("attncli.features.sound.files.PIECE_SECONDS", 1)
     samples = np.random.default_rng(0).normal(0, 0.1, 3 * rate + 1237).astype(np.float32)
     file = _written(tmp_path / "sound.wav", samples, rate, subtype="FLOAT")
     common = np.gcd(rate, 16_000)

@@ -21,6 +21,17 @@ from transformers import PreTrainedModel
 
 from attncli.core.process import quiet_warnings
 from attncli.errors import NO_TEXT, UserError, reason_of
+from attncli.features.sound.files import (
+    OpenedSound,
+    feature_extractor,
+    features_of,
+    most_seconds_of,
+    open_sound,
+    processor_of,
+    sound_to_play,
+    spectrogram,
+    too_long,
+)
 from attncli.models.architectures import BLOCK, SOUNDS, arguments_of, decoder_name, decoder_start
 from attncli.models.capture import model_errors, unchanged, with_eager_attention
 from attncli.models.in_turn import random_numbers_kept
@@ -31,18 +42,7 @@ from attncli.models.pretrained import (
     OpenedModel,
     Pretrained,
     Reading,
-    part_that_hears,
-)
-from attncli.models.sound_files import (
-    OpenedSound,
-    feature_extractor,
-    features_of,
-    most_seconds_of,
-    open_sound,
-    processor_of,
-    sound_to_play,
-    spectrogram,
-    too_long,
+    part_that_takes,
 )
 from attncli.models.token_places import Origin
 from attncli.records.arguments import FilePath, checked
@@ -68,6 +68,14 @@ SAME_MOMENT = 1e-6
 """Seconds by which the begin of a token may be rounded."""
 
 
+def part_that_hears(pretrained: Pretrained) -> Pretrained:
+    """The model, or the encoder that reads its sound. Raises UserError where nothing does."""
+    part = part_that_takes(pretrained, SOUNDS)
+    if part is None:
+        raise UserError(f"sound: {pretrained.name} has no part that hears")
+    return part
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeardSound(Origin):
     """A sound as a model hears it, and where its tokens lie: each from its `begins` on, for `step` seconds.
@@ -77,8 +85,6 @@ class HeardSound(Origin):
     """
 
     what = "sound"
-    setting = "sound"
-    is_transcribed = True
 
     begins: Float[Tensor, " token"]
     name: str
@@ -90,6 +96,9 @@ class HeardSound(Origin):
 
     def reader(self, pretrained: Pretrained) -> Pretrained:
         return part_that_hears(pretrained)
+
+    def before_words(self, pretrained: Pretrained) -> int:
+        return token_before_words(pretrained)
 
     def at(self, seconds: float) -> int | None:
         """The first token that a moment lies in; None outside of them."""
