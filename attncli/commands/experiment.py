@@ -187,7 +187,7 @@ LONG_DASHES = ("\N{EN DASH}", "\N{EM DASH}")
 def refuse_file_name(text: str, keys: Iterable[str] = ()) -> None:
     """Raise UserError for the name of a file where a text is meant, or for a flag with a long dash.
 
-    `keys` are the settings of the command, which may read pictures or sound.
+    `keys` are the settings of the command, which may read files of other kinds.
     """
     if text.startswith(LONG_DASHES):
         flag = f"--{text.lstrip(''.join(LONG_DASHES))}"

@@ -64,8 +64,8 @@ def wanted_scores(
 
     Keys before `first_key` are not in the patterns. `repeat` is |r| on the repeated probe; `asked` says that
     the marks hold keys that were asked for, `from_some` that they hold queries, too, `looks_ahead` whether
-    queries see keys behind them. With `places`, of tokens on a picture, nothing is
-    before or after another; `seconds` is when each token of a sound begins.
+    queries see keys behind them. With `places`, of tokens on a grid, nothing is
+    before or after another; `seconds` is when each begins, of tokens that lie in time.
     """
     comparing = {*ROW_STATISTICS, *PATTERNS} - {"neighbour", *IN_TIME}
     if seconds is not None:

@@ -82,9 +82,9 @@ LOGITS_TO_KEEP = "logits_to_keep"
 UNTRAINED_PARTS = ("pooler",)
 """Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
 PIXELS = ("pixel_values", "flattened_patches")
-"""What models and processors call the numbers of a picture."""
+"""What models and processors call the numbers of what lies on a grid."""
 SOUNDS = ("input_features", "input_values")
-"""What models and feature extractors call the numbers of a sound."""
+"""What models and feature extractors call the numbers of what lies in time."""
 GRID = "grid_thw"
 """How many patches there are, of a part that reads them one after another."""
 TOWERS = ("text_model", "vision_model")
@@ -264,7 +264,7 @@ def arguments_of(model: PreTrainedModel) -> set[str]:
 
 
 def has_two_stacks(model: PreTrainedModel) -> bool:
-    """Whether it has an encoder and a decoder; an encoder of sound that shares their config has not."""
+    """Whether it has an encoder and a decoder; an encoder of SOUNDS that shares their config has not."""
     known = arguments_of(model)
     is_encoder = bool({*SOUNDS} & known) and not any(name.startswith("decoder_") for name in known)
     return bool(model.config.is_encoder_decoder) and not is_encoder

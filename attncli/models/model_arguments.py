@@ -114,7 +114,7 @@ TextsOrFile = Annotated[
 ]
 TextsWithPairs = Annotated[str | PathLike[str] | Iterable[Mapping[str, object]], by(_texts_with_pairs)]
 TextOrPrompt = Annotated[str | Mapping[str, Any] | Prompt | Reading, by(_text_or_prompt)]
-"""A text or token ids, a prompt, or what `read_sound` made of a sound."""
+"""A text or token ids, a prompt, or what was read of a file whose content models write."""
 Model = Annotated[Pretrained | str | PathLike[str], by(_model)]
 Sources = Annotated[str | Sequence[str] | SourcedText | SourcedReading, by(_sources)]
 SourcesOrPicture = Annotated[

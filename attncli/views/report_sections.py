@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from attncli.index import readings
 from attncli.records.report import (
     PLACES,
     RANKED,
@@ -39,12 +38,12 @@ from attncli.views.sections import Column, Drawing, Elastic, Grid, NamedValues, 
 from attncli.views.texts import (
     NO_NUMBER,
     file_text,
+    files_of,
     fixed,
     model_setting,
     scalar,
     shortened,
     shortened_heading,
-    text_name,
     token_in_line,
     token_texts,
     wrap_cells,
@@ -180,8 +179,8 @@ def text_line(report: Report, display: Display) -> Paragraph:
     texts = f"{file_text('texts', spec['texts'])}{group}" if spec.get("texts") else ""
     if report.pictures:
         texts = f"{', '.join(picture.name for picture in report.pictures)} {spec.get('sentence') or ''}"
-    elif many := next((spec[kind.setting] for kind in readings().values() if spec.get(kind.setting)), None):
-        texts = f"{text_name(report)}s of {many} {spec.get('sentence') or ''}"
+    elif many := next(files_of(report), None):
+        texts = f"{many[0]}s of {many[1]} {spec.get('sentence') or ''}"
     text = texts or spec.get("sentence") or file_text("file", spec.get("file"))
     return one_line(" ".join(str(text).split()), display)
 

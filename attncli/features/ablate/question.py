@@ -21,6 +21,7 @@ from attncli.settings.fields import (
     TokenName,
     contradiction,
 )
+from attncli.settings.heads import GRIDS
 from attncli.settings.models import FILE, PROBE, EncodedTextSpec, files_read
 from attncli.settings.pages import ModelPage
 from attncli.settings.readings import reads
@@ -222,7 +223,8 @@ class AblateSpec(EncodedTextSpec):
             for key in self.given("answer", "truncate") if kind.is_transcribed else ():
                 yield from NotFor(FILE).contradictions(key, self)
         if self.sort == "cls_change" and not self.is_of_grid_alone:
-            yield contradiction("sort", "cls_change needs `image`, and no text beside it", "image")
+            message = f"cls_change needs `{GRIDS.key}`, and no text beside it"
+            yield contradiction("sort", message, *GRIDS.settings)
         if self.jointly and len(self.named_heads) < 2:
             yield contradiction("jointly", "needs `heads`, two or more", "heads")
         is_of_lines = self.texts is not None and self.sort != "approximate"

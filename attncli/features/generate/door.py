@@ -42,8 +42,8 @@ def generate(
 ) -> WrittenText:
     """The model continues a text; where each head looked for each new token, at the `top_k` keys first.
 
-    `text` may be token ids, or what `read_sound` made of a sound, of which the model writes what is said.
-    Without `max_new_tokens` it writes 20, of a sound as many as its generation_config.json lets it.
+    `text` may be token ids, or what was read of a file whose content the model writes, as `read_sound` does.
+    Without `max_new_tokens` it writes 20, of such a file as many as its generation_config.json lets it.
 
     The likeliest token each time, or one sampled at a temperature among the likeliest with `top_p` of the
     probability. Of every head, of those of one `layer`, or of one `head`, as 17:3; `maps` keeps whole rows,

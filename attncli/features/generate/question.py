@@ -65,7 +65,7 @@ def _is_transcribed(data: dict[str, Any]) -> bool:
 
 
 def _usual_order(data: dict[str, Any]) -> str:
-    """All of a sound is what is read: of its heads those tell most that look at one place of it."""
+    """Of what is transcribed those heads tell most that look at one place of it."""
     if _is_transcribed(data):
         return "max_weight"
     return "text_mass" if data.get("needle") is None else "retrieval"
@@ -239,7 +239,7 @@ class GenerateSpec(PromptSpec):
         yield from self.not_beside_files("answer", "prefill_chunk")
         is_transcribed = _is_transcribed(self.__dict__)
         if self.max_new_tokens is None and not is_transcribed:
-            yield contradiction("max_new_tokens", "must be a number, where no sound is read", "sound")
+            yield contradiction("max_new_tokens", "must be a number, where a text is read", *FILE_SETTINGS)
         if is_transcribed:
             yield from self.not_beside_files("question", "chat")
         for key in self.given("max_new_tokens", "sampling_temperature", "top_p", "prefill_chunk"):
