@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from attncli.measure.library import layers, next_tokens
     from attncli.measure.own_tensors import attention_statistics
     from attncli.measure.patching import activation_cache, hooks, patch
-    from attncli.models.picture_reading import read_picture
     from attncli.models.pretrained import read_text
     from attncli.models.probes import read_probe
-    from attncli.models.sound_reading import read_sound
     from attncli.models.words import words_of_characters
     from attncli.notebook.opened import NotebookModel, open_model
     from attncli.notebook.run import NotebookReport, run
@@ -41,9 +39,7 @@ __all__ = [
     "next_tokens",
     "open_model",
     "patch",
-    "read_picture",
     "read_probe",
-    "read_sound",
     "read_text",
     "run",
     "words_of_characters",
@@ -57,8 +53,6 @@ _OF_MODELS = {
     **dict.fromkeys(("layers", "next_tokens"), "measure.library"),
     **dict.fromkeys(("activation_cache", "hooks", "patch"), "measure.patching"),
     **dict.fromkeys(("NotebookModel", "open_model"), "notebook.opened"),
-    "read_picture": "models.picture_reading",
-    "read_sound": "models.sound_reading",
     "read_probe": "models.probes",
     "read_text": "models.pretrained",
     "words_of_characters": "models.words",

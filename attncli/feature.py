@@ -70,6 +70,28 @@ class Question(NamedTuple):
     asked_by: str = ""
 
 
+class ReadingKind(NamedTuple):
+    """Something other than text that models read from a file.
+
+    `setting` is the setting that names the file, and `spec` the place of the class that declares it, which
+    extends attncli.settings.readings.FileSpec. `opener` is the place of an attncli.models.openers.Opener.
+    `suffixes` are those of such files in a folder or a list, `inputs` what models call their numbers, and
+    `reader` says which model is needed: `one that reads pictures`. `on_grid`: tokens have neighbours on all
+    sides, so that none is before another. `in_time`: each begins at some second. `is_transcribed`: a model
+    with a decoder writes what is in it, to its end.
+    """
+
+    setting: str
+    spec: str
+    opener: str
+    suffixes: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    reader: str = ""
+    on_grid: bool = False
+    in_time: bool = False
+    is_transcribed: bool = False
+
+
 class View(NamedTuple):
     """A format in which reports are written, and the suffixes of files in that format.
 
@@ -126,6 +148,8 @@ class Feature(NamedTuple):
     engines: the place of each attncli.core.engines.Engine, by its name. Each is asked before attn's own.
     layer_sources: what makes layers of modules without a softmax, by name. The first that has a mixer makes
         the layers of it.
+    readings: what models read besides text, by its name in messages. Each question whose Spec says that it
+        reads it has its settings.
     needs: the features that it imports. It is switched off with them.
     extras: the extras of attn that the functions need.
     lessons: its lessons, files of Markdown called `NN-name.md`. One whose commands are not all there is not
@@ -142,6 +166,7 @@ class Feature(NamedTuple):
     views: Mapping[str, View] = {}
     engines: Mapping[str, str] = {}
     layer_sources: Mapping[str, LayerSource] = {}
+    readings: Mapping[str, ReadingKind] = {}
     needs: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
     lessons: tuple[str, ...] = ()
@@ -179,6 +204,10 @@ def with_absolute_places(card: Feature, package: str) -> Feature:
             name: source._replace(capture=absolute(source.capture))
             for name, source in card.layer_sources.items()
         },
+        readings={
+            name: kind._replace(spec=absolute(kind.spec), opener=absolute(kind.opener))
+            for name, kind in card.readings.items()
+        },
         lessons=tuple(f"{package}:{file}" if package else file for file in card.lessons),
     )
 
@@ -192,6 +221,8 @@ def places_of(card: Feature) -> Iterator[str]:
     yield from (*card.statistics.values(), *card.engines.values())
     yield from (view.write for view in card.views.values())
     yield from (source.capture for source in card.layer_sources.values())
+    for kind in card.readings.values():
+        yield from (kind.spec, kind.opener)
 
 
 GROUP = "features"

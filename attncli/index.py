@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache as computed_once
 from typing import TYPE_CHECKING
 
-from attncli.feature import Feature, LayerSource, Question, View, features_in_use
+from attncli.feature import Feature, LayerSource, Question, ReadingKind, View, features_in_use
 
 if TYPE_CHECKING:
     from attncli.features.ablate.door import ablate as ablate
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from attncli.features.pairs.door import pair_table as pair_table
     from attncli.features.pairs.door import pairs as pairs
     from attncli.features.pairs.door import relations as relations
+    from attncli.features.pictures.reading import read_picture as read_picture
     from attncli.features.record.door import Recording as Recording
     from attncli.features.record.door import layers_of as layers_of
     from attncli.features.record.door import record as record
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from attncli.features.separate.door import read_detector as read_detector
     from attncli.features.separate.door import separate as separate
     from attncli.features.show.door import read_cache as read_cache
+    from attncli.features.sound.reading import read_sound as read_sound
     from attncli.features.source.door import answer_sources as answer_sources
     from attncli.features.source.door import retrieving_heads as retrieving_heads
     from attncli.features.watch.door import Watch as Watch
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from attncli.features.words.door import aligning_heads as aligning_heads
     from attncli.features.words.door import spoken_words as spoken_words
 
-__all__ = ["Recording", "Watch", "ablate", "aligning_heads", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "heads", "layers_of", "learned_head_weights", "pair_table", "pairs", "read_cache", "read_detector", "record", "relations", "retrieving_heads", "score_parts", "separate", "spoken_words", "survey", "survey_texts", "text_differences", "why"]
+__all__ = ["Recording", "Watch", "ablate", "aligning_heads", "answer_sources", "apply_detector", "cache", "cache_policies", "changed_heads", "compare_explanations", "compositions", "examples", "explanations", "generate", "head_differences", "head_edges", "heads", "layers_of", "learned_head_weights", "pair_table", "pairs", "read_cache", "read_detector", "read_picture", "read_sound", "record", "relations", "retrieving_heads", "score_parts", "separate", "spoken_words", "survey", "survey_texts", "text_differences", "why"]
 """Functions, for type checkers: at run time `attncli.NAME` imports them."""
 
 FEATURES: dict[str, Feature] = {
@@ -288,7 +290,7 @@ FEATURES: dict[str, Feature] = {
                 for_other_programs=True,
             ),
         },
-        needs=("heads",),
+        needs=("heads", "sound"),
         extras=("models",),
         docs="sound.md",
     ),
@@ -757,6 +759,43 @@ FEATURES: dict[str, Feature] = {
         },
         docs="models.md",
     ),
+    "pictures": Feature(
+        functions={
+            "read_picture": "attncli.features.pictures.reading:read_picture",
+        },
+        readings={
+            "picture": ReadingKind(
+                setting="image",
+                spec="attncli.features.pictures.settings:ImageSpec",
+                opener="attncli.features.pictures.opener:PICTURES",
+                suffixes=(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"),
+                inputs=("pixel_values", "flattened_patches"),
+                reader="one that reads pictures",
+                on_grid=True,
+            ),
+        },
+        extras=("models",),
+        docs="images.md",
+    ),
+    "sound": Feature(
+        functions={
+            "read_sound": "attncli.features.sound.reading:read_sound",
+        },
+        readings={
+            "sound": ReadingKind(
+                setting="sound",
+                spec="attncli.features.sound.settings:SoundSpec",
+                opener="attncli.features.sound.opener:SOUNDS",
+                suffixes=(".wav", ".flac", ".ogg", ".oga", ".opus", ".aiff", ".aif", ".mp3"),
+                inputs=("input_features", "input_values"),
+                reader="one that hears, as Whisper",
+                in_time=True,
+                is_transcribed=True,
+            ),
+        },
+        extras=("models",),
+        docs="sound.md",
+    ),
 }
 
 
@@ -764,3 +803,12 @@ FEATURES: dict[str, Feature] = {
 def installed_features() -> Mapping[str, Feature]:
     """Built-in features, then those of other packages; see `features_in_use`."""
     return features_in_use(FEATURES)
+
+
+@computed_once
+def readings() -> Mapping[str, ReadingKind]:
+    """What models read besides text, by its name: that of the first card that has it."""
+    kinds: dict[str, ReadingKind] = {}
+    for feature in installed_features().values():
+        kinds |= {what: kind for what, kind in feature.readings.items() if what not in kinds}
+    return kinds

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from attncli.features.generate.door import generate
+from attncli.features.sound.files import feature_extractor, open_sound
+from attncli.features.sound.reading import read_sound
 from attncli.features.words.door import spoken_words
 from attncli.models.loading import load_pretrained
 from attncli.models.pretrained import Pretrained
-from attncli.models.sound_files import feature_extractor, open_sound
-from attncli.models.sound_reading import read_sound
 
 SPEECH = Path(__file__).parents[1] / "attncli" / "data" / "speech"
 SECONDS, RATE = 30, 16_000

@@ -321,6 +321,17 @@ def test_a_statistic_of_a_row_is_in_batches_and_exports(package: Package, tmp_pa
     assert sum(row["statistic"] == "nearby_mass.mean" for row in rows) == 2
 
 
+def test_a_reading_is_a_flag_of_the_questions_that_read_files(package: Package, tmp_path: Path) -> None:
+    board = tmp_path / "x.board"
+    board.write_text("a b c\nb c a\nc a b\n")
+    asked = ("--board", str(board), "--model", str(HeadsSpec.default_model))
+    heads = package.report("heads", *asked, "--sort", "neighbour")["statistics"]["heads"]
+    values = [row["neighbour"] for row in heads]
+    assert values == sorted(values, reverse=True) and values[0] > 0.3
+    assert "adjacent patches" in package.attn("heads", *asked)
+    assert "--board" in package.attn("self", "--help-all")
+
+
 def test_an_experiment_is_a_command(package: Package, tmp_path: Path) -> None:
     assert "How alike the vectors of a sentence are" in package.attn("--help")
     assert "--centered" in package.attn("similarity", "--help-all")

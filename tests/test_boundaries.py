@@ -224,9 +224,9 @@ def test_neither_the_kernel_nor_a_feature_imports_a_feature_that_it_does_not_nee
 
 ORDINARY_WORDS = {
     *("self", "cross", "heads", "batch", "source", "results", "show", "norm", "attention", "examples"),
-    *("cache", "changed_heads", "ablate", "pairs", "relations", "words", "linear"),
+    *("cache", "changed_heads", "ablate", "pairs", "relations", "words", "linear", "pictures", "sound"),
 }
-"""Names of features that are also kinds of attention, axes, keys of settings or words of messages."""
+"""Names of features that are also kinds of attention, axes, keys, or words of messages."""
 # The other names of features in the kernel: a list that only becomes shorter.
 NAMED_BY_KERNEL: set[tuple[str, str]] = {
     ("models/writing.py", "generate"),

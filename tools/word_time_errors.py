@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attncli.features.sound.reading import published_heads, read_sound
 from attncli.features.words.spoken_words import (
     SPEECH,
     Head,
@@ -21,7 +22,6 @@ from attncli.features.words.spoken_words import (
 )
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained
-from attncli.models.sound_reading import published_heads, read_sound
 
 KNOWN = json.loads((SPEECH / "times.json").read_text())
 

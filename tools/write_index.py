@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from functools import cache as computed_once
 from typing import TYPE_CHECKING
 
-from attncli.feature import Feature, LayerSource, Question, View, features_in_use
+from attncli.feature import Feature, LayerSource, Question, ReadingKind, View, features_in_use
 
 '''
 TAIL = '''
@@ -34,6 +34,15 @@ TAIL = '''
 def installed_features() -> Mapping[str, Feature]:
     """Built-in features, then those of other packages; see `features_in_use`."""
     return features_in_use(FEATURES)
+
+
+@computed_once
+def readings() -> Mapping[str, ReadingKind]:
+    """What models read besides text, by its name: that of the first card that has it."""
+    kinds: dict[str, ReadingKind] = {}
+    for feature in installed_features().values():
+        kinds |= {what: kind for what, kind in feature.readings.items() if what not in kinds}
+    return kinds
 '''
 
 

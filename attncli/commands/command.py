@@ -28,7 +28,7 @@ from attncli.settings.fields import (
     leaves_of,
     other_names,
 )
-from attncli.settings.text import PATH_KEYS
+from attncli.settings.text import FILE_SETTINGS, PATH_KEYS
 from attncli.system.files import stdin_bytes, wait_for_bytes
 from attncli.system.plain_text import MAX_DIGITS, note, whole_number
 from attncli.system.platforms import terminal_size
@@ -404,7 +404,7 @@ def _option(spec_class: type[Spec], key: str) -> Parameter:
         choices=() if is_switch else _choices(field.annotation),
         group=group,
         reads_file=key in PATH_KEYS,
-        everyday="" if everyday is None else everyday.text or description,
+        everyday="" if everyday is None or key in spec_class.rare_keys else everyday.text or description,
     )
     if without is not None:
         return replace(made, hidden=True, note=without.reason.format(key=key))
@@ -435,7 +435,7 @@ def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict
 
 
 # The settings that choose the input. Without any of them the text may come from standard input.
-TEXT_KEYS = frozenset((*ALTERNATIVES[0], "probe", "image", "sound"))
+TEXT_KEYS = frozenset((*ALTERNATIVES[0], "probe", *FILE_SETTINGS))
 WAITING = "stdin: waiting for its text (a text on the command line, or < /dev/null, would not wait)"
 
 

@@ -187,7 +187,7 @@ LONG_DASHES = ("\N{EN DASH}", "\N{EM DASH}")
 def refuse_file_name(text: str, keys: Iterable[str] = ()) -> None:
     """Raise UserError for the name of a file where a text is meant, or for a flag with a long dash.
 
-    `keys` are the settings of the command, which may read pictures or sound.
+    `keys` are the settings of the command, which may read files of other kinds.
     """
     if text.startswith(LONG_DASHES):
         flag = f"--{text.lstrip(''.join(LONG_DASHES))}"
@@ -226,6 +226,13 @@ def _showing(show: Parameter, parts: Sequence[str]) -> Parameter:
         choices=(*parts, "all"),
         everyday=f"{listed}, ..., all",
     )
+
+
+def _offered(examples: Sequence[str], parameters: Sequence[Parameter]) -> list[str]:
+    """The examples whose flags the command has: those of a feature that is off are gone."""
+    known = {part for parameter in parameters for flag in parameter.flags for part in flag.split("/")}
+    words = {line: {word for word in line.split() if word.startswith("--")} for line in examples}
+    return [line for line in examples if words[line] <= known]
 
 
 def command(
@@ -272,7 +279,9 @@ def command(
     if bare is not None:
         meaning = in_words_of(str(fields[bare].description), flags=True)
         parameters.append(argument("argument", meaning, name_of_value, required=False))
-    return Command(name, summary, run, parameters, spec_class.examples, needs_torch=True)
+    return Command(
+        name, summary, run, parameters, _offered(spec_class.examples, parameters), needs_torch=True
+    )
 
 
 STORE = option(

@@ -12,7 +12,7 @@ from attncli.models.arrays import (
     strongest_sequence,
     tokens_beside,
 )
-from attncli.models.text_files import PICTURE_SUFFIXES
+from attncli.models.text_files import KINDS_OF_FILES
 from attncli.runs.saved_reports import SavedReports, read_array_report, read_reports
 from attncli.system.files import STDIN
 from attncli.views import SUFFIXES
@@ -47,10 +47,11 @@ ARRAY_FLAGS = (
 )
 
 
-def refuse_what_is_only_written(file: str, use: str = "show", *, picture: str = "") -> None:
+def refuse_what_is_only_written(file: str, use: str = "show", *, asks_models: bool = False) -> None:
     """Raise UserError for a picture, a page or a table, by its suffix, unless it holds JSON.
 
-    `use` is what to do with the report that is saved instead, and `picture` what shows a picture.
+    `use` is what to do with the report that is saved instead; with `asks_models` a file that models read can
+    be given to one.
     """
     path = Path(file)
     view = SUFFIXES.get(path.suffix.lower(), "json")
@@ -60,8 +61,9 @@ def refuse_what_is_only_written(file: str, use: str = "show", *, picture: str = 
         if stream.read(64).lstrip()[:1] == b"{":
             return
     read = f"save the report as JSON too (-o {path.stem}.json) and {use} that"
-    if picture and path.suffix.lower() in PICTURE_SUFFIXES:
-        read += f"; {picture}"
+    for key, kind in KINDS_OF_FILES.items():
+        if asks_models and kind.is_one(path):
+            read += f"; --{key} {file} --model MODEL shows where a model looks in a {kind.name}"
     raise UserError(f"{file}: no report can be read from {path.suffix.lower()}: {read}")
 
 

@@ -469,7 +469,7 @@ class Places:
     `first_key` is the first key that counts; `num_tokens` is how many tokens a text has, `repeat` how many of
     them are repeated on the probe. `special` are the tokenizer's special tokens; `from_queries` and `to_keys`
     are the requested places. `query_places` and `key_places` are row and column on a picture, NaN for
-    a token that lies elsewhere, None for a text; `query_seconds` and `key_seconds` are when tokens of a sound
+    a token that lies elsewhere, None for a text; `query_seconds` and `key_seconds` are when tokens in time
     begin, NaN for those that are no part of it.
     """
 
@@ -535,14 +535,14 @@ NEAR_SECONDS = 0.1
 
 
 def _seconds_apart(at: Places) -> Float[Tensor, "query key"]:
-    """|t_i - t_j|, NaN where one of the two is no part of a sound."""
+    """|t_i - t_j|, NaN where one of the two lies in no time."""
     if at.query_seconds is None or at.key_seconds is None:
         return torch.full_like(at.key_ids[0] - at.queries, torch.nan, dtype=torch.float32)
     return (at.query_seconds - at.key_seconds).abs()
 
 
 def distance_seconds(at: Places) -> Float[Tensor, "1 query key"]:
-    """|t_i - t_j|: how far in time a head looks, as a mean over its weights; 0 for what is no sound."""
+    """|t_i - t_j|: how far in time a head looks, as a mean over its weights; 0 for what lies in no time."""
     return (_seconds_apart(at).nan_to_num(nan=0.0) * at.counted).unsqueeze(0)
 
 

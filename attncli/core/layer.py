@@ -347,8 +347,8 @@ FEW_ENTRIES = 4096
 class Patterns:
     """The patterns of these names on some texts of one length, `ids` on both sides.
 
-    `plane` says where tokens lie on a picture, the same for all texts; see `Rows`. `seconds` is when each
-    token of a sound begins, the same for all. `looks_ahead` says whether queries see keys behind
+    `plane` says where tokens lie on a grid, the same for all texts; see `Rows`. `seconds` is when each
+    token begins that lies in time, the same for all. `looks_ahead` says whether queries see keys behind
     them, by which the rows are counted that see one.
     """
 

@@ -89,12 +89,12 @@ PATTERNS = {
     "distance_seconds": "attncli.core.formulas:distance_seconds",
     "near_mass": "attncli.core.formulas:near_mass",
 }
-OF_PICTURES = ("distance", "current_token", "neighbour", "special_mass", "from_to_weight", "others_to_weight")
-"""What compares places on a picture, where nothing is before or after; `neighbour` is of pictures alone."""
-OF_SOUNDS = ("distance_seconds", "near_mass")
+ON_GRIDS = ("distance", "current_token", "neighbour", "special_mass", "from_to_weight", "others_to_weight")
+"""What compares places on a grid, where nothing is before or after; `neighbour` is of grids alone."""
+IN_TIME = ("distance_seconds", "near_mass")
 """What is of tokens that lie in time alone."""
 OF_REPEATS = ("duplicate_token", "induction")
-"""What compares the tokens of a text: those of a sound are all different."""
+"""What compares the tokens of a text: those that lie in time are all different."""
 OF_ASKED = ("from_to_weight", "others_to_weight")
 """What there is for tokens that a user names alone."""
 OF_KEYS = ("sink_mass_4", "special_mass", *OF_ASKED)

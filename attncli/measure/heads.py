@@ -101,7 +101,7 @@ def check_reading(
     whole: Reading, pretrained: Pretrained, options: HeadOptions, places: tuple[str, str] = ("from", "to")
 ) -> None:
     """UserError for a text, in tokens, on which this cannot be measured; `places` are what names tokens."""
-    if options.queries and not options.keys and whole.seen is None:
+    if options.queries and not options.keys and not whole.on_grid:
         raise UserError(f"{places[0]}: needs `{places[1]}`: without it every query's weights sum to 1")
     reading = whole.in_words()
     fewest = min(count for count in reading.counts if count)
@@ -179,7 +179,7 @@ class MarkedTexts:
         """What the statistics of the heads of a layer need."""
         ids = [texts_of_stack(reading, layer.stack_name)[0].ids for reading in self.readings]
         query, key = texts_of_stack(self.readings[0], layer.stack_name)
-        places = None if query is not key or query.seen is None else query.seen.places
+        origin = query.origin if query is key else None
         return wanted_scores(
             None if layer.kind == "cross" else torch.stack(ids),
             self._marks(layer.stack_name),
@@ -188,8 +188,8 @@ class MarkedTexts:
             asked=bool(self.options.keys),
             from_some=bool(self.options.keys and self.options.queries),
             looks_ahead=layer.kind == "cross" or looks_ahead(layer.attention),
-            places=places,
-            seconds=None if query is not key or query.heard is None else query.heard.begins,
+            places=None if origin is None else origin.grid,
+            seconds=None if origin is None else origin.begins,
         )
 
     def _marks(self, stack: str) -> Marks:
@@ -197,8 +197,8 @@ class MarkedTexts:
         marks = torch.zeros(3, len(texts), max(len(text.ids) for text in texts[0]), dtype=torch.bool)
         for number, (query, key) in enumerate(texts):
             marks[0, number, : len(key.ids)] = torch.isin(key.ids, self.special)
-            if key.seen is not None:
-                marks[0, number, : len(key.ids)] |= key.seen.special
+            if key.origin is not None and key.origin.special is not None:
+                marks[0, number, : len(key.ids)] |= key.origin.special
             for mark, names, text in (
                 (marks[1], self.options.queries, query),
                 (marks[2], self.options.keys, key),
@@ -250,8 +250,8 @@ class Survey:
                 HeadLooks(options.queries, reading, pretrained, text)
                 for text, reading in enumerate(self.texts.readings)
             ]
-        seen = whole[0].text.seen
-        if seen is not None and seen.places is not None:
+        origin = whole[0].text.origin
+        if origin is not None and origin.grid is not None:
             self._found.norms = LastNorms(whole, pretrained, hooks)
 
     @property

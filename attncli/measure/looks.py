@@ -24,7 +24,7 @@ from attncli.models.pretrained import Pretrained, Reading, texts_of_stack
 from attncli.models.side_by_side import of_this_run
 from attncli.models.text_files import TextLine
 from attncli.models.token_names import positions_named, positions_that_look
-from attncli.models.token_places import Corners
+from attncli.records.report import Box
 from attncli.records.values import Mask
 
 BYTES_PER_MEAN_WEIGHT = 12
@@ -127,8 +127,8 @@ def rows_at(attention: LayerOrWeights, queries: Sequence[int], text: int) -> Flo
 
 
 BYTES_PER_KEPT_WEIGHT = 16
-WHOLE_PICTURE = 400
-"""Tokens of a picture up to which all weights are kept: 257 are those of 224 x 224 pixels."""
+WHOLE_GRID = 400
+"""Tokens on a grid up to which all weights are kept: 257 are those of 224 x 224 pixels."""
 
 
 class HeadMaps:
@@ -142,9 +142,9 @@ class HeadMaps:
         self.kind = kind
         self.query, self.key = texts_of_stack(reading, kind)
         num_queries, num_keys = len(self.query.ids), len(self.key.ids)
-        # Blocks of neighbouring tokens are none of a picture: of many patches only heads in full are kept.
-        self.is_picture = reading.seen is not None
-        most = WHOLE_PICTURE if self.is_picture else whole_tokens
+        # Neighbours in a row are no blocks of a grid: of many tokens on one only heads in full are kept.
+        self.on_grid = reading.on_grid
+        most = WHOLE_GRID if self.on_grid else whole_tokens
         self.is_whole = max(num_queries, num_keys) <= most
         self.num_heads: dict[int, int] = {}
         self._masks: dict[int, Mask | None] = {}
@@ -161,7 +161,7 @@ class HeadMaps:
             return wanted
         if self.is_whole:
             return replace(wanted, weights=True)
-        pooled = None if self.is_picture else MAP_SIZE
+        pooled = None if self.on_grid else MAP_SIZE
         return replace(wanted, pooled=pooled, kept_heads=self._heads_in_full(layer))
 
     def take(self, layer: CapturedLayer, attention: LayerOrWeights, computed: Computed, text: int) -> None:
@@ -172,7 +172,7 @@ class HeadMaps:
         self._masks[layer.layer] = (
             mask_of(attention, text) if self.is_whole else mask_of_blocks(attention, MAP_SIZE)
         )
-        pooled = () if self.is_picture else ("pooled_mean", "pooled_max")
+        pooled = () if self.on_grid else ("pooled_mean", "pooled_max")
         for name in ("weights",) if self.is_whole else pooled:
             self.maps[name][layer.layer] = getattr(computed, name)[text].float().cpu()
         if computed.kept_weights is not None:
@@ -246,9 +246,7 @@ class LastNorms:
         if self.norms is None:
             return None
         of_patches = [
-            norms[~reading.seen.special].median()
-            for norms, reading in zip(self.norms, self.readings, strict=True)
-            if reading.seen is not None
+            norms[~special].median() for norms, special in zip(self.norms, self._special(), strict=True)
         ]
         return torch.stack(of_patches)
 
@@ -257,8 +255,12 @@ class LastNorms:
         medians = self.medians()
         if self.norms is None or medians is None:
             return None
-        special = torch.stack([reading.seen.special for reading in self.readings if reading.seen is not None])
-        return (self.norms > HIGH_NORM * medians.unsqueeze(1)) & ~special
+        return (self.norms > HIGH_NORM * medians.unsqueeze(1)) & ~self._special()
+
+    def _special(self) -> Bool[Tensor, "text token"]:
+        """Which tokens are none of the grid, but the model's own."""
+        marks = (None if reading.origin is None else reading.origin.special for reading in self.readings)
+        return torch.stack([special for special in marks if special is not None])
 
 
 MOST_PICTURES = 24
@@ -292,19 +294,19 @@ class FirstLooks:
         self.asked, self.heads, self.keeps_all = asked, heads, keeps_all
         self.last_layer = 0
         self._kept: dict[int, PictureLooks] = {}
-        self._first: tuple[str, list[Corners | None]] | None = None
+        self._first: tuple[str, list[Box | None]] | None = None
         self._elsewhere: UserError | None = None
 
     def note_places(self, name: str, reading: Reading, pretrained: Pretrained) -> None:
         """Note where the tokens that look lie on a picture; a point (0.6,0.4) is the same place on each."""
-        seen = reading.text.seen
-        if seen is None or self._elsewhere is not None:
+        origin = reading.text.origin
+        if origin is None or self._elsewhere is not None:
             return
-        boxes: list[Corners | None] = []
+        boxes: list[Box | None] = []
         for asked in self.asked:
             if "," not in asked:
                 positions = positions_named([asked], reading.text, pretrained)
-                boxes += [seen.pictures[0].boxes[place] for place in positions] or [None]
+                boxes += [origin.box(place) for place in positions] or [None]
         if self._first is None:
             self._first = name, boxes
         elif not _are_near(boxes, self._first[1]):
@@ -355,7 +357,7 @@ NEAR = 1e-3
 """Of a side of the picture: places as near are the same."""
 
 
-def _are_near(boxes: Sequence[Corners | None], others: Sequence[Corners | None]) -> bool:
+def _are_near(boxes: Sequence[Box | None], others: Sequence[Box | None]) -> bool:
     """Whether boxes lie at the same places as others."""
     if len(boxes) != len(others):
         return False

@@ -16,12 +16,12 @@ from attncli.core.layer import Computed, Marks, Patterns, Wanted
 from attncli.core.names import (
     FIRST_TOKEN,
     HEAD_PATTERNS,
+    IN_TIME,
     NOT_MEASURED,
     OF_ASKED,
     OF_KEYS,
-    OF_PICTURES,
     OF_REPEATS,
-    OF_SOUNDS,
+    ON_GRIDS,
     PATTERNS,
     ROW_STATISTICS,
     UNNAMED,
@@ -64,14 +64,14 @@ def wanted_scores(
 
     Keys before `first_key` are not in the patterns. `repeat` is |r| on the repeated probe; `asked` says that
     the marks hold keys that were asked for, `from_some` that they hold queries, too, `looks_ahead` whether
-    queries see keys behind them. With `places`, of tokens on a picture, nothing is
-    before or after another; `seconds` is when each token of a sound begins.
+    queries see keys behind them. With `places`, of tokens on a grid, nothing is
+    before or after another; `seconds` is when each begins, of tokens that lie in time.
     """
-    comparing = {*ROW_STATISTICS, *PATTERNS} - {"neighbour", *OF_SOUNDS}
+    comparing = {*ROW_STATISTICS, *PATTERNS} - {"neighbour", *IN_TIME}
     if seconds is not None:
-        comparing = comparing - {*OF_REPEATS} | {*OF_SOUNDS}
+        comparing = comparing - {*OF_REPEATS} | {*IN_TIME}
     if places is not None:
-        comparing = {*OF_PICTURES}
+        comparing = {*ON_GRIDS}
     if ids is None:
         comparing = {*OF_KEYS}
     rows = tuple(name for name, known in ROW_STATISTICS.items() if name in comparing or not known.positional)
@@ -172,7 +172,7 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
     on_asked = {name: on_patterns.pop(name) for name in OF_ASKED}
     stripe = on_patterns.pop("induction_stripe")
-    others = (*(() if patterns.plane else ("neighbour",)), *(OF_SOUNDS if patterns.seconds is None else ()))
+    others = (*(() if patterns.plane else ("neighbour",)), *(IN_TIME if patterns.seconds is None else ()))
     for name in others:
         del on_patterns[name]
     scores |= on_patterns | {f"{name}_mul": shares.get(name, nothing) for name in WITH_SHARE}

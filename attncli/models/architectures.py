@@ -82,22 +82,13 @@ LOGITS_TO_KEEP = "logits_to_keep"
 UNTRAINED_PARTS = ("pooler",)
 """Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
 PIXELS = ("pixel_values", "flattened_patches")
-"""What models and processors call the numbers of a picture."""
+"""What models and processors call the numbers of what lies on a grid."""
 SOUNDS = ("input_features", "input_values")
-"""What models and feature extractors call the numbers of a sound."""
+"""What models and feature extractors call the numbers of what lies in time."""
 GRID = "grid_thw"
 """How many patches there are, of a part that reads them one after another."""
-AROUND_PICTURES = ("<|vision_start|>", "<|vision_end|>")
-"""The tokens before and after a picture among words, where a vocabulary has them (Qwen)."""
 TOWERS = ("text_model", "vision_model")
 """What a model calls its parts that read a text and a picture apart."""
-TOKENS_OF_PICTURES = {
-    **dict.fromkeys(("cls_token", "class_embedding", "class_token"), "[CLS]"),
-    **dict.fromkeys(("register_tokens", "storage_tokens", "reg_token"), "reg"),
-    "distillation_token": "[DIST]",
-    "detection_tokens": "det",
-}
-"""What a token that is no part of a picture is called, by the parameter that it comes of."""
 BLANKS = {"Ġ": "byte-level", "▁": "metaspace"}
 """How a vocabulary writes the blank before a word."""
 
@@ -273,27 +264,20 @@ def arguments_of(model: PreTrainedModel) -> set[str]:
 
 
 def has_two_stacks(model: PreTrainedModel) -> bool:
-    """Whether it has an encoder and a decoder; an encoder of sound that shares their config has not."""
+    """Whether it has an encoder and a decoder; an encoder of SOUNDS that shares their config has not."""
     known = arguments_of(model)
     is_encoder = bool({*SOUNDS} & known) and not any(name.startswith("decoder_") for name in known)
     return bool(model.config.is_encoder_decoder) and not is_encoder
 
 
-def hears_alone(model: PreTrainedModel) -> bool:
-    """Whether a forward takes sound, and no words beside it."""
+def takes_alone(model: PreTrainedModel, inputs: Iterable[str]) -> bool:
+    """Whether a forward takes one of these inputs, and no words beside it."""
     known = arguments_of(model)
-    return bool({*SOUNDS} & known) and not {"input_ids", "decoder_input_ids"} & known
-
-
-def sees_alone(model: PreTrainedModel) -> bool:
-    """Whether a forward takes pixels, and no words beside them."""
-    known = arguments_of(model)
-    reads_words = {"input_ids", "decoder_input_ids"} & known
-    return not reads_words and bool({*PIXELS, GRID} & known)
+    return not {"input_ids", "decoder_input_ids"} & known and bool({*inputs} & known)
 
 
 def decoder_name(model: PreTrainedModel) -> str | None:
-    """The name of the part that reads words beside one that sees or hears; None where no part does."""
+    """The name of the part that reads words beside one that reads other inputs; None where no part does."""
     untyped: Any = model  # transformers leaves the method without types
     decoder = untyped.get_decoder() if hasattr(model, "get_decoder") else None
     if not isinstance(decoder, nn.Module):

@@ -387,10 +387,11 @@ def _way_on(model: PreTrainedModel, few: Mapping[str, Tensor], more: Mapping[str
             way = _tried(model, more)
         return way
 
-    # Each kind of block is read twice; where that settles nothing, all of them. A picture is no few tokens.
-    is_picture = isinstance(few, ProcessedInputs)
+    # Each kind of block is read twice; where that settles nothing, all of them. Processed inputs are
+    # read whole.
+    is_processed = isinstance(few, ProcessedInputs)
     with without_patches():
-        with unchanged(model), first_blocks(model, in_memory=is_picture) as is_shorter:
+        with unchanged(model), first_blocks(model, in_memory=is_processed) as is_shorter:
             if is_shorter and (way := tried()) == Way("interface"):
                 return way
         with unchanged(model):
@@ -403,7 +404,7 @@ def _windows_of(model: PreTrainedModel) -> set[int]:
 
 
 def _start(inputs: Mapping[str, Tensor], num_texts: int, num_tokens: int) -> dict[str, Tensor]:
-    """The first tokens of the first texts, with nothing masked; pictures whole."""
+    """The first tokens of the first texts, with nothing masked; processed inputs whole."""
     if isinstance(inputs, ProcessedInputs):
         return inputs
     return {name: _start_of(name, tensor[:num_texts], num_tokens) for name, tensor in inputs.items()}
@@ -593,7 +594,8 @@ def model_errors(kind: str, what: str = "run on text alone") -> Iterator[None]:
 
 
 def _what_is_read(inputs: Mapping[str, Tensor]) -> str:
-    return f"read this {inputs.what}" if isinstance(inputs, ProcessedInputs) else "run on text alone"
+    origin = inputs.origin if isinstance(inputs, ProcessedInputs) else None
+    return "run on text alone" if origin is None else f"read this {origin.what}"
 
 
 def _one_line(error: Exception) -> str:

@@ -218,7 +218,7 @@ def _no_model_in(package: str, files: Sequence[Path], allow_download: str) -> st
 def opened_part(opener: Any, source: str, what: str, **how: Any) -> Any:
     """What an auto class of transformers makes of the files of a model, on the hub or here.
 
-    Raises UserError, in which `what` is wanted ("sound: the processor of whisper"), where it cannot.
+    Raises UserError, in which `what` is wanted ("tokenizer: that of whisper"), where it cannot.
     """
     is_here = Path(source).exists()
     source, revision = id_and_revision(source)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -23,6 +23,7 @@ from attncli.core.process import SharedChange
 from attncli.core.row_tiles import TILE, GivenWeights
 from attncli.models.architectures import ARGUMENTS_WITHOUT_EFFECT, layer_kind, layer_number, layer_stack
 from attncli.models.patched_heads import NamedModel, OpenItems, RunningLayer, patched_layer
+from attncli.models.token_places import Origin
 
 
 class CannotShow(Exception):
@@ -180,9 +181,10 @@ class RunsNumbering(Numbering):
 
 
 class ProcessedInputs(dict[str, Tensor]):
-    """What a model's forward takes of pictures or sound, and how many tokens that makes of text and context.
+    """What a model's forward takes that is no ids, and how many tokens that makes of text and context.
 
-    Only layers of the module `part` see these tokens, all of them where it is empty.
+    Only layers of the module `part` see these tokens, all of them where it is empty; `origin` is where they
+    lie.
     """
 
     def __init__(
@@ -192,17 +194,17 @@ class ProcessedInputs(dict[str, Tensor]):
         num_tokens: tuple[int, int],
         num_texts: int = 1,
         part: str = "",
-        what: Literal["picture", "sound"] = "picture",
+        origin: Origin | None = None,
     ) -> None:
         super().__init__(inputs)
-        self.num_tokens, self.num_texts, self.part, self.what = num_tokens, num_texts, part, what
+        self.num_tokens, self.num_texts, self.part, self.origin = num_tokens, num_texts, part, origin
 
     def copies(self, count: int) -> "ProcessedInputs":
         """The same that many times, as a batch."""
         several = {name: torch.cat([tensor] * count) for name, tensor in self.items()}
         num_texts = self.num_texts * count
         return ProcessedInputs(
-            several, num_tokens=self.num_tokens, num_texts=num_texts, part=self.part, what=self.what
+            several, num_tokens=self.num_tokens, num_texts=num_texts, part=self.part, origin=self.origin
         )
 
     def numbering(self, *, has_two_stacks: bool) -> Numbering:

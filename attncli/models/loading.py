@@ -29,9 +29,8 @@ from transformers.utils.hub import cached_file
 from attncli.core.process import ALONE, quiet_warnings
 from attncli.core.runtime import remove_empty_compiler_folder, threads_that_run, without_autocast
 from attncli.errors import UserError, available_bytes, is_about_memory, readable_bytes, reason_of
+from attncli.index import readings
 from attncli.models.architectures import (
-    PIXELS,
-    SOUNDS,
     UNTRAINED_PARTS,
     class_of,
     class_with_head,
@@ -508,9 +507,12 @@ def check_has_attention(name: str, model: PreTrainedModel) -> None:
 
 
 def check_takes_what_attn_reads(name: str, model: PreTrainedModel) -> None:
-    """Raise UserError for a model of anything but text, pictures and sound."""
-    if model.main_input_name not in ("input_ids", *PIXELS, *SOUNDS):
-        raise UserError(f"model: {name} takes {model.main_input_name}, not text, pictures or sound")
+    """Raise UserError for a model of anything but text and what cards have readings of."""
+    kinds = readings()
+    if model.main_input_name not in ("input_ids", *(each for kind in kinds.values() for each in kind.inputs)):
+        *others, last = "text", *(f"a {what}" for what in kinds)
+        read = f"{', '.join(others)} or {last}" if others else last
+        raise UserError(f"model: {name} takes {model.main_input_name}, not {read}")
 
 
 def kept_pretrained(model: str, **loading: Any) -> Pretrained:
@@ -535,8 +537,8 @@ def _kept(model: str, state: object, **loading: Any) -> Pretrained:
 def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
     """A loaded transformers model, in evaluation mode; the open `measuring` restores its mode.
 
-    `tokenizer` may be a processor, of pictures or sound alone or of text, too. Raises UserError for
-    anything but a transformers model of text, pictures or sound and its tokenizer, and for missing weights.
+    `tokenizer` may be a processor, with a tokenizer or without. Raises UserError for anything but a
+    transformers model of what attn reads and its tokenizer, and for missing weights.
     """
     checked_model(model)
     own_tokenizer, processor = tokenizer, None

@@ -59,7 +59,9 @@ def _texts(value: Any) -> Any:
 
 
 def _text_or_prompt(value: Any) -> Any:
-    if isinstance(value, Prompt) or (isinstance(value, Reading) and value.heard is not None):
+    if isinstance(value, Prompt):
+        return value
+    if isinstance(value, Reading) and value.origin is not None and value.origin.kind.is_transcribed:
         return value
     if not isinstance(value, str | Mapping):
         raise ValueError(f"must be text (got {shown(value)})")
@@ -86,7 +88,7 @@ def _sources(value: Any) -> Any:
 def _sources_or_picture(value: Any) -> Any:
     """Those of a text, or what read_picture gives."""
     if isinstance(value, Reading) and not isinstance(value, SourcedReading):
-        if value.seen is None:
+        if not value.on_grid:
             raise ValueError("must be texts, or what read_picture gives (got what read_text gives)")
         return value
     return _sources(value)
@@ -112,7 +114,7 @@ TextsOrFile = Annotated[
 ]
 TextsWithPairs = Annotated[str | PathLike[str] | Iterable[Mapping[str, object]], by(_texts_with_pairs)]
 TextOrPrompt = Annotated[str | Mapping[str, Any] | Prompt | Reading, by(_text_or_prompt)]
-"""A text or token ids, a prompt, or what `read_sound` made of a sound."""
+"""A text or token ids, a prompt, or what was read of a file whose content models write."""
 Model = Annotated[Pretrained | str | PathLike[str], by(_model)]
 Sources = Annotated[str | Sequence[str] | SourcedText | SourcedReading, by(_sources)]
 SourcesOrPicture = Annotated[

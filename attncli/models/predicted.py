@@ -10,7 +10,6 @@ from torch import Tensor
 from attncli.errors import UserError
 from attncli.models.answers import GivenAnswer, log_probabilities_at, one_token_each
 from attncli.models.pretrained import FIRST_WORD_ID, ModelText, Pretrained, Reading, reader_of
-from attncli.models.sound_reading import num_before_words
 from attncli.models.token_names import checked_position
 
 MASKED_SHARE = 0.15
@@ -64,8 +63,6 @@ def predicted_reading(
         return _without_predictions(reading, pretrained.name)
     if pretrained.predicts == "masked":
         return _masked(pretrained, reading, key, generator)
-    if reading.heard is not None:
-        return _with_words(reading, num_before_words(pretrained))
     return _with_next_tokens(reading, key)
 
 
@@ -86,10 +83,9 @@ def _predicted(
 
 
 def _without_predictions(reading: Reading, name: str) -> Predicted:
-    """Of a model without a head; UserError for a picture that is read in parts."""
-    are_whole = all(len(shape) == len(("picture", "colour", "row", "column")) for shape in reading.shapes)
-    if not are_whole and not reading.part and reading.heard is None:
-        raise UserError(f"image: {name} reads patches one after another: attn ablate needs whole pictures")
+    """Of a model without a head; UserError for a reading whose runs cannot be compared."""
+    if reading.origin is not None and not reading.part:
+        reading.origin.check_lacks_heads(name, reading.shapes)
     return _predicted(reading)
 
 
@@ -131,22 +127,17 @@ def check_num_tokens(count: int, least: int, key: str) -> None:
 
 
 def _with_next_tokens(reading: Reading, key: str) -> Predicted:
-    """Every token but the first; of the repeated probe the second copy without its first token."""
+    """Every token but the first, or but those before the words that a decoder writes; of the repeated probe
+    the second copy without its first token.
+    """
     ids, repeated = reading.text.ids, reading.repeat
-    first = 1 if repeated is None else len(ids) - repeated + 1
+    first = max(1, reading.num_before) if repeated is None else len(ids) - repeated + 1
     if first >= len(ids):
         key, count = (key, len(ids)) if repeated is None else ("num_tokens", repeated)
         check_num_tokens(count, 2, key)
     predicted = torch.arange(first, len(ids))
-    if reading.seen is not None:  # words alone are predicted
+    if reading.origin is not None:  # words alone are predicted
         predicted = predicted[ids[first:] < FIRST_WORD_ID]
-    return _predicted(reading, places=predicted - 1, targets=ids[predicted])
-
-
-def _with_words(reading: Reading, num_before: int) -> Predicted:
-    """The words that a decoder writes of a sound, each from those before it, the first from the start."""
-    ids = reading.text.ids
-    predicted = torch.arange(num_before, len(ids))
     return _predicted(reading, places=predicted - 1, targets=ids[predicted])
 
 

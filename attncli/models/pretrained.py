@@ -1,6 +1,6 @@
 """A pretrained model and its tokenizer: reading text, its tokens and words, the head that predicts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from attncli.core.process import ALONE
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.rows import merged_into_words
 from attncli.errors import UserError
+from attncli.index import readings
 from attncli.models.architectures import (
     BLANKS,
     PIXELS,
@@ -25,30 +26,30 @@ from attncli.models.architectures import (
     arguments_of,
     decoder_start,
     has_two_stacks,
-    hears_alone,
     layers_without_softmax,
     predicted_tokens,
-    sees_alone,
+    takes_alone,
     unshown_layers,
 )
 from attncli.models.encoding import check_encoded, tokenizer_errors, unknown_tokens, unknown_words
 from attncli.models.folder import IDS_INSTEAD, read_config
 from attncli.models.layers import CapturedLayer, ProcessedInputs
-from attncli.models.token_places import HeardSound, PictureTokens
+from attncli.models.token_places import Origin
 from attncli.models.words import Spans, UnknownWord, Words, WordsOfCharacters, unknown_notes, words_of
 from attncli.records.arguments import by, checked, shown
+from attncli.records.report import Picture
 from attncli.records.token_ids import TokenIds, text_or_ids
 
 FIRST_WORD_ID = 2**32
 """Above all ids of a vocabulary."""
 OF_GRID = "hidden_states"
-"""What a part of a model takes that reads patches one after another."""
+"""What a part of a model takes that reads a grid one row after another."""
 
 
 ROLES = ("bos", "eos", "cls", "sep", "pad", "mask", "unk", "decoder_start")
 """Of special tokens, in the settings of a model: `cls_token_id`."""
 CLS = "[CLS]"
-"""What the token is called that stands for a whole picture."""
+"""What the token is called that stands for all of what is read."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ class ModelText:
     `left_out` is how many tokens were cut off, since the model reads no more: the last of the text, or the
     first where its tokenizer cuts there. `words` are the words of the tokens and `spans` the characters
     of each token, where requested; where `is_merged` the tokens are words already, where `is_labelled` labels
-    that came with the ids. `seen` says where tokens lie on pictures, `heard` where in a sound; each of those
-    has its own id. `unknown` are the words that the vocabulary lacks.
+    that came with the ids. `origin` says where those tokens lie that are of no line of text; each of them has
+    its own id. `unknown` are the words that the vocabulary lacks.
     """
 
     tokens: tuple[str, ...]
@@ -70,8 +71,7 @@ class ModelText:
     is_labelled: bool = False
     left_out_side: Literal["first", "last"] = "last"
     spans: Spans | None = None
-    seen: PictureTokens | None = None
-    heard: HeardSound | None = None
+    origin: Origin | None = None
     unknown: tuple[UnknownWord, ...] = ()
 
     def in_words(self) -> "ModelText":
@@ -99,7 +99,7 @@ class Reading:
 
     `repeat` is |r| where the text is the repeated probe. `inputs` are what the model's forward takes where
     that is more than ids: pixels; then only layers of the model's `part` see the tokens, all of them where it
-    is empty.
+    is empty. `num_before` tokens of the text come before the words that a decoder writes.
     """
 
     text: ModelText
@@ -107,6 +107,7 @@ class Reading:
     repeat: int | None = field(default=None, kw_only=True)
     inputs: Mapping[str, Tensor] | None = field(default=None, kw_only=True)
     part: str = field(default="", kw_only=True)
+    num_before: int = field(default=0, kw_only=True)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -120,23 +121,36 @@ class Reading:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it runs with no other: patches one after another have no axis of pictures."""
+        """Whether it runs with no other: what is read in one row has no axis of texts."""
         return OF_GRID in (self.inputs or {})
 
     @property
-    def seen(self) -> PictureTokens | None:
-        """Where the tokens of the text, or else of the context, lie on pictures."""
-        return self.text.seen or (None if self.context is None else self.context.seen)
+    def origin(self) -> Origin | None:
+        """Where the tokens of the text, or else of the context, lie; None for a line of text."""
+        return self.text.origin or (None if self.context is None else self.context.origin)
 
     @property
-    def heard(self) -> HeardSound | None:
-        """The sound that the tokens of the text, or else of the context, are of."""
-        return self.text.heard or (None if self.context is None else self.context.heard)
+    def on_grid(self) -> bool:
+        """Whether the tokens of the text, or else of the context, lie on a grid."""
+        return self.origin is not None and self.origin.kind.on_grid
+
+    def drawn(self) -> tuple[Picture, ...]:
+        """What a page shows beside maps of the tokens."""
+        if self.origin is None:
+            return ()
+        return self.origin.drawn("context_tokens" if self.text.origin is None else "tokens")
 
     def in_words(self) -> "Reading":
         """The reading with words in the place of tokens, where they are wanted."""
         context = None if self.context is None else self.context.in_words()
-        return Reading(self.text.in_words(), context, repeat=self.repeat, inputs=self.inputs, part=self.part)
+        return Reading(
+            self.text.in_words(),
+            context,
+            repeat=self.repeat,
+            inputs=self.inputs,
+            part=self.part,
+            num_before=self.num_before,
+        )
 
     @property
     def unknown(self) -> tuple[UnknownWord, ...]:
@@ -144,7 +158,7 @@ class Reading:
         return self.text.unknown + (() if self.context is None else self.context.unknown)
 
     def left_out_notes(self) -> list[str]:
-        """What was cut off, words that the vocabulary lacks, and what became of pictures and sound."""
+        """What was cut off, words that the vocabulary lacks, and how a file was read."""
         texts = {"text": self.text, "context": None if self.context is self.text else self.context}
         return [
             f"Of the {name} the {text.left_out_side} {text.left_out} tokens are left out: "
@@ -153,7 +167,7 @@ class Reading:
             if text is not None and text.left_out
         ] + [
             *unknown_notes(self.unknown),
-            *(note for read in (self.seen, self.heard) if read is not None for note in read.notes),
+            *(() if self.origin is None else self.origin.notes),
         ]
 
 
@@ -163,7 +177,7 @@ class Pretrained:
 
     `with_head` is the model with the head that predicts tokens, if requested and present, `classifier` an
     encoder's with one of classes. `lent` is a caller's model, which is measured in its present state and left
-    unchanged. `source` is its folder, whose image processor is opened to read a picture, or that processor
+    unchanged. `source` is its folder, whose processor is opened to read anything but text, or that processor
     itself. `is_in_use`: whoever hands it on has it measured by this thread alone. `no_tokenizer` is why its
     tokenizer could not be opened.
     """
@@ -180,12 +194,11 @@ class Pretrained:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer. Raises UserError for a model without, which reads pictures or token ids alone."""
+        """The tokenizer. Raises UserError for a model without, which reads no text."""
         if self.own_tokenizer is not None:
             return self.own_tokenizer
         if self.model.main_input_name != "input_ids":
-            kind = "sound" if self.model.main_input_name in SOUNDS else "pictures"
-            raise UserError(f"model: {self.name} reads {kind}, not text: {self._instead_of_text}")
+            raise UserError(self._takes_no_text)
         if self.source is None:
             got = "tokenizer: must be the loaded model's transformers tokenizer (got none)"
             raise UserError(f"{got}; without it, {IDS_INSTEAD}")
@@ -193,9 +206,12 @@ class Pretrained:
         raise UserError(f"model: {self.name} has no tokenizer{why}: {IDS_INSTEAD}")
 
     @property
-    def _instead_of_text(self) -> str:
-        is_sound = self.model.main_input_name in SOUNDS
-        return "give it a sound by `sound`" if is_sound else "give it a picture by `image`"
+    def _takes_no_text(self) -> str:
+        """The error for a model that reads something else first of all, with the setting that names it."""
+        takes = self.model.main_input_name
+        fitting = ((what, kind.setting) for what, kind in readings().items() if takes in kind.inputs)
+        instead = next((f": give it a {what} by `{setting}`" for what, setting in fitting), "")
+        return f"model: {self.name} takes {takes}, not text{instead}"
 
     @property
     def whole(self) -> PreTrainedModel:
@@ -299,7 +315,7 @@ class Pretrained:
         is_whole: bool = False,
         words: WordsOfCharacters | None = None,
         with_spans: bool = False,
-        beside_picture: bool = False,
+        beside_others: bool = False,
     ) -> ModelText:
         """A text's tokens, not padded, and truncated only on request, at the tokenizer's truncation side.
 
@@ -307,7 +323,7 @@ class Pretrained:
         special tokens around it. `words` gives the words that tokens are to be merged into. Raises UserError
         for no tokens or too many, which names `key` and, unless it is None, `truncate`.
         """
-        if not beside_picture:
+        if not beside_others:
             self.check_reads_text()
         if isinstance(text, TokenIds):
             if words is not None or with_spans:
@@ -425,10 +441,9 @@ class Pretrained:
         return None if pad in others else pad
 
     def check_reads_text(self) -> None:
-        """Raise UserError for a model that reads pictures or sound first of all."""
+        """Raise UserError for a model that reads something else first of all."""
         if self.model.main_input_name != "input_ids":
-            message = f"takes {self.model.main_input_name}, not text: {self._instead_of_text}"
-            raise UserError(f"model: {self.name} {message}")
+            raise UserError(self._takes_no_text)
 
     def encoded(self, text: str, **options: Any) -> BatchEncoding:
         """What the tokenizer makes of a text. Raises UserError where it fails, and for token ids."""
@@ -438,7 +453,7 @@ class Pretrained:
         with tokenizer_errors(self.name):
             read: BatchEncoding = tokenizer(text, **options)
         pair = options.get("text_pair")
-        # Marks of pictures and sound may have numbers above all tokens.
+        # Marks of other inputs may have numbers above all tokens.
         reads_more = not arguments_of(self.model).isdisjoint((*PIXELS, *SOUNDS))
         num_ids = None if reads_more else self._num_ids
         check_encoded(read, [text] if pair is None else [text, pair], self.name, num_ids=num_ids)
@@ -522,7 +537,7 @@ class Pretrained:
                 num_tokens=(counts[0], counts[1] or counts[0]),
                 num_texts=len(readings),
                 part=readings[0].part,
-                what="picture" if readings[0].heard is None else "sound",
+                origin=readings[0].origin,
             )
         first = torch.stack(
             [reading.text.ids if reading.context is None else reading.context.ids for reading in readings]
@@ -557,7 +572,7 @@ def reader_of(pretrained: Pretrained, reading: Reading) -> Pretrained:
         return part_that_reads(pretrained)
     if reading.part or reading.context is not None:
         return pretrained
-    return part_that_sees(pretrained) if reading.heard is None else part_that_hears(pretrained)
+    return pretrained if reading.origin is None else reading.origin.reader(pretrained)
 
 
 def part_that_reads(pretrained: Pretrained) -> Pretrained:
@@ -574,29 +589,13 @@ def part_that_reads(pretrained: Pretrained) -> Pretrained:
     )
 
 
-def part_that_sees(pretrained: Pretrained) -> Pretrained:
-    """The model, or the one of its two towers that reads pixels alone. Raises UserError without either."""
-    part = _part(pretrained, sees_alone)
-    if part is None:
-        raise UserError(f"image: {pretrained.name} has no part that reads pictures alone")
-    return part
-
-
-def part_that_hears(pretrained: Pretrained) -> Pretrained:
-    """The model, or the encoder that reads its sound. Raises UserError where nothing does."""
-    part = _part(pretrained, hears_alone)
-    if part is None:
-        raise UserError(f"sound: {pretrained.name} has no part that hears")
-    return part
-
-
-def _part(pretrained: Pretrained, does: Callable[[PreTrainedModel], bool]) -> Pretrained | None:
-    """The model or the first of its parts that does something."""
+def part_that_takes(pretrained: Pretrained, inputs: Collection[str]) -> Pretrained | None:
+    """The model, or the first of its parts, that takes one of these inputs and no words beside it."""
     model = pretrained.model
-    if does(model):
+    if takes_alone(model, inputs):
         return pretrained
     for name, module in model.named_modules():
-        if name and isinstance(module, PreTrainedModel) and does(module):
+        if name and isinstance(module, PreTrainedModel) and takes_alone(module, inputs):
             return replace(
                 pretrained, name=f"{pretrained.name} ({name})", model=module, with_head=None, classifier=None
             )
@@ -645,7 +644,7 @@ def read_text(
 
 def check_made_for(pretrained: Pretrained, reading: Reading, key: str) -> Reading:
     """The reading. Raises UserError, at `key`, where its tokens are not those of the model."""
-    if reading.inputs is not None:  # of a picture
+    if reading.inputs is not None:  # of no vocabulary
         return reading
     embedding = pretrained.model.get_input_embeddings()
     vocabulary = getattr(embedding, "num_embeddings", None)

@@ -2,14 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
 
 from attncli.errors import UserError
 from attncli.models.answers import AnswerTokens, answer_forms, likelier_form
 from attncli.models.chat_places import Span, placed_chat
-from attncli.models.picture_reading import picture_in_chat_template, read_picture_to_write
 from attncli.models.pretrained import ModelText, Pretrained, Reading
-from attncli.models.sound_reading import most_written, num_before_words, read_sound
 from attncli.models.writing import in_chat_template
 
 SENTENCE_ENDS = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n")
@@ -89,62 +86,15 @@ def read_prompt(
     return replace(prompt, text=replace(read, tokens=(), ids=read.ids[:0]), context=read)
 
 
-def read_picture_prompt(
-    pretrained: Pretrained,
-    file: str | PathLike[str],
-    text: str = "",
-    *,
-    max_new_tokens: int = 24,
-    question: str | None = None,
-    chat: bool = False,
-) -> Prompt:
-    """A picture and a text, in the model's chat template where asked for, as a model reads both that writes.
-
-    UserError for a model that reads no picture beside a text, and for what does not fit.
-    """
-    if question is not None:
-        text = f"{text.rstrip()}\n\n{question}".strip()
-    if chat:
-        text = picture_in_chat_template(text, pretrained)
-    whole = replace(pretrained, model=pretrained.whole)
-    reading = read_picture_to_write(whole, file, text, is_whole=chat)
-    most, count = pretrained.most_tokens(), len(reading.text.ids)
-    if reading.context is None and most is not None and count + max_new_tokens - 1 > most:
-        got = f"{count} tokens of the picture and the text, and {max_new_tokens} new ones"
-        raise UserError(f"max_new_tokens: {pretrained.name} has places for {most} tokens (got {got})")
-    return Prompt(reading.text, reading.context, inputs=reading.inputs, part=reading.part)
-
-
-def read_sound_prompt(
-    pretrained: Pretrained,
-    file: str | PathLike[str],
-    text: str = "",
-    *,
-    max_new_tokens: int | None = None,
-) -> Prompt:
-    """A sound as a model hears it that writes what is said.
-
-    UserError for a model without a decoder, for a text beside the sound, which such a model does not read,
-    and for more new tokens than it has places for.
-    """
+def prompt_of_reading(reading: Reading, pretrained: Pretrained) -> Prompt:
+    """What was read without words, for a model to write what is in it; UserError where it cannot."""
+    origin = reading.text.origin
+    if origin is None:
+        alone = "" if reading.origin is None else f" of a {reading.origin.what} alone"
+        raise UserError(f"text: must be a text, or what was read{alone}")
     if not pretrained.has_decoder:
-        raise UserError(f"sound: {pretrained.name} has no decoder that writes of a sound")
-    if text:
-        raise UserError(f"sentence: {pretrained.name} writes of the sound alone: leave the text out")
-    prompt = prompt_of_sound(read_sound(pretrained, file), pretrained)
-    most, before = most_written(pretrained), num_before_words(pretrained)
-    if most is not None and max_new_tokens is not None and before + max_new_tokens > most:
-        got = f"{before} before the words and {max_new_tokens} new ones"
-        raise UserError(f"max_new_tokens: {pretrained.name} has places for {most} tokens (got {got})")
-    return prompt
-
-
-def prompt_of_sound(reading: Reading, pretrained: Pretrained) -> Prompt:
-    """What `read_sound` made of a sound, for a model to write what is said; UserError where it cannot."""
-    if reading.text.heard is None:
-        raise UserError("text: must be a text, or what read_sound made of a sound alone")
-    if not pretrained.has_decoder:
-        raise UserError(f"sound: {pretrained.name} has no decoder that writes of a sound")
+        setting = origin.kind.setting
+        raise UserError(f"{setting}: {pretrained.name} has no decoder that writes of a {origin.what}")
     nothing = ModelText((), reading.text.ids[:0])
     return Prompt(nothing, reading.text, inputs=reading.inputs)
 

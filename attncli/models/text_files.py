@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from attncli.errors import MOST_LINES, NO_TEXT, UserError, hints_for_first_lines, nearest
+from attncli.index import readings
 from attncli.models.words import UnknownWords
 from attncli.records.arguments import is_unicode
 from attncli.records.token_ids import IDS, LABELS, TokenIds
@@ -32,11 +33,6 @@ from attncli.system.plain_text import binary_kind, counted, parsed_json
 if TYPE_CHECKING:  # a plan counts texts without torch
     from attncli.models.pretrained import Reading
 
-SOUND_SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".aiff", ".aif", ".mp3")
-PICTURE_SUFFIXES = (
-    *(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"),
-)
-"""Of files that are taken for pictures, in a folder or a list."""
 MAX_GROUPS_NAMED = 10
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 MAX_CELL = 2**26
@@ -332,8 +328,8 @@ def _field_errors(record: Any, texts: Sequence[str], names: Sequence[str]) -> It
 class TextLine(NamedTuple):
     """One of many texts; `id`, `group`, `context` and `answer` are the file's, if given.
 
-    `other`, `answer`, `against` and `token` belong to a pair of prompts. `file` is that of a picture or of a
-    sound.
+    `other`, `answer`, `against` and `token` belong to a pair of prompts. `file` is that of a line which names
+    one.
     """
 
     line: int
@@ -364,15 +360,12 @@ class KindOfFile(NamedTuple):
         return file.suffix.lower() in self.suffixes and file.is_file()
 
 
-KINDS_OF_FILES = {
-    "image": KindOfFile("picture", PICTURE_SUFFIXES),
-    "sound": KindOfFile("sound", SOUND_SUFFIXES),
-}
+KINDS_OF_FILES = {kind.setting: KindOfFile(what, kind.suffixes) for what, kind in readings().items()}
 """By the setting that names them."""
 
 
 class FileList(LineFile):
-    """The names of pictures or sounds in a file, one per line, from its folder: each a text with its name.
+    """The names of files in a file, one per line, from its folder: each a text with its name.
 
     `key` is the setting that names what they are.
     """
@@ -405,7 +398,7 @@ class FileList(LineFile):
 
 @dataclass(frozen=True)
 class FileFolder:
-    """The pictures or sounds of a folder, by their names, in order, as many texts are.
+    """The files of one kind in a folder, by their names, in order, as many texts are.
 
     Each is the name of its file. `key` is the setting that names the folder.
     """
@@ -436,7 +429,7 @@ class FileFolder:
 
 
 def files_named(name: str, key: str) -> AbstractContextManager[FileFolder | FileList]:
-    """The pictures or sounds of a folder, or those whose names are the lines of a file."""
+    """The files of one kind in a folder, or those whose names are the lines of a file."""
     return nullcontext(FileFolder(name, key)) if Path(name).is_dir() else FileList(name, key, key)
 
 
@@ -553,8 +546,8 @@ Products of matrices with a thousand rows gain nothing from more of them.
 """
 TEXTS_PER_WINDOW = 2048
 """Texts whose tokens are in memory: of a thousand sentences some dozen have the same count of tokens."""
-PICTURES_PER_WINDOW = 32
-"""Pictures that are in memory: a megabyte each, and mostly of one size."""
+FILES_PER_WINDOW = 32
+"""Files that are in memory, a megabyte each and mostly of one size."""
 
 
 @runtime_checkable
@@ -644,7 +637,7 @@ class ManyTexts(Generic[TextRead]):
     def batches(self) -> "Iterator[list[tuple[TextRead, Reading]]]":
         """Every text once with its reading. Raises UserError where one is invalid or none could be read."""
         count, texts = self.file.count(), self.file.numbered()
-        window = PICTURES_PER_WINDOW if self.key in KINDS_OF_FILES else TEXTS_PER_WINDOW
+        window = FILES_PER_WINDOW if self.key in KINDS_OF_FILES else TEXTS_PER_WINDOW
         read = self.read
         for batch in in_batches(texts, lambda numbered: read(numbered[1]), self._leave_out, window=window):
             self.num_read += len(batch)

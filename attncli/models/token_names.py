@@ -1,6 +1,5 @@
-"""Tokens by the names that users give them: by position, by text, or as a point of a picture."""
+"""Tokens by the names that users give them: by position, by text, or by the place where they lie."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
@@ -9,10 +8,6 @@ from attncli.errors import UserError, nearest
 from attncli.models.pretrained import CLS, ModelText, Pretrained
 from attncli.system.plain_text import readable_tokens
 
-POINT = re.compile(r"([01]?\.?[0-9]*),([01]?\.?[0-9]*)")
-"""A point of a picture: how far across and down it lies, as shares of its width and height."""
-MOMENT = re.compile(r"(\d+(?:\.\d+)?)s")
-"""A moment of a sound, as 1.24s."""
 MAX_LISTED = 12
 """Tokens of a text that a message lists."""
 
@@ -39,9 +34,9 @@ def positions_named(names: Iterable[str], text: ModelText, pretrained: Pretraine
 
 
 def positions_that_look(names: Sequence[str], text: ModelText, pretrained: Pretrained) -> list[int] | None:
-    """The tokens that heads look from: those named, of a picture else [CLS]; None for the mean of all."""
-    is_picture = text.seen is not None and text.seen.places is not None
-    queries = names or ((CLS,) if is_picture and CLS in text.tokens else ())
+    """The tokens that heads look from: those named, on a grid else [CLS]; None for the mean of all."""
+    is_grid = text.origin is not None and text.origin.grid is not None
+    queries = names or ((CLS,) if is_grid and CLS in text.tokens else ())
     return [*positions_named(queries, text, pretrained)] or None
 
 
@@ -92,15 +87,8 @@ def _readable_tokens(text: ModelText, pretrained: Pretrained) -> list[str]:
 
 
 def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> tuple[int, ...]:
-    if text.seen is not None and (point := POINT.fullmatch(name)) is not None:
-        token = text.seen.at(float(point[1]), float(point[2]))
-        if token is None:
-            raise ValueError(f"no patch lies there: give shares of the picture, as 0.6,0.4 (got {name:.60})")
-        return (token,)
-    if text.heard is not None and name not in text.tokens and (moment := MOMENT.fullmatch(name)) is not None:
-        token = text.heard.at(float(moment[1]))
-        if token is None:
-            raise ValueError(f"no token lies there: it hears {text.heard.seconds:.2f} s (got {name:.60})")
+    token = None if text.origin is None else text.origin.token_at(name, text.tokens)
+    if token is not None:
         return (token,)
     return token_positions(name, len(text.ids), _occurrences(text, pretrained))
 

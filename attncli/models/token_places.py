@@ -1,72 +1,78 @@
-"""Where tokens lie of what a model reads: on pictures, in a sound."""
+"""Where the tokens of what a model reads lie: in a line of text, on a grid, in seconds."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-Corners = tuple[float, float, float, float]
-"""Left, top, right and bottom."""
-SAME_MOMENT = 1e-6
-"""Seconds by which the begin of a token may be rounded."""
+from attncli.feature import ReadingKind
+from attncli.index import readings
+from attncli.records.report import Axis, Box, Picture
+
+if TYPE_CHECKING:
+    from attncli.models.pretrained import Pretrained
 
 
-@dataclass(frozen=True)
-class SeenPicture:
-    """A picture as a model sees it: `png` is the picture after crop and resize.
-
-    `boxes` has the place of each token as shares of it, None for a token outside. `size` is that of the file
-    in pixels, `crop` the part of it that the model sees.
-    """
+class MadeOf(NamedTuple):
+    """The name of an input, and the token that each of its numbers goes into, -1 for none."""
 
     name: str
-    size: tuple[int, int]
-    crop: Corners
-    png: bytes
-    boxes: tuple[Corners | None, ...]
+    tokens: Int[Tensor, "..."]
 
 
-@dataclass(frozen=True)
-class PictureTokens:
-    """Where tokens lie: `places` are row and column on a picture, in patches; NaN for tokens outside it.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Origin:
+    """Where the tokens of a reading lie that is no line of text; each kind of reading extends it.
 
-    Words have no places, nor have the tokens of a picture cut into parts. `special` marks the model's special
-    tokens ([CLS], registers); `notes` say how the files were read.
+    `grid` is the row and column of each token, `begins` the second at which each begins: NaN for a token that
+    is no part of what was read, as a word beside it; None where tokens have no such places. `special` marks
+    the tokens that the model adds ([CLS], registers). `notes` say how the file was read.
     """
 
-    pictures: tuple[SeenPicture, ...]
-    places: Float[Tensor, "token 2"] | None
-    special: Bool[Tensor, " token"]
-    notes: tuple[str, ...] = ()
+    what: ClassVar[str]
+    """What is read: its name on the card, and in messages."""
 
-    def at(self, across: float, down: float) -> int | None:
-        """The token whose box holds a point, given as shares of the first picture."""
-        for token, box in enumerate(self.pictures[0].boxes):
-            if box is not None and box[0] <= across <= box[2] and box[1] <= down <= box[3]:
-                return token
+    notes: tuple[str, ...] = ()
+    grid: Float[Tensor, "token 2"] | None = None
+    begins: Float[Tensor, " token"] | None = None
+    special: Bool[Tensor, " token"] | None = None
+
+    @property
+    def kind(self) -> ReadingKind:
+        """What the card says of it."""
+        return readings()[self.what]
+
+    def reader(self, pretrained: "Pretrained") -> "Pretrained":
+        """The model, or the part of it that reads nothing else."""
+        raise NotImplementedError
+
+    def made_of(self, part: "Pretrained", inputs: Mapping[str, Tensor]) -> MadeOf:
+        """Which input of the part that reads it the tokens are made of, and the token of each number."""
+        raise NotImplementedError
+
+    def before_words(self, pretrained: "Pretrained") -> int | None:
+        """The token after which a decoder writes what is in it; None for the model's start token."""
         return None
 
+    def token_at(self, name: str, tokens: Sequence[str]) -> int | None:
+        """The token at the place that a user names; None for a name of no place.
 
-@dataclass(frozen=True, eq=False)
-class HeardSound:
-    """A sound as a model hears it, and where its tokens lie: each from its `begins` on, for `step` seconds.
+        Raises ValueError where no token lies there.
+        """
+        return None
 
-    `begins` is NaN for tokens that are no part of the sound. `seconds` is how long the sound is; tokens
-    beyond lie in what fills it up. `samples` are of one channel, at `rate`; `notes` say how the file
-    was read.
-    """
+    def drawn(self, axis: Axis) -> tuple[Picture, ...]:
+        """What a page shows beside maps of the tokens, which are on that axis of a report."""
+        return ()
 
-    name: str
-    file: str
-    seconds: float
-    step: float
-    begins: Float[Tensor, " token"]
-    notes: tuple[str, ...]
-    samples: Any
-    rate: int
+    def box(self, token: int) -> Box | None:
+        """The place of a token on what is drawn, as shares of it."""
+        return None
 
-    def at(self, seconds: float) -> int | None:
-        """The first token that a moment lies in; None outside of them."""
-        since = (seconds - self.begins + SAME_MOMENT).tolist()
-        return next((token for token, time in enumerate(since) if 0 <= time < self.step), None)
+    def check_lacks_heads(self, name: str, shapes: Sequence[Sequence[int]]) -> None:
+        """Raise UserError where a model without some of its heads could not be compared.
+
+        `shapes` are those of the inputs of the model, whose name is given.
+        """

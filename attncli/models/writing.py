@@ -108,7 +108,8 @@ class LastRows:
         self.count = count
         self.layers: list[CapturedLayer] = []
         self.fused = FusedAttention()
-        self.has_picture = processed is not None and processed.what == "picture"
+        origin = None if processed is None else processed.origin
+        self.may_look_ahead = origin is not None and origin.kind.on_grid
         self.numbering = Numbering(has_two_stacks, None, part="" if processed is None else processed.part)
 
     def begin(self) -> None:
@@ -127,7 +128,7 @@ class LastRows:
             return None
         if layer.stack != "encoder":
             is_self, num_queries = layer.kind == "self", attention.shape[2]
-            if is_self and not self.has_picture:  # whose tokens may see each other
+            if is_self and not self.may_look_ahead:  # as tokens on a grid, which may see each other
                 _refuse_the_future(layer.module, attention.visibility)
             last = of_queries(attention, max(0, num_queries - self.count), num_queries, is_self=is_self)
             self.layers.append(replace(layer, attention=last))
@@ -143,7 +144,7 @@ class LastRows:
             if fault := fault_of(weights):
                 raise CannotShow(f"it returns {fault}")
             sees_later = kind == "self" and weights.shape[2] > 1 and weights[:, :, 0, -1].max() > 0
-            if sees_later and not self.has_picture:
+            if sees_later and not self.may_look_ahead:
                 raise CannotShow(f"{name} looks at later tokens: it reads text and does not write")
             row = weights[:, :, -self.count :].clone()
             given = GivenWeights(row, (row > 0).any(dim=1))
@@ -298,7 +299,7 @@ def write(
         else:
             cleanup.enter_context(with_eager_attention(model))
             cleanup.enter_context(handing_over_weights(writer, rows))
-        # A picture is read at once: its pixels belong to tokens that may lie in two pieces.
+        # Processed inputs are read at once: their numbers belong to tokens that may lie in two pieces.
         num_tokens = 0 if processed is not None else inputs["input_ids"].shape[1]
         options = _cache_options(writer, num_tokens, decoding.prefill_chunk, cache)
         options |= _options_of_its_own(model, writer.generation_config)
@@ -488,8 +489,6 @@ MOST_COPIES, MOST_WRITTEN = 4, 10**6
 
 Messages = str | Sequence[Mapping[str, Any]]
 """A user's message, or several, each with its role and content."""
-PICTURE = {"type": "image"}
-"""Of a message's content, a picture, whose place the template knows."""
 
 
 def in_chat_template(

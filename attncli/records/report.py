@@ -115,6 +115,8 @@ class Step:
 
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom."""
+Axis = Literal["tokens", "context_tokens"]
+"""The side of a report whose tokens lie on a picture."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ class Picture:
     crop: Box
     png: bytes
     boxes: tuple[Box | None, ...]
-    axis: Literal["tokens", "context_tokens"] = "tokens"
+    axis: Axis = "tokens"
     seconds: float | None = None
     sound: bytes = b""
 

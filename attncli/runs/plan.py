@@ -30,7 +30,7 @@ class CheckedPrompts(NamedTuple):
 
 class PromptFile(FileList):
     """The sentences of a file: one per line, or JSON Lines or CSV with sentence (or text),
-    context, answer and id; or names of pictures or sounds, one per line, where the first line is one.
+    context, answer and id; or names of files of something else, one per line, where the first line is one.
     """
 
     columns = ("sentence", "context", "answer", "id")
@@ -199,7 +199,7 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """The setting that each line of the file is: a sentence, or the name of a picture or a sound."""
+        """The setting that each line of the file is: a sentence, or the name of a file."""
         return self.prompts.key if isinstance(self.prompts, PromptFile) else "sentence"
 
 

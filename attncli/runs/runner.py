@@ -23,6 +23,7 @@ from attncli.settings.fields import Spec
 from attncli.settings.models import ManyTextsSpec, ModelSpec, OneTextSpec, SurveyTextSpec
 from attncli.settings.pages import ModelPage, Page, SampledPage
 from attncli.settings.text import (
+    FILE_SETTINGS,
     Texts,
     TextSpec,
     find_vectors,
@@ -342,7 +343,7 @@ class Session:
 MAX_TOGETHER = 32
 MAX_BYTES_TOGETHER = 64 * 2**20
 MAX_TOKENS_TOGETHER = 512
-OWN_KEYS = ("seed", "sentence", "file", "context", "context_file", "image", "sound")
+OWN_KEYS = ("seed", "sentence", "file", "context", "context_file", *FILE_SETTINGS)
 """The settings that may differ among experiments that run together."""
 
 

@@ -160,7 +160,8 @@ class Form(NamedTuple):
     """A form of a command, which does not read all of its settings: each says so itself (`NotFor`).
 
     It is asked for by the setting `key`, or where `is_asked` of the settings holds. `refusal` is what is said
-    of a setting that it does not read; the errors of those `involved` explain why it is asked for.
+    of a setting that it does not read, with `{}` for the setting that asks for it; the errors of those
+    `involved` explain why it is asked for. Without a `key` that is the setting of the file that is read.
     """
 
     key: str
@@ -183,7 +184,8 @@ class NotFor:
         """One for each such form that is asked for."""
         for form in self.forms:
             if form.is_asked_by(spec):
-                yield contradiction(key, self.reason or form.refusal, form.key, *form.involved)
+                asking = form.key or spec.setting_of_file()
+                yield contradiction(key, self.reason or form.refusal.format(asking), asking, *form.involved)
 
 
 class Requires(NamedTuple):
@@ -300,6 +302,8 @@ class Spec(BaseModel):
     main_table: ClassVar[str | None] = None
     # The maps that a view that draws asks for, where it is a setting which are kept.
     drawn_maps: ClassVar[str | None] = None
+    # Settings of base classes that are not in everyday help.
+    rare_keys: ClassVar[frozenset[str]] = frozenset()
 
     seed: Annotated[Seed, Everyday()] = Field(0, description="the generator's seed")
     device: Annotated[Literal["auto", "cpu", "cuda"], BeforeValidator(_device)] = Field(
@@ -428,6 +432,10 @@ class Spec(BaseModel):
     def can_run_together(self) -> bool:
         """Whether several texts gain by running together, and their report can be taken apart."""
         return False
+
+    def setting_of_file(self) -> str:
+        """The setting that names a file of something other than text, where one is given."""
+        return ""
 
     def reads_many_texts(self) -> bool:
         """Whether it reads many texts, which run together; its report is about all of them."""

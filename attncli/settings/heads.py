@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
@@ -10,8 +10,8 @@ from attncli.core.names import (
     EVEN,
     HEAD_PATTERNS,
     HEAD_STATISTICS,
-    OF_PICTURES,
-    OF_SOUNDS,
+    IN_TIME,
+    ON_GRIDS,
     PATTERNS,
     ROW_STATISTICS,
     STARTS_SPECIAL,
@@ -19,6 +19,7 @@ from attncli.core.names import (
     WITHOUT_FIRST,
     ActivationNames,
 )
+from attncli.index import readings
 from attncli.records.arguments import head_name_without_stack, head_names_without_stack
 from attncli.settings.fields import (
     Contradictions,
@@ -29,21 +30,22 @@ from attncli.settings.fields import (
     NotFor,
     Requires,
     Size,
+    Spec,
     TokenName,
     contradiction,
     in_group,
 )
 from attncli.settings.models import (
     MANY_TEXTS,
-    PICTURE,
+    ON_GRID,
     PROBE,
     AblatedSpec,
     EncodedTextSpec,
-    ImageSpec,
     LookedFrom,
-    SoundSpec,
     WordsSpec,
+    files_read,
 )
+from attncli.settings.readings import reads
 from attncli.system.files import STORE_SUFFIXES
 
 if TYPE_CHECKING:
@@ -71,20 +73,44 @@ def _each_once(names: list[str]) -> list[str]:
 HeadSetting = Annotated[str, BeforeValidator(head_name_without_stack)]
 HeadsSetting = Annotated[str, BeforeValidator(_joined_heads)]
 MOST_HEADS_SHOWN = 16
-"""Maps over each of many pictures: more are too small to be looked at beside each other."""
+"""Maps over each of many files: more are too small to be looked at beside each other."""
 
 GRID = Form("statistic", "cannot be combined with `statistic`, a grid of all heads")
 ABLATED = Form("ablate", "cannot be combined with `ablate`")
 OF_WORDS = Form("words", "cannot be combined with `words`: it is about tokens")
-MAPS_OF_PICTURES = Form(
+MAPS_OF_HEADS = Form(
     "head",
     "cannot be combined with `head`, which names the heads",
-    is_asked=lambda spec: spec.head is not None and spec.reads_pictures(),
+    is_asked=lambda spec: spec.head is not None and spec.draws_many(),
 )
 
-MEASURED_WITH = {
-    **dict.fromkeys(("neighbour", "high_norm_mass"), Requires("image")),
-    **dict.fromkeys(OF_SOUNDS, Requires("sound")),
+
+class RequiresFile(NamedTuple):
+    """The settings of which one must name a file, of a reading that a statistic is of."""
+
+    settings: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """The settings, as a message names them."""
+        return "` or `".join(self.settings) or "a feature that is off"
+
+    def is_met(self, spec: Any) -> bool:
+        """Whether such a file is given."""
+        return any(getattr(spec, setting) for setting in self.settings)
+
+    def contradictions(self, key: str, spec: Spec, name: str = "") -> Contradictions:
+        """One where it is missing; `name` is the value of `key` that needs it."""
+        if not self.is_met(spec):
+            yield contradiction(key, f"{name} needs `{self.key}`".lstrip(), *self.settings)
+
+
+GRIDS = RequiresFile(tuple(kind.setting for kind in readings().values() if kind.on_grid))
+SECONDS = RequiresFile(tuple(kind.setting for kind in readings().values() if kind.in_time))
+
+MEASURED_WITH: Mapping[str, Requires | RequiresFile] = {
+    **dict.fromkeys(("neighbour", "high_norm_mass"), GRIDS),
+    **dict.fromkeys(IN_TIME, SECONDS),
     "induction_stripe": Requires("probe", "repeated", involved=("sentence", "file")),
     "value_norm": Requires("weighted"),
     "from_to_weight": Requires("to"),
@@ -131,10 +157,11 @@ else:
     )
 
 
-class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
+@reads()
+class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
     experiment = "heads"
     title = "What each head looks at"
-    surveys_pictures = surveys_sounds = True
+    surveys_files = True
     drawn_maps = "auto"
     examples = (
         "attn heads",
@@ -171,15 +198,15 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
     group = "Output"
     heading_keys = ("file", "model", "seed")
 
-    skip_sink: Annotated[Count, NotFor(PICTURE)] = Field(
+    skip_sink: Annotated[Count, NotFor(ON_GRID)] = Field(
         0, description="leave out the first N keys of all numbers, the other weights renormalised"
     )
-    weighted: Annotated[bool, NotFor(PICTURE)] = Field(
+    weighted: Annotated[bool, NotFor(ON_GRID)] = Field(
         False, description="weights times the norm of what each value adds to the output, renormalised"
     )
     rollout: Annotated[
         bool,
-        NotFor(PICTURE, reason="stands in the report of every picture: leave it out"),
+        NotFor(ON_GRID, reason="stands in the report of every picture: leave it out"),
         NotFor(PROBE, MANY_TEXTS, reason="needs `sentence` or `file`: it is about a text"),
     ] = Field(False, description="also show how attention adds up over the layers")
     maps: Annotated[
@@ -197,12 +224,12 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
         PatternName | None,
         BeforeValidator(_in_words),
         Everyday("the heads of one pattern: induction, previous-token, ..."),
-        NotFor(MAPS_OF_PICTURES, GRID),
+        NotFor(MAPS_OF_HEADS, GRID),
     ] = Field(None, description="show only the heads of this pattern, the strongest first")
     sort: Annotated[
         HeadStatistic | None,
         Everyday("the largest first: induction, entropy, distance, ..."),
-        NotFor(MAPS_OF_PICTURES, GRID),
+        NotFor(MAPS_OF_HEADS, GRID),
     ] = Field(
         default_factory=lambda data: (
             "from_to_weight"
@@ -213,10 +240,10 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
         ),
         description=f"show the heads with the largest of this statistic first: {', '.join(HEAD_STATISTICS)}",
     )
-    ascending: Annotated[bool, NotFor(MAPS_OF_PICTURES), Requires("sort"), NotFor(GRID)] = Field(
+    ascending: Annotated[bool, NotFor(MAPS_OF_HEADS), Requires("sort"), NotFor(GRID)] = Field(
         False, description="with `sort`: the smallest first"
     )
-    top: Annotated[Size | None, NotFor(MAPS_OF_PICTURES, GRID)] = Field(
+    top: Annotated[Size | None, NotFor(MAPS_OF_HEADS, GRID)] = Field(
         None, description="show only the first N heads"
     )
     table: Annotated[bool, Everyday("every statistic of every head"), NotFor(GRID)] = Field(
@@ -225,7 +252,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
     statistic: Annotated[
         HeadStatistic | None,
         Everyday("one statistic as a grid of layers and heads"),
-        NotFor(MAPS_OF_PICTURES),
+        NotFor(MAPS_OF_HEADS),
     ] = Field(None, description="show one of them as a grid of layers and heads instead of the table")
 
     head: Annotated[
@@ -250,19 +277,18 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
     )
 
     def heads_shown(self) -> list[str]:
-        """The heads whose maps are drawn over each of many pictures, where some are named."""
+        """The heads whose maps are drawn over each of many files, where some are named."""
         return [] if self.head is None else self.head.split(",")
 
     @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         if settings.get("statistic"):
             return "--show all", "--format heatmap", "-o page.html"
-        if settings.get("image"):
+        for _, kind, _ in files_read(settings):
             has_words = settings.get("sentence") or settings.get("file")
-            first = ("--sort entropy", "--to WORD") if has_words else ("--sort neighbour", "--from r1c1")
+            first = ("--sort neighbour", "--from r1c1") if kind.on_grid else ("--sort max_weight",)
+            first = ("--sort entropy", "--to WORD") if kind.on_grid and has_words else first
             return *first, "--table", "-o page.html"
-        if settings.get("sound"):
-            return "--sort max_weight", "--table", "-o page.html"
         # Random tokens have no words to look for, and a store has what was looked for.
         texts = Path(str(settings.get("texts")))
         is_stored = texts.suffix.lower() in STORE_SUFFIXES or texts.is_dir()
@@ -275,15 +301,19 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
 
     def names_rest(self) -> bool:
         """Whether heads that look at the first key are named by the rest of their weight, too."""
-        return not (self.skip_sink or self.weighted or self.image)
+        return not (self.skip_sink or self.weighted or self.reads_grid)
 
     def shows_signed_heads(self) -> bool:
         """Whether heads of layers without a softmax are shown, too: nothing is asked that these lack."""
-        lacking = (self.skip_sink, self.weighted, self.words, self.image, self.sound, self.pattern, self.sort)
+        lacking = (self.skip_sink, self.weighted, self.words, self.read_file, self.pattern, self.sort)
         return not any((*lacking, self.statistic, self.top, *self.sought().values()))
 
     def reads_many_texts(self) -> bool:
-        return super().reads_many_texts() or self.reads_pictures() or self.hears_many()
+        return super().reads_many_texts() or self.reads_many_files()
+
+    def draws_many(self) -> bool:
+        """Whether maps are drawn over each of many files."""
+        return self.reads_grid and self.reads_many_files()
 
     def single_statistics(self) -> tuple[str, ...]:
         of_model = in_group("model", "sink_rate", "sink_threshold")
@@ -304,10 +334,13 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
 
     def _of_heads(self) -> tuple[str, ...]:
         """The statistics that each head has a number of."""
-        asked: dict[str, object] = {name: getattr(self, needs.key) for name, needs in MEASURED_WITH.items()}
-        if self.image is not None:
+        asked: dict[str, object] = {
+            name: needs.is_met(self) if isinstance(needs, RequiresFile) else getattr(self, needs.key)
+            for name, needs in MEASURED_WITH.items()
+        }
+        if self.reads_grid:
             comparing = {name for name, known in ROW_STATISTICS.items() if known.positional} | {*PATTERNS}
-            asked |= dict.fromkeys(comparing - {*OF_PICTURES}, False)
+            asked |= dict.fromkeys(comparing - {*ON_GRIDS}, False)
             asked |= {f"{name}_mul": asked.get(name, True) for name in WITH_SHARE}
         from attncli.records.surveys import SurveyedHead  # with numpy, which help does without
 
@@ -322,24 +355,22 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
             yield contradiction("words", f"cannot be combined with `{key}`, which is about tokens", key)
         if self.full and self.maps == "none":
             yield contradiction("full", "needs `maps` auto, self, cross or encoder", "maps")
-        if self.words and self.sound is not None:
-            yield contradiction("words", "cannot be combined with `sound`", "sound")
-        if self.hears_many() and self.maps not in ("none", "auto"):
-            yield contradiction("maps", "needs one sound: a map is of one", "sound")
-        for key in self.given("sentence", "file", "full") if self.hears_many() else ():
-            yield contradiction(key, "needs one sound: many have words of their own", "sound")
-        if self.reads_pictures() and self.maps not in ("none", "auto"):
-            yield contradiction("maps", "needs one picture: a map is of one", "image")
-        if self.sought()["from"] and not self.sought()["to"] and self.image is None:
+        if self.read_file is not None and self.read_file.many:
+            what, kind, _ = self.read_file
+            if self.maps not in ("none", "auto"):
+                yield contradiction("maps", f"needs one {what}: a map is of one", kind.setting)
+            for key in self.given("sentence", "file", "full") if kind.is_transcribed else ():
+                yield contradiction(key, f"needs one {what}: many have words of their own", kind.setting)
+        if self.sought()["from"] and not self.sought()["to"] and not self.reads_grid:
             yield contradiction("from", "needs `to`: without it every query's weights sum to 1", "to")
         yield from self._contradictions_of_heads()
         yield from self._contradictions_of_statistics()
 
     def _contradictions_of_heads(self) -> Contradictions:
-        """Heads are named where their maps are drawn: over many pictures."""
+        """Heads are named where their maps are drawn: over many files."""
         if self.head is None:
             return
-        if self.reads_pictures():
+        if self.draws_many():
             if (count := len(self.heads_shown())) > MOST_HEADS_SHOWN:
                 yield contradiction("head", f"must be at most {MOST_HEADS_SHOWN} heads here (got {count})")
         elif "," in self.head:
@@ -352,13 +383,17 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec, ImageSpec, SoundSpec):
     def _contradictions_of_statistics(self) -> Contradictions:
         """Statistics that are not measured of what is read, or not with these settings."""
         measured = self._of_heads()
-        if self.pattern == "adjacent patches" and self.image is None:
-            yield contradiction("pattern", "adjacent patches are of pictures: it needs `image`", "image")
-        elif self.pattern and HEAD_PATTERNS[self.pattern].statistic not in measured:
-            yield contradiction("pattern", f"{self.pattern} is of texts, not of pictures", "image")
+        setting = self.setting_of_file()
+        statistic = "" if self.pattern is None else HEAD_PATTERNS[self.pattern].statistic
+        if statistic == "neighbour" and not self.reads_grid:
+            message = f"{self.pattern} are of tokens on a grid: it needs `{GRIDS.key}`"
+            yield contradiction("pattern", message, *GRIDS.settings)
+        elif statistic and statistic not in measured:
+            what = "" if self.read_file is None else f", not of {self.read_file.what}s"
+            yield contradiction("pattern", f"{self.pattern} is of texts{what}", setting)
         for key in self.given("sort", "statistic"):
             name = str(getattr(self, key))
-            if self.image is not None and name not in measured:
-                yield contradiction(key, f"{name} is of texts: it compares what stands before", "image")
+            if self.reads_grid and name not in measured:
+                yield contradiction(key, f"{name} is of texts: it compares what stands before", setting)
             if name in MEASURED_WITH:
                 yield from MEASURED_WITH[name].contradictions(key, self, name)

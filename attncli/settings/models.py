@@ -3,10 +3,12 @@
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, create_model
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
+from attncli.feature import ReadingKind
+from attncli.index import readings
 from attncli.models.folder import SHIPPED_MODEL, local_model, no_such_model
 from attncli.models.text_files import TextFile, check_lines
 from attncli.records.arguments import file_name, head_name, head_names, is_pair
@@ -27,7 +29,7 @@ from attncli.settings.fields import (
     TokenName,
     contradiction,
 )
-from attncli.settings.text import IN_FILE, PictureName, SoundName, Text, TextPath, Texts
+from attncli.settings.text import FILE_SETTINGS, IN_FILE, Text, TextPath, Texts
 
 
 def _looks_like_path(model: str) -> bool:
@@ -67,11 +69,37 @@ HeadNumber = Annotated[Count, BeforeValidator(_check_head_number), WithJsonSchem
 """A head of its layer, which may be given as LAYER:HEAD: then that is the setting `layer`, too."""
 
 
-PICTURE = Form("image", "cannot be combined with `image`")
-SOUND = Form("sound", "cannot be combined with `sound`")
+FILE = Form("", "cannot be combined with `{}`", is_asked=lambda spec: spec.read_file is not None)
+ON_GRID = Form("", "cannot be combined with `{}`", is_asked=lambda spec: spec.reads_grid)
 MANY_TEXTS = Form("texts")
-PROBE = Form("probe", involved=("sentence", "file", "texts", "image", "sound"))
-"""Forms of a survey; a single text is read in every way."""
+PROBE = Form("probe", involved=("sentence", "file", "texts", *FILE_SETTINGS))
+"""Forms of a survey; a single text is read in every way. A file of something other than text is read where no
+text is; ON_GRID: its tokens have neighbours on all sides.
+"""
+
+
+class ReadFile(NamedTuple):
+    """A file of something other than text: what it is, the setting that names it, and its name."""
+
+    what: str
+    kind: ReadingKind
+    name: str
+
+    @property
+    def many(self) -> str:
+        """What names many files: a folder, or a list, a text file with a name on each line; empty for one."""
+        if Path(self.name).is_dir():
+            return "folder"
+        return "list" if Path(self.name).suffix.lower() == ".txt" else ""
+
+
+def files_read(settings: Mapping[str, Any]) -> list[ReadFile]:
+    """The files of something other than text that settings name."""
+    return [
+        ReadFile(what, kind, str(settings[kind.setting]))
+        for what, kind in readings().items()
+        if settings.get(kind.setting)
+    ]
 
 
 class ModelNameSpec(Spec):
@@ -98,6 +126,8 @@ class ModelSpec(ModelNameSpec):
     parts_elsewhere: ClassVar[Mapping[str, str]] = {"weights": "attn heads --maps self shows those of a text"}
     # Whether the model is loaded with the head that predicts tokens, where it has one.
     needs_head: ClassVar[bool] = False
+    # Whether it may read a folder of files of something other than text, or a list of them.
+    surveys_files: ClassVar[bool] = False
     # Whether one run of the model gives all of a text's report: such texts run together.
     runs_once: ClassVar[bool] = False
 
@@ -136,6 +166,23 @@ class ModelSpec(ModelNameSpec):
         if path is not None and path.is_file():
             yield Extra("model", "gguf", ("gguf",))
 
+    @property
+    def read_file(self) -> ReadFile | None:
+        """The file of something other than text that is read, where one is given."""
+        return next(iter(files_read(self.__dict__)), None)
+
+    @property
+    def reads_grid(self) -> bool:
+        """Whether a file is read whose tokens have neighbours on all sides."""
+        return self.read_file is not None and self.read_file.kind.on_grid
+
+    def setting_of_file(self) -> str:
+        return "" if self.read_file is None else self.read_file.kind.setting
+
+    def reads_many_files(self) -> bool:
+        """Whether it is about the files of a folder or of a list."""
+        return self.read_file is not None and bool(self.read_file.many)
+
     def names_of_tokens(self) -> dict[str, str]:
         """The settings that name one token of the text."""
         return {}
@@ -154,91 +201,6 @@ class ModelSpec(ModelNameSpec):
                 yield contradiction(key, "needs `model`", "model")
 
 
-PICTURE_HELP = (
-    "a picture that the model reads: PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF; for heads and source "
-    "also a folder of them, or a list (.txt)"
-)
-
-
-class ImageSpec(ModelSpec):
-    """A model that may read a picture."""
-
-    off_keys = frozenset({"image"})
-
-    image: Annotated[
-        PictureName | None, Heading("Input"), Everyday("a picture, for a model that reads pictures")
-    ] = Field(None, description=PICTURE_HELP)
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        if self.image is None:
-            return
-        if self.model is None:
-            yield contradiction("image", "needs `model`, one that reads pictures", "model")
-        if self.reads_pictures() and not self.surveys_pictures:
-            yield contradiction("image", f"must be one picture (got the {_many(self.image)} {self.image})")
-
-    # Whether a folder of pictures, or a list of them, may be read.
-    surveys_pictures: ClassVar[bool] = False
-
-    def extras(self) -> Iterator[Extra]:
-        yield from super().extras()
-        if self.image is not None:
-            yield Extra("image", "images", ("PIL",))
-
-    def reads_pictures(self) -> bool:
-        """Whether it is about the pictures of a folder or of a list, a text file with a name on each line."""
-        return bool(_many(self.image))
-
-
-def _many(name: str | None) -> str:
-    """What names many files: a folder, or a list, a text file with a name on each line; empty for one."""
-    if name is None:
-        return ""
-    return "folder" if Path(name).is_dir() else "list" if Path(name).suffix.lower() == ".txt" else ""
-
-
-SOUND_HELP = (
-    "a sound that the model hears: WAV, FLAC or OGG; for heads also a folder of them, or a list (.txt)"
-)
-
-
-class SoundSpec(ModelSpec):
-    """A model that may hear a sound."""
-
-    off_keys = frozenset({"sound"})
-
-    sound: Annotated[
-        SoundName | None, Heading("Input"), Everyday("a sound, for a model that hears"), NotFor(PICTURE)
-    ] = Field(None, description=SOUND_HELP)
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        if self.sound is None:
-            return
-        if self.model is None:
-            yield contradiction("sound", "needs `model`, one that hears, as Whisper", "model")
-        if self.hears_many() and not self.surveys_sounds:
-            yield contradiction("sound", f"must be one sound (got the {_many(self.sound)} {self.sound})")
-        for key in self.given(*({"context", "context_file"} & type(self).model_fields.keys())):
-            yield contradiction(key, "cannot be combined with `sound`, which is the context", "sound")
-
-    # Whether a folder of sounds may be read.
-    surveys_sounds: ClassVar[bool] = False
-
-    def extras(self) -> Iterator[Extra]:
-        yield from super().extras()
-        if self.sound is not None:
-            yield Extra("sound", "sound", ("soundfile", "scipy"))
-
-    def wants_head(self) -> bool:
-        return super().wants_head() or self.sound is not None  # it writes what is said
-
-    def hears_many(self) -> bool:
-        """Whether it is about the sounds of a folder or of a list, a text file with a name on each line."""
-        return bool(_many(self.sound))
-
-
 class WordsSpec(ModelSpec):
     """A model whose tokens may be merged into words."""
 
@@ -247,7 +209,7 @@ class WordsSpec(ModelSpec):
     words: Annotated[
         bool,
         Heading("Model"),
-        NotFor(PICTURE),
+        NotFor(FILE),
         NotFor(PROBE, reason="needs `sentence`, `file` or `texts`: a probe has no words"),
     ] = Field(
         False,
@@ -287,7 +249,7 @@ class AblatedSpec(ModelSpec):
 
 
 def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
-    read = (data.get(key) for key in ("sentence", "file", "texts", "image", "sound"))
+    read = (data.get(key) for key in ("sentence", "file", "texts", *FILE_SETTINGS))
     return None if any(read) else "repeated"
 
 
@@ -299,7 +261,7 @@ class ManyTextsSpec(Spec):
     texts: Annotated[
         TextPath | None,
         Everyday("many texts, one per line, or .jsonl; - reads stdin"),
-        NotFor(PICTURE, SOUND),
+        NotFor(FILE),
     ] = Field(
         None,
         description="many texts, one per line, or JSON Lines or CSV (.jsonl, .csv) with text, id and group "
@@ -335,7 +297,7 @@ class TextOrProbeSpec(Spec):
     )
     probe: Annotated[
         Literal["repeated"] | None,
-        NotFor(PICTURE, SOUND),
+        NotFor(FILE),
         NoFlag("is what is read without a text: leave it out (--num-tokens N says how long); it was read"),
     ] = Field(
         default_factory=_default_probe,
@@ -383,8 +345,8 @@ SHARE = re.compile(r"[01]?\.[0-9]+|[01]")
 
 
 def joined_points(names: list[str], info: ValidationInfo) -> list[str]:
-    """With a picture, rejoin points among the names: 0.6,0.4 is one, which was split at its comma."""
-    if info.data.get("image") is None:
+    """On a grid, rejoin points among the names: 0.6,0.4 is one, which was split at its comma."""
+    if not any(kind.on_grid for _, kind, _ in files_read(info.data)):
         return names
     joined: list[str] = []
     for name in names:
@@ -397,24 +359,3 @@ def joined_points(names: list[str], info: ValidationInfo) -> list[str]:
 
 
 LookedFrom = Annotated[list[TokenName], AfterValidator(joined_points)]
-
-if TYPE_CHECKING:
-
-    class LookSpec(ImageSpec):
-        pass
-else:
-    # `from` cannot be written as the name of a field.
-    LookSpec = create_model(
-        "LookSpec",
-        __base__=ImageSpec,
-        **{
-            "from": (
-                Annotated[LookedFrom, Heading("Output")],
-                Field(
-                    [],
-                    description="of a picture or a sound: the query whose weights are drawn: a patch "
-                    "as r10c12, a point as 0.6,0.4, [CLS], a moment as 1.24s (default: [CLS], else the mean)",
-                ),
-            )
-        },
-    )

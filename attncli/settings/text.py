@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from attncli.core.names import occurrences_among, the_one_position, token_positions
 from attncli.errors import NO_TEXT, UserError, nearest
+from attncli.index import readings
 from attncli.records.arguments import NonBlankText
 from attncli.records.token_ids import IDS, TokenIds
 from attncli.settings.fields import Contradictions, Everyday, Size, Spec, TextSource, contradiction
@@ -21,9 +22,11 @@ if TYPE_CHECKING:  # help and usage errors do without it
 SENTENCE = "the cat walks on the street"
 CONTEXT = "die katze geht langsam über die straße"
 TOKENIZER_HELP = 'words: lower-case, without ,;.!?:"(); whitespace: split as it stands'
+FILE_SETTINGS = tuple(kind.setting for kind in readings().values())
+"""The settings that name files of something other than text."""
 PATH_KEYS = (
     *("file", "texts", "relations", "pairs", "context_file", "embedding", "document"),
-    *("image", "sound", "apply"),
+    *(*FILE_SETTINGS, "apply"),
 )
 SAMPLED_EMBEDDINGS = ("random", "gaussian", "integers", "previous")
 MAX_NAME = 1000
@@ -39,23 +42,6 @@ def check_file(value: str) -> str:
     return value
 
 
-def check_picture(value: str) -> str:
-    if not value.strip() or not Path(value).exists():
-        raise ValueError(
-            f"no such file: {value}: give a picture; for heads and source also a folder of them, or a list "
-            "(.txt)"
-        )
-    return value
-
-
-def check_sound(value: str) -> str:
-    if not value.strip() or not Path(value).exists():
-        raise ValueError(
-            f"no such file: {value}: give a sound; for heads also a folder of them, or a list (.txt)"
-        )
-    return value
-
-
 def check_embedding(value: str) -> str:
     if is_vector_file(value):
         vector_file_dim(Path(value))
@@ -65,10 +51,6 @@ def check_embedding(value: str) -> str:
 Text = NonBlankText
 TextPath = Annotated[str, AfterValidator(check_file)]
 """The name of a text file, or - for stdin."""
-PictureName = Annotated[str, AfterValidator(check_picture)]
-"""The name of a picture, or of a folder of pictures."""
-SoundName = Annotated[str, AfterValidator(check_sound)]
-"""The name of a sound, or of a folder of sounds."""
 IN_FILE = Everyday("a text file; - reads stdin")
 
 
@@ -145,7 +127,7 @@ class SentenceSpec(Spec):
     )
     sentence: Annotated[Text | None, Everyday()] = Field(
         default_factory=lambda data: (
-            None if any(data.get(key) for key in ("num_tokens", "file", "image", "sound")) else SENTENCE
+            None if any(data.get(key) for key in ("num_tokens", "file", *FILE_SETTINGS)) else SENTENCE
         ),
         description="the text for the queries",
     )

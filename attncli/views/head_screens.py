@@ -36,6 +36,7 @@ from attncli.views.texts import (
     ScreenLine,
     beside,
     fixed,
+    kinds_read,
     named_tokens,
     plain_line,
     text_name,
@@ -265,7 +266,7 @@ def _too_few(row: HeadsOfPattern, report: Report) -> str:
     what = "a word" if report.spec.get("words") else "a token"
     repeat = f"{rows} {'repeat' if num_rows > 1 else 'repeats'} {what}"
     count = repeat if is_repeated else rows if not num_rows else f"{rows} only"
-    if text_name(report) == "picture":  # its model's own processor says how many patches there are
+    if any(kind.on_grid for kind in kinds_read(report)):  # its model's own processor says how many there are
         return count
     is_of_tokens = not any(map(report.spec.get, ("probe", "words", "program")))
     return f"{count}: {'without a text many do' if is_repeated and is_of_tokens else 'use a longer text'}"
@@ -486,7 +487,7 @@ MOST_TIMED = 5
 
 
 def _in_time(report: Report, display: Display) -> Iterator[str]:
-    """`encoder, mean distance in time: 0:4 0.04 s, 0:1 0.11 s ... 2:2 10.57 s`, of the tokens of a sound."""
+    """`encoder, mean distance in time: 0:4 0.04 s, 0:1 0.11 s ... 2:2 10.57 s`, of tokens in time."""
     for stack, heads in by_stack(report.result_of(HeadSurvey).heads).items():
         far = [head for head in heads if head.get("distance_seconds") is not None]
         far.sort(key=lambda head: head.number("distance_seconds") or 0.0)

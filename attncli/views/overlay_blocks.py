@@ -44,7 +44,7 @@ from attncli.views.texts import shortened, weight_text, wrap_cells
 SINGLE, FEW, TILE, MOST_FEW = 4.2, 2.0, 1.1, 16
 OUTSIDE_WIDTH, OUTSIDE_NUMBER, MOST_OUTSIDE = 1.9, 1.1, 12
 MOST_ACROSS = 16
-# Of a strip, as a sound is: how much wider than high it is, by how much wider it is drawn, inches in a row.
+# Of a strip, as of what lies in time: how much wider than high, by how much wider drawn, inches in a row.
 STRIP, WIDER, STRIPS_ACROSS = 4, 2.5, 16
 LEAST_CAPTION = 12
 """Characters that a caption has room for, as `17:13 95%` or `rollout 8%`, however narrow its picture is."""

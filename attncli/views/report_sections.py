@@ -38,12 +38,12 @@ from attncli.views.sections import Column, Drawing, Elastic, Grid, NamedValues, 
 from attncli.views.texts import (
     NO_NUMBER,
     file_text,
+    files_of,
     fixed,
     model_setting,
     scalar,
     shortened,
     shortened_heading,
-    text_name,
     token_in_line,
     token_texts,
     wrap_cells,
@@ -179,8 +179,8 @@ def text_line(report: Report, display: Display) -> Paragraph:
     texts = f"{file_text('texts', spec['texts'])}{group}" if spec.get("texts") else ""
     if report.pictures:
         texts = f"{', '.join(picture.name for picture in report.pictures)} {spec.get('sentence') or ''}"
-    elif many := spec.get("image") or spec.get("sound"):
-        texts = f"{text_name(report)}s of {many} {spec.get('sentence') or ''}"
+    elif many := next(files_of(report), None):
+        texts = f"{many[0]}s of {many[1]} {spec.get('sentence') or ''}"
     text = texts or spec.get("sentence") or file_text("file", spec.get("file"))
     return one_line(" ".join(str(text).split()), display)
 

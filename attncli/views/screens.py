@@ -221,7 +221,8 @@ class WholeMatrix(Element):
     title: str
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        if (weights := report.tensors.get(self.tensor)) and not report.pictures:
+        weights = report.tensors.get(self.tensor)
+        if weights and len(weights.axes) > 1 and not report.pictures:
             (matrix,) = matrices_of(report, self.tensor, weights)
             yield weights_part(report, matrix, self.title, display)
 

@@ -1,7 +1,7 @@
 """What people read of a report: numbers, lines and blocks of text, labels of axes, its title and settings."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, zip_longest
 from pathlib import Path
@@ -12,6 +12,8 @@ import numpy as np
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from attncli.core.names import LAST, POSITION
+from attncli.feature import ReadingKind
+from attncli.index import FEATURES, installed_features
 from attncli.records.columns import Result, UntypedResult
 from attncli.records.kinds import kinds_of, result_of
 from attncli.records.report import PLACES, PictureMaps, Report, Row, Table, Terms
@@ -404,7 +406,7 @@ def text_of(report: Report, key: str, most: int | None = MOST_OF_TOKENS) -> str:
     spec = report.spec
     names = [picture.name for picture in report.pictures] if key == "sentence" else []
     if key == "sentence" and report.picture_maps is not None:
-        many = f"pictures of {Path(str(spec.get('image'))).name}"
+        many = next((f"{what}s of {Path(name).name}" for what, name in files_of(report)), "")
         names = (
             [row.picture.name for row in report.picture_maps.rows] if report.picture_maps.title else [many]
         )
@@ -471,8 +473,23 @@ def token_name(report: Report) -> str:
 
 def text_name(report: Report) -> str:
     """What a report about many is about."""
-    names = {"image": "picture", "sound": "sound"}
-    return next((name for key, name in names.items() if report.spec.get(key)), "text")
+    return next((what for what, _ in files_of(report)), "text")
+
+
+def _read(report: Report) -> Iterator[tuple[str, ReadingKind]]:
+    """What a report was made of besides text: also of a reading that is switched off."""
+    for card in (*FEATURES.values(), *installed_features().values()):
+        yield from ((what, kind) for what, kind in card.readings.items() if report.spec.get(kind.setting))
+
+
+def files_of(report: Report) -> Iterator[tuple[str, str]]:
+    """What a report was made of besides text, and its name."""
+    return ((what, str(report.spec[kind.setting])) for what, kind in _read(report))
+
+
+def kinds_read(report: Report) -> Iterator[ReadingKind]:
+    """The kinds of what a report was made of besides text."""
+    return (kind for _, kind in _read(report))
 
 
 MOST_NAMED = 6

@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 
 from attncli.cli import run
-from attncli.feature import Feature, LayerSource, Question, View, places_of, with_absolute_places
+from attncli.feature import (
+    Feature,
+    LayerSource,
+    Question,
+    ReadingKind,
+    View,
+    places_of,
+    with_absolute_places,
+)
 from attncli.index import FEATURES
 from attncli.settings import FORMER_COMMANDS, KERNEL_COMMANDS
 from attncli.views.page.blocks import PageBlock
@@ -62,7 +70,7 @@ def test_each_field_of_a_card_is_a_heading_of_the_page_and_on_its_card() -> None
     assert headings[: len(Feature._fields)] == [*Feature._fields]
     fields = [name for row in re.findall(r"^\| (`.*`) \| ", text, re.MULTILINE) for name in row.split(", ")]
     of_block = (field.name for field in dataclasses.fields(PageBlock))
-    parts = (*Question._fields, *of_block, *View._fields, *LayerSource._fields)
+    parts = (*Question._fields, *of_block, *View._fields, *LayerSource._fields, *ReadingKind._fields)
     assert fields == [f"`{name}`" for name in parts]
     code = text.partition("```python\n")[2].partition("```")[0]
     card: dict[str, Feature] = {}
@@ -181,6 +189,8 @@ def assert_nowhere(name: str, saved: Path, folder: Path, root: Path, off: str = 
     assert {*answer["commands"]} & (gone | left) == left == {*answer["completed"]} & (gone | left)
     functions, kinds = ({key for card in cards for key in getattr(card, field)} for field in PARTS)
     assert not functions & {*answer["public"], *answer["has"]} and not kinds & {*answer["kinds"]}
+    settings = {kind.setting for card in cards for kind in card.readings.values()}
+    assert not settings & {*re.findall(r'"(\w+)": \{', answer["schema"])}, "the flags of its readings"
     for word in gone:
         assert f'"const": "{word}"' not in answer["schema"] and f'.SS "attn {word} ' not in answer["pages"]
 

@@ -12,12 +12,13 @@ from attncli.settings.fields import Form, Given, NotFor, Requires, Spec, build_s
 from attncli.settings.heads import (
     ABLATED,
     GRID,
-    MAPS_OF_PICTURES,
+    MAPS_OF_HEADS,
     MEASURED_WITH,
     OF_WORDS,
     HeadsSpec,
 )
-from attncli.settings.models import MANY_TEXTS, PICTURE, PROBE, SOUND
+from attncli.settings.models import FILE, MANY_TEXTS, ON_GRID, PROBE
+from attncli.settings.text import FILE_SETTINGS
 
 
 def declared_by(spec_class: type[Spec]) -> list[tuple[str, NotFor | Requires]]:
@@ -51,7 +52,8 @@ def test_what_is_declared_names_a_setting_and_says_something(
         return
     for form in declared.forms:
         assert declared.reason or form.refusal
-        assert any(form.key in spec_class.model_fields for spec_class in SPECS.values())
+        keys = [form.key] if form.key else [*FILE_SETTINGS]
+        assert any(key in spec_class.model_fields for spec_class in SPECS.values() for key in keys)
 
 
 def lines_of(spec_class: type[Spec], settings: dict[str, Any]) -> list[str]:
@@ -82,14 +84,14 @@ VALUES: dict[str, Any] = {
     "names": "nnsight",
 }
 ASKED: dict[Form, dict[str, Any]] = {
-    PICTURE: {"model": str(HeadsSpec.default_model), "image": "cat.png"},
-    SOUND: {"model": str(HeadsSpec.default_model), "sound": "talk.wav"},
+    ON_GRID: {"model": str(HeadsSpec.default_model), "image": "cat.png"},
+    FILE: {"model": str(HeadsSpec.default_model), "sound": "talk.wav"},
     MANY_TEXTS: {"texts": "texts.txt"},
     PROBE: {"num_tokens": 5},
     ABLATED: {"ablate": ["0:1"]},
     OF_WORDS: {"words": True, "sentence": "a b"},
     GRID: {"statistic": "entropy"},
-    MAPS_OF_PICTURES: {"model": str(HeadsSpec.default_model), "image": "pictures.txt", "head": "0:1"},
+    MAPS_OF_HEADS: {"model": str(HeadsSpec.default_model), "image": "pictures.txt", "head": "0:1"},
 }
 
 
@@ -112,7 +114,8 @@ OF_HEADS = [
 @pytest.mark.parametrize(("key", "form", "message"), OF_HEADS, ids=named)
 def test_a_form_refuses_each_setting_that_it_does_not_read(key: str, form: Form, message: str) -> None:
     settings = {**ASKED[form], key: VALUES[key]}
-    line = f"x.yaml:{[*settings].index(key) + 1}:1: {key}: {message.replace('`', '')}"
+    setting = next((each for each in FILE_SETTINGS if each in ASKED[form]), "")
+    line = f"x.yaml:{[*settings].index(key) + 1}:1: {key}: {message.replace('`', '').format(setting)}"
     assert line in lines_of(HeadsSpec, settings)
     assert lines_of(HeadsSpec, ASKED[form]) == []
     default = HeadsSpec.model_fields[key].default
@@ -136,7 +139,7 @@ def test_a_statistic_that_is_not_measured_says_what_it_requires(name: str) -> No
 
 @pytest.mark.usefixtures("files")
 def test_a_pattern_that_pictures_do_not_have_is_said_once() -> None:
-    lines = lines_of(HeadsSpec, {**ASKED[PICTURE], "pattern": "induction"})
+    lines = lines_of(HeadsSpec, {**ASKED[ON_GRID], "pattern": "induction"})
     assert lines == ["x.yaml:3:1: pattern: induction is of texts, not of pictures"]
 
 

@@ -65,8 +65,9 @@ class Baseline:
 
     def __init__(self, output: Float[Tensor, "place vocabulary_or_dim"], reading: Predicted) -> None:
         self.reading = reading
-        is_picture = reading.text.seen is not None and not reading.part and CLS in reading.text.tokens
-        self.cls = reading.text.tokens.index(CLS) if is_picture else None
+        origin, tokens = reading.text.origin, reading.text.tokens
+        is_grid_alone = origin is not None and origin.kind.on_grid and not reading.part
+        self.cls = tokens.index(CLS) if is_grid_alone and CLS in tokens else None
         self.output = output
         self.expected = Predictions(output, reading.targets) if reading.num_places else None
         self.numbers = {} if self.expected is None else self._numbers(output, self.expected.losses)

@@ -21,8 +21,10 @@ from attncli.settings.fields import (
     TokenName,
     contradiction,
 )
-from attncli.settings.models import PROBE, EncodedTextSpec, ImageSpec, SoundSpec
+from attncli.settings.heads import GRIDS
+from attncli.settings.models import FILE, PROBE, EncodedTextSpec, files_read
 from attncli.settings.pages import ModelPage
+from attncli.settings.readings import reads
 from attncli.settings.text import Text, Texts
 from attncli.system.plain_text import counted
 
@@ -37,10 +39,10 @@ if TYPE_CHECKING:
     Effect = str
 else:
     Effect = Literal[tuple(EFFECTS)]
-PICTURE_ALONE = Form(
-    "image",
-    "is of models that predict tokens, not of a picture",
-    is_asked=lambda spec: spec.is_of_picture,
+FILE_ALONE = Form(
+    "",
+    "is of models that predict tokens: give a text beside `{}`",
+    is_asked=lambda spec: spec.is_of_grid_alone,
 )
 OF_SWAPS = Requires("method", "swap")
 MEASURED_WITH = {
@@ -64,7 +66,8 @@ HeadNamesOrAll = Annotated[
 ]
 
 
-class AblateSpec(EncodedTextSpec, ImageSpec, SoundSpec):
+@reads()
+class AblateSpec(EncodedTextSpec):
     experiment = "ablate"
     parts = ("statistics", "heads", "baseline")
     title = "What is lost without each head"
@@ -121,7 +124,7 @@ class AblateSpec(EncodedTextSpec, ImageSpec, SoundSpec):
     jointly: Annotated[bool, Everyday()] = Field(
         False, description="also take out all of these heads at once"
     )
-    approximate: Annotated[bool, Everyday("every head by one backward pass"), NotFor(PICTURE_ALONE)] = Field(
+    approximate: Annotated[bool, Everyday("every head by one backward pass"), NotFor(FILE_ALONE)] = Field(
         False,
         description="every head by one backward pass, |d loss / d gate|; exact for 16 of them, or "
         "for `heads`",
@@ -129,7 +132,7 @@ class AblateSpec(EncodedTextSpec, ImageSpec, SoundSpec):
     answer: Annotated[
         str | None,
         Everyday("measure this token alone, after the text"),
-        NotFor(PICTURE_ALONE),
+        NotFor(FILE_ALONE),
         NotFor(PROBE, reason="needs `sentence` or `file`: random tokens have no answer"),
     ] = Field(
         None, description="measure this token alone, after the text (or at the mask of an encoder's text)"
@@ -144,12 +147,12 @@ class AblateSpec(EncodedTextSpec, ImageSpec, SoundSpec):
 
     @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        left_out = {"--texts FILE"} if settings.get("image") or settings.get("sound") else set()
+        left_out = {"--texts FILE"} if files_read(settings) else set()
         left_out |= {"--method mean"} if settings.get("approximate") else set()
         return tuple(step for step in cls.next_steps if step not in left_out)
 
     def least_tokens(self) -> int:
-        return 1 if self.answer is not None or self.image is not None or self.sound is not None else 2
+        return 2 if self.answer is None and self.read_file is None else 1
 
     @property
     def named_heads(self) -> list[str]:
@@ -157,9 +160,9 @@ class AblateSpec(EncodedTextSpec, ImageSpec, SoundSpec):
         return [] if self.heads == [EVERY_HEAD] else self.heads
 
     @property
-    def is_of_picture(self) -> bool:
-        """Whether a picture alone is read."""
-        return self.image is not None and self.sentence is None and self.file is None
+    def is_of_grid_alone(self) -> bool:
+        """Whether a file is read whose tokens lie on a grid, and no text beside it."""
+        return self.reads_grid and self.sentence is None and self.file is None
 
     def result_kind(self) -> str:
         return "ablate"
@@ -176,7 +179,7 @@ class AblateSpec(EncodedTextSpec, ImageSpec, SoundSpec):
         # Whether a model has a head that predicts tokens is known when it is there.
         measured |= {"output_change"} if self.model and not self.answer else set()
         measured |= {"approximate"} if self.approximate else set()
-        if self.is_of_picture:
+        if self.is_of_grid_alone:
             measured = {"cls_change", "output_change"}
         several = self.texts is not None
         left_out = {f"{name}{end}" for name in EFFECTS.keys() - measured for end in ("", "_low", "_high")}
@@ -213,13 +216,15 @@ class AblateSpec(EncodedTextSpec, ImageSpec, SoundSpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        for key, what in {"image": "a picture", "sound": "a sound"}.items():
-            if self.method == "swap" and self.given(key):
-                yield contradiction("method", f"swap is for prompts, not for {what}", key)
-        for key in self.given("answer", "context", "truncate") if self.sound is not None else ():
-            yield contradiction(key, "cannot be combined with `sound`", "sound")
-        if self.sort == "cls_change" and not self.is_of_picture:
-            yield contradiction("sort", "cls_change needs `image`, and no text beside it", "image")
+        if self.read_file is not None:
+            what, kind, _ = self.read_file
+            if self.method == "swap":
+                yield contradiction("method", f"swap is for prompts, not for a {what}", kind.setting)
+            for key in self.given("answer", "truncate") if kind.is_transcribed else ():
+                yield from NotFor(FILE).contradictions(key, self)
+        if self.sort == "cls_change" and not self.is_of_grid_alone:
+            message = f"cls_change needs `{GRIDS.key}`, and no text beside it"
+            yield contradiction("sort", message, *GRIDS.settings)
         if self.jointly and len(self.named_heads) < 2:
             yield contradiction("jointly", "needs `heads`, two or more", "heads")
         is_of_lines = self.texts is not None and self.sort != "approximate"
@@ -249,7 +254,7 @@ OF_LINEAR = {
     "swap": "Heads without a softmax are swapped where W_O reads them, after gate and norm.",
 }
 
-PICTURE_NOTE = (
+GRID_NOTE = (
     "output_change is ||y' - y|| / ||y||, mean over the last vectors; cls_change is 1 - cos(y', y) of [CLS], "
     "where there is one."
 )
@@ -259,29 +264,17 @@ def read(
     spec: AblateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Predicted":
     """What the model reads, and what is predicted of it; UserError for what does not fit."""
-    from attncli.models.picture_reading import read_picture
+    from attncli.models.openers import OPENERS
     from attncli.models.predicted import predicted_reading
     from attncli.models.pretrained import reader_of
-    from attncli.models.sound_reading import read_sound
     from attncli.runs.runner import read_survey_text
 
-    if spec.image is not None:
-        # What predicts words reads a picture beside them as a whole.
-        reader = pretrained if texts.text is None else replace(pretrained, model=pretrained.whole)
-        reading = read_picture(reader, spec.image, texts.text)
+    if (file := spec.read_file) is not None:
+        reading = OPENERS[file.what].read_to_predict(pretrained, file.name, texts.text)
+        reader, key = reader_of(pretrained, reading), file.kind.setting
         return predicted_reading(
-            reading,
-            reader_of(pretrained, reading),
-            generator,
-            answer=spec.answer,
-            against=spec.against,
-            key="image",
+            reading, reader, generator, answer=spec.answer, against=spec.against, key=key
         )
-    if spec.sound is not None:
-        # What the decoder says of it is predicted, where no text is given.
-        said = "" if pretrained.has_decoder and texts.text is None else texts.text
-        reading = read_sound(pretrained, spec.sound, said)
-        return predicted_reading(reading, reader_of(pretrained, reading), generator, key="sound")
     reading = read_survey_text(spec, texts, pretrained, generator)
     key = "texts" if spec.texts else "file" if spec.file else "sentence"
     if spec.other is not None:
@@ -372,7 +365,6 @@ def _report(
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
 ) -> "Report":
-    from attncli.commands.pictures import pictures_of
     from attncli.features.ablate.door import ablate
     from attncli.runs.report_parts import build_report
 
@@ -404,7 +396,7 @@ def _report(
     notes = [*_notes(spec, readings, pretrained, has_linear=has_linear), *notes, *result.notes]
     num_heads = len({(row.stack, row.layer, row.head) for row in result.heads})
     about = _about(readings, num_heads, pretrained)
-    pictures = pictures_of(readings[0]) if spec.image or spec.sound else ()
+    pictures = readings[0].drawn()
     ranked_result = replace(result, heads=ranked[: spec.top], back=back)
     notes = [note for note in notes if note != result.unshown]
     report = build_report(spec, read, tensors, ranked_result, notes, about=about, pictures=pictures)
@@ -455,13 +447,13 @@ def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pr
         answers = {pretrained.text_of([int(reading.targets)]) or spec.answer for reading in readings}
         answer = f"{answers.pop()!r}" if len(answers) == 1 else "the answer"
         return f"Measured where {answer} should come: its loss is -ln p, in nats."
-    if pretrained.predicts is None and readings[0].seen is not None:
-        return PICTURE_NOTE
+    if pretrained.predicts is None and readings[0].on_grid:
+        return GRID_NOTE
     if pretrained.predicts is None:
         return "No head predicts tokens: output_change is ||y' - y|| / ||y||, mean over the last vectors."
     if spec.probe:
         return f"The loss, in nats per token, is on the second copy of the probe ({places})."
-    if readings[0].heard is not None:
+    if readings[0].num_before:
         return (
             f"The loss, in nats per token, is on {places} of the words, each predicted from those before it."
         )

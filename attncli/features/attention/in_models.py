@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attncli.commands.pictures import pictures_of
 from attncli.commands.surveys import ablated_notes
 from attncli.core.engines import attend
 from attncli.core.formulas import Plane
@@ -22,10 +21,9 @@ from attncli.measure.removal import heads_removed
 from attncli.models.architectures import output_projection, source_of
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, StopCapture
-from attncli.models.picture_reading import read_picture
+from attncli.models.openers import OPENERS
 from attncli.models.pretrained import Pretrained, Reading, attention_between_words, reader_of, texts_of_stack
 from attncli.models.side_by_side import of_this_run
-from attncli.models.sound_reading import published_heads, read_sound
 from attncli.models.token_names import check_tokens_named, positions_that_look, token_named
 from attncli.models.words import words_of_characters
 from attncli.records.attention import LayerStatistics, ScoreMoments, ScoreRule
@@ -116,13 +114,15 @@ class ChosenLayer:
 
 def read(spec: AttentionOfModel, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
     """The texts for the queries and, with a decoder, for the encoder; UserError for what does not fit."""
-    if spec.image is not None:
-        _check_beside_picture(spec, texts.text, pretrained)
-        reading = read_picture(pretrained, spec.image, texts.text)
+    if (file := spec.read_file) is not None:
+        is_cross, truncate = spec.reads_context, spec.truncate
+        opener = OPENERS[file.what]
+        reading = opener.read_for_layer(
+            pretrained, file.name, texts.text, is_cross=is_cross, truncate=truncate
+        )
+        _explained(spec, reading, pretrained)
         check_tokens_named(spec.looking_tokens(), [reading.text], pretrained, key="from")
         return reading
-    if spec.sound is not None:
-        return _read_sound(spec, spec.sound, texts.text, pretrained)
     assert texts.text is not None
     key = "file" if spec.file else "sentence"
     words = words_of_characters if spec.words else None
@@ -140,35 +140,6 @@ def read(spec: AttentionOfModel, texts: Texts, pretrained: Pretrained, generator
     return reading
 
 
-def _read_sound(spec: AttentionOfModel, file: str, text: str | None, pretrained: Pretrained) -> Reading:
-    """A sound, and for cross-attention its words: those that are given, or that the model writes."""
-    if spec.reads_context:
-        if not pretrained.has_decoder:
-            raise UserError(f"model: {pretrained.name} has no decoder that looks at a sound: use attn self")
-        text = text or ""
-    elif text is not None and pretrained.has_decoder:
-        reason = f"the encoder of {pretrained.name} hears the sound alone"
-        raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
-    reading = read_sound(pretrained, file, text, truncate=spec.truncate)
-    _explained(spec, reading, pretrained)
-    check_tokens_named(spec.looking_tokens(), [reading.text], pretrained, key="from")
-    return reading
-
-
-def _check_beside_picture(spec: AttentionOfModel, text: str | None, pretrained: Pretrained) -> None:
-    """UserError for words beside a picture that no layer of this kind sees, and where they are missing."""
-    name = pretrained.name
-    if spec.reads_context and not pretrained.has_decoder:
-        raise UserError(
-            f"model: {name} has no encoder and decoder in one run: use attn heads or attn generate"
-        )
-    if spec.reads_context and text is None:
-        raise UserError("sentence: must be given: the words that look at the picture")
-    if pretrained.has_decoder and text is not None and not spec.reads_context:
-        reason = f"the encoder of {name} reads the picture alone"
-        raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
-
-
 def _explained(spec: AttentionOfModel, reading: Reading, pretrained: Pretrained) -> int | None:
     """The position of the token whose row is explained; UserError where its name means none, or several."""
     if spec.token is None:
@@ -176,12 +147,12 @@ def _explained(spec: AttentionOfModel, reading: Reading, pretrained: Pretrained)
     return token_named(str(spec.token), reading.text.in_words(), pretrained, key="token")
 
 
-def _at_an_aligning_head(spec: AttentionOfModel, pretrained: Pretrained) -> AttentionOfModel:
-    """Of words on a sound, where no head is named, the first by which the model is known to time them."""
-    if spec.sound is None or not spec.reads_context or spec.model_fields_set & {"layer", "head"}:
+def _at_a_telling_head(spec: AttentionOfModel, pretrained: Pretrained) -> AttentionOfModel:
+    """Of cross-attention to a file, where no head is named, that which is known to tell most."""
+    if spec.read_file is None or not spec.reads_context or spec.model_fields_set & {"layer", "head"}:
         return spec
-    layer, head = next(iter(published_heads(pretrained)), (None, None))
-    return spec if layer is None else spec.model_copy(update={"layer": layer, "head": head})
+    place = OPENERS[spec.read_file.what].telling_head(pretrained)
+    return spec if place is None else spec.model_copy(update={"layer": place[0], "head": place[1]})
 
 
 def report_each(
@@ -191,7 +162,7 @@ def report_each(
     progress: object,
 ) -> list[Report]:
     """For each text weights, scores, output and statistics of one layer (in self and cross of one head)."""
-    specs = [_at_an_aligning_head(spec, pretrained) for spec in specs]
+    specs = [_at_a_telling_head(spec, pretrained) for spec in specs]
     spec = specs[0]
     pretrained = reader_of(pretrained, readings[0])
     num_queries, num_context = readings[0].counts
@@ -216,7 +187,7 @@ def report_each(
         notes.append(WORDS_NOTE)
         layer = replace(layer, attention=attention_between_words(layer, readings))
     query, key = texts_of_stack(readings[0], layer.stack_name)
-    places = None if query is not key or query.seen is None else query.seen.places
+    places = None if query is not key or query.origin is None else query.origin.grid
     computed = _computed(spec, pretrained, layer, places)
     reports = []
     for text, (asked, whole) in enumerate(zip(specs, readings, strict=True)):
@@ -231,10 +202,10 @@ def report_each(
             tensors = ids | tensors
         context = reading.context.tokens if spec.reads_context and reading.context else ()
         read = Texts(reading.text.tokens, context, token_spelling=pretrained.spelling_of(reading.text))
-        if spec.image is not None or spec.sound is not None:
+        if spec.read_file is not None:
             queries = positions_that_look(spec.looking_tokens(), reading.text, pretrained) or []
             resolved = resolved.model_copy(update={"from": [reading.text.tokens[query] for query in queries]})
-        said, pictures = [*notes, *whole.left_out_notes()], pictures_of(reading)
+        said, pictures = [*notes, *whole.left_out_notes()], reading.drawn()
         reports.append(build_report(resolved, read, tensors, result, said, pictures=pictures))
     return reports
 

@@ -1,11 +1,11 @@
 """The settings of self-, multi-head and cross-attention, and of their variants."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, create_model, field_validator
 
-from attncli.core.names import OF_PICTURES, OF_WEIGHTS, ROW_STATISTICS, named_head
+from attncli.core.names import OF_WEIGHTS, ON_GRIDS, ROW_STATISTICS, named_head
 from attncli.settings.fields import (
     BYTES_PER_PARAMETER,
     BYTES_PER_TOP_KEY,
@@ -19,6 +19,7 @@ from attncli.settings.fields import (
     ExplainRowSpec,
     Heading,
     NoFlag,
+    NotFor,
     Scale,
     Size,
     Spec,
@@ -26,16 +27,17 @@ from attncli.settings.fields import (
     contradiction,
 )
 from attncli.settings.models import (
-    PICTURE_HELP,
-    SOUND_HELP,
+    FILE,
     AblatedSpec,
     HeadNumber,
-    LookSpec,
+    LookedFrom,
     ModelNameSpec,
-    SoundSpec,
+    ModelSpec,
     WordsSpec,
+    files_read,
 )
-from attncli.settings.text import CONTEXT, PictureName, SentenceSpec, SoundName, Text, TextPath, TextSpec
+from attncli.settings.readings import reads
+from attncli.settings.text import CONTEXT, FILE_SETTINGS, SentenceSpec, Text, TextPath, TextSpec
 
 POSITIONS = ("rope", "alibi", "relative_bias")
 VARIANTS = (*POSITIONS, "window", "qk_norm", "softcap", "temperature", "sink", "differential")
@@ -462,7 +464,7 @@ class ContextSpec(SentenceSpec):
     context: Annotated[Text | None, Everyday()] = Field(
         default_factory=lambda data: (
             None
-            if any(data.get(key) for key in ("num_context_tokens", "context_file", "image", "sound"))
+            if any(data.get(key) for key in ("num_context_tokens", "context_file", *FILE_SETTINGS))
             else CONTEXT
         ),
         description="the text for the keys and values",
@@ -519,7 +521,30 @@ Layer = Annotated[
 ]
 
 
-class LayerSpec(WordsSpec, AblatedSpec, LookSpec, SoundSpec, ExplainRowSpec):
+if TYPE_CHECKING:
+
+    class LookSpec(ModelSpec):
+        pass
+else:
+    # `from` cannot be written as the name of a field.
+    LookSpec = create_model(
+        "LookSpec",
+        __base__=ModelSpec,
+        **{
+            "from": (
+                Annotated[LookedFrom, Heading("Output")],
+                Field(
+                    [],
+                    description="of a picture or a sound: the query whose weights are drawn: a patch "
+                    "as r10c12, a point as 0.6,0.4, [CLS], a moment as 1.24s (default: [CLS], else the mean)",
+                ),
+            )
+        },
+    )
+    LookSpec = reads()(LookSpec)
+
+
+class LayerSpec(WordsSpec, AblatedSpec, LookSpec, ExplainRowSpec):
     """Which layer of a model."""
 
     off_keys = frozenset({"from"})
@@ -530,7 +555,7 @@ class LayerSpec(WordsSpec, AblatedSpec, LookSpec, SoundSpec, ExplainRowSpec):
     layer: Annotated[Layer, NoFlag()] = Field(default_factory=first_of_model)
 
     def looking_tokens(self) -> list[str]:
-        """The tokens of a picture whose looks are drawn: the setting `from`, which is no name in Python."""
+        """The tokens whose looks are drawn: the setting `from`, which is no name in Python."""
         tokens: list[str] = getattr(self, "from")
         return tokens
 
@@ -555,9 +580,9 @@ class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
     def measured_of_rows(self) -> tuple[str, ...]:
         """Those of ROW_STATISTICS that are measured of its weights."""
         known = OF_WEIGHTS if self.words else tuple(ROW_STATISTICS)
-        if self.image is None:
+        if not self.reads_grid:
             return known
-        placed = {*OF_PICTURES, *without_positions(known)}
+        placed = {*ON_GRIDS, *without_positions(known)}
         return tuple(name for name in known if name in placed)
 
     def row_statistics(self) -> tuple[str, ...]:
@@ -579,13 +604,13 @@ class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
             if above and named_head(name).stack != "cross":
                 message = f"must be below the layer that is shown, {self.layer} (got {name})"
                 yield contradiction("ablate", message, "layer")
-        if self.image is None and self.sound is None and self.given("from"):
-            message = "needs `image` or `sound`: it chooses what is drawn over one"
-            yield contradiction("from", message, "image")
-        for key in self.given("explain", "file") if self.image else ():
-            yield contradiction(key, "cannot be combined with `image`", "image")
-        for key in self.given("explain", "words") if self.sound else ():
-            yield contradiction(key, "cannot be combined with `sound`", "sound")
+        if self.read_file is None and self.given("from"):
+            settings = " or ".join(f"`{setting}`" for setting in FILE_SETTINGS)
+            yield contradiction(
+                "from", f"needs {settings}: it chooses what is drawn over one", *FILE_SETTINGS
+            )
+        for key in self.given("explain", *(("file",) if self.reads_grid else ())):
+            yield from NotFor(FILE).contradictions(key, self)
         if self.words and self.given("explain"):
             yield contradiction("words", "cannot be combined with `explain`, which follows tokens", "explain")
 
@@ -598,8 +623,8 @@ class MultiheadOfModelSpec(ModelAttentionSpec):
     experiment = "multihead"
     explained_keys = MultiheadSpec.explained_keys
 
-    image: Annotated[PictureName | None, Heading("Input")] = Field(None, description=PICTURE_HELP)
-    sound: Annotated[SoundName | None, Heading("Input")] = Field(None, description=SOUND_HELP)
+    rare_keys = frozenset(FILE_SETTINGS)
+
     layer: Annotated[Layer, Everyday("the model's layer, from 0")] = Field(default_factory=first_of_model)
     head: ExplainedHead = None
 
@@ -610,17 +635,12 @@ class CrossOfModelSpec(ContextSpec, ModelAttentionSpec, HeadSpec):
 
     @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        if settings.get("sound"):
+        if any(kind.is_transcribed for _, kind, _ in files_read(settings)):
             return "--head LAYER:HEAD", "--from WORD", "-o page.html"
         return super().steps_after(settings)
 
     def measured_of_rows(self) -> tuple[str, ...]:
         return without_positions(super().measured_of_rows())
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        for key in self.given("context", "context_file") if self.image is not None else ():
-            yield contradiction(key, "cannot be combined with `image`, which is the context", "image")
 
 
 class EitherSpec(SentenceSpec, ModelNameSpec):

@@ -32,6 +32,7 @@ from attncli.records.report import Report
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, checked_spec
 from attncli.settings.heads import HeadsSpec
+from attncli.settings.models import files_read
 from attncli.settings.text import Texts, read_texts
 from attncli.system.plain_text import note, readable_tokens
 from attncli.views import Display
@@ -86,8 +87,7 @@ def check_terminal() -> None:
 
 def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None]) -> tuple[Report, ...]:
     """The reports of a file. Raises UserError for flags of a model."""
-    picture = f"--image {file} --model MODEL shows where a model looks in a picture"
-    refuse_what_is_only_written(file, "browse", picture=picture)
+    refuse_what_is_only_written(file, "browse", asks_models=True)
     refuse_given(flags, f"is for a model: {file} holds what was computed")
     return opened(file, **arrays).reports
 
@@ -241,7 +241,7 @@ def browse_reports(
 
 def _pop_looking(flags: dict[str, Any]) -> list[str]:
     """The tokens of --from, which without --to are no part of a survey of a text but where to begin."""
-    is_ranked = flags.get("to") or flags.get("image") is not None
+    is_ranked = flags.get("to") or any(kind.on_grid for _, kind, _ in files_read(flags))
     return [] if is_ranked else flags.pop("from", None) or []
 
 

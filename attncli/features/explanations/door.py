@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from attncli.core.names import source_number
 from attncli.errors import UserError
+from attncli.features.explanations.picture_cells import PictureCells, names_many, picture_cells
 from attncli.features.explanations.results import ComparedWays, Explanations, LearnedWeights
 from attncli.models.encoders import is_encoder, read_for_encoder
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, SourcesOrPicture
-from attncli.models.picture_reading import read_picture
-from attncli.models.picture_sources import PictureCells, is_of_pictures, picture_cells, pictures_in
+from attncli.models.openers import opener_named_by
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.source_texts import (
     SourcedReading,
@@ -28,6 +28,7 @@ from attncli.models.source_texts import (
     read_sourced,
     sourced_text,
 )
+from attncli.models.text_files import KINDS_OF_FILES, files_named
 from attncli.models.writing import Decoding
 from attncli.records.arguments import (
     HeadsArgument,
@@ -310,11 +311,13 @@ def _prompt(
 ) -> SourcedReading | PictureCells:
     """One of many, as the model reads it."""
     if prompt.image is not None:
-        return picture_cells(pretrained, read_picture(pretrained, prompt.image))
+        return picture_cells(pretrained, opener_named_by(IMAGE).read(pretrained, prompt.image))
     return _reading(pretrained, prompt.question, prompt.sources, split, chat=chat)
 
 
-OF_PICTURE = ("image", "answer", "id", "right")
+IMAGE = "image"
+"""What names the file of a prompt in place of a text."""
+OF_PICTURE = (IMAGE, "answer", "id", "right")
 
 
 def _listed(
@@ -322,8 +325,10 @@ def _listed(
 ) -> list[SourcePrompt]:
     if isinstance(prompts, str | PathLike):
         file = fspath(prompts)
-        if is_of_pictures(file):
-            return [SourcePrompt(line.label, "", image=line.file) for line in pictures_in(file, opened)]
+        if names_many(file) and IMAGE in KINDS_OF_FILES:
+            files = opened.enter_context(files_named(file, IMAGE))
+            files.count()
+            return [SourcePrompt(line.label, "", image=line.file) for _, line in files.numbered()]
         return opened.enter_context(SourcePromptFile(file)).prompts()
     listed_prompts = []
     for number, prompt in enumerate(prompts, start=1):

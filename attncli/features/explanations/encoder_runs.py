@@ -17,13 +17,13 @@ from transformers.utils.generic import ModelOutput
 from attncli.core.names import NamedHead, head_range, named_head
 from attncli.errors import UserError
 from attncli.features.explanations.explanations import ReadAnswer, check_sources, named_sources
+from attncli.features.explanations.picture_cells import PictureCells
 from attncli.features.explanations.relevance import rows_read
 from attncli.features.explanations.token_flow import ExplainedRun
 from attncli.features.source.sources import SourceWeights, lasso_effects, source_notes, standardised_effects
 from attncli.models.capture import capture
 from attncli.models.encoders import EncoderOutput, inputs_of, output_to_explain, run_encoder, token_types
 from attncli.models.layers import CapturedLayer
-from attncli.models.picture_sources import PictureCells
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.source_texts import SourcedReading, encoded_sources
 

@@ -12,10 +12,10 @@ from transformers import PreTrainedModel
 
 from attncli.features.explanations.encoder_runs import MOST_TOKENS, EncoderRun, ReadEncoder, in_chunks
 from attncli.features.explanations.explanations import NamedSource, check_sources
+from attncli.features.explanations.picture_cells import PictureCells, picture_output
 from attncli.features.explanations.token_flow import EmbeddedTokens
 from attncli.models.encoders import EncoderOutput, run_encoder
-from attncli.models.picture_sources import PictureCells, picture_output
-from attncli.models.pretrained import Pretrained, Reading, part_that_sees
+from attncli.models.pretrained import Pretrained, Reading
 
 OF_CONVOLUTION = 4
 """Axes of patches in rows and columns: picture, channel, row, column."""
@@ -74,7 +74,8 @@ class ReadPicture(ReadEncoder):
         num_runs: int = 64,
         seed: int = 0,
     ) -> None:
-        part = part_that_sees(pretrained)
+        assert reading.origin is not None, "cells are of a grid"
+        part = reading.origin.reader(pretrained)
         check_sources(len(reading.cells), ": the picture has too few patches")
         self.picture = reading
         self.sources = tuple(NamedSource(cell.name, cell.text, cell.tokens) for cell in reading.cells)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from attncli.core.progress import Progress
-    from attncli.models.picture_sources import PictureCells
+    from attncli.features.explanations.picture_cells import PictureCells
     from attncli.models.pretrained import Pretrained
     from attncli.models.source_texts import SourcedReading
 
@@ -101,10 +101,12 @@ def read_cells(
     spec: ExplainedPicturesSpec, texts: Texts, pretrained: "Pretrained", generator: Any
 ) -> "PictureCells":
     """The picture and its cells. Raises UserError for a model that reads no pictures."""
-    from attncli.models.picture_reading import read_picture
-    from attncli.models.picture_sources import picture_cells
+    from attncli.features.explanations.picture_cells import picture_cells
+    from attncli.models.openers import OPENERS
 
-    return picture_cells(pretrained, read_picture(pretrained, str(spec.image)))
+    assert spec.read_file is not None, "it asks for this form"
+    opened = OPENERS[spec.read_file.what].read(pretrained, spec.read_file.name)
+    return picture_cells(pretrained, opened)
 
 
 def _known(spec: ExplanationsSpec | ExplainedPicturesSpec) -> dict[str, Any]:
@@ -164,11 +166,9 @@ def report_picture(
     progress: "Progress | None",
 ) -> Report:
     """What each way says of the cells of a picture, with its maps over the picture."""
-    from attncli.commands.pictures import pictures_of
-
     result = _explained(spec, reading, pretrained, progress)
-    assert result.tokens is not None and reading.seen is not None
-    (picture,) = pictures_of(reading)
+    assert result.tokens is not None
+    (picture,) = reading.drawn()
     ways = tuple(row.way for row in result.ways)
     rows, columns = reading.shape
     most = reading.most_patches

@@ -18,7 +18,8 @@ from attncli.features.source.settings import (
     SourcesSpec,
 )
 from attncli.settings.fields import Contradictions, Everyday, Requires, TextSource, contradiction
-from attncli.settings.models import ImageSpec
+from attncli.settings.models import ModelSpec
+from attncli.settings.readings import reads
 from attncli.settings.text import IN_FILE, Text, TextPath, Texts, names_file
 
 if TYPE_CHECKING:
@@ -118,8 +119,9 @@ class ExplanationsSpec(ComparingSpec, SourcedTextSpec):
             yield contradiction(key, "is not for a file of prompts, each of which has its own", "file")
 
 
-class ExplainedPicturesSpec(ComparingSpec, ImageSpec):
-    surveys_pictures = True
+@reads(lambda kind: kind.on_grid)
+class ExplainedPicturesSpec(ComparingSpec, ModelSpec):
+    surveys_files = True
 
     answer: Annotated[Text | None, Field(description="the class that is explained")] = None
     head: NamedHeads = None
@@ -128,12 +130,13 @@ class ExplainedPicturesSpec(ComparingSpec, ImageSpec):
 
     @property
     def prompts(self) -> str | None:
-        return self.image if self.reads_pictures() else None
+        return None if self.read_file is None or not self.read_file.many else self.read_file.name
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.prompts is not None and self.answer is not None:
-            yield contradiction("answer", "is of one picture, not of a folder or a list", "image")
+            setting = self.setting_of_file()
+            yield contradiction("answer", "is of one picture, not of a folder or a list", setting)
 
 
 class HeadWeightsSpec(SourcesSpec):

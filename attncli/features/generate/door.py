@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from attncli.core.names import WholeRows, named_head
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextOrPrompt
-from attncli.models.prompts import Prompt, prompt_of_sound, read_prompt
+from attncli.models.prompts import Prompt, prompt_of_reading, read_prompt
 from attncli.models.writing import Decoding
 from attncli.records.arguments import (
     Count,
@@ -42,8 +42,8 @@ def generate(
 ) -> WrittenText:
     """The model continues a text; where each head looked for each new token, at the `top_k` keys first.
 
-    `text` may be token ids, or what `read_sound` made of a sound, of which the model writes what is said.
-    Without `max_new_tokens` it writes 20, of a sound as many as its generation_config.json lets it.
+    `text` may be token ids, or what was read of a file whose content the model writes, as `read_sound` does.
+    Without `max_new_tokens` it writes 20, of such a file as many as its generation_config.json lets it.
 
     The likeliest token each time, or one sampled at a temperature among the likeliest with `top_p` of the
     probability. Of every head, of those of one `layer`, or of one `head`, as 17:3; `maps` keeps whole rows,
@@ -60,8 +60,9 @@ def generate(
             num_new = max_new_tokens or WRITTEN
             prompt = read_prompt(pretrained, text_or_ids(text), max_new_tokens=num_new, truncate=None)
         else:
-            prompt = text if isinstance(text, Prompt) else prompt_of_sound(text, pretrained)
-        most = max_new_tokens or (WRITTEN if prompt.heard is None else None)
+            prompt = text if isinstance(text, Prompt) else prompt_of_reading(text, pretrained)
+        ends_itself = prompt.origin is not None and prompt.origin.kind.is_transcribed
+        most = max_new_tokens or (None if ends_itself else WRITTEN)
         decoding = Decoding(most, temperature, top_p, seed, prefill_chunk)
         return written(
             pretrained,

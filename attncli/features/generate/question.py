@@ -15,14 +15,16 @@ from attncli.settings.fields import (
     Count,
     Everyday,
     NoFlag,
+    NotFor,
     Size,
     TextSource,
     contradiction,
 )
 from attncli.settings.heads import HeadsSpec
-from attncli.settings.models import HeadNumber, ImageSpec, SoundSpec
+from attncli.settings.models import FILE, HeadNumber, ModelSpec, files_read
 from attncli.settings.pages import ModelPage
-from attncli.settings.text import IN_FILE, Text, TextPath, Texts, text_or_file
+from attncli.settings.readings import reads
+from attncli.settings.text import FILE_SETTINGS, IN_FILE, Text, TextPath, Texts, text_or_file
 from attncli.system.plain_text import counted
 
 if TYPE_CHECKING:
@@ -57,14 +59,20 @@ def _is_greedy(data: dict[str, Any]) -> bool:
     return data.get("sampling_temperature") is None and data.get("top_p") is None
 
 
+def _is_transcribed(data: dict[str, Any]) -> bool:
+    """Whether a file is read whose content the model writes, to its end."""
+    return any(kind.is_transcribed for _, kind, _ in files_read(data))
+
+
 def _usual_order(data: dict[str, Any]) -> str:
-    """All of a sound is what is read: of its heads those tell most that look at one place of it."""
-    if data.get("sound") is not None:
+    """Of what is transcribed those heads tell most that look at one place of it."""
+    if _is_transcribed(data):
         return "max_weight"
     return "text_mass" if data.get("needle") is None else "retrieval"
 
 
-class PromptSpec(ImageSpec, SoundSpec):
+@reads()
+class PromptSpec(ModelSpec):
     """What the model reads before it writes."""
 
     group = "Input"
@@ -97,11 +105,10 @@ class PromptSpec(ImageSpec, SoundSpec):
 
     _single = field_validator("needle_depth", "lengths", mode="before")(_check_single)
 
-    def conflicts_beside(self, *keys: str) -> Contradictions:
-        """Keys that are for texts alone, where a picture or a sound is read."""
-        for beside in self.given("image", "sound"):
-            for key in self.given(*keys):
-                yield contradiction(key, f"cannot be combined with `{beside}`", beside)
+    def not_beside_files(self, *keys: str) -> Contradictions:
+        """Keys that are for texts alone, where a file of something else is read."""
+        for key in self.given(*keys):
+            yield from NotFor(FILE).contradictions(key, self)
 
     def needle_tokens(self) -> tuple[int, int] | None:
         """The first token of the needle and the one after its last, where it is given so."""
@@ -114,16 +121,15 @@ class PromptSpec(ImageSpec, SoundSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         yield from self.conflicts("sentence", "file")
-        if not any((self.sentence, self.file, self.image, self.sound)):
+        if not any((self.sentence, self.file, self.read_file)):
             yield contradiction(
                 "model",
                 "needs `sentence` or `file`: a text to continue",
                 "sentence",
                 "file",
-                "image",
-                "sound",
+                *FILE_SETTINGS,
             )
-        yield from self.conflicts_beside("needle", "needle_depth", "truncate")
+        yield from self.not_beside_files("needle", "needle_depth", "truncate")
         if self.chat and self.truncate:
             yield contradiction("truncate", "cannot be combined with `chat`, whose end would be cut", "chat")
         if self.needle_depth is not None and (self.needle is None or self.needle_tokens()):
@@ -171,7 +177,7 @@ class GenerateSpec(PromptSpec):
         description="an answer that is there already, as a text or a file: the model reads it, not writes",
     )
     max_new_tokens: Annotated[Size | None, Everyday("write so many (24) tokens at most")] = Field(
-        default_factory=lambda data: 24 if data.get("sound") is None else None,
+        default_factory=lambda data: None if _is_transcribed(data) else 24,
         description="write so many tokens at most (default: 24; of a sound as many as the model's "
         "generation_config.json lets it)",
     )
@@ -196,7 +202,7 @@ class GenerateSpec(PromptSpec):
     head: Annotated[HeadNumber | None, Everyday()] = Field(None, description="only this head, as LAYER:HEAD")
     top_k: Size = Field(3, description="keys named for each token that was written")
     maps: Literal["none", "mean", "heads"] = Field(
-        default_factory=lambda data: "mean" if data.get("image") or data.get("sound") else "none",
+        default_factory=lambda data: "mean" if files_read(data) else "none",
         description="keep whole rows of weights: their mean over the heads, or up to 128 keys those of each "
         "head (default with a picture or a sound: mean; where it is drawn: heads)",
     )
@@ -230,11 +236,12 @@ class GenerateSpec(PromptSpec):
             yield contradiction(
                 "greedy", "needs `sampling_temperature` or `top_p` to be off", "sampling_temperature", "top_p"
             )
-        yield from self.conflicts_beside("answer", "prefill_chunk")
-        if self.max_new_tokens is None and self.sound is None:
-            yield contradiction("max_new_tokens", "must be a number, where no sound is read", "sound")
-        for key in self.given("question", "chat") if self.sound is not None else ():
-            yield contradiction(key, "cannot be combined with `sound`", "sound")
+        yield from self.not_beside_files("answer", "prefill_chunk")
+        is_transcribed = _is_transcribed(self.__dict__)
+        if self.max_new_tokens is None and not is_transcribed:
+            yield contradiction("max_new_tokens", "must be a number, where a text is read", *FILE_SETTINGS)
+        if is_transcribed:
+            yield from self.not_beside_files("question", "chat")
         for key in self.given("max_new_tokens", "sampling_temperature", "top_p", "prefill_chunk"):
             if self.answer is not None:
                 yield contradiction(key, "cannot be combined with `answer`, which is read", "answer")
@@ -248,15 +255,13 @@ def read(
     spec: GenerateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Prompt":
     """What the model reads; UserError for what does not fit, and for a needle that is not there."""
-    from attncli.models.prompts import read_picture_prompt, read_prompt, read_sound_prompt
+    from attncli.models.openers import OPENERS
+    from attncli.models.prompts import read_prompt
 
-    if spec.sound is not None:
-        return read_sound_prompt(pretrained, spec.sound, texts.text or "", max_new_tokens=spec.max_new_tokens)
-    if spec.image is not None:
-        assert spec.max_new_tokens is not None
-        return read_picture_prompt(
+    if (file := spec.read_file) is not None:
+        return OPENERS[file.what].read_prompt(
             pretrained,
-            spec.image,
+            file.name,
             texts.text or "",
             max_new_tokens=spec.max_new_tokens,
             question=spec.question,
@@ -346,29 +351,25 @@ def _texts(prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained") ->
 
     The context is what stands at the keys of cross-attention.
     """
-    from attncli.models.sound_reading import token_before_words
     from attncli.models.writing import start_token, writer_of
 
     spelling = pretrained.token_spelling
     if prompt.context is None:
         tokens = (*prompt.text.tokens, *pretrained.labels(result.ids[:-1]))
         return Texts(tokens, token_spelling=spelling)
-    if prompt.heard is None:
+    start = None if prompt.origin is None else prompt.origin.before_words(pretrained)
+    if start is None:
         start = start_token(writer_of(pretrained.whole).model)
-    else:
-        start = token_before_words(pretrained)
     tokens = pretrained.labels([start, *result.ids[:-1]])
     return Texts(tokens, prompt.context.tokens, token_spelling=spelling)
 
 
 def _pictures(prompt: "Prompt", num_written: int) -> "tuple[Picture, ...]":
     """Those that it read; what was written lies on none of them."""
-    from attncli.commands.pictures import pictures_of
-
     beside = (None,) * max(0, num_written - 1)
     return tuple(
         picture if picture.axis == "context_tokens" else replace(picture, boxes=picture.boxes + beside)
-        for picture in pictures_of(prompt)
+        for picture in prompt.drawn()
     )
 
 
@@ -386,8 +387,7 @@ def _notes(
     if not result.heads and spec.given("sort", "top", "ascending"):
         notes.append("--sort, --ascending and --top are for heads of attention.")
     if prompt.context is not None:
-        where = "prompt" if prompt.seen is None else "picture"
-        where = where if prompt.heard is None else "sound"
+        where = "prompt" if prompt.origin is None else prompt.origin.what
         notes.append(f"The rows are those of cross-attention: where the decoder looks in the {where}.")
     if result.needle is not None:
         copied = f"{result.needle.copied} of the new tokens are in it"

@@ -461,7 +461,7 @@ def written(
     linear = None
     if prompt.context is None and unshown_layers(pretrained.whole):
         num_new = len(prompt.answer) or decoding.max_new_tokens
-        assert num_new is not None, "where what is read is no sound"
+        assert num_new is not None, "where it does not end by itself"
         num_keys = len(prompt.prompt.ids) + num_new - 1
         keeps_rows = whole_rows == "heads" and num_keys <= MOST_KEYS_OF_HEADS
         num_answer = len(prompt.answer)

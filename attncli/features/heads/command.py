@@ -64,9 +64,11 @@ def keep_survey(
     spec = checked_spec(spec_class_of("heads", values_of(given)), given)
     if not isinstance(spec, HeadsSpec) or spec.texts is None:
         form = form_asked_for("heads", values_of(given))
-        others = {"image": "pictures", "sound": "sounds"}
-        others |= {} if form is None else {form.asked_by.split()[0]: form.name}
-        other = next((kept for setting, kept in others.items() if getattr(spec, setting, None)), "")
+        other = ""
+        if isinstance(spec, HeadsSpec) and spec.read_file is not None:
+            other = f"{spec.read_file.what}s"
+        elif form is not None and getattr(spec, form.asked_by.split()[0], None):
+            other = form.name
         advice = f"-o FILE.json keeps {other}" if other else "give --texts FILE"
         raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
     expected = Expected(expect, spec)

@@ -65,11 +65,11 @@ def survey(
             words=reading.text.words is not None,
             weighted=weighted,
             rollout=rollout,
-            rest=not (skip_sink or weighted or reading.seen),
-            looks=reading.seen is not None,
+            rest=not (skip_sink or weighted or reading.on_grid),
+            looks=reading.on_grid,
             queries=tuple(token_names(queries)),
             keys=tuple(token_names(keys)),
-            linear=not (skip_sink or weighted or rollout or reading.seen or reading.text.words),
+            linear=not (skip_sink or weighted or rollout or reading.on_grid or reading.text.words),
         )
         check_reading(reading, pretrained, options, ("queries", "keys"))
         run = surveyed(pretrained, [reading], options, ablate=head_names(ablate))

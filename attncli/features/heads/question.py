@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attncli.commands.pictures import pictures_of
 from attncli.commands.surveys import ablated_notes, about_heads, sinks_of
 from attncli.core.runtime import versions
 from attncli.features.heads.surveys import notes_of, of_pattern, ranked, report_of_totals
@@ -17,16 +16,13 @@ from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
 from attncli.measure.patching import activations_and_missing
-from attncli.models.picture_reading import read_picture
+from attncli.models.openers import OPENERS
 from attncli.models.pretrained import (
     Pretrained,
     Reading,
-    part_that_hears,
     part_that_reads,
-    part_that_sees,
     reader_of,
 )
-from attncli.models.sound_reading import read_sound
 from attncli.models.text_files import ManyTexts, TextLine, files_named
 from attncli.models.token_names import positions_named
 from attncli.records.columns import Records
@@ -45,6 +41,7 @@ from attncli.runs.report_values import LayerOfHeads, StacksOfText, ValueTable, s
 from attncli.runs.runner import read_survey_text
 from attncli.runs.stored_columns import with_unshown
 from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
+from attncli.settings.models import ReadFile
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, read_texts
 from attncli.system.plain_text import counted
@@ -69,23 +66,16 @@ def options_of(spec: HeadsSpec) -> HeadOptions:
         full=tuple(spec.full),
         queries=tuple(queries),
         keys=tuple(keys),
-        looks=spec.image is not None,
+        looks=spec.reads_grid,
     )
 
 
 def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
     """What the model reads, with a decoder also its encoder; UserError for what does not fit."""
-    if spec.image is not None:
-        reading = read_picture(pretrained, spec.image, texts.text)
-        check_reading(reading, pretrained, options_of(spec))
-        return reading
-    if spec.sound is not None:
-        # What the decoder says of it is the text where none is given.
-        text = "" if pretrained.has_decoder and texts.text is None else texts.text
-        reading = read_sound(pretrained, spec.sound, text, truncate=spec.truncate)
-        check_reading(reading, pretrained, options_of(spec))
-        return reading
-    reading = read_survey_text(spec, texts, pretrained, generator, words=spec.words)
+    if (file := spec.read_file) is not None:
+        reading = OPENERS[file.what].read(pretrained, file.name, texts.text, truncate=spec.truncate)
+    else:
+        reading = read_survey_text(spec, texts, pretrained, generator, words=spec.words)
     check_reading(reading, pretrained, options_of(spec))
     return reading
 
@@ -147,14 +137,14 @@ def values_each(
 ) -> tuple[ValueTable | None, Mapping[str, str]]:
     """The values of the reports of some texts of equal counts, and what they were made with.
 
-    None of a picture, where the settings choose heads or ask for more than statistics, and where a column is
-    computed from rows.
+    None of a file of no text, where the settings choose heads or ask for more than statistics, and where a
+    column is computed from rows.
     """
     spec, pretrained = specs[0], reader_of(pretrained, readings[0])
     chooses = any(setting is not None for setting in (spec.statistic, spec.sort, spec.top, spec.pattern))
     asks_for_more = spec.rollout or spec.full or spec.maps not in ("auto", "self", "none")
     asks_for_more = asks_for_more or SurveyedHead.has_computed_columns()
-    if chooses or asks_for_more or spec.probe or spec.image or spec.sound or readings[0].seen is not None:
+    if chooses or asks_for_more or spec.probe or spec.read_file or readings[0].on_grid:
         return None, {}
     options = replace(options_of(spec), maps="none", linear=spec.shows_signed_heads())
     run = surveyed(pretrained, readings, options, ablate=spec.ablate)
@@ -186,20 +176,18 @@ def _layers_of_heads(surveyed: SurveyedLayers, named: Collection[str] | None = N
 
 
 def with_kind_of_maps(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
-    """The settings, with the kind of attention that is drawn: that of words on a picture or a sound."""
+    """The settings, with the kind of attention that is drawn: that of words on a context that is no text."""
     if spec.maps != "auto":
         return spec
     context = reading.context
-    sees = context is not None and (context.seen is not None or context.heard is not None)
-    return spec.model_copy(update={"maps": "cross" if sees else "self"})
+    is_text = context is None or context.origin is None
+    return spec.model_copy(update={"maps": "self" if is_text else "cross"})
 
 
 def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
     """The survey of many texts: means over them, and how sure these are."""
-    if spec.sound is not None:
-        return _report_sounds(spec, pretrained, progress)
-    if spec.image is not None:
-        return _report_pictures(spec, pretrained, progress)
+    if spec.read_file is not None:
+        return _report_files(spec, spec.read_file, pretrained, progress)
     assert spec.texts is not None
     pretrained = part_that_reads(pretrained)
     with spec.opened_texts() as file:
@@ -212,56 +200,35 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     return replace(report, missing=totals.unshown)
 
 
-def _report_pictures(
-    spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
+def _report_files(
+    spec: HeadsSpec, file: ReadFile, pretrained: Pretrained, progress: Callable[[float], None] | None
 ) -> Report:
-    """The survey of the pictures of a folder or a list, and maps over the first of them."""
-    image, words = str(spec.image), read_texts(spec).text
-    spec = spec.model_copy(update={"maps": "none"})  # a map is of one picture
+    """The survey of the files of a folder or a list; on grids with maps over the first of them."""
+    words, opener = read_texts(spec).text, OPENERS[file.what]
+    spec = spec.model_copy(update={"maps": "none"})  # a map is of one file
+    options = options_of(spec)
     looks = None
-    if spec.statistic is None:
+    if spec.statistic is None and options.looks:
         is_ranked = bool(spec.sort or spec.top or spec.pattern)
         queries, _ = spec.sought().values()
         looks = FirstLooks(queries, spec.heads_shown(), keeps_all=is_ranked)
 
     def read_one(line: TextLine) -> Reading:
         assert line.file is not None
-        reading = read_picture(pretrained, line.file, words)
+        reading = opener.read(pretrained, line.file, words, truncate=spec.truncate)
         if looks is not None:
             looks.note_places(line.label, reading, pretrained)
-        check_reading(reading, pretrained, options_of(spec))
-        return reading
-
-    with files_named(image, "image") as files:
-        seen = ManyTexts(files, read_one, progress, key="image")
-        part = part_that_sees(pretrained) if words is None else pretrained
-        totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate, looks=looks)
-    notes = [*seen.notes(), *way_notes, *ablated_notes(spec.ablate)]
-    maps = partial(_picture_maps, spec, looks=looks, num_pictures=totals.num_texts)
-    left_out = seen.num_left_out
-    return report_of_totals(spec, totals, part.name, notes, maps, num_left_out=left_out)
-
-
-def _report_sounds(
-    spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
-) -> Report:
-    """The survey of the sounds of a folder, each with the words that the model writes of it."""
-    text = "" if pretrained.has_decoder else None
-    spec = spec.model_copy(update={"maps": "none"})  # a map is of one sound
-    options = options_of(spec)
-
-    def read_one(line: TextLine) -> Reading:
-        assert line.file is not None
-        reading = read_sound(pretrained, line.file, text, truncate=spec.truncate)
         check_reading(reading, pretrained, options)
         return reading
 
-    with files_named(str(spec.sound), "sound") as files:
-        heard = ManyTexts(files, read_one, progress, key="sound")
-        part = pretrained if pretrained.has_decoder else part_that_hears(pretrained)
-        totals, way_notes = head_totals(part, heard, options, ablate=spec.ablate)
-    notes = [*heard.notes(), *way_notes, *ablated_notes(spec.ablate)]
-    return report_of_totals(spec, totals, part.name, notes, num_left_out=heard.num_left_out)
+    key = file.kind.setting
+    with files_named(file.name, key) as files:
+        many = ManyTexts(files, read_one, progress, key=key)
+        part = opener.reader(pretrained, words)
+        totals, way_notes = head_totals(part, many, options, ablate=spec.ablate, looks=looks)
+    notes = [*many.notes(), *way_notes, *ablated_notes(spec.ablate)]
+    maps = partial(_picture_maps, spec, looks=looks, num_pictures=totals.num_texts)
+    return report_of_totals(spec, totals, part.name, notes, maps, num_left_out=many.num_left_out)
 
 
 def _picture_maps(
@@ -301,7 +268,7 @@ def _picture_maps(
 
 def _picture_row(looks: PictureLooks, names: Sequence[str], *, is_unique: bool) -> PictureRow:
     """One picture with the maps of these names; of files of the same name with that of its folder."""
-    (picture,) = pictures_of(looks.reading)
+    (picture,) = looks.reading.drawn()
     if not is_unique:
         picture = replace(picture, name="/".join(Path(looks.file).parts[-2:]))
     side = looks.reading.text if picture.axis == "tokens" else looks.reading.context
@@ -340,7 +307,7 @@ def report_of_text(
         names = [] if looks.queries is None else [tokens[query] for query in looks.queries]
         spec = spec.model_copy(update={"from": names})
         survey = _with_norms(survey, run, reading, text)
-    pictures, not_drawn = pictures_of(reading), list[str]()
+    pictures, not_drawn = reading.drawn(), list[str]()
     if run.maps:
         maps = run.maps[text]
         tensors |= _map_tensors(maps)
@@ -354,7 +321,8 @@ def report_of_text(
         tokens, context = maps.query.tokens, maps.key.tokens if spec.maps == "cross" else ()
         if pictures and reading.context is not None and spec.maps != "cross":
             of_encoder = tuple(replace(picture, axis="tokens") for picture in pictures)
-            pictures = () if maps.query.seen is None else of_encoder
+            is_drawn = maps.query.origin is not None and maps.query.origin.kind.on_grid
+            pictures = of_encoder if is_drawn else ()
             tensors = {name: tensor for name, tensor in tensors.items() if name not in ("looks", "mean_look")}
     count = counted(len(whole.text.ids), "token")
     if spec.words:

@@ -37,12 +37,12 @@ def report_of_totals(
     *,
     num_left_out: int = 0,
 ) -> Report:
-    """The report of a survey of many texts; of pictures with the maps of the heads that are listed."""
+    """The report of a survey of many texts; on grids with the maps of the heads that are listed."""
     survey, lower = totals.survey()
     num_heads = len(survey.heads)
     survey, none = of_pattern(spec, survey, lower, totals.stacks)
     survey, tensors = ranked(spec, survey)
-    kind = "picture" if spec.image is not None else "text" if spec.sound is None else "sound"
+    kind = "text" if spec.read_file is None else spec.read_file.what
     read = counted(totals.num_texts, kind)
     if num_left_out:
         read = f"{totals.num_texts:,} of {counted(totals.num_texts + num_left_out, kind)}"

@@ -181,7 +181,7 @@ def record(
     if image is not None and grid is None:
         raise UserError("--image: needs --grid, which says how many patches it has")
     if image is not None:
-        from attncli.models.picture_files import open_picture
+        from attncli.models.image_files import open_picture
 
         open_picture(image, "--image")
     to = Destination(**flags) if store is None else store

@@ -120,7 +120,7 @@ def _notes(survey: RecordedHeads, stack: str, unmapped: Sequence[str], spec: Rec
 
 def _picture(file: str, grid: tuple[int, int], count: int) -> Picture:
     """The picture, and the patch of each token that lies on it."""
-    from attncli.models.picture_files import open_picture
+    from attncli.models.image_files import open_picture
 
     opened = open_picture(file)
     image, (rows, columns) = opened.image, grid

@@ -20,11 +20,12 @@ from attncli.runs.plan import Plan, plan_of_texts
 from attncli.runs.reading import FailedRun, Reader, reading
 from attncli.runs.runner import model_of
 from attncli.runs.stored_columns import StoredColumns, survey_columns_of
+from attncli.settings.text import FILE_SETTINGS
 from attncli.system.plain_text import counted
 
 OTHER_WEIGHTS = {"skip_sink": 0, "words": False, "weighted": False, "ablate": []}
 """Settings of a survey that change what its numbers are of; a detector reads a model as it is."""
-OF_OTHER_INPUT = ("texts", "relations", "pairs", "image", "sound", "probe")
+OF_OTHER_INPUT = ("texts", "relations", "pairs", *FILE_SETTINGS, "probe")
 SHARED = ("model", "allow_download", "truncate", "dtype", "load", "device")
 """Settings with which texts were measured, and a detector reads others."""
 

@@ -9,12 +9,12 @@ from typing import Annotated
 
 from attncli.core.names import named_head
 from attncli.errors import UserError
+from attncli.features.sound.reading import HeardSound, encoded_reading
+from attncli.features.sound.windows import longer_than_heard, spoken_windows
 from attncli.features.words.results import AligningHeads, SpokenWords
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model
 from attncli.models.pretrained import Reading
-from attncli.models.sound_reading import encoded_reading
-from attncli.models.sound_windows import longer_than_heard, spoken_windows
 from attncli.records.arguments import FilePath, by, checked, head_names_without_stack
 
 WAYS = ("model", "found", "filter")
@@ -70,7 +70,7 @@ def spoken_words(
                 return words_of_windows(pretrained, windows, long.seconds, chosen, notes=long.notes)
         spoken = text if text or pretrained.has_decoder else None  # who has no decoder is told so
         if isinstance(sound, Reading):
-            if sound.heard is None:
+            if not isinstance(sound.origin, HeardSound):
                 raise UserError("sound: must be what read_sound made, or a file")
             return words_of(pretrained, sound, chosen)
         reading, encoded = encoded_reading(pretrained, fspath(sound), spoken)

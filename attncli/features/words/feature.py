@@ -37,7 +37,7 @@ FEATURE = Feature(
         "srt": View("screens:write_srt", (".srt",), for_other_programs=True),
         "vtt": View("screens:write_vtt", (".vtt",), for_other_programs=True),
     },
-    needs=("heads",),
+    needs=("heads", "sound"),
     extras=("models",),
     docs="sound.md",
 )

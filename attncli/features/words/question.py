@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
+from attncli.features.sound.files import SoundStream, sound_to_play, spectrogram
 from attncli.features.words.door import aligning_heads, spoken_words
 from attncli.features.words.settings import AlignmentSpec, SpokenWordsSpec
 from attncli.models.pretrained import Pretrained
-from attncli.models.sound_files import SoundStream, sound_to_play, spectrogram
 from attncli.records.report import Picture, Report
 from attncli.runs.report_parts import build_report
 from attncli.settings.pages import ModelPage

@@ -5,9 +5,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from attncli.features.sound.settings import SoundSpec
 from attncli.records.arguments import head_names_without_stack
 from attncli.settings.fields import Contradictions, TextSource, contradiction
-from attncli.settings.models import ModelOfHeadsSpec, SoundSpec
+from attncli.settings.models import ModelOfHeadsSpec
 from attncli.settings.text import IN_FILE, Text, TextPath
 
 WAYS_OF_TIMING = ("model", "found", "filter")

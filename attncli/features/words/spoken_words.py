@@ -17,14 +17,20 @@ from torch.nn.functional import pad
 from transformers.modeling_outputs import BaseModelOutput
 
 from attncli.errors import UserError
+from attncli.features.sound.reading import (
+    HeardSound,
+    most_written,
+    num_before_words,
+    published_heads,
+    read_sound,
+)
+from attncli.features.sound.windows import SpokenWindow
 from attncli.features.words.results import AligningHead, AligningHeads, SpokenWord, SpokenWords
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.digests import cache_folder, content_digest
 from attncli.models.layers import CapturedLayer
 from attncli.models.patched_heads import is_patched
 from attncli.models.pretrained import ModelText, Pretrained, Reading
-from attncli.models.sound_reading import most_written, num_before_words, published_heads, read_sound
-from attncli.models.sound_windows import SpokenWindow
 from attncli.system.plain_text import counted, parsed_json
 
 MEDIAN_WIDTH = 7
@@ -92,8 +98,8 @@ def spoken_weights(
     The encoder does not run where what it makes of the sound is given. Raises UserError for a model without a
     decoder, and one whose attention is not handed over.
     """
-    heard = reading.heard
-    if heard is None or reading.context is None:
+    heard = reading.origin
+    if not isinstance(heard, HeardSound) or reading.context is None:
         raise UserError(f"sound: {pretrained.name} has no decoder that looks at a sound")
     if pretrained.with_head is None:
         raise UserError(f"sound: {pretrained.name} has no head that writes")

@@ -14,12 +14,12 @@ from torch import Tensor
 import attncli
 from attncli.errors import UserError
 from attncli.features.explanations.explanations import explanations
+from attncli.features.explanations.picture_cells import PictureCells, picture_cells
 from attncli.features.explanations.picture_runs import ReadPicture
 from attncli.features.explanations.relevance import attnlrp, directions, gradients
 from attncli.features.explanations.token_flow import alti, direct_contributions, rollout, value_norms
+from attncli.features.pictures.reading import read_picture
 from attncli.models.loading import in_use, open_model
-from attncli.models.picture_reading import read_picture
-from attncli.models.picture_sources import PictureCells, picture_cells
 from attncli.models.pretrained import Pretrained
 from tests.conftest import Attn
 from tests.model_folders import made_once

@@ -16,6 +16,8 @@ from transformers import PreTrainedTokenizerFast, WhisperFeatureExtractor, Whisp
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from attncli.errors import UserError
+from attncli.features.sound.reading import published_heads, read_sound
+from attncli.features.sound.windows import spoken_windows
 from attncli.features.words.door import spoken_words as timed
 from attncli.features.words.results import SpokenWords
 from attncli.features.words.spoken_words import (
@@ -36,8 +38,6 @@ from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained, Reading
-from attncli.models.sound_reading import published_heads, read_sound
-from attncli.models.sound_windows import spoken_windows
 from tests.checkpoints import whisper
 
 OPENAI = json.loads((Path(__file__).parent / "whisper_alignment.json").read_text())

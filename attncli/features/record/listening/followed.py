@@ -62,7 +62,7 @@ class HandmadeAttention:
     one_head_of: int | None = None
 
 
-Origin = tuple[int, int]
+MemoryPlace = tuple[int, int]
 """Memory by its number, and the place in it where a tensor begins."""
 
 
@@ -75,8 +75,8 @@ class Projected:
     which of its axes were features.
     """
 
-    sources: frozenset[Origin]
-    parents: frozenset[Origin] = frozenset()
+    sources: frozenset[MemoryPlace]
+    parents: frozenset[MemoryPlace] = frozenset()
     features: FeatureSpans | None = None
     made: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from attncli.features.record.listening.axis_labels import parts_of_axes
-from attncli.features.record.listening.followed import Followed, GivenFeatures, Origin, Projected
+from attncli.features.record.listening.followed import Followed, GivenFeatures, MemoryPlace, Projected
 from attncli.features.record.listening.torch_calls import TorchCall, folded_spans, spans_of
 
 OF_PARAMETERS = Projected(frozenset())
@@ -55,7 +55,7 @@ class Origins:
 
     # Where tensors come from
 
-    def source(self, tensor: Tensor) -> frozenset[Origin]:
+    def source(self, tensor: Tensor) -> frozenset[MemoryPlace]:
         """What says that two tensors are the same, or views of it; empty for one without memory."""
         if not torch._C._has_storage(tensor):
             return frozenset()

@@ -4,11 +4,12 @@ Nothing here goes by the name of a model.
 """
 
 import io
+import re
 from collections import Counter
 from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,17 +20,78 @@ from transformers import PreTrainedModel
 
 from attncli.core.layer import AttentionLayer
 from attncli.errors import UserError
-from attncli.models.architectures import BLOCK, TOKENS_OF_PICTURES
+from attncli.features.pictures.image_processor import AxisSources, Processing, pixels_of
+from attncli.models.architectures import BLOCK, GRID, PIXELS
 from attncli.models.capture import model_errors, unchanged, with_eager_attention
+from attncli.models.image_files import OpenedPicture
 from attncli.models.layers import CannotShow, CapturedLayer, Consumer, Numbering, StopCapture, handing_over
-from attncli.models.picture_files import AxisSources, OpenedPicture, Processing
-from attncli.models.token_places import Corners, PictureTokens, SeenPicture
-
-if TYPE_CHECKING:  # an extra
-    pass
+from attncli.models.pretrained import Pretrained, part_that_takes
+from attncli.models.token_places import MadeOf, Origin
+from attncli.records.report import Axis, Box, Picture
 
 MOST_PNG = 640
 """Pixels of a side of what a report keeps of a picture."""
+
+
+POINT = re.compile(r"([01]?\.?[0-9]*),([01]?\.?[0-9]*)")
+"""A point of a picture: how far across and down it lies, as shares of its width and height."""
+TOKENS_OF_PICTURES = {
+    **dict.fromkeys(("cls_token", "class_embedding", "class_token"), "[CLS]"),
+    **dict.fromkeys(("register_tokens", "storage_tokens", "reg_token"), "reg"),
+    "distillation_token": "[DIST]",
+    "detection_tokens": "det",
+}
+"""What a token that is no part of a picture is called, by the parameter that it comes of."""
+PICTURE_INPUTS = (*PIXELS, GRID)
+"""What a part takes that reads pictures."""
+INPUT_AXES = 4
+"""Of the pixels of whole pictures: picture, colour, row, column."""
+
+
+def part_that_sees(pretrained: Pretrained) -> Pretrained:
+    """The model, or the one of its two towers that reads pixels alone. Raises UserError without either."""
+    part = part_that_takes(pretrained, PICTURE_INPUTS)
+    if part is None:
+        raise UserError(f"image: {pretrained.name} has no part that reads pictures alone")
+    return part
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PictureTokens(Origin):
+    """Where the tokens of a picture lie. Those of one that is cut into parts are on no one grid."""
+
+    what = "picture"
+
+    pictures: tuple[Picture, ...]
+
+    def reader(self, pretrained: Pretrained) -> Pretrained:
+        return part_that_sees(pretrained)
+
+    def made_of(self, part: Pretrained, inputs: Mapping[str, Tensor]) -> MadeOf:
+        name, _ = pixels_of(inputs)
+        return MadeOf(name, tokens_of_pixels(part.model, inputs, name))
+
+    def token_at(self, name: str, tokens: Sequence[str]) -> int | None:
+        point = POINT.fullmatch(name)
+        if point is None:
+            return None
+        across, down = float(point[1]), float(point[2])
+        for token, box in enumerate(self.pictures[0].boxes):
+            if box is not None and box[0] <= across <= box[2] and box[1] <= down <= box[3]:
+                return token
+        raise ValueError(f"no patch lies there: give shares of the picture, as 0.6,0.4 (got {name:.60})")
+
+    def drawn(self, axis: Axis) -> tuple[Picture, ...]:
+        return tuple(replace(picture, axis=axis) for picture in self.pictures)
+
+    def box(self, token: int) -> Box | None:
+        return self.pictures[0].boxes[token]
+
+    def check_lacks_heads(self, name: str, shapes: Sequence[Sequence[int]]) -> None:
+        if any(len(shape) != INPUT_AXES for shape in shapes):
+            raise UserError(
+                f"image: {name} reads patches one after another: attn ablate needs whole pictures"
+            )
 
 
 @dataclass(frozen=True)
@@ -247,13 +309,13 @@ class _Grid:
         """Rows and columns."""
         return int(self.rows.max()) + 1, int(self.columns.max()) + 1
 
-    def whole(self) -> Corners:
+    def whole(self) -> Box:
         """All of it, within the picture."""
         (left, top), (wide, high), (num_rows, num_columns) = self.start, self.step, self.shape
         right, bottom = left + wide * num_columns, top + high * num_rows
         return _snapped(left), _snapped(top), _snapped(right), _snapped(bottom)
 
-    def box(self, row: int, column: int) -> Corners:
+    def box(self, row: int, column: int) -> Box:
         """A token's place as shares of the file, which it goes beyond where it lies partly on padding."""
         (left, top), (wide, high) = self.start, self.step
         right, bottom = left + wide * (column + 1), top + high * (row + 1)
@@ -317,7 +379,7 @@ class PlacedTokens:
     """The tokens of a picture that a model makes of it, or of a picture and a text."""
 
     labels: tuple[str | None, ...]
-    seen: PictureTokens
+    origin: PictureTokens
 
 
 def placed_tokens(
@@ -355,7 +417,7 @@ def placed_tokens(
     }
     labels: list[str | None] = [names.get(token) for token in range(count)]
     places = torch.full((count, 2), torch.nan)
-    boxes: list[Corners | None] = [None] * count
+    boxes: list[Box | None] = [None] * count
     is_one = len(grids) == 1
     for number, (of_tile, grid) in enumerate(grids, start=1):
         if grid is None:
@@ -366,11 +428,14 @@ def placed_tokens(
             labels[token] = f"r{row + 1}c{column + 1}" if is_one else f"{number}/r{row + 1}c{column + 1}"
             boxes[token] = grid.box(row, column)
             places[token] = torch.tensor([float(row), float(column)])
-    picture, note = _seen_picture(opened, [grid for _, grid in grids if grid is not None], boxes, pixels)
+    picture, note = _picture_read(opened, [grid for _, grid in grids if grid is not None], boxes, pixels)
     special = torch.tensor([label is not None and tiles[token] < 0 for token, label in enumerate(labels)])
     in_two_dimensions = None if part or not is_one else places
     return PlacedTokens(
-        tuple(labels), PictureTokens((picture,), in_two_dimensions, special, (*opened.notes, note))
+        tuple(labels),
+        PictureTokens(
+            pictures=(picture,), grid=in_two_dimensions, special=special, notes=(*opened.notes, note)
+        ),
     )
 
 
@@ -386,9 +451,9 @@ def _tiles(of_pixels: Tensor, used: Tensor, count: int, shape: torch.Size) -> In
     return tiles
 
 
-def _seen_picture(
-    opened: OpenedPicture, grids: Sequence[_Grid], boxes: Sequence[Corners | None], pixels: Tensor
-) -> tuple[SeenPicture, str]:
+def _picture_read(
+    opened: OpenedPicture, grids: Sequence[_Grid], boxes: Sequence[Box | None], pixels: Tensor
+) -> tuple[Picture, str]:
     """The picture after crop and resize, all its parts together, and a line about it.
 
     `boxes` are shares of the whole file; those of the result are shares of the cropped picture.
@@ -412,11 +477,11 @@ def _seen_picture(
     left_out = (left, top, right - left, bottom - top)
     of_crop = tuple(None if box is None else _within(box, left_out) for box in boxes)
     rounded = round(crop[0], 2), round(crop[1], 2), round(crop[2], 2), round(crop[3], 2)
-    seen = SeenPicture(opened.name, (width, height), rounded, file.getvalue(), of_crop)
-    return seen, _about(seen, grids)
+    picture = Picture(opened.name, (width, height), rounded, file.getvalue(), of_crop)
+    return picture, _about(picture, grids)
 
 
-def _within(box: Corners, crop: Corners) -> Corners:
+def _within(box: Box, crop: Box) -> Box:
     """A box as shares of a crop: its left and top, width and height."""
     left, top, wide, high = crop
     sides = ((box[0] - left) / wide, (box[1] - top) / high, (box[2] - left) / wide, (box[3] - top) / high)
@@ -424,7 +489,7 @@ def _within(box: Corners, crop: Corners) -> Corners:
     return across, down, right, bottom
 
 
-def _about(picture: SeenPicture, grids: Sequence[_Grid]) -> str:
+def _about(picture: Picture, grids: Sequence[_Grid]) -> str:
     (width, height), (left, top, right, bottom) = picture.size, picture.crop
     part = "all of it"
     if (left, top, right, bottom) != (0, 0, width, height):

@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attncli.errors import UserError
-from attncli.models.pretrained import ModelText, Pretrained, Reading, part_that_hears
-from attncli.models.sound_files import (
+from attncli.features.sound.files import (
     OpenedSound,
     SoundStream,
     feature_extractor,
@@ -26,16 +25,18 @@ from attncli.models.sound_files import (
     most_seconds_of,
     too_long,
 )
-from attncli.models.sound_reading import (
+from attncli.features.sound.reading import (
     generated,
     heard_text,
     knows_languages,
     language_of,
     no_times_token,
     num_before_words,
+    part_that_hears,
     prefix_of,
     times_of,
 )
+from attncli.models.pretrained import ModelText, Pretrained, Reading
 
 FLOOR = 2.0
 """How far below the loudest point of a recording its faintest is: eight powers of ten, by four."""

@@ -13,8 +13,8 @@ import transformers as hf
 
 import attncli
 from attncli.errors import UserError
+from attncli.features.sound.reading import read_sound
 from attncli.models.loading import open_model
-from attncli.models.sound_reading import read_sound
 from tests.conftest import Attn
 from tests.model_folders import save_tokenizer
 

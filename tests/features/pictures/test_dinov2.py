@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModel
 
 from attncli.features.heads.door import survey
+from attncli.features.pictures.reading import read_picture
 from attncli.models.loading import open_model
-from attncli.models.picture_reading import read_picture
 from attncli.models.pretrained import Pretrained, Reading
 from tests.checkpoints import dinov2
 from tools.dinov2_attention import DRAWN, OUTPUT, drawn
@@ -60,15 +60,15 @@ def test_maps_of_cls_are_those_of_dinos_script(
 ) -> None:
     """visualize_attention.py: attentions[0, :, 0, 1:].reshape(heads, height, width), of the last layer."""
     reading = readings[DRAWN[0]]
-    assert reading.inputs is not None and reading.seen is not None
+    assert reading.inputs is not None and reading.origin is not None
     eager = AutoModel.from_pretrained(Path(str(model.source)), attn_implementation="eager").eval()
     with torch.no_grad():
         attentions = eager(reading.inputs["pixel_values"], output_attentions=True).attentions[-1]
     expected = attentions[0, :, 0, 1:].reshape(6, 16, 16).numpy()
     looks = survey(model, reading).looks
-    assert looks is not None and reading.seen.places is not None
+    assert looks is not None and reading.origin.grid is not None
     maps = np.zeros_like(expected)
-    for token, (row, column) in enumerate(reading.seen.places.tolist()[1:], start=1):
+    for token, (row, column) in enumerate(reading.origin.grid.tolist()[1:], start=1):
         maps[:, int(row), int(column)] = looks[11][:, token]
     np.testing.assert_allclose(maps, expected, atol=1e-6)
 

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from attncli.features.browse.question import opened_model, survey_spec
+from attncli.features.pictures.reading import read_picture
 from attncli.models.loading import open_model
-from attncli.models.picture_reading import read_picture
 from attncli.settings.text import Texts
 from tests.conftest import Attn
 from tools.architecture_sweep.picture_writers import CAPTIONERS, check_writing, save_writer

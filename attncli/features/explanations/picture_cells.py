@@ -1,7 +1,6 @@
 """A picture with sources in it, the cells of a grid of patches, and what a model says of it."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
@@ -14,10 +13,7 @@ from torch import Tensor
 
 from attncli.errors import UserError
 from attncli.models.encoders import EncoderOutput, Pooling, class_to_explain, run_encoder
-from attncli.models.picture_files import pixels_of
-from attncli.models.picture_tokens import tokens_of_pixels
-from attncli.models.pretrained import CLS, ModelText, Pretrained, Reading, part_that_sees
-from attncli.models.text_files import TextLine, files_named
+from attncli.models.pretrained import CLS, ModelText, Pretrained, Reading
 
 MOST_CELLS = 8
 """Across and down: each is left out in a run of its own."""
@@ -45,9 +41,13 @@ class PatchCell(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PictureCells(Reading):
-    """A picture as a model reads it, and the cells that are its sources, row by row."""
+    """A picture as a model reads it, and the cells that are its sources, row by row.
+
+    `made_of` is the input that holds its pixels.
+    """
 
     cells: tuple[PatchCell, ...]
+    made_of: str
 
     @property
     def prompt(self) -> ModelText:
@@ -62,7 +62,7 @@ class PictureCells(Reading):
     @property
     def pixels(self) -> Float[Tensor, "1 channel height width"]:
         """What the model reads."""
-        return pixels_of(self.inputs or {})[1]
+        return (self.inputs or {})[self.made_of]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -87,7 +87,7 @@ class PictureCells(Reading):
         The other cells have the picture's mean colour.
         """
         inputs = dict(self.inputs or {})
-        name, pixels = pixels_of(inputs)
+        name, pixels = self.made_of, self.pixels
         colour = self.mean_colour()
         several = pixels.repeat(len(masks), 1, 1, 1)
         for picture, mask in zip(several, masks, strict=True):
@@ -106,18 +106,21 @@ def picture_cells(pretrained: Pretrained, reading: Reading) -> PictureCells:
     if pretrained.has_decoder or pretrained.predicts is not None:
         explains = "of pictures what classifiers and encoders say is explained"
         raise UserError(f"model: {pretrained.name} writes: {explains}, without a text")
-    part = part_that_sees(pretrained)
-    seen = reading.seen
-    if seen is None or seen.places is None:
-        raise UserError(f"image: the patches of {part.name} are not in rows and columns, of which cells are")
-    name, pixels = pixels_of(reading.inputs or {})
+    origin, inputs = reading.origin, reading.inputs or {}
+    assert origin is not None, "it was opened from a file"
+    part, grid = origin.reader(pretrained), origin.grid
+    key = origin.kind.setting
+    if grid is None:
+        raise UserError(f"{key}: the patches of {part.name} are not in rows and columns, of which cells are")
+    name, tokens = origin.made_of(part, inputs)
+    pixels = inputs[name]
     if pixels.ndim != AXES:
-        raise UserError(f"image: {part.name} reads patches one after another, not pixels in rows and columns")
-    of_pixels = tokens_of_pixels(part.model, reading.inputs or {}, name).reshape(pixels.shape[2:])
-    on_picture = ~seen.places.isnan().any(dim=-1)
+        raise UserError(f"{key}: {part.name} reads patches one after another, not pixels in rows and columns")
+    of_pixels = tokens.reshape(pixels.shape[2:])
+    on_picture = ~grid.isnan().any(dim=-1)
     number_at = {
         (int(row), int(column)): token
-        for token, (row, column) in enumerate(seen.places.tolist())
+        for token, (row, column) in enumerate(grid.tolist())
         if on_picture[token]
     }
     num_rows, num_columns = (1 + max(place[axis] for place in number_at) for axis in (0, 1))
@@ -127,12 +130,14 @@ def picture_cells(pretrained: Pretrained, reading: Reading) -> PictureCells:
     for down, (top, bottom) in enumerate(pairwise(rows)):
         for across, (left, right) in enumerate(pairwise(columns)):
             patches = [(row, column) for row in range(top, bottom) for column in range(left, right)]
-            tokens = tuple(number_at[place] for place in patches)
+            of_cell = tuple(number_at[place] for place in patches)
             first, last = (f"r{row + 1}c{column + 1}" for row, column in (patches[0], patches[-1]))
             text = None if first == last else f"{first} to {last}"
-            box = _pixels_of(of_pixels, tokens)
-            cells.append(PatchCell(f"r{down + 1}c{across + 1}", text, (down, across), tokens, *box))
-    return PictureCells(reading.text, inputs=reading.inputs, part=reading.part, cells=tuple(cells))
+            box = _pixels_of(of_pixels, of_cell)
+            cells.append(PatchCell(f"r{down + 1}c{across + 1}", text, (down, across), of_cell, *box))
+    return PictureCells(
+        reading.text, inputs=reading.inputs, part=reading.part, cells=tuple(cells), made_of=name
+    )
 
 
 def _bounds(count: int, num_cells: int) -> list[int]:
@@ -172,13 +177,6 @@ def picture_output(pretrained: Pretrained, reading: PictureCells, answer: str | 
     return replace(output, toward=vector / vector.norm())
 
 
-def is_of_pictures(name: str) -> bool:
-    """Whether a name is that of a folder, or of a list of pictures."""
+def names_many(name: str) -> bool:
+    """Whether a name is that of a folder, or of a list of files."""
     return Path(name).is_dir() or Path(name).suffix.lower() == ".txt"
-
-
-def pictures_in(name: str, opened: ExitStack) -> list[TextLine]:
-    """Those of a folder, or of a list. Raises UserError for lines that name none, and without any."""
-    listed = opened.enter_context(files_named(name, "image"))
-    listed.count()
-    return [line for _, line in listed.numbered()]

@@ -20,10 +20,12 @@ from transformers import AutoConfig, AutoImageProcessor, AutoModel, PreTrainedCo
 import attncli
 from attncli.errors import UserError
 from attncli.features.ablate.effects import Baseline
+from attncli.features.pictures.image_processor import Processing
+from attncli.features.pictures.reading import read_picture
+from attncli.features.pictures.tokens import PictureTokens
 from attncli.measure.looks import HIGH_NORM, HeadLooks, LastNorms
+from attncli.models.image_files import open_picture
 from attncli.models.loading import open_model
-from attncli.models.picture_files import Processing, open_picture
-from attncli.models.picture_reading import read_picture
 from attncli.models.predicted import predicted_reading
 from tests.conftest import Attn
 from tests.model_folders import save_model as save_text_model
@@ -203,13 +205,13 @@ def test_names_in_an_error_of_a_processor_are_no_flags() -> None:
 
 def test_tokens_lie_where_crop_and_resize_put_them(folders: dict[str, Path]) -> None:
     reading = read_picture(open_model(folders[REGISTERS]), folders["picture"])
-    seen = reading.seen
-    assert seen is not None
+    seen = reading.origin
+    assert isinstance(seen, PictureTokens) and seen.special is not None
     assert reading.text.tokens[:3] == ("[CLS]", "reg1", "reg2")
     assert reading.text.tokens[3:8] == ("r1c1", "r1c2", "r1c3", "r1c4", "r2c1")
     assert len(reading.text.tokens) == 19 and seen.special.tolist() == [True] * 3 + [False] * 16
-    assert seen.places is not None and seen.places[:3].isnan().all()
-    assert seen.places[8].tolist() == [1.0, 1.0]
+    assert seen.grid is not None and seen.grid[:3].isnan().all()
+    assert seen.grid[8].tolist() == [1.0, 1.0]
     (one,) = seen.pictures
     # 80 x 54 becomes 59 x 40, of which the middle 32 x 32 stay.
     left, top, width = 13 / 59 * 80, 4 / 40 * 54, 32 / 59 * 80
@@ -234,8 +236,8 @@ def test_tokens_of_long_pictures_lie_where_they_are_cut(
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (*size[::-1], 3), dtype=np.uint8)).save(
         tmp_path / "long.png"
     )
-    seen = read_picture(open_model(tmp_path / "model"), tmp_path / "long.png").seen
-    assert seen is not None
+    seen = read_picture(open_model(tmp_path / "model"), tmp_path / "long.png").origin
+    assert isinstance(seen, PictureTokens)
     width, height = size
     side = 32 if kind == "neither" else min(size) * 32 / 40
     wide, high = (width, height) if kind == "square" else (min(side, width), min(side, height))
@@ -617,7 +619,7 @@ def test_of_very_many_pictures_the_first_have_maps(
     folders: dict[str, Path], attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attncli.measure.looks.MOST_PICTURES", 2)
-    monkeypatch.setattr("attncli.models.text_files.PICTURES_PER_WINDOW", 2)
+    monkeypatch.setattr("attncli.models.text_files.FILES_PER_WINDOW", 2)
     taken: list[int] = []
     take = HeadLooks.take
     monkeypatch.setattr(HeadLooks, "take", lambda self, *args: (taken.append(id(self)), take(self, *args))[1])

@@ -9,8 +9,8 @@ import soundfile
 import torch
 import transformers as hf
 
+from attncli.features.sound.reading import read_sound
 from attncli.models.loading import open_model
-from attncli.models.sound_reading import read_sound
 from tests.conftest import Attn
 
 SIZES = {

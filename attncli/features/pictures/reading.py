@@ -15,26 +15,24 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from attncli.errors import UserError, reason_of
+from attncli.features.pictures.image_processor import (
+    Processing,
+    image_processor,
+    pixels_of,
+    processing_of,
+)
+from attncli.features.pictures.tokens import PICTURE_INPUTS, PlacedTokens, part_that_sees, placed_tokens
 from attncli.models.architectures import (
-    AROUND_PICTURES,
     BLOCK,
     GRID,
     PIXELS,
     arguments_of,
     decoder_name,
     layer_kind,
-    sees_alone,
+    takes_alone,
 )
 from attncli.models.folder import PROCESSOR_FILES
-from attncli.models.picture_files import (
-    OpenedPicture,
-    Processing,
-    image_processor,
-    open_picture,
-    pixels_of,
-    processing_of,
-)
-from attncli.models.picture_tokens import PlacedTokens, placed_tokens
+from attncli.models.image_files import OpenedPicture, open_picture
 from attncli.models.pretrained import (
     FIRST_WORD_ID,
     OF_GRID,
@@ -43,13 +41,14 @@ from attncli.models.pretrained import (
     Pretrained,
     Reading,
     part_that_reads,
-    part_that_sees,
 )
-from attncli.models.writing import PICTURE, in_chat_template, writer_of
+from attncli.models.writing import in_chat_template, writer_of
 from attncli.records.arguments import FilePath, checked
 from attncli.system.files import MODEL_SETTINGS_BYTES, read_whole
 from attncli.system.plain_text import parsed_json
 
+AROUND_PICTURES = ("<|vision_start|>", "<|vision_end|>")
+"""The tokens before and after a picture among words, where a vocabulary has them (Qwen)."""
 IMAGE_AXES = 4
 """Of pixels: batch, channel, height, width."""
 LEAST_SIDE = 16
@@ -107,7 +106,7 @@ def read_picture(
     if text is None:
         return _read_picture(pretrained, opened)
     if pretrained.has_decoder:
-        words = pretrained.shifted_right(pretrained.read(text, "sentence", beside_picture=True))
+        words = pretrained.shifted_right(pretrained.read(text, "sentence", beside_others=True))
         return _read_captioned(pretrained, opened, words)
     if writer_of(pretrained.model).model is not pretrained.model:
         only = "gives the weights of its words as it writes them, and not otherwise: use attn generate"
@@ -137,13 +136,13 @@ def read_picture_to_write(
 
 def _read_captioned(pretrained: Pretrained, opened: OpenedPicture, words: ModelText) -> Reading:
     """A picture that an encoder reads, and the words that a decoder reads."""
-    seen = _read_picture(pretrained, opened)
-    inputs = {**(seen.inputs or {})}
+    picture = _read_picture(pretrained, opened)
+    inputs = {**(picture.inputs or {})}
     if len(words.ids):
         inputs["decoder_input_ids"] = words.ids.unsqueeze(0).to(pretrained.device)
     if unknown := inputs.keys() - arguments_of(pretrained.model):
         raise UserError(f"image: {pretrained.name} takes no {', '.join(sorted(unknown))}")
-    return Reading(words, seen.text, inputs=inputs)
+    return Reading(words, picture.text, inputs=inputs)
 
 
 def _read_both(
@@ -181,8 +180,8 @@ def _read_both(
     labels = tuple(word if label is None else label for word, label in zip(words, placed.labels, strict=True))
     on_picture = torch.tensor([label is not None for label in placed.labels])
     own_ids = torch.where(on_picture, FIRST_WORD_ID * 2 + torch.arange(len(ids)), ids)
-    seen = ModelText(labels, own_ids, is_merged=True, seen=placed.seen)
-    return Reading(seen, inputs=inputs, part=f"{part}.")
+    read = ModelText(labels, own_ids, is_merged=True, origin=placed.origin)
+    return Reading(read, inputs=inputs, part=f"{part}.")
 
 
 def _ids_of_all(
@@ -204,7 +203,9 @@ def _stack_of_both(model: PreTrainedModel) -> str | None:
     """The name of the only stack of blocks outside of vision-only parts; None without exactly one."""
     parts = model.named_modules()
     sees = [
-        name for name, module in parts if name and isinstance(module, PreTrainedModel) and sees_alone(module)
+        name
+        for name, module in parts
+        if name and isinstance(module, PreTrainedModel) and takes_alone(module, PICTURE_INPUTS)
     ]
     names = [
         name
@@ -238,7 +239,7 @@ def picture_in_chat_template(text: str, pretrained: Pretrained) -> str:
 
     Raises UserError where the template has no place for a picture.
     """
-    content = [PICTURE, *([{"type": "text", "text": text}] if text else [])]
+    content = [{"type": "image"}, *([{"type": "text", "text": text}] if text else [])]
     tokenizer = pretrained.tokenizer
     processor = _opened_reader(pretrained)
     template = getattr(processor, "chat_template", None) or _stored_template(pretrained)
@@ -312,5 +313,5 @@ def _read_picture(pretrained: Pretrained, opened: OpenedPicture) -> Reading:
     placed = placed_tokens(part.model, inputs, opened, processing, name=name)
     labels = tuple(str(label) for label in placed.labels)
     ids = FIRST_WORD_ID * 2 + torch.arange(len(labels))
-    text = ModelText(labels, ids, is_merged=True, seen=placed.seen)
+    text = ModelText(labels, ids, is_merged=True, origin=placed.origin)
     return Reading(text, inputs=inputs)

@@ -1,112 +1,29 @@
-"""Files of pictures, and what the image processor of a model makes of them: pixels, and where each lies.
+"""What the image processor of a model makes of a picture: pixels, and where each of them lies.
 
 Nothing here goes by the name of a model: what a processor keeps of a picture, and where it puts it, is read
 off from what it makes of four others of that size: black, white, and two that brighten from left to right and
 from top to bottom.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
-from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from attncli.core.process import quiet_warnings
-from attncli.errors import UserError, readable_bytes, reason_of
+from attncli.errors import UserError, reason_of
 from attncli.models.architectures import PIXELS
 from attncli.models.folder import PROCESSOR_FILES, opened_part
 from attncli.models.pretrained import Pretrained
-from attncli.system.files import PICTURE_BYTES, most_unpacked, open_file
 
 if TYPE_CHECKING:  # an extra
     from PIL.Image import Image
-
-
-FORMATS = ("PNG", "JPEG", "WebP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
-"""What is read of pictures: some others Pillow reads by programs that it starts (PostScript)."""
-
-
-BYTES_OF_A_PIXEL = 4
-COUNTED_BYTES = 2**24
-"""Of a file with several pictures, up to which they are counted."""
-
-
-@dataclass(frozen=True)
-class OpenedPicture:
-    """A picture as people see it: RGB, upright; `size` in pixels; `notes` say what was done to it."""
-
-    image: "Image"
-    name: str
-    notes: tuple[str, ...] = ()
-
-
-def open_picture(file: str, key: str = "image") -> OpenedPicture:
-    """A picture of one of FORMATS, its first frame. Raises UserError, at `key`, for anything else.
-
-    Turned as EXIF says; transparent parts are white; 16 bits become 8.
-    """
-    if find_spec("PIL") is None:
-        raise UserError(f'{key}: needs: pip install "attncli[images]"')
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
-    path, notes = Path(file), list[str]()
-    try:
-        with (
-            quiet_warnings(Image.DecompressionBombWarning),
-            open_file(path, PICTURE_BYTES) as content,
-            Image.open(content, formats=FORMATS) as opened,
-        ):
-            size = os.fstat(content.fileno()).st_size
-            if BYTES_OF_A_PIXEL * prod(opened.size) > most_unpacked(size):
-                pixels = f"{prod(opened.size) / 1e6:,.0f} million pixels in {readable_bytes(size)}"
-                raise UserError(f"{key}: {file}: holds {pixels}, mostly of one colour: make it smaller")
-            if getattr(opened, "is_animated", False):
-                notes.append(f"{path.name}: the first of its {_num_frames(opened, content)}pictures.")
-                opened.seek(0)
-            opened.load()
-            upright = ImageOps.exif_transpose(opened)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        most = f"{(Image.MAX_IMAGE_PIXELS or 0) / 1e6:,.0f} million pixels"
-        raise UserError(f"{key}: {file}: must be at most {most} in all: make it smaller") from None
-    except UnidentifiedImageError:
-        names = ", ".join(FORMATS[:-1])
-        raise UserError(f"{key}: {file}: is not a picture in {names} or {FORMATS[-1]}") from None
-    except OSError as error:
-        reason = error.strerror or reason_of(error)
-        raise UserError(f"{key}: {file}: cannot be read: {reason}") from None
-    except (ValueError, SyntaxError, EOFError, IndexError) as error:  # what Pillow's readers raise
-        raise UserError(f"{key}: {file}: is damaged: {reason_of(error)}") from None
-    return OpenedPicture(_as_rgb(upright, file, key), path.name, tuple(notes))
-
-
-def _num_frames(opened: Any, content: BinaryIO) -> str:
-    """How many pictures a file holds; empty for a large one, which would be read whole to count them."""
-    is_small = os.fstat(content.fileno()).st_size <= COUNTED_BYTES
-    return f"{opened.n_frames:,} " if is_small else ""
-
-
-def _as_rgb(image: "Image", file: str, key: str) -> "Image":
-    """The picture in RGB, on white."""
-    from PIL import Image
-
-    if image.mode.startswith("I"):  # 16 bits, in 16 or 32
-        numbers = np.asarray(image).astype(np.float64)
-        scale = 255 / (65535 if image.mode != "I" or numbers.max() > 255 else 255)
-        return Image.fromarray((numbers.clip(0) * scale).round().clip(0, 255).astype(np.uint8)).convert("RGB")
-    if image.mode == "F":
-        raise UserError(f"{key}: {file}: holds numbers in floating point: save it with 8 bits a colour")
-    if image.mode in ("LA", "PA", "La", "RGBa", "RGBA") or "transparency" in image.info:
-        above = image.convert("RGBA")
-        white = Image.new("RGBA", above.size, "white")
-        return Image.alpha_composite(white, above).convert("RGB")
-    return image.convert("RGB")
 
 
 @lru_cache(maxsize=2)

@@ -11,10 +11,10 @@ import transformers as hf
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from attncli.errors import UserError
+from attncli.features.sound.reading import HeardSound, read_sound
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.loading import borrowed
-from attncli.models.sound_reading import read_sound
 from tests.conftest import Attn
 
 NUM_SAMPLES = 22_357
@@ -96,8 +96,8 @@ def test_a_sound_has_its_seconds_beside_the_words_of_a_prompt(name: str, noise: 
             expected = model(**(reading.inputs or {}), output_attentions=True).attentions
     seconds = tuple(f"{step * place:.2f}s" for place in range(count))
     assert reading.text.tokens == (*before, *seconds, *after, "what", "is", "said")
-    heard = reading.heard
-    assert heard is not None and heard.step == pytest.approx(step)
+    heard = reading.origin
+    assert isinstance(heard, HeardSound) and heard.step == pytest.approx(step)
     assert heard.seconds == pytest.approx(SECONDS, abs=1e-4)
     on_sound = ~heard.begins.isnan()
     assert int(on_sound.sum()) == count and on_sound.tolist().index(True) == len(before)

@@ -15,12 +15,12 @@ import transformers as hf
 
 from attncli.errors import UserError
 from attncli.features.heads.door import survey as surveyed
+from attncli.features.sound.files import SoundStream, open_sound, sound_to_play, spectrogram
+from attncli.features.sound.reading import HeardSound, read_sound
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.loading import borrowed
 from attncli.models.pretrained import Reading, reader_of
-from attncli.models.sound_files import SoundStream, open_sound, sound_to_play, spectrogram
-from attncli.models.sound_reading import read_sound
 from attncli.records.surveys import SurveyedHead
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
@@ -119,8 +119,9 @@ def test_weights_are_those_of_eager_attention(name: str, noise: Path) -> None:
         with torch.no_grad():
             expected = part(**reading.inputs, output_attentions=True).attentions
     _, step, count = FAMILIES[name]
-    heard = reading.heard
-    assert heard is not None and (heard.step, len(reading.text.ids)) == (pytest.approx(step), count)
+    heard = reading.origin
+    assert isinstance(heard, HeardSound)
+    assert (heard.step, len(reading.text.ids)) == (pytest.approx(step), count)
     assert heard.seconds == pytest.approx(SECONDS, abs=1e-4)
     weights = [
         layer.weights()[0] if not hasattr(layer.attention, "weights") else layer.attention.weights[0]
@@ -159,8 +160,8 @@ def test_heads_of_an_encoder_look_so_far_in_time(name: str, noise: Path) -> None
         part.set_attn_implementation("eager")
         with torch.no_grad():
             weights = torch.stack(part(**(reading.inputs or {}), output_attentions=True).attentions)[:, 0]
-    assert reading.heard is not None
-    begins = reading.heard.begins
+    assert reading.origin is not None
+    begins = reading.origin.begins
     kept = ~begins.isnan()
     apart = (begins.unsqueeze(1) - begins).abs()
     far = (weights.double() * apart.nan_to_num(0.0)).sum(dim=-1)[..., kept].mean(dim=-1).flatten()
@@ -258,8 +259,8 @@ def test_truncate_takes_as_much_as_the_model_hears(tmp_path: Path) -> None:
                 UserError, match=r"is 3\.13 s long, and \w+ reads .*`truncate` takes the first"
             ):
                 read_sound(pretrained, file)
-            heard = read_sound(pretrained, file, truncate=True).heard
-        assert heard is not None and heard.seconds == pytest.approx(seconds, abs=1e-3)
+            heard = read_sound(pretrained, file, truncate=True).origin
+        assert isinstance(heard, HeardSound) and heard.seconds == pytest.approx(seconds, abs=1e-3)
         assert any("the first" in note and "of 3.13 s." in note for note in heard.notes)
 
 
@@ -269,7 +270,7 @@ def test_a_sound_that_is_resampled_in_pieces_is_that_of_the_whole(
 ) -> None:
     from scipy.signal import resample_poly
 
-    monkeypatch.setattr("attncli.models.sound_files.PIECE_SECONDS", 1)
+    monkeypatch.setattr("attncli.features.sound.files.PIECE_SECONDS", 1)
     samples = np.random.default_rng(0).normal(0, 0.1, 3 * rate + 1237).astype(np.float32)
     file = _written(tmp_path / "sound.wav", samples, rate, subtype="FLOAT")
     common = np.gcd(rate, 16_000)

@@ -4,6 +4,7 @@ Where each token lies in time is measured by the gradients of what the first blo
 here goes by the name of a model.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -20,6 +21,17 @@ from transformers import PreTrainedModel
 
 from attncli.core.process import quiet_warnings
 from attncli.errors import NO_TEXT, UserError, reason_of
+from attncli.features.sound.files import (
+    OpenedSound,
+    feature_extractor,
+    features_of,
+    most_seconds_of,
+    open_sound,
+    processor_of,
+    sound_to_play,
+    spectrogram,
+    too_long,
+)
 from attncli.models.architectures import BLOCK, SOUNDS, arguments_of, decoder_name, decoder_start
 from attncli.models.capture import model_errors, unchanged, with_eager_attention
 from attncli.models.in_turn import random_numbers_kept
@@ -30,19 +42,11 @@ from attncli.models.pretrained import (
     OpenedModel,
     Pretrained,
     Reading,
-    part_that_hears,
+    part_that_takes,
 )
-from attncli.models.sound_files import (
-    OpenedSound,
-    feature_extractor,
-    features_of,
-    most_seconds_of,
-    open_sound,
-    processor_of,
-    too_long,
-)
-from attncli.models.token_places import HeardSound
+from attncli.models.token_places import Origin
 from attncli.records.arguments import FilePath, checked
+from attncli.records.report import Axis, Picture
 from attncli.system.plain_text import counted
 
 TRIAL_SECONDS = 2
@@ -56,6 +60,68 @@ MARKS = ("audio_token_id", "audio_token_index")
 """The setting of a model with the token that stands for a sound among words."""
 AROUND_SOUNDS = (("<|audio_bos|>", "<|audio_eos|>"), ("[BEGIN_AUDIO]", ""))
 """The tokens before and after a sound among words, where a vocabulary has them (Qwen2-Audio, Voxtral)."""
+
+
+MOMENT = re.compile(r"(\d+(?:\.\d+)?)s")
+"""A moment of a sound, as 1.24s."""
+SAME_MOMENT = 1e-6
+"""Seconds by which the begin of a token may be rounded."""
+
+
+def part_that_hears(pretrained: Pretrained) -> Pretrained:
+    """The model, or the encoder that reads its sound. Raises UserError where nothing does."""
+    part = part_that_takes(pretrained, SOUNDS)
+    if part is None:
+        raise UserError(f"sound: {pretrained.name} has no part that hears")
+    return part
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeardSound(Origin):
+    """A sound as a model hears it, and where its tokens lie: each from its `begins` on, for `step` seconds.
+
+    `seconds` is how long the sound is; tokens beyond lie in what fills it up. `samples` are of one channel,
+    at `rate`.
+    """
+
+    what = "sound"
+
+    begins: Float[Tensor, " token"]
+    name: str
+    file: str
+    seconds: float
+    step: float
+    samples: Any
+    rate: int
+
+    def reader(self, pretrained: Pretrained) -> Pretrained:
+        return part_that_hears(pretrained)
+
+    def before_words(self, pretrained: Pretrained) -> int:
+        return token_before_words(pretrained)
+
+    def at(self, seconds: float) -> int | None:
+        """The first token that a moment lies in; None outside of them."""
+        since = (seconds - self.begins + SAME_MOMENT).tolist()
+        return next((token for token, time in enumerate(since) if 0 <= time < self.step), None)
+
+    def token_at(self, name: str, tokens: Sequence[str]) -> int | None:
+        moment = MOMENT.fullmatch(name)
+        if moment is None or name in tokens:
+            return None
+        if (token := self.at(float(moment[1]))) is None:
+            raise ValueError(f"no token lies there: it hears {self.seconds:.2f} s (got {name:.60})")
+        return token
+
+    def drawn(self, axis: Axis) -> tuple[Picture, ...]:
+        """The spectrogram, on which each token is a strip."""
+        png, size = spectrogram([self.samples], self.rate, len(self.samples))
+        begins, ends = self.begins / self.seconds, (self.begins + self.step) / self.seconds
+        strips = zip(begins.tolist(), ends.tolist(), strict=True)
+        boxes = tuple((begin, 0.0, min(1.0, end), 1.0) if begin < 1.0 else None for begin, end in strips)
+        crop = 0.0, 0.0, float(size[0]), float(size[1])
+        sound = sound_to_play(self.file)
+        return (Picture(self.name, size, crop, png, boxes, axis, seconds=self.seconds, sound=sound),)
 
 
 @dataclass(frozen=True)
@@ -274,9 +340,18 @@ def heard_text(
     size = f"{1000 * times.step:.4g} ms" + (f" in {times.bands} bands" if times.bands > 1 else "")
     note = f"{opened.name}: {seconds:.2f} s{filled}; {counted(count, 'token')} of {size}."
     notes = *opened.notes, note
-    heard = HeardSound(opened.name, file, seconds, times.step, begins, notes, opened.samples, opened.rate)
+    heard = HeardSound(
+        name=opened.name,
+        file=file,
+        seconds=seconds,
+        step=times.step,
+        begins=begins,
+        notes=notes,
+        samples=opened.samples,
+        rate=opened.rate,
+    )
     ids = FIRST_WORD_ID * 2 + torch.arange(count)
-    return ModelText(labels, ids, is_merged=True, heard=heard)
+    return ModelText(labels, ids, is_merged=True, origin=heard)
 
 
 def _labels(times: TokenTimes, count: int) -> tuple[Float[Tensor, " token"], tuple[str, ...]]:
@@ -324,13 +399,14 @@ def encoded_reading(
         ids, encoded = spoken_ids(pretrained, text), None
     else:
         ids, encoded = _transcript(pretrained, inputs, language)
-    ids = [*prefix_of(pretrained, language), *ids]
+    prefix = prefix_of(pretrained, language)
+    ids = [*prefix, *ids]
     most = most_written(pretrained)
     if most is not None and len(ids) > most:
         raise UserError(f"sentence: must be at most {most} tokens for {pretrained.name} (got {len(ids)})")
     words = ModelText(pretrained.labels(ids), torch.tensor(ids))
     decoder = {"decoder_input_ids": words.ids.unsqueeze(0).to(pretrained.device)}
-    return Reading(words, sound, inputs={**inputs, **decoder}), encoded
+    return Reading(words, sound, inputs={**inputs, **decoder}, num_before=len(prefix)), encoded
 
 
 def most_written(pretrained: Pretrained) -> int | None:
@@ -364,17 +440,17 @@ def _read_beside(pretrained: Pretrained, file: str, text: str, *, truncate: bool
     of_sound = ids == mark_id
     count = int(of_sound.sum())
     sound = heard_text(pretrained, TokenTimes(step, num_tokens=count), inputs, opened, file)
-    assert sound.heard is not None
+    assert isinstance(sound.origin, HeardSound)
     begins = torch.full((len(ids),), torch.nan, dtype=torch.double)
-    begins[of_sound] = sound.heard.begins
+    begins[of_sound] = sound.origin.begins
     labels = iter(sound.tokens)
     words = pretrained.labels(ids.tolist())
     tokens = tuple(
         next(labels) if is_sound else word for is_sound, word in zip(of_sound.tolist(), words, strict=True)
     )
     own_ids = torch.where(of_sound, FIRST_WORD_ID * 2 + torch.arange(len(ids)), ids)
-    heard = replace(sound.heard, begins=begins)
-    whole = ModelText(tokens, own_ids, is_merged=True, heard=heard)
+    origin = replace(sound.origin, begins=begins)
+    whole = ModelText(tokens, own_ids, is_merged=True, origin=origin)
     return Reading(whole, inputs=inputs, part=f"{part}.")
 
 

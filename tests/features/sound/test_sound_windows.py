@@ -10,9 +10,9 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer, models
 
+from attncli.features.sound.reading import num_before_words, prefix_of
+from attncli.features.sound.windows import longer_than_heard, spoken_windows
 from attncli.models.loading import borrowed
-from attncli.models.sound_reading import num_before_words, prefix_of
-from attncli.models.sound_windows import longer_than_heard, spoken_windows
 
 NUM_WORDS, NUM_TIMES = 40, 101
 MARKS = ("<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|transcribe|>", "<|notimestamps|>")

@@ -1,0 +1,1 @@
+"""Pictures as models read them: `--image`, and `attncli.read_picture`."""

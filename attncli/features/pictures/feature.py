@@ -1,0 +1,32 @@
+"""The card of pictures: `--image` of every question that reads them."""
+
+from attncli.feature import Feature, ReadingKind
+
+FEATURE = Feature(
+    functions={"read_picture": "reading:read_picture"},
+    readings={
+        "picture": ReadingKind(
+            "image",
+            spec="settings:ImageSpec",
+            opener="opener:PICTURES",
+            suffixes=(
+                ".png",
+                ".jpg",
+                ".jpeg",
+                ".webp",
+                ".gif",
+                ".bmp",
+                ".tif",
+                ".tiff",
+                ".ppm",
+                ".pgm",
+                ".avif",
+            ),
+            inputs=("pixel_values", "flattened_patches"),
+            reader="one that reads pictures",
+            on_grid=True,
+        )
+    },
+    extras=("models",),
+    docs="images.md",
+)

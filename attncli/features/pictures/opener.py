@@ -1,0 +1,68 @@
+"""Pictures as questions read them."""
+
+from dataclasses import replace
+
+from attncli.errors import UserError
+from attncli.features.pictures.reading import picture_in_chat_template, read_picture, read_picture_to_write
+from attncli.features.pictures.tokens import part_that_sees
+from attncli.models.openers import Opener
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.prompts import Prompt
+
+
+class PictureOpener(Opener):
+    """A picture alone, or beside a text, where the model reads both."""
+
+    def read(
+        self, pretrained: Pretrained, file: str, text: str | None = None, *, truncate: bool = False
+    ) -> Reading:
+        return read_picture(pretrained, file, text)
+
+    def read_to_predict(self, pretrained: Pretrained, file: str, text: str | None) -> Reading:
+        # What predicts words reads a picture beside them as a whole.
+        reader = pretrained if text is None else replace(pretrained, model=pretrained.whole)
+        return read_picture(reader, file, text)
+
+    def read_for_layer(
+        self, pretrained: Pretrained, file: str, text: str | None, *, is_cross: bool, truncate: bool
+    ) -> Reading:
+        name = pretrained.name
+        if is_cross and not pretrained.has_decoder:
+            raise UserError(
+                f"model: {name} has no encoder and decoder in one run: use attn heads or attn generate"
+            )
+        if is_cross and text is None:
+            raise UserError("sentence: must be given: the words that look at the picture")
+        if pretrained.has_decoder and text is not None and not is_cross:
+            reason = f"the encoder of {name} reads the picture alone"
+            raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
+        return read_picture(pretrained, file, text)
+
+    def read_prompt(
+        self,
+        pretrained: Pretrained,
+        file: str,
+        text: str,
+        *,
+        max_new_tokens: int | None,
+        question: str | None,
+        chat: bool,
+    ) -> Prompt:
+        if question is not None:
+            text = f"{text.rstrip()}\n\n{question}".strip()
+        if chat:
+            text = picture_in_chat_template(text, pretrained)
+        whole = replace(pretrained, model=pretrained.whole)
+        reading = read_picture_to_write(whole, file, text, is_whole=chat)
+        most, count = pretrained.most_tokens(), len(reading.text.ids)
+        num_new = 1 if max_new_tokens is None else max_new_tokens
+        if reading.context is None and most is not None and count + num_new - 1 > most:
+            got = f"{count} tokens of the picture and the text, and {num_new} new ones"
+            raise UserError(f"max_new_tokens: {pretrained.name} has places for {most} tokens (got {got})")
+        return Prompt(reading.text, reading.context, inputs=reading.inputs, part=reading.part)
+
+    def reader(self, pretrained: Pretrained, text: str | None) -> Pretrained:
+        return part_that_sees(pretrained) if text is None else pretrained
+
+
+PICTURES = PictureOpener()

@@ -1,0 +1,34 @@
+"""The setting `image` of every question that reads pictures."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from attncli.settings.fields import Everyday, Extra, Heading
+from attncli.settings.readings import FileSpec, check_file_or_many
+
+PictureName = Annotated[
+    str, AfterValidator(partial(check_file_or_many, what="picture", takers="heads and source"))
+]
+"""The name of a picture, or of a folder of pictures."""
+PICTURE_HELP = (
+    "a picture that the model reads: PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF; for heads and source "
+    "also a folder of them, or a list (.txt)"
+)
+
+
+class ImageSpec(FileSpec):
+    """A model that may read a picture."""
+
+    off_keys = frozenset({"image"})
+
+    image: Annotated[
+        PictureName | None, Heading("Input"), Everyday("a picture, for a model that reads pictures")
+    ] = Field(None, description=PICTURE_HELP)
+
+    def extras(self) -> Iterator[Extra]:
+        yield from super().extras()
+        if self.image is not None:
+            yield Extra("image", "images", ("PIL",))

@@ -1,0 +1,1 @@
+"""Sound as models hear it: `--sound`, and `attncli.read_sound`."""

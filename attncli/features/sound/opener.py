@@ -1,0 +1,69 @@
+"""Sound as questions read it."""
+
+from attncli.errors import UserError
+from attncli.features.sound.reading import (
+    most_written,
+    num_before_words,
+    part_that_hears,
+    published_heads,
+    read_sound,
+)
+from attncli.models.openers import Opener
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.prompts import Prompt, prompt_of_reading
+
+
+class SoundOpener(Opener):
+    """A sound, and the words of a decoder: those that are given, or that the model writes."""
+
+    def read(
+        self, pretrained: Pretrained, file: str, text: str | None = None, *, truncate: bool = False
+    ) -> Reading:
+        # What the decoder says of it is the text where none is given.
+        said = "" if pretrained.has_decoder and text is None else text
+        return read_sound(pretrained, file, said, truncate=truncate)
+
+    def read_for_layer(
+        self, pretrained: Pretrained, file: str, text: str | None, *, is_cross: bool, truncate: bool
+    ) -> Reading:
+        if is_cross:
+            if not pretrained.has_decoder:
+                raise UserError(
+                    f"model: {pretrained.name} has no decoder that looks at a sound: use attn self"
+                )
+            text = text or ""
+        elif text is not None and pretrained.has_decoder:
+            reason = f"the encoder of {pretrained.name} hears the sound alone"
+            raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
+        return read_sound(pretrained, file, text, truncate=truncate)
+
+    def read_prompt(
+        self,
+        pretrained: Pretrained,
+        file: str,
+        text: str,
+        *,
+        max_new_tokens: int | None,
+        question: str | None,
+        chat: bool,
+    ) -> Prompt:
+        if not pretrained.has_decoder:
+            raise UserError(f"sound: {pretrained.name} has no decoder that writes of a sound")
+        if text:
+            raise UserError(f"sentence: {pretrained.name} writes of the sound alone: leave the text out")
+        prompt = prompt_of_reading(read_sound(pretrained, file), pretrained)
+        most, before = most_written(pretrained), num_before_words(pretrained)
+        if most is not None and max_new_tokens is not None and before + max_new_tokens > most:
+            got = f"{before} before the words and {max_new_tokens} new ones"
+            raise UserError(f"max_new_tokens: {pretrained.name} has places for {most} tokens (got {got})")
+        return prompt
+
+    def reader(self, pretrained: Pretrained, text: str | None) -> Pretrained:
+        return pretrained if pretrained.has_decoder else part_that_hears(pretrained)
+
+    def telling_head(self, pretrained: Pretrained) -> tuple[int, int] | None:
+        """The first by which the model is known to time words."""
+        return next(iter(published_heads(pretrained)), None)
+
+
+SOUNDS = SoundOpener()

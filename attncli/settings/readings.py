@@ -1,0 +1,63 @@
+"""The settings of questions that read files of something other than text: each reading has its own."""
+
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import create_model
+
+from attncli.feature import LoadedOnUse, ReadingKind
+from attncli.index import readings
+from attncli.settings.fields import Contradictions, Spec, contradiction
+from attncli.settings.models import ModelSpec, files_read
+
+ReadingSpec = TypeVar("ReadingSpec", bound=Spec)
+SPECS_OF_READINGS: LoadedOnUse[type[Spec]] = LoadedOnUse(
+    {what: kind.spec for what, kind in readings().items()}
+)
+
+
+def reads(
+    fits: Callable[[ReadingKind], bool] = lambda kind: True,
+) -> Callable[[type[ReadingSpec]], type[ReadingSpec]]:
+    """The Spec with the settings of all readings, or of those that fit it."""
+
+    def with_settings(spec: type[ReadingSpec]) -> type[ReadingSpec]:
+        fitting = (what for what, kind in readings().items() if fits(kind) and what in SPECS_OF_READINGS)
+        bases: Any = (spec, *(SPECS_OF_READINGS[what] for what in fitting))
+        if len(bases) == 1:
+            return spec
+        extended: type[ReadingSpec] = create_model(spec.__name__, __base__=bases, __module__=spec.__module__)
+        return extended
+
+    return with_settings
+
+
+def check_file_or_many(value: str, what: str, takers: str) -> str:
+    """The name of a file, of a folder or of a list. Raises ValueError where there is none of that name."""
+    if not value.strip() or not Path(value).exists():
+        many = f"for {takers} also a folder of them, or a list (.txt)"
+        raise ValueError(f"no such file: {value}: give a {what}; {many}")
+    return value
+
+
+class FileSpec(ModelSpec):
+    """A model that may read a file of something other than text: the base of the settings of readings."""
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        files = files_read(self.__dict__)
+        for first, second in combinations(files, 2):
+            setting = first.kind.setting
+            yield contradiction(second.kind.setting, f"cannot be combined with `{setting}`", setting)
+        for what, kind, name in files:
+            if self.model is None:
+                yield contradiction(kind.setting, f"needs `model`, {kind.reader}", "model")
+            if self.read_file is not None and self.read_file.many and not self.surveys_files:
+                got = f"(got the {self.read_file.many} {name})"
+                yield contradiction(kind.setting, f"must be one {what} {got}")
+        keys = {"context", "context_file"} & type(self).model_fields.keys()
+        for key in self.given(*sorted(keys)) if files else ():
+            setting = files[0].kind.setting
+            yield contradiction(key, f"cannot be combined with `{setting}`", setting)
