@@ -25,17 +25,12 @@ import torch
 
 from attncli.core.names import named_head
 from attncli.features.source.retrieving_heads import retrieving_heads
-from attncli.features.source.sources import (
-    CHECKED,
-    Removals,
-    given_answer,
-    likeliest,
-    source_weights,
-    written_answer,
-)
+from attncli.features.source.sources import CHECKED, likeliest, source_weights, written_answer
+from attncli.models.answers import given_answer
 from attncli.models.loading import open_model
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
+from attncli.models.source_removals import SourcesTakenOut
 from attncli.models.source_texts import SourcedText, encoded_sources, read_sourced, split_text
 from attncli.models.writing import Decoding
 
@@ -96,7 +91,7 @@ def rankings(pretrained: Pretrained, num_contexts: int) -> None:
         for context in contexts(num_contexts):
             if kind == "given":
                 reading = read_sourced(pretrained, context.asked(pretrained), num_new=24)
-                answer = given_answer(pretrained, f"{context.start} {context.place}.", reading)
+                answer = given_answer(pretrained, f"{context.start} {context.place}.", reading.prompt.ids)
             else:
                 reading = read_sourced(pretrained, context.begun(), num_new=24)
                 answer = written_answer(pretrained, reading, Decoding(6))
@@ -121,7 +116,7 @@ def removals(pretrained: Pretrained, rounds: int) -> None:
     """20 removals that share what they can, beside 20 runs of transformers on the whole prompts."""
     (context,) = contexts(1)
     reading = read_sourced(pretrained, context.asked(pretrained))
-    ids = torch.tensor(given_answer(pretrained, f"{context.start} {context.place}.", reading).ids)
+    ids = torch.tensor(given_answer(pretrained, f"{context.start} {context.place}.", reading.prompt.ids).ids)
     masks = ~torch.eye(NUM_LINES, dtype=torch.bool)
     prompts = [
         torch.tensor(encoded_sources(pretrained, reading.sourced.with_only(mask))[0]) for mask in masks
@@ -131,7 +126,7 @@ def removals(pretrained: Pretrained, rounds: int) -> None:
         started = time.process_time()
         replay = Replay(pretrained.whole, reading.prompt.ids, ids)
         replay.layers()
-        Removals(pretrained, reading, replay).log_probabilities(masks)
+        SourcesTakenOut(pretrained, reading, replay).log_probabilities(masks)
         seconds["shared"].append(time.process_time() - started)
         pretrained.whole.set_attn_implementation("sdpa")
         started = time.process_time()

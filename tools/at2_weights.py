@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM
 import attncli
 from attncli.features.explanations.explanations import ReadAnswer
 from attncli.features.explanations.learned_weights import Ablations, ablations, fitted_weights
-from attncli.features.source.sources import given_answer
+from attncli.models.answers import given_answer
 from attncli.models.loading import in_use
 from attncli.models.source_texts import read_sourced, split_text
 
@@ -112,7 +112,7 @@ def compared(at2: Any, folder: str, prompts: list[dict[str, Any]], num_runs: int
             reading = read_sourced(
                 pretrained, split_text(prompt["context"], "sentence", question=prompt["sentence"])
             )
-            answer = given_answer(pretrained, prompt["answer"], reading)
+            answer = given_answer(pretrained, prompt["answer"], reading.prompt.ids)
             mine = ablations(ReadAnswer(pretrained, reading, answer, num_runs=num_runs))
             # The first token counts for no source here.
             places = [[place for place in of_source if place] for of_source in reading.places]

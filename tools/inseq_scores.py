@@ -17,7 +17,7 @@ from torch import Tensor
 
 import attncli
 from attncli.features.explanations.explanations import ReadAnswer
-from attncli.features.source.sources import given_answer
+from attncli.models.answers import given_answer
 from attncli.models.loading import in_use
 from attncli.models.source_texts import read_sourced, split_text
 
@@ -44,7 +44,7 @@ def main() -> None:
     with in_use(attncli.open_model(folder)) as pretrained:
         sourced = split_text(prompt["context"], "sentence", question=prompt["sentence"])
         reading = read_sourced(pretrained, sourced)
-        answer = given_answer(pretrained, prompt["answer"], reading)
+        answer = given_answer(pretrained, prompt["answer"], reading.prompt.ids)
         read = ReadAnswer(pretrained, reading, answer)
         count = len(reading.prompt.ids)
         text, written = pretrained.text_of(reading.prompt.ids.tolist()), pretrained.text_of(answer.ids)

@@ -38,7 +38,6 @@ from attncli.measure.patterns import (
     wanted_scores,
     without_first_key,
 )
-from attncli.measure.removal import heads_removed
 from attncli.models.architectures import (
     matrix_and_bias,
     output_projection,
@@ -49,6 +48,7 @@ from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import Pretrained, Reading, attention_between_words, texts_of_stack
 from attncli.models.probes import shorter_probe
+from attncli.models.removal import heads_removed
 from attncli.models.side_by_side import of_this_run
 from attncli.models.text_files import ManyTexts, TextLine
 from attncli.models.token_names import check_tokens_named, positions_named

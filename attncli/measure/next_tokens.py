@@ -9,10 +9,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attncli.errors import UserError
-from attncli.measure.removal import forwards_replaced, heads_removed
 from attncli.models.answers import log_probabilities_at
 from attncli.models.architectures import LOGITS_TO_KEEP
+from attncli.models.model_blocks import forwards_replaced
 from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.removal import heads_removed
 from attncli.records.writings import NextToken, NextTokens
 
 Probabilities = Float[Tensor, " vocabulary"]

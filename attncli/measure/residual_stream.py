@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 from attncli.core.layer import AttentionLayer, merge_heads
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.projected_heads import LINEAR, GatedHeads, ProjectedHeads, hearing_projected_heads
-from attncli.measure.removal import ModelBlocks, forwards_replaced, output_of
 from attncli.models.architectures import (
     BLOCK,
     layer_number,
@@ -29,8 +27,11 @@ from attncli.models.architectures import (
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.frozen_norms import FrozenNorm, frozen_norm, in_turn, is_close
 from attncli.models.layers import CapturedLayer, StopCapture
+from attncli.models.model_blocks import ModelBlocks, forwards_replaced
 from attncli.models.patched_heads import refuse_replaced
 from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.projected_heads import LINEAR, GatedHeads, ProjectedHeads, hearing_projected_heads
+from attncli.models.removal import output_of
 
 HookInputs = ParamSpec("HookInputs")
 HookOutput = TypeVar("HookOutput")

@@ -20,10 +20,10 @@ from torch import Tensor
 from attncli.core.layer import AttentionLayer
 from attncli.core.mask_tensors import HIDES
 from attncli.errors import UserError
-from attncli.measure.removal import ModelHead, index_of_head
 from attncli.measure.residual_stream import Stream, StreamPart
 from attncli.models.frozen_norms import ROUNDING
 from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.removal import ModelHead, index_of_head
 from attncli.models.token_names import checked_position
 from attncli.records.columns import Records
 from attncli.records.logits import (

@@ -7,17 +7,21 @@ with a blank stands as it is, and so does what is in double quotes: `"John"`. A 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformers import DynamicCache
 
 from attncli.errors import NO_TEXT, UserError
 from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.capture import check_computed_here, run_model
+from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.replay import Replay
+from attncli.models.writing import Decoding, TextPieces, inputs_of_prompt, whole_cache, write
 
 LAST_TOKENS = 8
 """Those that say how a text ends."""
@@ -203,3 +207,56 @@ def _known_ids(pretrained: Pretrained, answer: str) -> list[int]:
             word = answer[start:end]
         raise UserError(f"answer: {word!r} is not in the vocabulary of {pretrained.name}")
     return ids
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The tokens of an answer to a prompt; where the model wrote it, what its cache holds of the prompt."""
+
+    ids: list[int]
+    cache: DynamicCache | None = None
+    notes: tuple[str, ...] = ()
+
+
+def given_answer(pretrained: Pretrained, answer: str, prompt: Int[Tensor, " token"]) -> Answer:
+    """An answer that is there; UserError for none, an unknown token, and more than the model reads."""
+    forms = answer_forms(pretrained, answer)
+    ids = max((form.ids for form in forms), key=len)
+    most, num_prompt = pretrained.most_tokens(), len(prompt)
+    room = None if most is None else most + 1 - (0 if pretrained.has_decoder else num_prompt)
+    if room is not None and len(ids) > room:
+        raise UserError(f"answer: must be at most {room} tokens after {num_prompt} (got {len(ids)})")
+    chosen = likelier_form(pretrained, forms, prompt)
+    return Answer(chosen.ids, notes=chosen.notes)
+
+
+def write_answer(
+    pretrained: Pretrained,
+    prompt: Int[Tensor, " token"],
+    decoding: Decoding,
+    *,
+    on_text: Callable[[str], None] | None = None,
+    on_begin: Callable[[], None] | None = None,
+) -> Answer:
+    """What the model writes after a prompt, without the special tokens that end it: maybe nothing.
+
+    `on_begin` is called before the first token, `on_text` gets the text as it comes. UserError where the
+    model cannot write; MemoryError.
+    """
+    ids: list[int] = []
+    pieces = None if on_text is None else TextPieces(pretrained.text_of, on_text)
+
+    def take(token: int, _layers: Sequence[CapturedLayer]) -> None:
+        if not ids and on_begin is not None:
+            on_begin()
+        ids.append(token)
+        if pieces is not None:
+            pieces.take(ids)
+
+    whole = whole_cache(pretrained.whole)
+    cache = whole.cache if whole is not None and whole.may_be_cut else None
+    inputs = inputs_of_prompt(pretrained, prompt)
+    write(pretrained.whole, inputs, decoding, take, pretrained.tokenizer, cache)
+    while ids and ids[-1] in pretrained.special_ids:
+        ids.pop()
+    return Answer(ids, cache)

@@ -12,6 +12,7 @@ from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import (
     DynamicCache,
@@ -97,6 +98,27 @@ LONGEST_SETTING = 24
 
 OnToken = Callable[[int, Sequence[CapturedLayer]], None]
 """Takes each new token and, of every layer, the attention of the one query that chose it."""
+
+
+class TextPieces:
+    """Hands over the text of tokens as they come, whole characters alone."""
+
+    def __init__(self, text_of: Callable[[list[int]], str], on_text: Callable[[str], None]) -> None:
+        self._text_of, self._on_text = text_of, on_text
+        self._num_handed_over = 0
+
+    def take(self, ids: list[int]) -> None:
+        """All tokens so far."""
+        text = self._text_of(ids)
+        if not text.endswith("\ufffd"):
+            self._on_text(text[self._num_handed_over :])
+            self._num_handed_over = len(text)
+
+
+def inputs_of_prompt(pretrained: Pretrained, ids: Int[Tensor, " token"]) -> dict[str, Tensor]:
+    """What a model reads of a text that it continues."""
+    prompt = ids.unsqueeze(0).to(pretrained.device)
+    return {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
 
 
 class LastRows:

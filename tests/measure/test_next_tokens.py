@@ -8,8 +8,8 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
 import attncli
 from attncli.errors import UserError
-from attncli.measure.removal import heads_removed
 from attncli.models.architectures import output_projection
+from attncli.models.removal import heads_removed
 from tests.model_folders import save_model, save_writer
 
 TEXT = "the cat walks on the street"

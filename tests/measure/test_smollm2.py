@@ -21,14 +21,16 @@ from attncli.features.cache.limited_heads import Limit, Limiting, num_bytes
 from attncli.features.circuit.edges import head_edges
 from attncli.features.explanations.relevance import attnlrp, gradients
 from attncli.features.explanations.token_flow import AnswerRun
-from attncli.features.source.sources import Removals, given_answer, lasso_effects, source_weights
-from attncli.measure.removal import HeadPlace
+from attncli.features.source.sources import lasso_effects, source_weights
 from attncli.measure.scores import score_parts
+from attncli.models.answers import given_answer
 from attncli.models.loading import in_use, kept_pretrained, open_model
 from attncli.models.predicted import read_judged
 from attncli.models.pretrained import Pretrained
 from attncli.models.probes import read_probe
+from attncli.models.removal import HeadPlace
 from attncli.models.replay import Replay
+from attncli.models.source_removals import SourcesTakenOut
 from attncli.models.source_texts import SourcedReading, read_sourced, split_text
 from benchmarks.source import contexts
 from tests.checkpoints import package_folder, smollm2
@@ -273,7 +275,7 @@ def test_removed_sources_are_as_likely_as_context_cite_finds_them(writer: Pretra
     replay = Replay(writer.whole, reading.prompt.ids, torch.tensor(cited["ids"]))
     some = [0, 7, 19]
     masks = torch.tensor([cited["masks"][run] for run in some]).bool()
-    found = Removals(writer, reading, replay).log_probabilities(masks)
+    found = SourcesTakenOut(writer, reading, replay).log_probabilities(masks)
     expected = torch.tensor([cited["log_probabilities"][run] for run in some], dtype=torch.float64)
     assert torch.allclose(found, expected, atol=1e-4)
 
@@ -313,7 +315,7 @@ def test_the_heads_that_retrieve_find_the_right_source(writer: Pretrained) -> No
     right = {"retrieving_heads": 0, "all_heads": 0}
     for context in contexts(2):
         reading = read_sourced(writer, context.asked(writer), num_new=24)
-        answer = given_answer(writer, f"{context.start} {context.place}.", reading)
+        answer = given_answer(writer, f"{context.start} {context.place}.", reading.prompt.ids)
         ids = torch.tensor(answer.ids)
         layers, _ = Replay(writer.whole, reading.prompt.ids, ids).layers()
         weights = source_weights(layers, reading, len(ids), [named_head(name) for name in RETRIEVING])

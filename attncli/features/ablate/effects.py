@@ -27,8 +27,15 @@ from attncli.measure.heads import (
     surveyed_texts,
 )
 from attncli.measure.patterns import most_frequent_pattern
-from attncli.measure.projected_heads import LINEAR, gated_heads, projected_heads
-from attncli.measure.removal import (
+from attncli.measure.residual_stream import Stream, StreamPart
+from attncli.models.architectures import unshown_layers
+from attncli.models.capture import check_computed_here, run_model
+from attncli.models.layers import CapturedLayer
+from attncli.models.patched_heads import LayerChange, Patches, RunningLayer, patches_open
+from attncli.models.predicted import Predicted
+from attncli.models.pretrained import CLS, Pretrained
+from attncli.models.projected_heads import LINEAR, gated_heads, projected_heads
+from attncli.models.removal import (
     HeadPlace,
     ModelHead,
     Removal,
@@ -37,14 +44,7 @@ from attncli.measure.removal import (
     mean_outputs,
     output_of,
 )
-from attncli.measure.removal_runs import AGREES, FLOAT_BYTES, RemovalRuns, runs_together
-from attncli.measure.residual_stream import Stream, StreamPart
-from attncli.models.architectures import unshown_layers
-from attncli.models.capture import check_computed_here, run_model
-from attncli.models.layers import CapturedLayer
-from attncli.models.patched_heads import LayerChange, Patches, RunningLayer, patches_open
-from attncli.models.predicted import Predicted
-from attncli.models.pretrained import CLS, Pretrained
+from attncli.models.removal_runs import AGREES, FLOAT_BYTES, RemovalRuns, runs_together
 from attncli.records.columns import Records
 from attncli.records.surveys import LookedAtKey
 

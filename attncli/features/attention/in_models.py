@@ -17,12 +17,12 @@ from attncli.core.summaries import moments
 from attncli.errors import UserError, refuse_bytes
 from attncli.features.attention.settings import CrossOfModelSpec, MultiheadOfModelSpec, SelfOfModelSpec
 from attncli.measure.masks import mask_of, scale_of
-from attncli.measure.removal import heads_removed
 from attncli.models.architectures import output_projection, source_of
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.openers import OPENERS
 from attncli.models.pretrained import Pretrained, Reading, attention_between_words, reader_of, texts_of_stack
+from attncli.models.removal import heads_removed
 from attncli.models.side_by_side import of_this_run
 from attncli.models.token_names import check_tokens_named, positions_that_look, token_named
 from attncli.models.words import words_of_characters

@@ -28,13 +28,13 @@ from attncli.features.cache.results import (
     need_in,
 )
 from attncli.measure.looks import rows_at
-from attncli.measure.removal import HeadPlace, Removed, Whole
-from attncli.measure.removal_runs import RemovalRuns, runs_together, work_of_run
 from attncli.models.capture import run_model
 from attncli.models.layers import CapturedLayer
 from attncli.models.patched_heads import LayerChange
 from attncli.models.predicted import Judged
 from attncli.models.pretrained import Pretrained
+from attncli.models.removal import HeadPlace, Removed, Whole
+from attncli.models.removal_runs import RemovalRuns, runs_together, work_of_run
 from attncli.records.columns import Records
 
 

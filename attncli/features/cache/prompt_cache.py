@@ -32,12 +32,13 @@ from attncli.features.cache.policies import (
     even_counts,
 )
 from attncli.features.cache.results import Lost, PolicyCost, PolicyCosts, PromptBaseline, lines_of
-from attncli.measure.removal import Forward, Removed, Whole
-from attncli.measure.removal_runs import FirstTokens, RemovalRuns, work_of_run
 from attncli.models.layers import CapturedLayer
+from attncli.models.model_blocks import Forward
 from attncli.models.patched_heads import LayerChange, RunningLayer
 from attncli.models.predicted import Judged, judged_reading
 from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.removal import Removed, Whole
+from attncli.models.removal_runs import FirstTokens, RemovalRuns, work_of_run
 from attncli.records.columns import Record
 
 SCORING_COST = 0.17

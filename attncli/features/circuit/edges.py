@@ -35,12 +35,12 @@ from attncli.features.circuit.stream_ends import (
     unembedding_of,
 )
 from attncli.measure.heads import NOTHING_MORE, surveyed
-from attncli.measure.projected_heads import LINEAR
 from attncli.measure.residual_stream import PartVectors, Stream, StreamPart
 from attncli.measure.scores import call_of, seen_by
 from attncli.models.layers import CapturedLayer
 from attncli.models.predicted import NO_PLACES, predicted_reading
 from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.projected_heads import LINEAR
 from attncli.records.columns import Records
 
 EdgeSide = Literal["key", "query", "value", "logit"]

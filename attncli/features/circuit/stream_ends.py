@@ -13,12 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attncli.measure.removal import forwards_replaced, output_of
 from attncli.measure.residual_stream import Stream
 from attncli.models.capture import run_model
 from attncli.models.frozen_norms import FrozenNorm, frozen_norm, in_turn, is_close
 from attncli.models.layers import StopCapture
+from attncli.models.model_blocks import forwards_replaced
 from attncli.models.pretrained import Pretrained
+from attncli.models.removal import output_of
 
 CHUNK = 2**22
 """Numbers that a model's end reads at a time."""

@@ -13,10 +13,10 @@ from attncli.errors import UserError, refuse_bytes
 from attncli.features.diff.differences import NAMING, align
 from attncli.features.diff.results import HeadChange, TextDifferences, TokenChange
 from attncli.measure.heads import NOTHING_MORE, Survey, surveyed_texts
-from attncli.measure.removal import ModelHead
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading, texts_of_stack
+from attncli.models.removal import ModelHead
 from attncli.records.columns import Records
 from attncli.records.surveys import SurveyedHead
 

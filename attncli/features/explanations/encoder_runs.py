@@ -4,10 +4,8 @@ Sources of sentence encoders and classifiers are taken out of the text; around a
 replaced by the mask, which such a model knows from its training.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from itertools import groupby
-from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,14 +20,12 @@ from attncli.features.explanations.relevance import rows_read
 from attncli.features.explanations.token_flow import ExplainedRun
 from attncli.features.source.sources import SourceWeights, lasso_effects, source_notes, standardised_effects
 from attncli.models.capture import capture
-from attncli.models.encoders import EncoderOutput, inputs_of, output_to_explain, run_encoder, token_types
+from attncli.models.encoders import EncoderOutput, inputs_of, output_to_explain, token_types
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading
-from attncli.models.source_texts import SourcedReading, encoded_sources
+from attncli.models.source_removals import EncoderRemoval
+from attncli.models.source_texts import SourcedReading
 
-InChunk = TypeVar("InChunk")
-MOST_TOKENS = 2**12
-"""In texts that run together."""
 TIED_COSINES = 1e-5
 """Cosines nearer than this are tied: two runs in float32 differ by some 1e-7."""
 
@@ -93,8 +89,8 @@ class ReadEncoder(ReadAnswer):
     ) -> None:
         check_sources(len(reading.places))
         self.sources, self.texts_alike = named_sources(reading), (*source_notes(reading.sourced),)
-        self._reading, self._types = reading, token_types(pretrained, reading.sourced) is not None
         output = output_to_explain(pretrained, reading, answer)
+        self.removal = EncoderRemoval(pretrained, reading, output)
         self.begin(output, EncoderRun(pretrained, reading, output), heads, num_runs, seed)
 
     def begin(
@@ -108,7 +104,7 @@ class ReadEncoder(ReadAnswer):
         is_score = self.output.kind == "class" and not self.output.is_probability
         self.kind = "score" if is_score else self.output.kind
         self.name = "itself" if self.output.is_of_itself else self.output.name or None
-        self._value = self.measured([[True] * self.num_sources])[0]
+        self._value = float(self.removal.measured(torch.ones(1, self.num_sources, dtype=torch.bool))[0])
         self.tied = 1e-4 if self.output.is_probability else TIED_COSINES
 
     @property
@@ -141,45 +137,6 @@ class ReadEncoder(ReadAnswer):
     def notes(self) -> tuple[str, ...]:
         """What was done to the answer, and how vectors of tokens become one."""
         return self.output.notes
-
-    def losses_of(self, masks: Sequence[Sequence[bool]]) -> list[float]:
-        """By how much what is explained falls with the sources of each mask alone."""
-        return [self.value - number for number in self.measured(masks)]
-
-    def measured(self, masks: Sequence[Sequence[bool]]) -> list[float]:
-        """What is explained with the sources of each mask alone."""
-        texts = [self._without(mask) for mask in masks]
-        order = sorted(range(len(texts)), key=lambda place: len(texts[place][0]))
-        numbers = [0.0] * len(texts)
-        for count, alike in groupby(order, key=lambda place: len(texts[place][0])):
-            if not count:
-                raise UserError("sources: no token of the text is left without them: give a question")
-            for some in in_chunks([*alike], max(1, MOST_TOKENS // count)):
-                ids = torch.tensor([texts[place][0] for place in some])
-                types = torch.tensor([texts[place][1] for place in some]) if self._types else None
-                outputs = run_encoder(self.output.model, inputs_of(self.run.pretrained, ids, types))
-                for place, number in zip(some, self.output.measured(outputs).tolist(), strict=True):
-                    numbers[place] = number
-        return numbers
-
-    def _without(self, mask: Sequence[bool]) -> tuple[list[int], list[int]]:
-        """The tokens of the text with some of its sources, and which text of a pair each is of."""
-        pretrained = self.run.pretrained
-        if self.output.kind == "word":
-            ids = self.run.ids.tolist()
-            for places, is_kept in zip(self._reading.places, mask, strict=True):
-                for place in places if not is_kept else ():
-                    ids[place] = pretrained.tokenizer.mask_token_id
-            return ids, []
-        sourced = self._reading.sourced.with_only(mask)
-        ids, _ = encoded_sources(pretrained, sourced)
-        return ids, token_types(pretrained, sourced) or []
-
-
-def in_chunks(items: Sequence[InChunk], size: int) -> Iterator[Sequence[InChunk]]:
-    """So many at a time."""
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
 
 
 def _weights(run: EncoderRun, named: Sequence[NamedHead]) -> SourceWeights:

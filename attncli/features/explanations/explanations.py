@@ -33,16 +33,15 @@ from attncli.features.explanations.token_flow import (
     value_norms,
 )
 from attncli.features.source.sources import (
-    Answer,
-    Removals,
     SourceWeights,
     lasso_effects,
-    sampled_masks,
     source_notes,
     source_weights,
 )
+from attncli.models.answers import Answer
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
+from attncli.models.source_removals import SourceRemoval, SourcesTakenOut, sampled_masks
 from attncli.models.source_texts import SourcedReading
 
 LEAST_SOURCES = 3
@@ -77,6 +76,7 @@ class ReadAnswer:
 
     run: ExplainedRun
     weights: SourceWeights
+    removal: SourceRemoval
     sources: tuple[NamedSource, ...]
     kind: Explained = "answer"
     skips_first = True
@@ -111,7 +111,7 @@ class ReadAnswer:
         """Of each token of the prompt."""
         self.head_weights = None if head_weights is None else self._weights_of(head_weights)
         self._answer = answer
-        self._removals = Removals(pretrained, reading, self.replay)
+        self.removal = SourcesTakenOut(pretrained, reading, self.replay)
         self._losses: dict[tuple[bool, ...], float] = {}
 
     def _weights_of(self, named: Mapping[str, float]) -> Float[Tensor, " head"]:
@@ -177,13 +177,9 @@ class ReadAnswer:
         new = [key for key in dict.fromkeys(keys) if key not in self._losses and not all(key)]
         self._losses[(True,) * self.num_sources] = 0.0
         if new:
-            self._losses |= dict(zip(new, self.losses_of(new), strict=True))
+            lost = self.value - self.removal.measured(torch.tensor(new))
+            self._losses |= dict(zip(new, lost.tolist(), strict=True))
         return torch.tensor([self._losses[key] for key in keys], dtype=torch.float64)
-
-    def losses_of(self, masks: Sequence[Sequence[bool]]) -> list[float]:
-        """Those of masks that were not run before."""
-        given = self._removals.log_probabilities(torch.tensor(masks)).sum(dim=1)
-        return (self.expected.sum() - given).tolist()
 
     def sampled_effects(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " source"]:
         """What each source adds, by ContextCite's fit on these sets of them."""

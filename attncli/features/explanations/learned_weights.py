@@ -15,8 +15,8 @@ from torch import Tensor
 from attncli.errors import UserError
 from attncli.features.explanations.explanations import ReadAnswer
 from attncli.features.explanations.results import LearnedFit, LearnedHead, LearnedWeights
-from attncli.features.explanations.source_removals import hiding
-from attncli.features.source.sources import answer_logits, sampled_masks
+from attncli.features.source.sources import answer_logits
+from attncli.models.source_removals import SourcesHidden, sampled_masks
 
 STEPS, LEARNING_RATE, MOST_OF_A_STEP = 1000, 1e-3, 512
 """Adam's, its rate falling with a cosine, on so many answers at most in a step, as in at2."""
@@ -40,8 +40,8 @@ class Ablations(NamedTuple):
 def ablations(answer: ReadAnswer) -> Ablations:
     """Those of sets that hold each source with a probability of one half."""
     masks = sampled_masks(answer.num_runs, answer.num_sources, answer.seed)
-    log_probabilities = hiding(answer.reading, answer.replay, masks)
-    return Ablations(answer.attention, masks, answer_logits(log_probabilities.sum(dim=1)))
+    hidden = SourcesHidden(answer.run.pretrained, answer.reading, answer.replay).measured(masks)
+    return Ablations(answer.attention, masks, answer_logits(hidden))
 
 
 def correlations(

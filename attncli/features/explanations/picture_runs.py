@@ -6,16 +6,17 @@ A cell is left out by giving its pixels the picture's mean colour.
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attncli.features.explanations.encoder_runs import MOST_TOKENS, EncoderRun, ReadEncoder, in_chunks
+from attncli.features.explanations.encoder_runs import EncoderRun, ReadEncoder
 from attncli.features.explanations.explanations import NamedSource, check_sources
 from attncli.features.explanations.picture_cells import PictureCells, picture_output
 from attncli.features.explanations.token_flow import EmbeddedTokens
 from attncli.models.encoders import EncoderOutput, run_encoder
 from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.source_removals import MOST_TOKENS, SourceRemoval, in_chunks
 
 OF_CONVOLUTION = 4
 """Axes of patches in rows and columns: picture, channel, row, column."""
@@ -59,6 +60,20 @@ class PictureRun(EncoderRun):
         return of_tokens
 
 
+class PictureRemoval(SourceRemoval):
+    """What a model says of a picture in which the cells that a mask leaves out have its mean colour."""
+
+    def __init__(self, picture: PictureCells, output: EncoderOutput) -> None:
+        self.picture, self.output = picture, output
+
+    def measured(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " run"]:
+        numbers: list[float] = []
+        for some in in_chunks(masks.tolist(), max(1, MOST_TOKENS // len(self.picture.text.ids))):
+            outputs = run_encoder(self.output.model, self.picture.with_only(some))
+            numbers += self.output.measured(outputs).tolist()
+        return torch.tensor(numbers, dtype=torch.float64)
+
+
 class ReadPicture(ReadEncoder):
     """What a model says of a picture. UserError as for `ReadAnswer`, and for a class that there is not."""
 
@@ -80,6 +95,7 @@ class ReadPicture(ReadEncoder):
         self.picture = reading
         self.sources = tuple(NamedSource(cell.name, cell.text, cell.tokens) for cell in reading.cells)
         output = picture_output(part, reading, answer)
+        self.removal = PictureRemoval(reading, output)
         self.begin(output, PictureRun(part, reading, output), heads, num_runs, seed)
 
     def orders(self, number: int) -> dict[str, Float[Tensor, " source"]]:
@@ -91,11 +107,3 @@ class ReadPicture(ReadEncoder):
             "first": -torch.arange(self.num_sources).double(),
             "random": self.random_order(number),
         }
-
-    def measured(self, masks: Sequence[Sequence[bool]]) -> list[float]:
-        """What is explained with the cells of each mask alone."""
-        numbers: list[float] = []
-        for some in in_chunks(masks, max(1, MOST_TOKENS // len(self.run.ids))):
-            outputs = run_encoder(self.output.model, self.picture.with_only(some))
-            numbers += self.output.measured(outputs).tolist()
-        return numbers

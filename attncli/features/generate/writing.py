@@ -34,7 +34,7 @@ from attncli.models.layers import CannotShow, CapturedLayer
 from attncli.models.pretrained import Pretrained
 from attncli.models.prompts import Prompt
 from attncli.models.replay import Replay, rows_of_tokens
-from attncli.models.writing import Decoding, OnToken, write
+from attncli.models.writing import Decoding, OnToken, TextPieces, inputs_of_prompt, write
 from attncli.records.columns import Records
 from attncli.records.surveys import SignedHead
 from attncli.records.values import Mask, NamedTensor, Tensors
@@ -549,8 +549,7 @@ def _write(
 ) -> tuple[Way, bool]:
     """How the attention of what is written came, and whether Ctrl-C ended it."""
     if prompt.inputs is None:
-        ids = prompt.prompt.ids.unsqueeze(0).to(pretrained.model.device)
-        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        inputs = inputs_of_prompt(pretrained, prompt.prompt.ids)
     else:
         inputs = pretrained.inputs([prompt])
     take = rows.take if on_text is None else _with_text(rows, pretrained, on_text)
@@ -566,14 +565,10 @@ def _write(
 
 def _with_text(rows: WrittenRows, pretrained: Pretrained, on_text: Callable[[str], None]) -> OnToken:
     """Keeps the rows of each token, and hands over its text."""
-    handed_over = ""
+    pieces = TextPieces(pretrained.text_of, on_text)
 
     def take(token: int, layers: Sequence[CapturedLayer]) -> None:
-        nonlocal handed_over
         rows.take(token, layers)
-        text = pretrained.text_of(rows.ids)
-        if not text.endswith("\ufffd"):
-            on_text(text[len(handed_over) :])
-            handed_over = text
+        pieces.take(rows.ids)
 
     return take

@@ -20,10 +20,10 @@ from attncli.features.pairs.pair_counts import (
 )
 from attncli.features.pairs.pair_files import PairedText, words_between_blanks
 from attncli.measure.heads import refuse_merged
-from attncli.measure.removal import heads_removed
 from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.removal import heads_removed
 from attncli.models.text_files import ManyTexts
 from attncli.records.token_ids import TokenIds
 from attncli.system.plain_text import counted

@@ -22,10 +22,10 @@ from attncli.features.pairs.relation_results import (
     HeadRelations,
 )
 from attncli.measure.heads import refuse_merged
-from attncli.measure.removal import heads_removed
 from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading, attention_between_words
+from attncli.models.removal import heads_removed
 from attncli.models.text_files import ManyTexts
 from attncli.records.columns import Records
 

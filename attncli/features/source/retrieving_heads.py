@@ -8,7 +8,8 @@ import torch
 
 from attncli.errors import UserError
 from attncli.features.source.results import ChosenHead, RetrievingHead, RetrievingHeads
-from attncli.features.source.sources import given_answer, source_weights
+from attncli.features.source.sources import source_weights
+from attncli.models.answers import given_answer
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
 from attncli.models.source_texts import Passage, SourcedReading, SourcedText, read_sourced
@@ -125,7 +126,7 @@ def retrieving_heads(
     names: list[tuple[str, int, int]] = []
     for done, context in enumerate(synthetic_contexts(num_contexts, seed), start=1):
         reading = read_sourced(pretrained, context.sourced(), num_new=NUM_SENTENCES, key="model")
-        ids = torch.tensor(given_answer(pretrained, context.answer, reading).ids)
+        ids = torch.tensor(given_answer(pretrained, context.answer, reading.prompt.ids).ids)
         layers, _ = Replay(pretrained.whole, reading.prompt.ids, ids).layers()
         weights = source_weights(layers, reading, len(ids))
         names, of_heads = weights.heads, weights.of_heads

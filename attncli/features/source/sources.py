@@ -5,12 +5,10 @@ Weights are where heads looked, not causes; a removal moves every token after it
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
-from transformers import DynamicCache
 
 from attncli.core.engines import attend
 from attncli.core.layer import Wanted
@@ -26,40 +24,20 @@ from attncli.features.source.results import (
     RankedSource,
     SourceRanking,
 )
-from attncli.models.answers import answer_forms, likelier_form
+from attncli.models.answers import Answer, given_answer, write_answer
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay, queries_of
-from attncli.models.source_texts import SourcedReading, SourcedText, encoded_sources
-from attncli.models.writing import LONG_CHUNK, Decoding, whole_cache, write
+from attncli.models.source_removals import BeforeEach, SourcesTakenOut, sampled_masks
+from attncli.models.source_texts import SourcedReading, SourcedText
+from attncli.models.writing import LONG_CHUNK, Decoding
 from attncli.records.columns import Records
 
 CHECKED = 5
 """Sources that are removed where all of them would take long."""
 QUERIES_AT_ONCE = 64
-KEEP_SHARE, LASSO_ALPHA = 0.5, 0.01
-"""As ContextCite samples and fits (Cohen-Wang et al. 2024, 2409.00729)."""
-
-
-def given_answer(pretrained: Pretrained, answer: str, reading: SourcedReading) -> "Answer":
-    """An answer that is there; UserError for none, an unknown token, and more than the model reads."""
-    forms = answer_forms(pretrained, answer)
-    ids = max((form.ids for form in forms), key=len)
-    most, num_prompt = pretrained.most_tokens(), len(reading.prompt.ids)
-    room = None if most is None else most + 1 - (0 if pretrained.has_decoder else num_prompt)
-    if room is not None and len(ids) > room:
-        raise UserError(f"answer: must be at most {room} tokens after {num_prompt} (got {len(ids)})")
-    chosen = likelier_form(pretrained, forms, reading.prompt.ids)
-    return Answer(chosen.ids, notes=chosen.notes)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The tokens of an answer; where the model wrote it, what its cache holds of the prompt."""
-
-    ids: list[int]
-    cache: DynamicCache | None = None
-    notes: tuple[str, ...] = ()
+LASSO_ALPHA = 0.01
+"""As ContextCite fits (Cohen-Wang et al. 2024, 2409.00729)."""
 
 
 def answer_to(
@@ -73,7 +51,7 @@ def answer_to(
 ) -> Answer:
     """The answer that is given, else what the model writes; UserError for neither, MemoryError."""
     if answer is not None:
-        return given_answer(pretrained, answer, reading)
+        return given_answer(pretrained, answer, reading.prompt.ids)
     return written_answer(pretrained, reading, decoding, on_text=on_text, work=work)
 
 
@@ -85,37 +63,16 @@ def written_answer(
     on_text: Callable[[str], None] | None = None,
     work: "AnswerWork | None" = None,
 ) -> Answer:
-    """What the model writes after its prompt, without the special tokens that end it.
-
-    UserError where it cannot write, and where it writes nothing; MemoryError.
-    """
-    ids: list[int] = []
-    handed_over = ""
-
-    def take(token: int, _layers: Sequence[CapturedLayer]) -> None:
-        nonlocal handed_over
-        if not ids and work is not None:
-            work.write()
-        ids.append(token)
-        text = pretrained.text_of(ids)
-        if on_text is not None and not text.endswith("\ufffd"):
-            on_text(text[len(handed_over) :])
-            handed_over = text
-
-    whole = whole_cache(pretrained.whole)
-    cache = whole.cache if whole is not None and whole.may_be_cut else None
-    prompt = reading.prompt.ids.unsqueeze(0).to(pretrained.device)
-    inputs = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
+    """What the model writes after its prompt. UserError if it cannot, or writes nothing; MemoryError."""
     if work is not None:
         work.read()
-    write(pretrained.whole, inputs, decoding, take, pretrained.tokenizer, cache)
-    while ids and ids[-1] in pretrained.special_ids:
-        ids.pop()
-    if not ids:
+    begin = None if work is None else work.write
+    answer = write_answer(pretrained, reading.prompt.ids, decoding, on_text=on_text, on_begin=begin)
+    if not answer.ids:
         talks = pretrained.tokenizer.chat_template is not None and not reading.sourced.is_whole
         ways = f'{"use `chat`, " if talks else ""}end the prompt in "Answer:", or give an answer'
         raise UserError(f"answer: {pretrained.name} writes nothing after this prompt: {ways}")
-    return Answer(ids, cache)
+    return answer
 
 
 WRITTEN_TOKEN = 4.0
@@ -271,40 +228,6 @@ def _on_sources(
         yield weights @ member.to(weights)
 
 
-class Removals:
-    """The answer's log-probability after prompts from which sources were removed: their text is taken out."""
-
-    def __init__(self, pretrained: Pretrained, reading: SourcedReading, replay: Replay) -> None:
-        self.pretrained, self.sourced, self.replay = pretrained, reading.sourced, replay
-
-    def log_probabilities(
-        self,
-        masks: Bool[Tensor, "run source"],
-        work: AnswerWork | None = None,
-        what: str = "without source",
-    ) -> Float[Tensor, "run token"]:
-        """Those of the answer's tokens with the sources of each mask; alike ones run one after another."""
-        log_probabilities = torch.zeros(len(masks), len(self.replay.answer), dtype=torch.float64)
-        order = sorted(range(len(masks)), key=lambda run: masks[run].tolist())
-        told = repeat(None) if work is None else work.remove(masks[order], self.replay, what)
-        prompts = [self._prompt(self.sourced.with_only(masks[run])) for run in order]
-        for run, _, given in zip(order, told, self.replay.each_log_probabilities(prompts), strict=False):
-            log_probabilities[run] = given
-        return log_probabilities
-
-    def _prompt(self, sourced: SourcedText) -> Int[Tensor, " token"]:
-        ids, _ = encoded_sources(self.pretrained, sourced)
-        if not ids:
-            raise UserError("document: no token of the prompt is left without its sources: give a question")
-        return torch.tensor(ids)
-
-
-def sampled_masks(num_runs: int, num_sources: int, seed: int) -> Bool[Tensor, "run source"]:
-    """Each source is there in half of the runs, at random."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(num_runs, num_sources, generator=generator) < KEEP_SHARE
-
-
 def answer_logits(log_probabilities: Float[Tensor, " run"]) -> Float[Tensor, " run"]:
     """ln p - ln(1 - p) of whole answers."""
     sums = log_probabilities.double().clamp(max=-torch.finfo(torch.float64).eps)
@@ -397,7 +320,7 @@ def answer_sources(
     named = [named_head(name) for name in heads]
     weights = source_weights(layers, reading, len(ids), named)
     of_tokens_on = weights.mean if weights.chosen is None else weights.chosen
-    num_sources, removals = len(reading.places), Removals(pretrained, reading, replay)
+    num_sources, removals = len(reading.places), SourcesTakenOut(pretrained, reading, replay)
     unknown = torch.full((num_sources,), torch.nan, dtype=torch.float64)
     measured: dict[str, Float[Tensor, " source"]] = {
         "all_heads": weights.mean.mean(dim=0),
@@ -406,7 +329,7 @@ def answer_sources(
     lost = unknown.clone()
     if method == "sampled":
         masks = sampled_masks(num_runs, num_sources, seed)
-        given = removals.log_probabilities(masks, work, "sources, set")
+        given = removals.log_probabilities(masks, _told(work, replay, "sources, set"))
         measured["effect"] = lasso_effects(masks, given.sum(dim=1), len(ids))
         of_tokens = torch.stack([lasso_effects(masks, of_token, 1) for of_token in given.unbind(dim=1)])
     else:
@@ -415,7 +338,9 @@ def answer_sources(
         masks = torch.ones(len(removed), num_sources, dtype=torch.bool)
         masks[torch.arange(len(removed)), removed] = False
         of_tokens = torch.full((len(ids), num_sources), torch.nan, dtype=torch.float64)
-        of_tokens[:, removed] = (expected - removals.log_probabilities(masks, work)).mT
+        of_tokens[:, removed] = (
+            expected - removals.log_probabilities(masks, _told(work, replay, "without source"))
+        ).mT
         lost = of_tokens.sum(dim=0)
     measured["lost"] = lost
     sources = _ranked_sources(reading, measured)
@@ -435,6 +360,11 @@ def answer_sources(
             *reading.left_out_notes(),
         ),
     )
+
+
+def _told(work: AnswerWork | None, replay: Replay, what: str) -> BeforeEach | None:
+    """Notes each run without sources as it begins."""
+    return None if work is None else lambda masks: work.remove(masks, replay, what)
 
 
 def _counts(

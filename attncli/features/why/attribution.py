@@ -25,8 +25,6 @@ from attncli.errors import UserError
 from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, looked_at, surveyed_texts
 from attncli.measure.looks import rows_at
 from attncli.measure.patterns import most_frequent_pattern
-from attncli.measure.projected_heads import LINEAR, GatedHeads, ProjectedHeads, hearing_projected_heads
-from attncli.measure.removal import ModelHead, index_of_head, output_of
 from attncli.models.answers import AnswerTokens, GivenAnswer, one_token_each
 from attncli.models.architectures import (
     BLOCK,
@@ -44,6 +42,8 @@ from attncli.models.layers import CapturedLayer
 from attncli.models.patched_heads import refuse_replaced
 from attncli.models.predicted import Predicted
 from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.projected_heads import LINEAR, GatedHeads, ProjectedHeads, hearing_projected_heads
+from attncli.models.removal import ModelHead, index_of_head, output_of
 from attncli.records.columns import Records
 from attncli.records.logits import HeadLogit, KeyLogit, LayerLogit, LogitAttribution, LogitParts, TextLogit
 from attncli.records.surveys import LookedAtKey

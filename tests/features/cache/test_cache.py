@@ -25,10 +25,10 @@ from attncli.features.cache.prompt_cache import (
     policy_costs,
     rounded_cache,
 )
-from attncli.measure.removal_runs import FirstTokens
 from attncli.models.loading import in_use, open_model
 from attncli.models.predicted import Judged, judged_reading, read_judged
 from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.removal_runs import FirstTokens
 from tests.model_folders import save_tokenizer, save_writer
 from tools.kvpress_kept_keys import BUDGET, NUM_PROMPT, SHOWN, tiny_llama, tokens
 from tools.tiny_architectures import GROUPED, USUAL

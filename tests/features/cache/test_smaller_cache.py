@@ -13,9 +13,9 @@ import attncli
 from attncli.commands import forecast, output
 from attncli.core.progress import Stage
 from attncli.features.cache.limited_heads import limited_heads
-from attncli.measure.removal_runs import RemovalRuns
 from attncli.models.loading import in_use
 from attncli.models.predicted import read_judged
+from attncli.models.removal_runs import RemovalRuns
 from attncli.records.report import plain
 from tests.conftest import Attn
 

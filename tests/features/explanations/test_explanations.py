@@ -33,7 +33,7 @@ from attncli.features.explanations.token_flow import (
     rollout,
     value_norms,
 )
-from attncli.features.source.sources import given_answer
+from attncli.models.answers import given_answer
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
@@ -240,7 +240,7 @@ def test_areas_are_those_of_runs_one_by_one(copier: Pretrained) -> None:
     assert steps_of(5) == [1, 2, 4, 5] and steps_of(3) == [1, 2, 3] and steps_of(8) == [1, 2, 4, 8]
     with in_use(copier) as pretrained:
         reading = read_sourced(pretrained, split_text(LINES, "line", question="lamp="))
-        answer = given_answer(pretrained, "green", reading)
+        answer = given_answer(pretrained, "green", reading.prompt.ids)
         read = ReadAnswer(pretrained, reading, answer)
         found, tied = removal_curves(read, [[2, 5, 3, 1, 4], [1, 1, 1, 1, 1]])
         assert tied.morf == tied.lerf != 0

@@ -15,9 +15,9 @@ import attncli
 from attncli.errors import UserError
 from attncli.features.explanations.explanations import ReadAnswer
 from attncli.features.explanations.learned_weights import ablations, fitted_weights, learned_weights
-from attncli.features.explanations.source_removals import losses_by_removal
-from attncli.features.source.sources import given_answer, sampled_masks
+from attncli.models.answers import given_answer
 from attncli.models.loading import in_use, open_model
+from attncli.models.source_removals import losses_by_removal, sampled_masks
 from attncli.models.source_texts import SourcedReading, read_sourced, split_text
 from tests.conftest import Attn
 from tests.features.why.test_why import PRE_NORM, save
@@ -63,7 +63,7 @@ class Masked:
 def test_sets_of_hidden_sources_are_those_of_masks(folder: Path) -> None:
     with in_use(open_model(folder)) as pretrained:
         reading = read_sourced(pretrained, split_text(LINES, "line", question=QUESTION))
-        answer = given_answer(pretrained, ANSWER, reading)
+        answer = given_answer(pretrained, ANSWER, reading.prompt.ids)
         found = ablations(ReadAnswer(pretrained, reading, answer, num_runs=13, seed=3))
         losses = losses_by_removal(pretrained, reading, answer)
     naive = Masked(folder, reading, answer.ids)
@@ -119,7 +119,9 @@ def test_the_fit_is_that_of_a_linear_layer_and_corrcoef(monkeypatch: pytest.Monk
 def test_answers_that_tell_nothing_apart_teach_nothing(folder: Path) -> None:
     with in_use(open_model(folder)) as pretrained:
         reading = read_sourced(pretrained, split_text(LINES, "line", question=QUESTION))
-        read = ReadAnswer(pretrained, reading, given_answer(pretrained, ANSWER, reading), num_runs=3)
+        read = ReadAnswer(
+            pretrained, reading, given_answer(pretrained, ANSWER, reading.prompt.ids), num_runs=3
+        )
         same = ablations(read)._replace(logits=torch.ones(3, dtype=torch.float64))
     with pytest.raises(UserError, match="prompts: no answer is more likely with some of its sources"):
         learned_weights(read.weights.heads, [same])
@@ -162,7 +164,7 @@ def test_weights_are_learned_kept_and_compared(
     explained = attncli.explanations(str(folder), QUESTION, **text, head_weights=found)
     with in_use(open_model(folder)) as pretrained:
         reading = read_sourced(pretrained, split_text(LINES, "line", question=QUESTION))
-        read = ReadAnswer(pretrained, reading, given_answer(pretrained, ANSWER, reading))
+        read = ReadAnswer(pretrained, reading, given_answer(pretrained, ANSWER, reading.prompt.ids))
     weights = torch.tensor([found.by_name[f"{layer}:{head}"] for _, layer, head in read.weights.heads])
     scores = {row.source: row["at2"] for row in explained.sources}
     assert [scores[place] for place in range(1, 6)] == pytest.approx(

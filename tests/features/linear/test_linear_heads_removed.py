@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 import attncli
 from attncli.errors import UserError
 from attncli.features.ablate.results import HeadEffect, HeadEffects
-from attncli.measure.removal import heads_removed
 from attncli.models.architectures import mixer_named
+from attncli.models.removal import heads_removed
 from tests.conftest import some_seldom
 from tests.hybrids import HybridFolders
 from tests.running import run

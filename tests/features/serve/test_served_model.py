@@ -16,7 +16,7 @@ import attncli
 from attncli.features.serve.page import report_line
 from attncli.features.serve.questions import AskedFor, Question
 from attncli.features.serve.served_model import ServedModel
-from attncli.measure.removal import heads_removed
+from attncli.models.removal import heads_removed
 from attncli.settings.fields import Given
 from tests.conftest import Attn
 from tests.features.serve.served import Running, running

@@ -20,20 +20,19 @@ from attncli.features.source.results import ChosenHead, RetrievingHead, Retrievi
 from attncli.features.source.retrieving_heads import NUM_SENTENCES, synthetic_contexts
 from attncli.features.source.sources import (
     AnswerWork,
-    Removals,
     SourceWeights,
     answer_sources,
-    given_answer,
     lasso,
     lasso_effects,
     likeliest,
-    sampled_masks,
     written_answer,
 )
+from attncli.models.answers import given_answer
 from attncli.models.loading import open_model
 from attncli.models.packed_prompts import kept_keys
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
+from attncli.models.source_removals import SourcesTakenOut, sampled_masks
 from attncli.models.source_texts import (
     Passage,
     SourcedReading,
@@ -95,7 +94,7 @@ class Oracle:
 def test_weights_and_what_is_lost_are_those_of_whole_runs(architecture: str, tmp_path: Path) -> None:
     pretrained, oracle = open_model(save_writer(tmp_path, architecture)), Oracle(tmp_path)
     reading = sourced_reading(pretrained)
-    answer = given_answer(pretrained, ANSWER, reading)
+    answer = given_answer(pretrained, ANSWER, reading.prompt.ids)
     found = answer_sources(pretrained, reading, answer, method="removal", heads=("0:1", "1:0"))
     prompt = "\n\n".join((*PARTS, QUESTION))
     expected, weights = oracle.read(prompt, answer.ids)
@@ -129,7 +128,7 @@ def test_an_answer_that_the_model_wrote_is_the_same_read_again(architecture: str
     written = written_answer(pretrained, reading, Decoding(6))
     found = answer_sources(pretrained, reading, written, method="removal")
     again = answer_sources(
-        pretrained, reading, given_answer(pretrained, found.answer, reading), method="removal"
+        pretrained, reading, given_answer(pretrained, found.answer, reading.prompt.ids), method="removal"
     )
     assert again.ids == found.ids
     np.testing.assert_allclose(again.weights, found.weights, atol=1e-6)
@@ -142,7 +141,7 @@ def test_a_long_prompt_in_pieces_gives_what_it_gives_at_once(
 ) -> None:
     pretrained = open_model(save_writer(tmp_path, "Llama"))
     reading = sourced_reading(pretrained)
-    answer = given_answer(pretrained, ANSWER, reading)
+    answer = given_answer(pretrained, ANSWER, reading.prompt.ids)
     whole = answer_sources(pretrained, reading, answer, method="removal")
     monkeypatch.setattr("attncli.models.replay.LONG_CHUNK", 3)
     pieces = answer_sources(pretrained, reading, answer, method="removal")
@@ -154,11 +153,11 @@ def test_a_long_prompt_in_pieces_gives_what_it_gives_at_once(
 def test_what_was_read_before_does_not_change_a_removal(tmp_path: Path) -> None:
     pretrained = open_model(save_writer(tmp_path, "Llama"))
     reading = sourced_reading(pretrained)
-    ids = torch.tensor(given_answer(pretrained, ANSWER, reading).ids)
+    ids = torch.tensor(given_answer(pretrained, ANSWER, reading.prompt.ids).ids)
     replay = Replay(pretrained.whole, reading.prompt.ids, ids)
     replay.layers()
     masks = sampled_masks(9, len(PARTS), seed=3)
-    together = Removals(pretrained, reading, replay).log_probabilities(masks)
+    together = SourcesTakenOut(pretrained, reading, replay).log_probabilities(masks)
     for mask, found in zip(masks, together, strict=True):
         alone, _ = encoded_sources(pretrained, reading.sourced.with_only(mask))
         fresh = Replay(pretrained.whole, torch.tensor(alone), ids)
@@ -488,7 +487,7 @@ def test_what_cannot_be_asked_is_one_line(documents: Any, answer: str, message: 
     pretrained = open_model(save_writer(tmp_path, "Llama"))
     with pytest.raises(UserError, match=message) as error:
         reading = read_sourced(pretrained, with_documents(documents, QUESTION), key="document")
-        given_answer(pretrained, answer, reading)
+        given_answer(pretrained, answer, reading.prompt.ids)
     assert len(error.value.lines) == 1
 
 
@@ -502,10 +501,12 @@ def test_an_encoder_writes_no_answer_in_a_line(tmp_path: Path) -> None:
 def test_source_notes_are_said(tmp_path: Path) -> None:
     pretrained = open_model(save_writer(tmp_path, "Llama"))
     reading = sourced_reading(pretrained, ("the cat", "it was", "the cat"))
-    found = answer_sources(pretrained, reading, given_answer(pretrained, "was", reading))
+    found = answer_sources(pretrained, reading, given_answer(pretrained, "was", reading.prompt.ids))
     assert found.notes == ("doc1, doc3 hold the same text: what one loses the others may still say.",)
     with pytest.raises(UserError, match=r"head: must be from 0:0 to \d+:\d+ \(got 9:9\)"):
-        answer_sources(pretrained, reading, given_answer(pretrained, "was", reading), heads=("9:9",))
+        answer_sources(
+            pretrained, reading, given_answer(pretrained, "was", reading.prompt.ids), heads=("9:9",)
+        )
 
 
 def test_sources_that_one_head_looks_at_are_removed_where_no_heads_are_named() -> None:
@@ -647,7 +648,7 @@ def test_a_model_that_writes_nothing_says_what_to_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretrained = open_model(save_writer(tmp_path, "Llama"))
-    monkeypatch.setattr("attncli.features.source.sources.write", lambda *_: None)
+    monkeypatch.setattr("attncli.models.answers.write", lambda *_: None)
     end = 'end the prompt in "Answer:", or give an answer'
     for template, tries in ((None, end), ("{{ messages }}", f"use `chat`, {end}")):
         monkeypatch.setattr(pretrained.tokenizer, "chat_template", template)
@@ -661,7 +662,7 @@ def test_a_model_that_writes_nothing_says_what_to_try(
 def test_an_answer_that_is_none_is_refused_before_heads_are_looked_for(
     answer: tuple[str, ...], error: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attncli.features.source.sources.write", lambda *_: None)
+    monkeypatch.setattr("attncli.models.answers.write", lambda *_: None)
     monkeypatch.setattr("attncli.features.source.retrieving_heads.search_takes_less", lambda *_: True)
     searched: list[object] = []
     monkeypatch.setattr(
@@ -677,7 +678,7 @@ def test_heads_that_are_not_there_are_refused_before_an_answer_is_written(
     architecture: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[object] = []
-    monkeypatch.setattr("attncli.features.source.sources.write", lambda *_: written.append(1))
+    monkeypatch.setattr("attncli.models.answers.write", lambda *_: written.append(1))
     asked = ["source", "it <source>w1 cat</source>", "--model", str(save_writer(tmp_path, architecture))]
     ended = attn([*asked, "--head", "0:1,9:9"])
     assert (ended.code, written) == (2, [])
@@ -849,7 +850,7 @@ def test_sources_are_in_the_order_of_what_was_measured(talker: Pretrained) -> No
     """Those that were removed first, by what is lost; the others by the heads that are named, or by all."""
     parts = (*PARTS, "die katze", "w30 w31", "the dog", "w24 w25")
     reading = sourced_reading(talker, parts)
-    answer = given_answer(talker, f" {ANSWER}", reading)
+    answer = given_answer(talker, f" {ANSWER}", reading.prompt.ids)
     for heads, rest in (((), "all_heads"), (("1:1",), "retrieving_heads")):
         found = answer_sources(talker, reading, answer, heads=heads)
         assert [row["ranked_by"] for row in found.sources] == ["lost"] * 5 + [rest] * 4
@@ -865,9 +866,11 @@ def test_sources_are_in_the_order_of_what_was_measured(talker: Pretrained) -> No
 
 def test_a_token_of_the_answer_is_of_the_source_without_which_it_loses_most(talker: Pretrained) -> None:
     reading = sourced_reading(talker)
-    answer = given_answer(talker, f" {ANSWER}", reading)
+    answer = given_answer(talker, f" {ANSWER}", reading.prompt.ids)
     found = answer_sources(talker, reading, answer, method="removal")
-    removals = Removals(talker, reading, Replay(talker.whole, reading.prompt.ids, torch.tensor(answer.ids)))
+    removals = SourcesTakenOut(
+        talker, reading, Replay(talker.whole, reading.prompt.ids, torch.tensor(answer.ids))
+    )
     count = len(reading.places)
     whole = removals.log_probabilities(torch.ones(1, count, dtype=torch.bool))
     lost = whole - removals.log_probabilities(~torch.eye(count, dtype=torch.bool))

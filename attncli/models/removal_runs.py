@@ -15,14 +15,15 @@ from torch import Tensor
 
 from attncli.core.layer import AttentionLayer, Visibility
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.projected_heads import ProjectedHeads, hearing_projected_heads
-from attncli.measure.removal import Change, ModelBlocks, Removal, Removed, after, attended, output_of
 from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer, ProcessedInputs, StopCapture
+from attncli.models.model_blocks import ModelBlocks, after
 from attncli.models.patched_heads import LayerChange, Patches, RunningLayer, patches_open
 from attncli.models.predicted import Predicted
 from attncli.models.pretrained import Pretrained
+from attncli.models.projected_heads import ProjectedHeads, hearing_projected_heads
+from attncli.models.removal import Change, Removal, Removed, attended, output_of
 from attncli.models.stored import blocks_of
 
 LOGIT_BYTES = 2**28

@@ -11,12 +11,12 @@ from transformers.pytorch_utils import Conv1D
 
 from attncli.core.layer import AttentionLayer
 from attncli.errors import UserError
-from attncli.measure.removal import HeadPlace, Removal, mean_outputs
-from attncli.measure.removal_runs import RemovalRuns
 from attncli.models.architectures import output_projection
 from attncli.models.layers import CapturedLayer
 from attncli.models.predicted import Predicted
 from attncli.models.pretrained import ModelText, Pretrained
+from attncli.models.removal import HeadPlace, Removal, mean_outputs
+from attncli.models.removal_runs import RemovalRuns
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, USUAL, Architecture, random_inputs
 
 ALBERT = Architecture("AlbertModel", {**USUAL, "embedding_size": 16})
