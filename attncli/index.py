@@ -738,10 +738,10 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         results={
-            "results": "attncli.records.store_summaries:StoreSummary",
+            "results": "attncli.features.results.results:StoreSummary",
         },
         screens={
-            "attncli.records.store_summaries:StoreSummary": "attncli.features.results.screens:SUMMARY_SCREEN",
+            "attncli.features.results.results:StoreSummary": "attncli.features.results.screens:SUMMARY_SCREEN",
         },
         docs="batch.md",
     ),

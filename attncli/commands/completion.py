@@ -40,8 +40,7 @@ def completions(parameter: Parameter, given: Mapping[str, Any], start: str, *, o
 
 def _names_in(store: Path, parameter: str) -> list[str]:
     """The statistics of a store, or what its runs may be grouped by; empty where it cannot be read."""
-    from attncli.runs.reading import reading
-    from attncli.runs.results import groups_there
+    from attncli.runs.reading import groups_there, reading
 
     names: list[str] = []
     with suppress(UserError, RunError, OSError), reading(store) as reader:

@@ -549,6 +549,8 @@ class Result:
     """
 
     undeclared: Mapping[str, Statistic] = field(default_factory=dict)
+    marks_note: ClassVar[str] = ""
+    """A sentence of the page that says what the marks in its maps are."""
     title: ClassVar[str] = ""
     """The title of a report of it, if its settings have none."""
     compares: ClassVar[bool] = False
@@ -576,9 +578,9 @@ class Result:
         """The example that its maps are of; empty if they are not of one."""
         return ""
 
-    def marks(self) -> list[tuple[int, int, bool]] | None:
-        """Query, key and whether it was found, of each cell to be marked in a map; None without marks."""
-        return None
+    def marks(self, name: str) -> list[tuple[int, int, bool]]:
+        """Query, key and whether it was found, of each cell to be marked in the map of that name."""
+        return []
 
     @classmethod
     @cache

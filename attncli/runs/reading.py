@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.errors import RunError, UserError
+from attncli.records.report import PLACES
 from attncli.runs.chunks import DONE
 from attncli.runs.connection import Damaged, opened_to_read
 from attncli.runs.figures import Figures
@@ -360,3 +361,35 @@ def reading(path: Path, *, all_runs: bool = False) -> Iterator[Reader]:
         yield reader
     if reader.damaged:
         raise RunError(_line_on_damaged(path, reader.damaged))
+
+
+RUN_NAMES = ("id", "run", "plan")
+"""What runs are called by."""
+TIDY_COLUMNS = ("layer", "head", "batch", "token", "statistic", "value")
+"""The columns of the tidy table beside those of runs and their settings."""
+
+
+def swept_settings(reader: Reader) -> dict[str, str]:
+    """The settings in which runs of one experiment differ, unless another column has the same name."""
+    used = reader.settings_in_use().values()
+    by_experiment = [
+        [settings for settings in used if settings["experiment"] == name]
+        for name in dict.fromkeys(settings["experiment"] for settings in used)
+    ]
+    keys = dict.fromkeys(key for settings in by_experiment for key in differing_settings(settings))
+    return {
+        key: _type_of([settings.get(key) for settings in used]) for key in keys if key not in TIDY_COLUMNS
+    }
+
+
+def _type_of(values: Sequence[Any]) -> str:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int}:
+        return "integer"
+    return "number" if kinds <= {int, float} else "text"
+
+
+def groups_there(reader: Reader) -> list[str]:
+    """What there is to group by: what was swept, layer and head, and the names of runs."""
+    layers = PLACES if reader.has_layers() else PLACES[1:]
+    return [*swept_settings(reader), *layers, *RUN_NAMES[: 3 if reader.all_runs else 2]]

@@ -173,15 +173,18 @@ class TableColumn:
 class NumberCells(TableColumn):
     """A column of numbers, by its name in the class of the rows; its header where that is another one.
 
-    They have the decimals of the display, or so many.
+    They have the decimals of the display, or so many. With `if_any` it is left out if no row has a number.
     """
 
     name: str
     header: Header = ""
     decimals: int | None = None
+    if_any: bool = False
 
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
         if self.name not in rows.cells:
+            return []
+        if self.if_any and all(row[self.name] is None for row in rows):
             return []
         precision = display.precision if self.decimals is None else self.decimals
         cells = [fixed(row[self.name], precision) for row in rows]

@@ -20,11 +20,13 @@ from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
     Notes,
+    NumberCells,
     PlaceCells,
     Ranked,
     Sentences,
     Special,
     SpecialCells,
+    TextCells,
 )
 from attncli.views.picture_maps import ORIGINAL, row_name, rows_in
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
@@ -192,10 +194,6 @@ EXPLANATIONS_SCREEN = FirstScreen(
 """One line per source, and its rank in each way."""
 
 
-def _ways(report: Report, rows: Records[ComparedWay], display: Display) -> list[Column]:
-    return [Column(("", "way"), [NAMES.get(row.way, plain_text(row.way)) for row in rows], left=True)]
-
-
 def _interval(row: ComparedWay, name: str, decimals: int) -> str:
     """`0.61-0.83`, or nothing for one prompt."""
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
@@ -204,18 +202,13 @@ def _interval(row: ComparedWay, name: str, decimals: int) -> str:
     return f"{fixed(low, decimals)} to {fixed(high, decimals)}"
 
 
-def _numbers(report: Report, rows: Records[ComparedWay], display: Display) -> list[Column]:
+def _gaps(report: Report, rows: Records[ComparedWay], display: Display) -> list[Column]:
+    """The gap and its interval, in as many decimals as losses have."""
     decimals = _decimals(report.result_of(ComparedWays))
-    columns = [
+    return [
         Column(("", "gap"), [fixed(row.gap, decimals) for row in rows]),
         Column(("", "95 %"), [_interval(row, "gap", decimals) for row in rows], left=True),
-        Column(("rank", "corr."), [fixed(row.spearman, DECIMALS) for row in rows]),
-        Column(("first", "agrees"), [fixed(row.first, DECIMALS) for row in rows]),
     ]
-    if any(row.right is not None for row in rows):
-        columns.append(Column(("first", "right"), [fixed(row.right, DECIMALS) for row in rows]))
-    columns.append(Column(("", "runs"), [fixed(row.runs, 0) for row in rows]))
-    return columns
 
 
 def _heading(report: Report, rows: Records[ComparedWay], total: int) -> str:
@@ -264,9 +257,15 @@ WAYS_SCREEN = FirstScreen(
         Sentences(_findings, "line"),
         Ranked(
             "ways",
-            (SpecialCells(_numbers),),
+            (
+                SpecialCells(_gaps),
+                NumberCells("spearman", ("rank", "corr."), DECIMALS),
+                NumberCells("first", ("first", "agrees"), DECIMALS),
+                NumberCells("right", ("first", "right"), DECIMALS, if_any=True),
+                NumberCells("runs", decimals=0),
+            ),
             title=_heading,
-            label=SpecialCells(_ways),
+            label=TextCells("way", words=NAMES),
             usual=MOST_WAYS + 1,
             least=6,
             is_cut=True,
@@ -287,10 +286,6 @@ def _fit(report: Report, display: Display) -> Iterator[str]:
     yield f"Correlation of scores with these answers' logits: {learned}, of equal weights {equal}."
 
 
-def _weights(report: Report, rows: Records[LearnedHead], display: Display) -> list[Column]:
-    return [Column(("", "weight"), [fixed(row.weight, OF_WEIGHTS) for row in rows])]
-
-
 def _heads_title(report: Report, rows: Records[LearnedHead], total: int) -> str:
     return "the heads with the largest weights, which add up to 1, signs aside"
 
@@ -302,7 +297,7 @@ WEIGHTS_SCREEN = FirstScreen(
         Sentences(_fit, "line"),
         Ranked(
             "rows",
-            (PlaceCells(), SpecialCells(_weights)),
+            (PlaceCells(), NumberCells("weight", decimals=OF_WEIGHTS)),
             title=_heads_title,
             label=HeadLabel(has_stacks=False),
             usual=MOST_HEADS,

@@ -1,6 +1,7 @@
 """Which heads look from one position of known pairs to the other."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -154,6 +155,9 @@ class HeadsOnPairs(Result):
     ranked, the `probability` that a regression gives, and the known `pairs` (query, key).
     """
 
+    marks_note: ClassVar[str] = (
+        "Frames are known pairs, solid where the head finds them, dashed where it does not."
+    )
     best: BestNumbers = group()
     num_texts: int = number("texts")
     num_positions: int = number("texts")
@@ -192,9 +196,9 @@ class HeadsOnPairs(Result):
         measure = "precision" if self.is_symmetric else "hit"
         return next(row for row in self.measures if row.measure == measure)
 
-    def marks(self) -> list[tuple[int, int, bool]]:
+    def marks(self, name: str) -> list[tuple[int, int, bool]]:
         """The query and the key of each pair of the example, and whether its head finds it."""
-        if self.pairs is None:
+        if self.pairs is None or name == "pairs":
             return []
         hits = {(row.query, int(row.key or 0)) for row in self.example if row.is_hit}
         if self.best_head.direction == "backward":

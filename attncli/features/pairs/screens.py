@@ -1,6 +1,7 @@
 """The first screen of `heads --pairs`: the best head of each measure, held out, and one example."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from attncli.features.pairs.results import (
     BestOnPairs,
@@ -84,16 +85,6 @@ def _offsets(report: Report, rows: Records[PairScore], display: Display) -> list
     return [Column(("best", "offset"), offsets)]
 
 
-def _parts(report: Report, rows: Records[HeadOnMeasure], display: Display) -> list[Column]:
-    """A head on the texts chosen on and on those held out, where there are such."""
-    return [
-        column
-        for cells in (CHOSEN_ON, HELD_OUT)
-        if any(row[cells.name] is not None for row in rows)
-        for column in cells.columns(report, rows, display)
-    ]
-
-
 def _most_measures(report: Report, display: Display) -> int:
     """All, but without the shorter lists of the largest weights where pairs have a direction."""
     return len(MEASURES) if display.height is None or display.height > MEDIUM else 2
@@ -167,7 +158,8 @@ PAIRS_SCREEN = FirstScreen(
             "strongest",
             (
                 SpecialCells(_directions),
-                SpecialCells(_parts),
+                replace(CHOSEN_ON, if_any=True),
+                replace(HELD_OUT, if_any=True),
                 NumberCells("mean", ("all", "texts"), DECIMALS),
                 IntervalCells(),
             ),

@@ -13,7 +13,7 @@ FEATURE = Feature(
             opens={"": ".db .sqlite .sqlite3"},
         ),
     ),
-    results={"results": "attncli.records.store_summaries:StoreSummary"},
-    screens={"attncli.records.store_summaries:StoreSummary": "screens:SUMMARY_SCREEN"},
+    results={"results": "results:StoreSummary"},
+    screens={"results:StoreSummary": "screens:SUMMARY_SCREEN"},
     docs="batch.md",
 )

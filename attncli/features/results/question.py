@@ -64,8 +64,8 @@ def write_tidy(store: str, output: str | None, format: str | None, all: bool) ->
         raise UserError('--format parquet: needs: pip install "attncli[parquet]"')
     with progress_line() as line:
         line.begin(f"reading {Path(store).name}")
+        from attncli.features.results.summaries import tidy_blocks, tidy_columns
         from attncli.runs.reading import reading
-        from attncli.runs.results import tidy_blocks, tidy_columns
 
         with reading(Path(store), all_runs=all) as reader:
             columns, blocks = tidy_columns(reader), tidy_blocks(reader)
@@ -154,8 +154,8 @@ def show_results(
     to = Destination(**flags, experiment="results")
     with progress_line() as line:
         line.begin(f"reading {Path(store).name}")
+        from attncli.features.results.summaries import results, usual_groups, with_layers
         from attncli.runs.reading import reading
-        from attncli.runs.results import results, usual_groups, with_layers
 
         path = Path(store)
         with reading(path, all_runs=all) as reader:

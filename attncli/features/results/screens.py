@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from attncli.core.names import ROW_STATISTICS, WITHOUT_FIRST
+from attncli.features.results.results import GroupSummary, StoreSummary
 from attncli.records.columns import Records
 from attncli.records.report import PLACES, Report, Row, Table
-from attncli.records.store_summaries import GroupSummary, StoreSummary
 from attncli.system.plain_text import plain_text
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Sentences, Special

@@ -261,11 +261,9 @@ def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
 
 
 def _marks(report: Report, name: str) -> dict[str, Any]:
-    """The cells of known pairs, and whether a head finds each, in the matrix that shows what it looks at."""
-    marks = report.result.marks()
-    if marks is None or name == "pairs":
-        return {}
-    return {"marks": [[query, key, int(is_hit)] for query, key, is_hit in marks]}
+    """The cells that the result marks, whether each was found, and what they are."""
+    marks = [[query, key, int(is_hit)] for query, key, is_hit in report.result.marks(name)]
+    return {"marks": marks, "marks_note": report.result.marks_note} if marks else {}
 
 
 def _tensor_data(name: str, tensor: NamedTensor, hidden: np.ndarray | None = None) -> dict[str, Any]:

@@ -213,6 +213,7 @@ class Rated(Record):
     ("cells", "header", "texts", "left"),
     [
         (NumberCells("rate", ("a", "rate"), 1), ("a", "rate"), ["0.5", "0.2"], False),
+        (NumberCells("rate", if_any=True), ("", "rate"), ["0.50", "0.25"], False),
         (TextCells("name", most=6, words={"oak": "tree"}), ("", "name"), ["tree", "a lon…"], True),
         (TextCells("name", "wood", beside=60), ("", "wood"), ["oak", "a long \\n name"], True),
         (TextCells("name", "wood", beside=75), ("", "wood"), ["oak", "a long \\n n…"], True),
@@ -232,3 +233,4 @@ def test_cells_are_declared_by_the_columns_of_rows(
     )
     report = Report("self", {}, {}, ())
     assert cells.columns(report, rows, Display(width=80, precision=2)) == [Column(header, texts, left=left)]
+    assert NumberCells("lower", if_any=True).columns(report, rows[1:], Display()) == []

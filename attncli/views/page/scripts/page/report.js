@@ -54,9 +54,7 @@ export function shadingOfMaps(maps) {
 
 export function noteOf(shown) {
   const notes = [];
-  if (shown.marks?.length) {
-    notes.push("Frames are known pairs, solid where the head finds them, dashed where it does not.");
-  }
+  if (shown.marks) notes.push(shown.marks_note);
   if (shown.axes.at(-1) === "key_block") notes.push("Each cell is a block of tokens.");
   if (chosen.report.full.size && shown.axes.at(-1) === "key_block") {
     notes.push(`In full: ${[...chosen.report.full.keys()].join(", ")} (framed in the overview).`);

@@ -56,7 +56,7 @@ export class MatrixMap {
     this.layout();
   }
 
-  // Frames around the cells of known pairs, dashed where something else is larger in the row.
+  // Frames around the cells that the result marks, dashed where they were not found.
   showMarks() {
     const { rows, columns, marks } = this.matrix;
     this.marks.style.gridTemplate = `repeat(${rows}, 1fr) / repeat(${columns}, 1fr)`;

@@ -12,15 +12,21 @@ import numpy as np
 
 from attncli.core.names import PLACE
 from attncli.errors import UserError, nearest
+from attncli.features.results.results import GroupSummary, RunFailure, StoreSummary
 from attncli.records.columns import Records
 from attncli.records.report import PLACES, NamedTensor, Report
-from attncli.records.store_summaries import GroupSummary, RunFailure, StoreSummary
-from attncli.runs.reading import FailedRun, Reader, RunInfo, Runs, differing_settings
+from attncli.runs.reading import (
+    RUN_NAMES,
+    TIDY_COLUMNS,
+    FailedRun,
+    Reader,
+    RunInfo,
+    Runs,
+    swept_settings,
+)
 from attncli.runs.report_values import GROUP_SUMMARY, Condition, listed
 from attncli.runs.stored_columns import StoredColumn
 from attncli.settings import SPECS, every_setting_of
-
-RUN_NAMES = ("id", "run", "plan")
 
 GroupKey = tuple[Any, ...]
 
@@ -247,7 +253,7 @@ def results(
         raise UserError(f"{path}: holds no run yet: rerun the command that writes it")
     summary = Summary(reader, where, group_by, statistics)
     named = {*group_by, *(condition.name for condition in where)}
-    repeated = [key for key in REPEATED if key in _swept(reader) and key not in named]
+    repeated = [key for key in REPEATED if key in swept_settings(reader) and key not in named]
     all_rows = _ordered(summary.rows(), sort, ascending)
     rows = all_rows[:top]
     result = StoreSummary(summary=rows, failed=_failed(reader, summary))
@@ -356,8 +362,6 @@ def _grids(rows: Records[GroupSummary]) -> dict[str, NamedTensor]:
     }
 
 
-TIDY_COLUMNS = ("layer", "head", "batch", "token", "statistic", "value")
-
 TidyBlock = Mapping[str, list[Any]]
 
 
@@ -367,7 +371,7 @@ def tidy_columns(reader: Reader) -> dict[str, str]:
         "run": "integer",
         "id": "text",
         **({"plan": "integer"} if reader.all_runs else {}),
-        **_swept(reader),
+        **swept_settings(reader),
         "layer": "integer",
         "head": "integer",
         **({"batch": "integer", "token": "integer"} if reader.keeps_rows else {}),
@@ -381,19 +385,6 @@ def tidy_blocks(reader: Reader) -> Iterator[TidyBlock]:
     names = tidy_columns(reader)
     for runs in reader.done():
         yield {name: _cells(runs, name, kind, reader) for name, kind in names.items()}
-
-
-def _swept(reader: Reader) -> dict[str, str]:
-    """The settings in which runs of one experiment differ, unless another column has the same name."""
-    used = reader.settings_in_use().values()
-    by_experiment = [
-        [settings for settings in used if settings["experiment"] == name]
-        for name in dict.fromkeys(settings["experiment"] for settings in used)
-    ]
-    keys = dict.fromkeys(key for settings in by_experiment for key in differing_settings(settings))
-    return {
-        key: _type_of([settings.get(key) for settings in used]) for key in keys if key not in TIDY_COLUMNS
-    }
 
 
 REPEATED = ("seed",)
@@ -413,17 +404,11 @@ def usual_groups(reader: Reader) -> list[str]:
     fields = {key: field for spec in known for key, field in spec.model_fields.items()}
     follows = {key for key, field in fields.items() if field.default_factory is not None}
     counts_all = len(known) < len(names)
-    swept = [key for key in _swept(reader) if (counts_all or key in fields) and key not in REPEATED]
+    swept = [key for key in swept_settings(reader) if (counts_all or key in fields) and key not in REPEATED]
     for key in sorted(swept, key=follows.__contains__):
         if _count_groups(used, [*groups, key]) > _count_groups(used, groups):
             groups.append(key)
     return [*groups, *(PLACES if reader.has_layers() else ())] or ["experiment"]
-
-
-def groups_there(reader: Reader) -> list[str]:
-    """What there is to group by: what was swept, layer and head, and the names of runs."""
-    layers = PLACES if reader.has_layers() else PLACES[1:]
-    return [*_swept(reader), *layers, *RUN_NAMES[: 3 if reader.all_runs else 2]]
 
 
 def with_layers(group_by: Sequence[str], reader: Reader) -> list[str]:
@@ -437,13 +422,6 @@ def with_layers(group_by: Sequence[str], reader: Reader) -> list[str]:
 
 def _count_groups(used: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> int:
     return len({tuple(str(settings.get(key)) for key in keys) for settings in used})
-
-
-def _type_of(values: Sequence[Any]) -> str:
-    kinds = {type(value) for value in values if value is not None}
-    if kinds <= {int}:
-        return "integer"
-    return "number" if kinds <= {int, float} else "text"
 
 
 def _cells(runs: Runs, name: str, kind: str, reader: Reader) -> list[Any]:
