@@ -22,8 +22,8 @@ from attncli.features.circuit.edges import head_edges
 from attncli.features.explanations.relevance import attnlrp, gradients
 from attncli.features.explanations.token_flow import AnswerRun
 from attncli.features.source.sources import Removals, given_answer, lasso_effects, source_weights
+from attncli.features.why.scores import score_parts
 from attncli.measure.removal import HeadPlace
-from attncli.measure.scores import score_parts
 from attncli.models.loading import in_use, kept_pretrained, open_model
 from attncli.models.predicted import read_judged
 from attncli.models.pretrained import Pretrained
