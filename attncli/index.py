@@ -394,15 +394,15 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         results={
-            "why": "attncli.records.logits:LogitAttribution",
-            "why of a score": "attncli.records.logits:ScoreParts",
+            "why": "attncli.features.why.results:LogitAttribution",
+            "why of a score": "attncli.features.why.results:ScoreParts",
         },
         screens={
-            "attncli.records.logits:LogitAttribution": "attncli.features.why.screens:LOGIT_SCREEN",
-            "attncli.records.logits:ScoreParts": "attncli.features.why.screens:SCORE_SCREEN",
+            "attncli.features.why.results:LogitAttribution": "attncli.features.why.screens:LOGIT_SCREEN",
+            "attncli.features.why.results:ScoreParts": "attncli.features.why.screens:SCORE_SCREEN",
         },
         page={
-            "attncli.records.logits:ScoreParts": "attncli.features.why.page:SCORE",
+            "attncli.features.why.results:ScoreParts": "attncli.features.why.page:SCORE",
         },
         functions={
             "why": "attncli.features.why.door:why",

@@ -234,7 +234,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Package]:
 
 def test_the_page_names_these_files_and_no_others() -> None:
     assert {addition.file for addition in additions()} == {
-        "attncli/records/logits.py",
+        "attncli/features/why/results.py",
         "attncli/features/why/screens.py",
     }
 

@@ -255,7 +255,7 @@ def test_few_texts_of_the_kernel_are_names_of_features() -> None:
 
 
 SERVING_MORE = {
-    *("records.attention", "records.logits"),
+    "records.attention",
     *("records.surveys", "records.writings", "settings.heads"),
 }
 """Modules of the kernel that cards name, since more than one feature imports them: fewer each time."""

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from attncli.features.circuit.edges import head_edges
-from attncli.measure.scores import score_parts
+from attncli.features.why.scores import score_parts
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import read_text
 from attncli.runs.saved_reports import read_reports

@@ -22,7 +22,7 @@ from attncli.features.circuit.edges import head_edges
 from attncli.features.explanations.relevance import attnlrp, gradients
 from attncli.features.explanations.token_flow import AnswerRun
 from attncli.features.source.sources import lasso_effects, source_weights
-from attncli.measure.scores import score_parts
+from attncli.features.why.scores import score_parts
 from attncli.models.answers import given_answer
 from attncli.models.loading import in_use, kept_pretrained, open_model
 from attncli.models.predicted import read_judged

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from attncli.records.columns import Record, Records, Result, column, group, number
-from attncli.records.logits import LOGIT
 
 
 class PartShare(Record):
@@ -27,7 +26,7 @@ class PartShare(Record):
     share_low: float | None = column(is_needed=False)
     share_high: float | None = column(is_needed=False)
     strength: float | None
-    logit: float | None = column(unit=LOGIT, is_needed=False)
+    logit: float | None = column(unit="logit", is_needed=False)
 
 
 class PartEdge(Record):
@@ -40,7 +39,7 @@ class PartEdge(Record):
     share_low: float | None = column(is_needed=False)
     share_high: float | None = column(is_needed=False)
     strength: float | None
-    logit: float | None = column(unit=LOGIT, is_needed=False)
+    logit: float | None = column(unit="logit", is_needed=False)
     from_layer: int | None = column(is_needed=False)
     from_head: int | None = column(is_needed=False)
     to_layer: int | None = column(is_needed=False)

@@ -15,7 +15,8 @@ from attncli.models.writing import Decoding
 from attncli.records.arguments import HeadsArgument, NonBlankText, Seed, Size, checked, head_names
 
 if TYPE_CHECKING:
-    from attncli.features.source.sources import Answer, AnswerWork
+    from attncli.features.source.sources import AnswerWork
+    from attncli.models.answers import Answer
 
 
 @checked

@@ -22,6 +22,14 @@ from attncli.core.names import named_head
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.core.summaries import mean_interval, share_interval
 from attncli.errors import UserError
+from attncli.features.why.results import (
+    HeadLogit,
+    KeyLogit,
+    LayerLogit,
+    LogitAttribution,
+    LogitParts,
+    TextLogit,
+)
 from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, looked_at, surveyed_texts
 from attncli.measure.looks import rows_at
 from attncli.measure.patterns import most_frequent_pattern
@@ -45,7 +53,6 @@ from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.projected_heads import LINEAR, GatedHeads, ProjectedHeads, hearing_projected_heads
 from attncli.models.removal import ModelHead, index_of_head, output_of
 from attncli.records.columns import Records
-from attncli.records.logits import HeadLogit, KeyLogit, LayerLogit, LogitAttribution, LogitParts, TextLogit
 from attncli.records.surveys import LookedAtKey
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from attncli.core.names import named_head
 from attncli.errors import UserError
+from attncli.features.why.results import LogitAttribution, ScoreParts
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, OneOrMoreTexts, TextOrReading, several_texts
 from attncli.models.pretrained import reading_for
@@ -17,7 +18,6 @@ from attncli.records.arguments import (
     head_name,
     head_name_without_stack,
 )
-from attncli.records.logits import LogitAttribution, ScoreParts
 
 
 @checked
@@ -72,7 +72,7 @@ def score_parts(
     `over` of the heads that count most say what they looked at when they wrote. UserError for a model whose
     scores are not such sums, and a head or key that is not there; MemoryError.
     """
-    from attncli.measure.scores import score_parts as parts_of_score
+    from attncli.features.why.scores import score_parts as parts_of_score
 
     _, layer, number = named_head(head_name_without_stack(head))
     with in_use(model) as pretrained:

@@ -13,14 +13,14 @@ FEATURE = Feature(
         ),
     ),
     results={
-        "why": "attncli.records.logits:LogitAttribution",
-        "why of a score": "attncli.records.logits:ScoreParts",
+        "why": "results:LogitAttribution",
+        "why of a score": "results:ScoreParts",
     },
     screens={
-        "attncli.records.logits:LogitAttribution": "screens:LOGIT_SCREEN",
-        "attncli.records.logits:ScoreParts": "screens:SCORE_SCREEN",
+        "results:LogitAttribution": "screens:LOGIT_SCREEN",
+        "results:ScoreParts": "screens:SCORE_SCREEN",
     },
-    page={"attncli.records.logits:ScoreParts": "page:SCORE"},
+    page={"results:ScoreParts": "page:SCORE"},
     functions={"why": "door:why", "score_parts": "door:score_parts"},
     extras=("models",),
 )

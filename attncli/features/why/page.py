@@ -2,7 +2,7 @@
 
 from importlib.resources import files
 
-from attncli.records.logits import ScoreParts
+from attncli.features.why.results import ScoreParts
 from attncli.records.report import Report, plain
 from attncli.views.page.blocks import PageBlock
 

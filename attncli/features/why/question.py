@@ -8,10 +8,10 @@ from pydantic import BeforeValidator, Field, create_model
 
 from attncli.core.names import named_head
 from attncli.errors import UserError
+from attncli.features.why.results import LINEAR
 from attncli.models.text_files import PromptsFile
 from attncli.records.arguments import head_name
 from attncli.records.columns import INTERVAL, few_notes
-from attncli.records.logits import LINEAR
 from attncli.settings.fields import (
     ONE_HEAD,
     Count,
@@ -43,9 +43,9 @@ QUERY_OR_KEY = (Requires("head", more=", whose query or key it is"), NotFor(LOGI
 if TYPE_CHECKING:
     import torch
 
+    from attncli.features.why.results import LogitAttribution
     from attncli.models.pretrained import Pretrained, Reading
     from attncli.models.text_files import TextLine
-    from attncli.records.logits import LogitAttribution
     from attncli.records.report import Report
 
     class QueryAndKeySpec(SurveyTextSpec):

@@ -6,8 +6,15 @@ from functools import partial
 
 import numpy as np
 
+from attncli.features.why.results import (
+    LINEAR,
+    HeadLogit,
+    LogitAttribution,
+    ScoreOfPart,
+    ScoreParts,
+    WritingHead,
+)
 from attncli.records.columns import Records
-from attncli.records.logits import LINEAR, HeadLogit, LogitAttribution, ScoreOfPart, ScoreParts, WritingHead
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display

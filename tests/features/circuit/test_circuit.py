@@ -16,7 +16,8 @@ from attncli.features.circuit.edges import compositions, head_edges, heads_with_
 from attncli.features.circuit.logit_paths import decided_by_scores
 from attncli.features.circuit.results import Compositions, HeadEdges
 from attncli.features.why.attribution import attribution
-from attncli.measure.scores import ScoreRow, score_parts
+from attncli.features.why.scores import score_parts
+from attncli.measure.scores import ScoreRow
 from attncli.models.capture import with_eager_attention
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained, Reading, read_text

@@ -17,11 +17,11 @@ from transformers import AutoTokenizer, PreTrainedModel
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from attncli.errors import UserError
-from attncli.measure.scores import score_parts
+from attncli.features.why.results import ScoreParts
+from attncli.features.why.scores import score_parts
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.probes import read_probe
-from attncli.records.logits import ScoreParts
 from attncli.settings.heads import HeadsSpec
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, HIDDEN, USUAL, Architecture
 
