@@ -26,7 +26,6 @@ from attncli.commands.command import (
 )
 from attncli.commands.output import Destination, first_words, progress_line
 from attncli.errors import DONE, FAILED, INTERRUPTED, ClosedPipe, UserError, forget_stdout
-from attncli.models.text_files import KINDS_OF_FILES
 from attncli.settings import every_setting_of, spec_class_of
 from attncli.settings.config_file import resolved_yaml
 from attncli.settings.fields import (
@@ -194,6 +193,8 @@ def refuse_file_name(text: str, keys: Iterable[str] = ()) -> None:
         raise UserError(f"{text:.60}: begins with a long dash, and a flag with two short ones: {flag:.60}")
     path = Path(text)
     if path.suffix and not any(map(str.isspace, text)) and path.is_file():
+        from attncli.models.text_files import KINDS_OF_FILES
+
         for key, kind in KINDS_OF_FILES.items():
             if kind.is_one(path):
                 by = f"--{key} {text}" if key in keys else f"attn heads --{key} {text}"

@@ -15,7 +15,6 @@ import numpy as np
 from attncli.core.runtime import one_torch_thread, threads_of_idle_cores, without_autocast
 from attncli.errors import RunError, UserError, refuse_bytes
 from attncli.models.folder import check_model_folder, check_packages, local_model, refuse_without_tokenizer
-from attncli.models.text_files import in_batches
 from attncli.records.report import Report
 from attncli.records.token_ids import TokenIds
 from attncli.runs.jobs import Chain, Item, Job
@@ -511,6 +510,8 @@ def _run_together(runs: _TextsOnModel, pretrained: "Pretrained") -> Iterator[dic
     from attncli.models.loading import in_use
 
     refused: dict[int, Outcome | Values] = {}
+    from attncli.models.text_files import in_batches
+
     batches = in_batches(runs.texts, partial(runs.read, pretrained), refused.__setitem__)
     threads = _threads_for(pretrained) if runs.runs_once else nullcontext(_nothing)
     with in_use(pretrained) as pretrained, threads as adapt:

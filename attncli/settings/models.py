@@ -3,14 +3,13 @@
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
 from attncli.feature import ReadingKind
 from attncli.index import readings
 from attncli.models.folder import SHIPPED_MODEL, local_model, no_such_model
-from attncli.models.text_files import TextFile, check_lines
 from attncli.records.arguments import file_name, head_name, head_names, is_pair
 from attncli.settings.fields import (
     MAX_SIZE,
@@ -30,6 +29,9 @@ from attncli.settings.fields import (
     contradiction,
 )
 from attncli.settings.text import FILE_SETTINGS, IN_FILE, Text, TextPath, Texts
+
+if TYPE_CHECKING:  # help and usage errors do without it
+    from attncli.models.text_files import TextFile
 
 
 def _looks_like_path(model: str) -> bool:
@@ -271,13 +273,17 @@ class ManyTextsSpec(Spec):
         None, description="only the texts of this group"
     )
 
-    def opened_texts(self) -> TextFile:
+    def opened_texts(self) -> "TextFile":
         """The file of `texts`, open: each line as this experiment reads it."""
+        from attncli.models.text_files import TextFile
+
         return TextFile(str(self.texts), self.text_group)
 
     def check_texts(self, texts: Texts) -> None:
         super().check_texts(texts)
         if self.texts is not None:
+            from attncli.models.text_files import check_lines
+
             check_lines(self.texts, self.opened_texts)
 
     def reads_many_texts(self) -> bool:
