@@ -248,7 +248,7 @@ def test_few_texts_of_the_kernel_are_names_of_features() -> None:
 
 SERVING_MORE = {
     "records.attention",
-    *("records.surveys", "records.writings", "settings.heads"),
+    *("records.surveys", "settings.heads"),
 }
 """Modules of the kernel that cards name, since more than one feature imports them: fewer each time."""
 
@@ -329,6 +329,7 @@ SUBJECTS = {
     "detectors",
     "explanations",
     "heads",
+    "next_tokens",
     "pitfalls",
     "results",
     "separate",
