@@ -305,10 +305,10 @@ FEATURES: dict[str, Feature] = {
             ),
         ),
         results={
-            "generate": "attncli.records.writings:WrittenText",
+            "generate": "attncli.features.generate.results:WrittenText",
         },
         screens={
-            "attncli.records.writings:WrittenText": "attncli.features.generate.screens:WRITER_SCREEN",
+            "attncli.features.generate.results:WrittenText": "attncli.features.generate.screens:WRITER_SCREEN",
         },
         functions={
             "generate": "attncli.features.generate.door:generate",

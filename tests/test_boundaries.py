@@ -227,14 +227,6 @@ ORDINARY_WORDS = {
     *("cache", "changed_heads", "ablate", "pairs", "relations", "words", "linear", "pictures", "sound"),
 }
 """Names of features that are also kinds of attention, axes, keys, or words of messages."""
-# The other names of features in the kernel: a list that only becomes shorter.
-NAMED_BY_KERNEL: set[tuple[str, str]] = {
-    ("models/writing.py", "generate"),
-    ("runs/saved_reports.py", "diff"),
-    ("runs/saved_reports.py", "generate"),
-    ("runs/saved_reports.py", "pitfalls"),
-    ("runs/saved_reports.py", "why"),
-}
 
 
 def test_few_texts_of_the_kernel_are_names_of_features() -> None:
@@ -251,12 +243,12 @@ def test_few_texts_of_the_kernel_are_names_of_features() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if node.value in names - ORDINARY_WORDS or ("features." in node.value and " " not in node.value)
     }
-    assert naming == NAMED_BY_KERNEL
+    assert not naming
 
 
 SERVING_MORE = {
     "records.attention",
-    *("records.surveys", "records.writings", "settings.heads"),
+    *("records.surveys", "settings.heads"),
 }
 """Modules of the kernel that cards name, since more than one feature imports them: fewer each time."""
 
@@ -337,6 +329,7 @@ SUBJECTS = {
     "detectors",
     "explanations",
     "heads",
+    "next_tokens",
     "pitfalls",
     "results",
     "separate",

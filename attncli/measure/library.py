@@ -33,8 +33,8 @@ from attncli.records.arguments import (
     head_names,
     whole_numbers,
 )
+from attncli.records.next_tokens import NextTokens
 from attncli.records.token_ids import text_or_ids
-from attncli.records.writings import NextTokens
 
 if TYPE_CHECKING:
     from attncli.measure.heads import HeadOptions

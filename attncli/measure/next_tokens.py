@@ -14,7 +14,7 @@ from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.model_blocks import forwards_replaced
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.removal import heads_removed
-from attncli.records.writings import NextToken, NextTokens
+from attncli.records.next_tokens import NextToken, NextTokens
 
 Probabilities = Float[Tensor, " vocabulary"]
 

@@ -271,7 +271,7 @@ class Writer(NamedTuple):
 
 def writer_of(model: PreTrainedModel) -> Writer:
     """The model, or the part that writes where the model's generate delegates to it (BLIP)."""
-    if getattr(type(model), "generate", None) is GenerationMixin.generate:
+    if isinstance(model, GenerationMixin) and type(model).generate is GenerationMixin.generate:
         return Writer(model)
     parts = [
         Writer(module, f"{name}.")

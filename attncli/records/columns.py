@@ -578,6 +578,10 @@ class Result:
         """The example that its maps are of; empty if they are not of one."""
         return ""
 
+    def words_of_queries(self) -> list[str]:
+        """The words that the queries of its maps wrote; empty if they wrote none."""
+        return []
+
     def marks(self, name: str) -> list[tuple[int, int, bool]]:
         """Query, key and whether it was found, of each cell to be marked in the map of that name."""
         return []

@@ -8,7 +8,7 @@ import sys
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, StrictBool, TypeAdapter, ValidationError, WithJsonSchema
@@ -30,7 +30,6 @@ from attncli.records.report import (
     PLACES,
     RANKED,
     SCHEMA_VERSION,
-    WRITTEN,
     Box,
     NamedTensor,
     Numbers,
@@ -365,34 +364,6 @@ class SavedPictureMaps(PictureMaps):
     rows: tuple[SavedPictureRow, ...]
 
 
-class FormerNotes(NamedTuple):
-    """What the first notes of a report said, where it had no other place for that (0.1.0).
-
-    The first one is what it is about; the second one may explain it, and does where it has `examples`.
-    """
-
-    has_explanation: bool = False
-    has_text: bool = False
-
-
-FORMER_NOTES = {
-    "heads": FormerNotes(),
-    "ablate": FormerNotes(),
-    "why": FormerNotes(has_explanation=True),
-    "generate": FormerNotes(has_text=True),
-    "diff": FormerNotes(),
-    "pitfalls": FormerNotes(),
-}
-
-
-class Said(NamedTuple):
-    """What a report is about, how to read it, and what was written."""
-
-    about: str
-    how_to_read: str
-    written: str | None
-
-
 def _refuse_empty_tables(kind: str, statistics: Mapping[str, Statistic]) -> None:
     """Raise ValueError for a table without rows, except that of a survey whose heads lack a pattern."""
     may_be_empty = may_lack_heads(kind)
@@ -447,7 +418,6 @@ class SavedReport:
         kind = self.kind or kind_named(self.experiment, statistics)
         _refuse_empty_tables(kind, statistics)
         tensors = _with_facts(kind, self)
-        said = self._said()
         report = Report(
             self.experiment,
             self.spec,
@@ -463,21 +433,11 @@ class SavedReport:
             pictures=self.pictures,
             picture_maps=self.picture_maps,
             missing=self.missing,
-            about=said.about,
-            how_to_read=said.how_to_read,
-            written=said.written,
+            about=self.about,
+            how_to_read=self.how_to_read,
+            written=self.written,
         )
         return replace(report, notes=tuple(note for note in self.notes if note not in report.sentences))
-
-    def _said(self) -> Said:
-        """See `Said`; older reports have these among their notes alone."""
-        former = FORMER_NOTES.get(self.experiment)
-        if self.about or former is None:
-            return Said(self.about, self.how_to_read, self.written)
-        about, second = [*self.notes[:2], "", ""][:2]
-        explains = former.has_explanation or "examples" in self.statistics
-        written = (note.removeprefix(WRITTEN) for note in self.notes if note.startswith(WRITTEN))
-        return Said(about, second if explains else "", next(written, None) if former.has_text else None)
 
 
 SAVED = TypeAdapter(SavedReport)

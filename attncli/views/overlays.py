@@ -15,7 +15,6 @@ from rich.cells import cell_len
 
 from attncli.errors import UserError
 from attncli.records.report import PLACES, Box, NamedTensor, Picture, Report
-from attncli.records.writings import WrittenText
 from attncli.system.plain_text import counted, plain_text, readable_token
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.colours import LEVELS, Shading, colour_map, picture_palette, shading
@@ -263,8 +262,7 @@ def _words(report: Report, name: str, picture: Picture) -> list[LookTile]:
     tensor, keys = report.tensors[name], tokens_of(report, "key")
     heads = tuple(range(tensor.values.ndim - 2))
     values = np.nanmean(tensor.values, axis=heads) if heads else tensor.values
-    result = report.result
-    written = result.tokens.column("token").tolist() if isinstance(result, WrittenText) else []
+    written = report.result.words_of_queries()
     words = written if len(written) == len(values) else tokens_of(report, "query")
     return [
         LookTile(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from attncli.core.names import WholeRows, named_head
+from attncli.features.generate.results import WrittenText
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextOrPrompt
 from attncli.models.prompts import Prompt, prompt_of_reading, read_prompt
@@ -18,7 +19,6 @@ from attncli.records.arguments import (
     head_name_without_stack,
 )
 from attncli.records.token_ids import text_or_ids
-from attncli.records.writings import WrittenText
 
 WRITTEN = 20
 """Tokens that a model writes after a text, where nobody says how many."""

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from pydantic import ValidationInfo
 
     from attncli.core.progress import Progress
+    from attncli.features.generate.results import WrittenText
     from attncli.models.pretrained import Pretrained
     from attncli.models.prompts import Prompt
     from attncli.records.report import Picture, Report
-    from attncli.records.writings import WrittenText
 
     WriterStatistic = str
 else:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from attncli.features.generate.results import WriterHead, WrittenText, WrittenToken
 from attncli.records.columns import Records
 from attncli.records.report import Report
-from attncli.records.writings import WriterHead, WrittenText, WrittenToken
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
 from attncli.views.first_screen import (

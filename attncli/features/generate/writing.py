@@ -26,6 +26,13 @@ from attncli.core.names import (
 )
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
+from attncli.features.generate.results import (
+    NeedleCounts,
+    WriterHead,
+    WritingCounts,
+    WrittenText,
+    WrittenToken,
+)
 from attncli.measure.masks import mask_of_layers
 from attncli.measure.signed_heads import WritingSignedHeads
 from attncli.models.architectures import unshown_layers
@@ -38,7 +45,6 @@ from attncli.models.writing import Decoding, OnToken, TextPieces, inputs_of_prom
 from attncli.records.columns import Records
 from attncli.records.surveys import SignedHead
 from attncli.records.values import Mask, NamedTensor, Tensors
-from attncli.records.writings import NeedleCounts, WriterHead, WritingCounts, WrittenText, WrittenToken
 
 MOST_MEAN_WEIGHTS = 2**22
 """Weights of the mean rows of all tokens that are kept."""

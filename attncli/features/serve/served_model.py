@@ -12,6 +12,7 @@ import torch
 
 from attncli.core.progress import Stage
 from attncli.errors import UserError, is_about_memory, out_of_memory
+from attncli.features.generate.results import WrittenText
 from attncli.features.serve.page import report_line
 from attncli.features.serve.questions import HAS_STOPPED, AskedFor, Question
 from attncli.features.why.door import why
@@ -22,7 +23,6 @@ from attncli.models.pretrained import Pretrained, Reading, read_text
 from attncli.models.removal import few_tokens, heads_removed
 from attncli.models.stored import showing_blocks
 from attncli.records.report import Report
-from attncli.records.writings import WrittenText
 from attncli.runs.runner import model_page_of, run_loaded
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, checked_spec, in_words_of, with_maps

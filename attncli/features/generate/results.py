@@ -40,22 +40,6 @@ class WrittenToken(Record):
     needle_mass: float | None = column(is_needed=False)
 
 
-class NextToken(Record):
-    """A token that may come next, its probability, and that without some heads, where those are named."""
-
-    token_id: int
-    token: str
-    probability: float
-    without: float | None = column(is_needed=False)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class NextTokens(Result):
-    """What a model expects after a text, the likeliest first, with all heads or without some."""
-
-    tokens: Records[NextToken] = group("next")
-
-
 class WritingCounts(Record):
     """The tokens of the prompt and the new ones; of an answer that was read its log-probability."""
 
@@ -109,6 +93,9 @@ class WrittenText(Result):
         """See `Result.with_stated_facts`: a token reads a whole context, and none that is written later."""
         masks = {name: Mask(causal=not has_context) for name in ("weights", "linear_weights")}
         return with_masks(tensors, masks)
+
+    def words_of_queries(self) -> list[str]:
+        return [row.token for row in self.tokens]
 
     def telling(self, statistic: str) -> str:
         """The statistic; where nothing was copied no head retrieves, and the weight on the needle tells."""
