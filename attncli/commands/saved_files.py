@@ -48,7 +48,7 @@ ARRAY_FLAGS = (
 
 
 def refuse_what_is_only_written(file: str, use: str = "show", *, asks_models: bool = False) -> None:
-    """Raise UserError for a picture, a page or a table, by its suffix, unless it holds JSON.
+    """Raise UserError for a drawing, a page or a table, by its suffix, unless it holds JSON.
 
     `use` is what to do with the report that is saved instead; with `asks_models` a file that models read can
     be given to one.

@@ -62,13 +62,13 @@ class Softmax:
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """Row and column of every token of a picture, in patches; NaN for a token that lies elsewhere."""
+    """Row and column of every token on a grid, in steps; NaN for a token that lies elsewhere."""
 
     places: Float[Tensor, "token 2"]
 
     @cached_property
     def lies(self) -> Float[Tensor, " token"]:
-        """1 for a token that lies on the picture, else 0."""
+        """1 for a token that lies on the grid, else 0."""
         return self.places.isfinite().all(dim=-1).to(self.places.dtype)
 
     @cached_property
@@ -89,7 +89,7 @@ class Rows:
     `queries` and `keys` are positions, `visible` is how many keys each query may see. `softmax` is given
     for weights computed from scores; other weights may be negative. `num_keys` counts all keys where the run
     is a part of them; `max_scores` is the largest score of each row, where scores are known. `plane` has the
-    places of tokens on a picture.
+    places of tokens on a grid.
     """
 
     weights: Float[Tensor, "*batch query key"]
@@ -219,7 +219,7 @@ def sink_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
 def distance(rows: Rows) -> Float[Tensor, "*batch query"]:
     """sum p |i - j|, in tokens: mean distance from query i to the keys. Vig & Belinkov 2019 (1906.04284).
 
-    On a picture sum p d / sum p over the keys that lie on it, d between the centres of patches, in patches;
+    On a grid sum p d / sum p over the keys that lie on it, d between their places, in steps of the grid;
     NaN for a query that lies elsewhere. Dosovitskiy et al. 2020 (2010.11929), figure 7.
     """
     if (plane := rows.plane) is not None:
@@ -468,7 +468,7 @@ class Places:
 
     `first_key` is the first key that counts; `num_tokens` is how many tokens a text has, `repeat` how many of
     them are repeated on the probe. `special` are the tokenizer's special tokens; `from_queries` and `to_keys`
-    are the requested places. `query_places` and `key_places` are row and column on a picture, NaN for
+    are the requested places. `query_places` and `key_places` are row and column on a grid, NaN for
     a token that lies elsewhere, None for a text; `query_seconds` and `key_seconds` are when tokens in time
     begin, NaN for those that are no part of it.
     """

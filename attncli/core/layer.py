@@ -324,8 +324,8 @@ def longest_row(rows: Float[Tensor, "*batch row dim"]) -> float:
 MAX_KEPT_ENTRIES = 2**21
 """Entries of patterns that stay from layer to layer: 8 MB, texts of some 600 tokens."""
 
-MAX_KEPT_OF_PICTURES = 2**23
-"""The same of pictures, which have a few patterns alone: 34 MB, 1,370 tokens."""
+MAX_KEPT_OF_GRIDS = 2**23
+"""The same of grids, which have a few patterns alone: 34 MB, 1,370 tokens."""
 
 
 class Marks(NamedTuple):
@@ -368,7 +368,7 @@ class Patterns:
     def block(self, texts: slice, queries: slice, keys: slice) -> Float[Tensor, "text pattern query key"]:
         """For each text and pattern 1 where a key counts for a query, else 0."""
         place = (texts.start, texts.stop, queries.start, queries.stop, keys.start, keys.stop)
-        most = MAX_KEPT_ENTRIES if self.plane is None else MAX_KEPT_OF_PICTURES
+        most = MAX_KEPT_ENTRIES if self.plane is None else MAX_KEPT_OF_GRIDS
         is_short = self.ids.numel() * self.ids.shape[1] * len(self.names) <= most
         kept: dict[tuple[int, ...], Tensor] = (
             self._kept if is_short else vars(self._last).setdefault("kept", {})
@@ -455,7 +455,7 @@ class Wanted:
     `rows` are names of row statistics, `previous_token` asks for the weight on the key before each query,
     `weights` and `scores` ask for whole matrices, `kept_heads` for the weights of some heads, `pooled` for
     maps of at most that many blocks along each side. Distances are those of the `plane`, where tokens lie on
-    a picture. `rest` is the same choice for the rows renormalised without their first key.
+    a grid. `rest` is the same choice for the rows renormalised without their first key.
     """
 
     rows: tuple[str, ...] = ()

@@ -551,7 +551,7 @@ class Surveyed:
 
     @property
     def norms(self) -> LastNorms | None:
-        """The norms of patches, where texts are pictures."""
+        """The norms of the tokens on a grid, where texts are such."""
         return self.survey.found.norms
 
     @property
@@ -610,7 +610,7 @@ def head_totals(
     """What each head does over many texts, and notes about how their attention came.
 
     `ablate` names heads, as 5:11, that give nothing meanwhile. `looks` takes where heads look on the first of
-    many pictures; of the others that is not computed. UserError for what the model cannot do, and
+    many files; of the others that is not computed. UserError for what the model cannot do, and
     where no text could be read; MemoryError.
     """
     totals = HeadTotals()

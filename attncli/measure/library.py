@@ -2,7 +2,7 @@
 
 Commands and users call the same functions, which import what they measure with when they are called.
 `model` is what `open_model` gives, or the name of a folder, which the first of several calls loads.
-`text` is a text or what `read_text`, `read_picture` and `read_probe` made; `texts` are many, or the name of a
+`text` is a text or a reading, as what `read_text` and `read_probe` made; `texts` are many, or the name of a
 file of them. Heads are "0:1,1:3", ["0:1", "1:3"] or [(0, 1), (1, 3)], one is "0:1" or (0, 1). `progress` is
 called with the share that is done, or with the stage of long work. Every result has tables of typed rows:
 `pandas.DataFrame(result.heads)` is a data frame.

@@ -1,4 +1,4 @@
-"""Where heads look from some tokens: of one text, and of the first pictures of many."""
+"""Where heads look from some tokens: of one text, and of the first files of many."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -263,13 +263,13 @@ class LastNorms:
         return torch.stack([special for special in marks if special is not None])
 
 
-MOST_PICTURES = 24
+MOST_FILES = 24
 """Whose maps are kept, however many are read: the rows of a figure that is still looked at as one."""
 MEAN, ROLLOUT = "mean", "rollout"
 
 
-class PictureLooks(NamedTuple):
-    """Where heads look on one of several pictures.
+class FileLooks(NamedTuple):
+    """Where heads look in one of several files.
 
     `maps` are a weight for each key, by the name of the head (11:4), or by MEAN and ROLLOUT; `queries` are
     the tokens that look, none for the mean over all.
@@ -282,23 +282,23 @@ class PictureLooks(NamedTuple):
 
 
 class FirstLooks:
-    """Takes where heads look on many pictures, and keeps it of the first MOST_PICTURES, by their lines.
+    """Takes where heads look in many files, and keeps it of the first MOST_FILES, by their lines.
 
     `asked` names the tokens that look. Of the heads it keeps those that are named, or every one where
-    `keeps_all` (which heads are shown is known when all pictures were read), else those of the last layer,
+    `keeps_all` (which heads are shown is known when all files were read), else those of the last layer,
     their mean and the rollout, as DINO's figures show the last layer (Caron et al. 2021, 2104.14294). So the
-    memory it takes does not grow with the pictures: a row of weights for each of these heads and pictures.
+    memory it takes does not grow with the files: a row of weights for each of these heads and files.
     """
 
     def __init__(self, asked: Sequence[str], heads: Sequence[str] = (), *, keeps_all: bool = False) -> None:
         self.asked, self.heads, self.keeps_all = asked, heads, keeps_all
         self.last_layer = 0
-        self._kept: dict[int, PictureLooks] = {}
+        self._kept: dict[int, FileLooks] = {}
         self._first: tuple[str, list[Box | None]] | None = None
         self._elsewhere: UserError | None = None
 
     def note_places(self, name: str, reading: Reading, pretrained: Pretrained) -> None:
-        """Note where the tokens that look lie on a picture; a point (0.6,0.4) is the same place on each."""
+        """Note where the tokens that look lie in a file; a point (0.6,0.4) is the same place in each."""
         origin = reading.text.origin
         if origin is None or self._elsewhere is not None:
             return
@@ -316,13 +316,13 @@ class FirstLooks:
             )
 
     def wants(self, lines: Iterable[int]) -> bool:
-        """Whether some of these pictures are among the first; UserError where the tokens lie elsewhere."""
+        """Whether some of these files are among the first; UserError where the tokens lie elsewhere."""
         if self._elsewhere is not None:
             raise self._elsewhere
-        return len(self._kept) < MOST_PICTURES or min(lines) < max(self._kept)
+        return len(self._kept) < MOST_FILES or min(lines) < max(self._kept)
 
     def take(self, text: TextLine, reading: Reading, looks: HeadLooks) -> None:
-        """Keep what is shown of one picture; UserError for a head that the model does not have."""
+        """Keep what is shown of one file; UserError for a head that the model does not have."""
         if not looks.looks:
             return
         every = {
@@ -344,17 +344,17 @@ class FirstLooks:
                 maps[ROLLOUT] = rolled.float().numpy()
         queries = [] if looks.queries is None else [reading.text.tokens[place] for place in looks.queries]
         file = str(text.file)
-        self._kept[text.line] = PictureLooks(file, replace(reading, inputs=None), tuple(queries), maps)
-        if len(self._kept) > MOST_PICTURES:
+        self._kept[text.line] = FileLooks(file, replace(reading, inputs=None), tuple(queries), maps)
+        if len(self._kept) > MOST_FILES:
             del self._kept[max(self._kept)]
 
-    def pictures(self) -> list[PictureLooks]:
-        """What was kept, in the order of the pictures."""
+    def files(self) -> list[FileLooks]:
+        """What was kept, in the order of the files."""
         return [self._kept[line] for line in sorted(self._kept)]
 
 
 NEAR = 1e-3
-"""Of a side of the picture: places as near are the same."""
+"""Of a side of what is drawn: places as near are the same."""
 
 
 def _are_near(boxes: Sequence[Box | None], others: Sequence[Box | None]) -> bool:

@@ -176,9 +176,9 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     for name in others:
         del on_patterns[name]
     scores |= on_patterns | {f"{name}_mul": shares.get(name, nothing) for name in WITH_SHARE}
-    if patterns.plane is not None:  # what is not of pictures is not there at all
-        on_picture = {*wanted.rows, *patterns.names, *(f"{name}_mul" for name in patterns.names)}
-        scores = {name: score for name, score in scores.items() if name in on_picture}
+    if patterns.plane is not None:  # what is not of grids is not there at all
+        on_grid = {*wanted.rows, *patterns.names, *(f"{name}_mul" for name in patterns.names)}
+        scores = {name: score for name, score in scores.items() if name in on_grid}
     of_asked = {name: scores_of for name, scores_of in on_asked.items() if name in patterns.names}
     return scores | of_asked | ({"induction_stripe": stripe} if patterns.repeat else {})
 

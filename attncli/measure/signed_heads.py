@@ -42,7 +42,7 @@ class SignedHeads:
         return capturing_mixers(self.pretrained.model, self.take)
 
     def take(self, layer: CapturedMixer) -> None:
-        """Look at one layer. Another stack than that of the text, as one of pictures, is not shown."""
+        """Look at one layer. Another stack than that of the text, as one that sees, is not shown."""
         _, num_heads, num_tokens, _ = layer.heads.shape
         if num_tokens == self.num_tokens:
             with torch.no_grad(), threads_of_idle_cores() as adapt:

@@ -88,7 +88,7 @@ SOUNDS = ("input_features", "input_values")
 GRID = "grid_thw"
 """How many patches there are, of a part that reads them one after another."""
 TOWERS = ("text_model", "vision_model")
-"""What a model calls its parts that read a text and a picture apart."""
+"""What a model calls its parts of which one reads text and the other does not."""
 BLANKS = {"Ġ": "byte-level", "▁": "metaspace"}
 """How a vocabulary writes the blank before a word."""
 
@@ -140,15 +140,15 @@ def class_with_head(config: PreTrainedConfig) -> Any:
 
 
 def _names_of_classifiers(config: PreTrainedConfig) -> Mapping[str, Any]:
-    """What transformers calls the classes of an encoder of texts or of pictures with a head of classes, each
+    """What transformers calls the classes of an encoder with a head of classes, each
     with the auto class that loads it; none for another model.
     """
     kind = config.model_type
     of_texts = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(kind)
     is_encoder = kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder
     names = {of_texts: AutoModelForSequenceClassification} if of_texts and is_encoder else {}
-    of_pictures = MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.get(kind, ())
-    several = (of_pictures,) if isinstance(of_pictures, str) else of_pictures
+    others = MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.get(kind, ())
+    several = (others,) if isinstance(others, str) else others
     return names | dict.fromkeys(several, AutoModelForImageClassification)
 
 

@@ -14,7 +14,7 @@ from transformers.utils.generic import ModelOutput
 
 from attncli.errors import UserError, nearest
 from attncli.models.answers import one_token_each
-from attncli.models.architectures import PIXELS, arguments_of
+from attncli.models.architectures import arguments_of
 from attncli.models.capture import model_errors, with_eager_attention
 from attncli.models.folder import read_json
 from attncli.models.pretrained import Pretrained
@@ -35,7 +35,7 @@ def is_encoder(pretrained: Pretrained) -> bool:
 
 
 class Pooling(NamedTuple):
-    """How the vectors of tokens become that of a text, or of a picture: `pooled` is what the model makes.
+    """How the vectors of tokens become that of what is read: `pooled` is what the model makes.
 
     `is_known` where the folder says so (sentence-transformers); `most` tokens are read, None for no limit.
     """
@@ -125,13 +125,7 @@ def read_for_encoder(
     Of a text with a masked word the source that holds the mask is none. UserError, which names `key`, as
     `read_sourced`, and for anything but one mask.
     """
-    takes = pretrained.model.main_input_name
-    if takes in PIXELS:
-        raise UserError(f"model: {pretrained.name} takes {takes}, not text: give it a picture by `image`")
-    if takes != "input_ids":
-        raise UserError(
-            f"model: {pretrained.name} takes {takes}: attn source explains text and pictures alone"
-        )
+    pretrained.check_reads_text()
     if says(pretrained) == "word":
         sourced = _around_mask(pretrained, sourced, question, key)
     elif question is not None:

@@ -53,7 +53,7 @@ TOKENIZER_FILES = (
     "tekken.json",
 )
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
-"""Either says what becomes of a picture before a model reads it."""
+"""Either says what becomes of a file of something other than text before a model reads it."""
 IDS_INSTEAD = 'give token ids in place of a text: lines of JSON as {"ids": [12, 7, 13]} by `texts` or `file`'
 """What a model without a tokenizer takes."""
 ADAPTER, OF_ADAPTER = "adapter_config.json", "adapter_model.safetensors"
@@ -348,7 +348,7 @@ def check_tokenizer_file(path: Path) -> None:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder has a tokenizer's files: a model of pictures alone needs no tokenizer."""
+    """Whether a folder has a tokenizer's files: a model that reads no text needs none."""
     return any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern))
 
 

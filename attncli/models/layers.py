@@ -83,7 +83,7 @@ class Numbering:
     A layer has the number in its module's name, but where one module serves several layers (ALBERT), each
     call counts as a layer and gets the next number. Raises CannotShow where queries and keys are not the
     `num_tokens` of the text and of its context (by default the text itself), or texts not `num_texts`, as
-    with windows of a picture. Only layers of the module `part` are named.
+    with windows of a grid. Only layers of the module `part` are named.
     """
 
     has_two_stacks: bool

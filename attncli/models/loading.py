@@ -110,7 +110,7 @@ def open_model(
     as they are used; auto chooses disk for a large model and, after the first use, keeps widened weights
     where they fit into half of the free memory.
 
-    A loaded transformers model, with its tokenizer, or its processor where it reads pictures, keeps its
+    A loaded transformers model, with its tokenizer, or its processor where it reads other files, keeps its
     device and dtype and is left unchanged. Raises UserError for a model that cannot be opened, and
     MemoryError.
     """

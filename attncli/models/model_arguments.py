@@ -68,7 +68,8 @@ def _text_or_prompt(value: Any) -> Any:
     return check_text(text_or_ids(value))
 
 
-def _sources(value: Any) -> Any:
+def sources_given(value: Any) -> Any:
+    """The sources of a text as a call takes them. Raises ValueError for anything else."""
     if isinstance(value, SourcedReading):
         return value
     if isinstance(value, str):
@@ -83,15 +84,6 @@ def _sources(value: Any) -> Any:
             raise ValueError(f"must be texts (got {shown(text)})")
         check_text(text)
     return texts
-
-
-def _sources_or_picture(value: Any) -> Any:
-    """Those of a text, or what read_picture gives."""
-    if isinstance(value, Reading) and not isinstance(value, SourcedReading):
-        if not value.on_grid:
-            raise ValueError("must be texts, or what read_picture gives (got what read_text gives)")
-        return value
-    return _sources(value)
 
 
 def _texts_with_pairs(value: Any) -> Any:
@@ -116,7 +108,4 @@ TextsWithPairs = Annotated[str | PathLike[str] | Iterable[Mapping[str, object]],
 TextOrPrompt = Annotated[str | Mapping[str, Any] | Prompt | Reading, by(_text_or_prompt)]
 """A text or token ids, a prompt, or what was read of a file whose content models write."""
 Model = Annotated[Pretrained | str | PathLike[str], by(_model)]
-Sources = Annotated[str | Sequence[str] | SourcedText | SourcedReading, by(_sources)]
-SourcesOrPicture = Annotated[
-    str | Sequence[str] | SourcedText | SourcedReading | Reading, by(_sources_or_picture)
-]
+Sources = Annotated[str | Sequence[str] | SourcedText | SourcedReading, by(sources_given)]

@@ -1,4 +1,4 @@
-"""What a model reads before it writes: a text or a picture, in its chat template, with a needle or answer."""
+"""What a model reads before it writes: a text, in its chat template, with a needle or an answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

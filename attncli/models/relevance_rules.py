@@ -196,7 +196,7 @@ class _Rules(TorchFunctionMode):
         return func(added, *others, **named)
 
     def _joined(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Vectors that do not depend on the tokens ([CLS] before those of a picture) absorb."""
+        """Vectors that do not depend on the tokens ([CLS] before those of a grid) absorb."""
         parts = [*args[0]] if args else []
         if any(part.requires_grad for part in parts):
             args = ([part if part.requires_grad else self._absorbing(part) for part in parts], *args[1:])

@@ -203,12 +203,14 @@ class RemovalRuns:
 
     def num_together(self) -> int:
         """How many runs make a batch."""
-        is_picture = self.reading.inputs is not None
-        num_tokens = self.reading.counts[0] if is_picture else self.inputs["input_ids"].shape[1] - self.start
+        is_processed = self.reading.inputs is not None
+        num_tokens = (
+            self.reading.counts[0] if is_processed else self.inputs["input_ids"].shape[1] - self.start
+        )
         places = self.reading.num_places - self.num_same if self._keeps else num_tokens
         of_one = places * self.output.shape[-1] * self.output.element_size()
         rows = num_tokens
-        if not is_picture:
+        if not is_processed:
             rows = max(tensor.shape[1] for tensor in self.inputs.values()) - self.start
         return max(1, min(LOGIT_BYTES // of_one, MAX_ROWS // rows))
 

@@ -60,7 +60,7 @@ FEW = 50
 
 
 def few_notes(count: int, kind: str = "text") -> list[str]:
-    """The note beside intervals of means over only a few texts, prompts or pictures."""
+    """The note beside intervals of means over only a few texts, prompts or files."""
     return [f"Under {FEW} {kind}s: intervals of skewed statistics are too narrow."] if 1 < count < FEW else []
 
 

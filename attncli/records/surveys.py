@@ -1,4 +1,4 @@
-"""What the heads of a model do, on a text, a picture, or over many: their statistics and what these name."""
+"""What the heads of a model do, on a text or over many: their statistics and what these name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -297,7 +297,7 @@ class HeadSurvey(Result):
     means, and `intervals` has one row per head and statistic, with the ends of its 95 % interval (Student's
     t) and the number of texts. `patterns` has one row per pattern with the number of heads that show it,
     `strongest` the heads that show each most. `linear` has one row per head of a layer without a softmax.
-    `rollout` (query, key) is how attention adds up over the layers. Of a picture `looks` (layer, head, key)
+    `rollout` (query, key) is how attention adds up over the layers. On a grid `looks` (layer, head, key)
     are the weights of each head from the `queries`, else from [CLS], else the mean over all, and
     `look_rollout` (key) is their row of the rollout.
     """

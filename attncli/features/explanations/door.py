@@ -16,7 +16,7 @@ from attncli.features.explanations.picture_cells import PictureCells, names_many
 from attncli.features.explanations.results import ComparedWays, Explanations, LearnedWeights
 from attncli.models.encoders import is_encoder, read_for_encoder
 from attncli.models.loading import in_use
-from attncli.models.model_arguments import Model, SourcesOrPicture
+from attncli.models.model_arguments import Model, sources_given
 from attncli.models.openers import opener_named_by
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.source_texts import (
@@ -84,6 +84,18 @@ Ways = Annotated[str | Iterable[str], by(_ways)]
 GivenHeadWeights = Annotated[LearnedWeights | Mapping[str, float] | None, by(_weights)]
 
 
+def _sources_or_grid(value: Any) -> Any:
+    """Those of a text, or a reading on a grid."""
+    if isinstance(value, Reading) and not isinstance(value, SourcedReading):
+        if not value.on_grid:
+            raise ValueError("must be texts, or what read_picture gives (got what read_text gives)")
+        return value
+    return sources_given(value)
+
+
+SourcesOrGrid = Annotated[str | Sequence[str] | SourcedText | SourcedReading | Reading, by(_sources_or_grid)]
+
+
 class _Asked(NamedTuple):
     """How answers are written, read and explained; `split` and `chat` are of texts."""
 
@@ -115,7 +127,7 @@ def _asked(
 def explanations(
     model: Model,
     question: str | None,
-    sources: SourcesOrPicture,
+    sources: SourcesOrGrid,
     *,
     ways: Ways = (),
     split: Split | None = None,
@@ -265,7 +277,7 @@ def learned_head_weights(
     asked = _asked(split, chat, max_new_tokens, num_runs, seed)
     with ExitStack() as opened:
         lines = _listed(prompts, opened)
-        if any(line.image is not None for line in lines):
+        if any(line.other_file is not None for line in lines):
             raise UserError("prompts: must be texts, of which sources can be hidden (got a picture)")
         pretrained = opened.enter_context(in_use(model))
         if is_encoder(pretrained):
@@ -310,8 +322,8 @@ def _prompt(
     pretrained: Pretrained, prompt: SourcePrompt, split: Split | None, chat: bool
 ) -> SourcedReading | PictureCells:
     """One of many, as the model reads it."""
-    if prompt.image is not None:
-        return picture_cells(pretrained, opener_named_by(IMAGE).read(pretrained, prompt.image))
+    if prompt.other_file is not None:
+        return picture_cells(pretrained, opener_named_by(IMAGE).read(pretrained, prompt.other_file))
     return _reading(pretrained, prompt.question, prompt.sources, split, chat=chat)
 
 
@@ -328,7 +340,7 @@ def _listed(
         if names_many(file) and IMAGE in KINDS_OF_FILES:
             files = opened.enter_context(files_named(file, IMAGE))
             files.count()
-            return [SourcePrompt(line.label, "", image=line.file) for _, line in files.numbered()]
+            return [SourcePrompt(line.label, "", other_file=line.file) for _, line in files.numbered()]
         return opened.enter_context(SourcePromptFile(file)).prompts()
     listed_prompts = []
     for number, prompt in enumerate(prompts, start=1):
@@ -340,8 +352,9 @@ def _listed(
         main = cells.get(columns[0])
         if main is None:
             raise UserError(f"prompts: {number}: must have {columns[0]}")
-        others = {key: cells.get(key) for key in ("context", "answer", "right", "image")}
-        listed_prompts.append(SourcePrompt(cells.get("id") or str(number), main, **others))
+        others = {key: cells.get(key) for key in ("context", "answer", "right")}
+        name, file = cells.get("id") or str(number), cells.get(IMAGE)
+        listed_prompts.append(SourcePrompt(name, main, **others, other_file=file))
     if not listed_prompts:
         raise UserError("prompts: must hold at least one prompt (got none)")
     return listed_prompts

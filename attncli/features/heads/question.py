@@ -14,7 +14,7 @@ from attncli.core.runtime import versions
 from attncli.features.heads.surveys import notes_of, of_pattern, ranked, report_of_totals
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
-from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FirstLooks, HeadMaps, PictureLooks
+from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FileLooks, FirstLooks, HeadMaps
 from attncli.measure.patching import activations_and_missing
 from attncli.models.openers import OPENERS
 from attncli.models.pretrained import (
@@ -238,7 +238,7 @@ def _picture_maps(
 
     Those that are named, or the first of a ranking; else those of the last layer, their mean and rollout.
     """
-    pictures = [] if looks is None else looks.pictures()
+    pictures = [] if looks is None else looks.files()
     if looks is None or not pictures:
         return None
     kept = pictures[0].maps.keys()
@@ -266,7 +266,7 @@ def _picture_maps(
     return PictureMaps(tuple(chosen), about, num_pictures, rows)
 
 
-def _picture_row(looks: PictureLooks, names: Sequence[str], *, is_unique: bool) -> PictureRow:
+def _picture_row(looks: FileLooks, names: Sequence[str], *, is_unique: bool) -> PictureRow:
     """One picture with the maps of these names; of files of the same name with that of its folder."""
     (picture,) = looks.reading.drawn()
     if not is_unique:

@@ -618,7 +618,7 @@ def test_a_patch_of_other_grids_is_refused(folders: dict[str, Path], attn: Attn,
 def test_of_very_many_pictures_the_first_have_maps(
     folders: dict[str, Path], attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attncli.measure.looks.MOST_PICTURES", 2)
+    monkeypatch.setattr("attncli.measure.looks.MOST_FILES", 2)
     monkeypatch.setattr("attncli.models.text_files.FILES_PER_WINDOW", 2)
     taken: list[int] = []
     take = HeadLooks.take
