@@ -36,7 +36,7 @@ ARROWS = {
 }
 # How many of these there are at most: numbers that only fall.
 MOST_KEYS = 44
-MOST_NAMES_COMPARED = 4
+MOST_NAMES_COMPARED = 1
 MOST_NAMES_TWICE = 1
 MOST_VAGUE_NAMES = 25
 

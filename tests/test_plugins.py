@@ -280,6 +280,25 @@ def test_an_error_while_a_question_runs_names_the_package(tmp_path: Path) -> Non
     assert re.fullmatch(f"{re.escape(package)}: ValueError: a\\S+ \\(--debug shows where\\)\n", asked.err)
 
 
+def test_a_broken_block_and_a_lost_lesson_are_each_a_line_and_the_rest_is_there(tmp_path: Path) -> None:
+    install_wheel(tmp_path)
+    folder = tmp_path / "attn_spread"
+    (folder / "spread.css").unlink()
+    (folder / "lessons" / "01-spread.md").unlink()
+    commands = [["spread", "a b", "-o", "x.html"], ["lesson"], ["info", "plugins"]]
+    written, listed, plugins = attn(commands, tmp_path, tmp_path)
+    why = "FileNotFoundError: spread.css is not in the folder of the block spread"
+    broken = f"attn_spread.page:BLOCK cannot be imported: {why}"
+    assert (written.code, written.err) == (0, f"plugin spread (attn-spread 1.0): {broken}\n")
+    assert '"heads"' in (tmp_path / "x.html").read_text()
+    lost = (
+        "plugin spread (attn-spread 1.0): attn_spread:lessons/01-spread.md cannot be read: FileNotFoundError"
+    )
+    assert (listed.code, listed.err.count("\n")) == (0, 1) and listed.err.startswith(lost)
+    assert listed.out.splitlines()[-1] == "Next: attn lesson 1" and len(listed.out.splitlines()) > 20
+    assert plugins.code == 1 and plugins.out.rstrip().endswith(broken)
+
+
 @pytest.mark.parametrize(
     ("body", "why"),
     [

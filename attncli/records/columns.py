@@ -549,6 +549,10 @@ class Result:
     """
 
     undeclared: Mapping[str, Statistic] = field(default_factory=dict)
+    table_titles: ClassVar[Mapping[str, str]] = {}
+    """What people read above its tables, by their names, if that is not the name."""
+    is_of_store: ClassVar[bool] = False
+    """True if it summarises runs: its tokens are values of settings, and tensors show its rows of heads."""
     marks_note: ClassVar[str] = ""
     """A sentence of the page that says what the marks in its maps are."""
     title: ClassVar[str] = ""

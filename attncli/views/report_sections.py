@@ -40,6 +40,7 @@ from attncli.views.texts import (
     file_text,
     files_of,
     fixed,
+    is_of_store,
     model_setting,
     scalar,
     shortened,
@@ -191,19 +192,9 @@ MAX_TEXT = 58
 HEAD_COLUMNS = ("layer", "head", "stack", "kind", "module", "pattern", "rest_pattern")
 
 
-TITLES = {
-    "by_head": "the heads whose rows moved furthest",
-    "changed_heads": "the heads that changed beyond their intervals",
-    "changed_rows": "the rows that moved furthest",
-    "heads_difference": "statistics of heads, B minus A",
-    "side_by_side": "statistics of A and B",
-}
-"""What people read above the tables of a comparison, whose names no other report has."""
-
-
-def table_title(name: str) -> str:
-    """The title of a table: its name, but for those of comparisons."""
-    return TITLES.get(name, name)
+def table_title(report: Report, name: str) -> str:
+    """The title of a table."""
+    return report.result.table_titles.get(name, name)
 
 
 def statistic_tables(
@@ -211,13 +202,13 @@ def statistic_tables(
 ) -> Iterator[Grid]:
     """Each table; then the numbers, those with the same names in one table."""
     groups: dict[tuple[str, ...], dict[str, Row]] = {}
-    is_of_store = labels.report.experiment == "results"
+    report = labels.report
     for name, value in statistics.items():
-        if value and isinstance(value, Table) and not is_of_store and _is_of_heads(value):
-            yield heads_grid(table_title(name), value, display.precision)
+        if value and isinstance(value, Table) and not is_of_store(report) and _is_of_heads(value):
+            yield heads_grid(table_title(report, name), value, display.precision)
         elif value and isinstance(value, Table):
             yield _grid(
-                table_title(name),
+                table_title(report, name),
                 [str(number) for number in range(len(value))],
                 value,
                 display,
@@ -231,7 +222,7 @@ def statistic_tables(
 
 def beside_grids(report: Report) -> Mapping[str, Statistic]:
     """The statistics of a report; of a store's the rows of heads alone are on grids, where it has some."""
-    if report.experiment != "results" or not report.tensors:
+    if not is_of_store(report) or not report.tensors:
         return report.statistics
     tables = {name: value for name, value in report.statistics.items() if isinstance(value, Table)}
     beside = {

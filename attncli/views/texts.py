@@ -15,7 +15,7 @@ from attncli.core.names import LAST, POSITION
 from attncli.feature import ReadingKind
 from attncli.index import FEATURES, installed_features
 from attncli.records.columns import Result, UntypedResult
-from attncli.records.kinds import kinds_of, result_of
+from attncli.records.kinds import KINDS, kinds_of, result_of
 from attncli.records.report import PLACES, PictureMaps, Report, Row, Table, Terms
 from attncli.settings import SPECS, known_spec_class
 from attncli.settings.text import is_vector_file
@@ -430,9 +430,13 @@ def text_of(report: Report, key: str, most: int | None = MOST_OF_TOKENS) -> str:
     return text if most is None else shortened_text(text, most)
 
 
+def is_of_store(report: Report) -> bool:
+    """True for a summary of runs, even for a part of one that its class does not fit."""
+    return report.kind in KINDS and KINDS[report.kind].is_of_store
+
+
 def _settings(report: Report, without: str = "") -> list[str]:
-    # The tokens of a summary are values of settings.
-    if report.experiment == "results":
+    if is_of_store(report):
         return []
     spec_class = known_spec_class(report.experiment, report.spec)
     keys = spec_class.heading_keys if spec_class else OTHER_KEYS

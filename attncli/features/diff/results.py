@@ -193,6 +193,13 @@ class ReportDifferences(Result):
     compares: ClassVar[bool] = True
 
     difference: NamedTensor | None = tensor(num_axes=2)
+    table_titles: ClassVar[Mapping[str, str]] = {
+        "by_head": "the heads whose rows moved furthest",
+        "changed_heads": "the heads that changed beyond their intervals",
+        "changed_rows": "the rows that moved furthest",
+        "heads_difference": "statistics of heads, B minus A",
+        "side_by_side": "statistics of A and B",
+    }
     rows: Tensors | None = group(is_needed=False)
     changed_rows: Records[MovedRow] | None = group(is_needed=False)
     by_head: Records[MovedHead] | None = group(is_needed=False)

@@ -1,6 +1,7 @@
 """What a store of many runs holds, in short: statistics by group, and the runs that failed."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from attncli.records.columns import Record, Records, Result, column, group
 
@@ -33,5 +34,6 @@ class RunFailure(Record):
 class StoreSummary(Result):
     """The summary of a store, the groups of a statistic one after the other, and the runs that failed."""
 
+    is_of_store: ClassVar[bool] = True
     summary: Records[GroupSummary] = group()
     failed: Records[RunFailure] | None = group(is_needed=False)

@@ -34,6 +34,11 @@ class PageBlock:
     is_above: bool = False
     replaces: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in filter(None, (self.script, self.style)):
+            if not (self.folder / name).is_file():
+                raise FileNotFoundError(f"{name} is not in the folder of the block {self.name}")
+
     def section(self) -> str:
         """The empty section of HTML."""
         return f'  <section id="{self.name}" class="block" aria-label="{self.label}" hidden></section>\n'

@@ -19,7 +19,7 @@ from attncli.records.attention import LayerStatistics, LoopDifferences
 from attncli.records.kinds import place_of, result_of
 from attncli.records.report import Mask, NamedTensor, Numbers, Report, Statistic, Table
 from attncli.records.surveys import HeadSurvey
-from attncli.settings import SPECS
+from attncli.settings import SPECS, every_setting_of
 from attncli.settings.fields import build_spec
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Sentences
@@ -361,7 +361,7 @@ def test_what_to_type_next_is_known_and_fits_a_line(name: str) -> None:
     steps = SPECS[name].next_steps
     assert cell_len(f"Next, with attn {name}: {' | '.join((*steps[:-2], steps[-1]))}") <= 80
     flags = {step.split()[0].removeprefix("--").replace("-", "_") for step in steps if step.startswith("--")}
-    assert flags <= {*SPECS[name].model_fields, "show", "format"}
+    assert flags <= {*every_setting_of(name).model_fields, "show", "format"}
 
 
 def test_what_a_report_has_already_is_not_suggested() -> None:
