@@ -663,7 +663,7 @@ def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[
         return [value.line(key, unknown_key(key, value.value, known))]
     parts = current(spec_class, {key: value})
     _, errors = _field_errors(spec_class, {name: part.value for name, part in parts.items()})
-    return [value.line(name, message) for name, message in errors.items()]
+    return [value.line(name, message) for name, message in errors.items() if name in parts]
 
 
 @hints_for_first_lines()
@@ -673,7 +673,7 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
     A value of None counts as not given. Contradictions among the settings that are valid are reported
     together with those that are not.
     """
-    from attncli.settings import refusal
+    from attncli.settings import asked_by, refusal
 
     known = spec_class.model_fields
     given = current(spec_class, given)
@@ -694,6 +694,12 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
     spec, errors = _field_errors(spec_class, values)
     if spec is None:
         lines += [given[key].line(key, message) for key, message in errors.items() if key in given]
+        asking = asked_by(spec_class)
+        lines += [
+            given[asking].line(asking, f"needs `{key}`")
+            for key in errors
+            if key not in given and asking in given
+        ]
         spec, _ = _field_errors(spec_class, {k: v for k, v in values.items() if k not in errors})
     if spec is not None:
         # In the order of the settings, whichever class or setting says so.
