@@ -280,6 +280,8 @@ class Spec(BaseModel):
     examples: ClassVar[tuple[str, ...]]
     # Settings that a report leaves out while they have their defaults, those of base classes included.
     off_keys: ClassVar[frozenset[str]] = frozenset()
+    # The settings that a given one leaves no place for, separated by blanks; added to those of base classes.
+    excludes: ClassVar[Mapping[str, str]] = {}
     # What some settings were called before: these names are still read, with a note.
     former_keys: ClassVar[Mapping[str, str]] = {}
     # What to type next, below a report: flags of the command, or values of its argument.
@@ -367,6 +369,10 @@ class Spec(BaseModel):
         for key, declared in _declared_by(type(self)):
             if self.given(key):
                 yield from declared.contradictions(key, self)
+        for base in type(self).__mro__:
+            for key, others in vars(base).get("excludes", {}).items():
+                for other in self.given(*others.split()) if self.given(key) else ():
+                    yield contradiction(other, f"cannot be combined with `{key}`", key)
 
     def unused_keys(self) -> frozenset[str]:
         """The settings that the others leave without effect: neither shown nor to be given."""
