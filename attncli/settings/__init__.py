@@ -115,6 +115,14 @@ def every_setting_of(experiment: str) -> "type[Spec]":
     return made
 
 
+def asked_by(spec_class: "type[Spec]") -> str:
+    """The setting that asks for the form with this Spec, the last of them; empty for a command's own Spec."""
+    name = spec_class.experiment
+    specs: Mapping[str, type[Spec]] = SPECS_OF_FORMS.get(name, {})
+    asking = (form.asked_by for form in FORMS.get(name, ()) if specs.get(form.name) is spec_class)
+    return next(asking, "").rpartition(" ")[2]
+
+
 def refusal(spec_class: "type[Spec]", key: str, value: Any) -> str | None:
     """The error for a setting of a command that this Spec lacks; None for a key that is no setting of it.
 
@@ -127,9 +135,8 @@ def refusal(spec_class: "type[Spec]", key: str, value: Any) -> str | None:
         return None
     if _is_off(every_setting_of(name), key, value):
         return ""
-    for form in FORMS.get(name, ()):
-        if specs.get(form.name) is spec_class:
-            return f"cannot be combined with `{form.asked_by.split()[-1]}`"
+    if asking := asked_by(spec_class):
+        return f"cannot be combined with `{asking}`"
     having = [form.asked_by.split() for form in FORMS[name] if key in specs[form.name].model_fields]
     asking = [[each for each in keys if each != key] for keys in having]
     if not all(asking):

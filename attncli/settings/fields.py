@@ -280,6 +280,8 @@ class Spec(BaseModel):
     examples: ClassVar[tuple[str, ...]]
     # Settings that a report leaves out while they have their defaults, those of base classes included.
     off_keys: ClassVar[frozenset[str]] = frozenset()
+    # The settings that a given one leaves no place for, separated by blanks; added to those of base classes.
+    excludes: ClassVar[Mapping[str, str]] = {}
     # What some settings were called before: these names are still read, with a note.
     former_keys: ClassVar[Mapping[str, str]] = {}
     # What to type next, below a report: flags of the command, or values of its argument.
@@ -367,6 +369,10 @@ class Spec(BaseModel):
         for key, declared in _declared_by(type(self)):
             if self.given(key):
                 yield from declared.contradictions(key, self)
+        for base in type(self).__mro__:
+            for key, others in vars(base).get("excludes", {}).items():
+                for other in self.given(*others.split()) if self.given(key) else ():
+                    yield contradiction(other, f"cannot be combined with `{key}`", key)
 
     def unused_keys(self) -> frozenset[str]:
         """The settings that the others leave without effect: neither shown nor to be given."""
@@ -663,7 +669,7 @@ def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[
         return [value.line(key, unknown_key(key, value.value, known))]
     parts = current(spec_class, {key: value})
     _, errors = _field_errors(spec_class, {name: part.value for name, part in parts.items()})
-    return [value.line(name, message) for name, message in errors.items()]
+    return [value.line(name, message) for name, message in errors.items() if name in parts]
 
 
 @hints_for_first_lines()
@@ -673,7 +679,7 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
     A value of None counts as not given. Contradictions among the settings that are valid are reported
     together with those that are not.
     """
-    from attncli.settings import refusal
+    from attncli.settings import asked_by, refusal
 
     known = spec_class.model_fields
     given = current(spec_class, given)
@@ -694,6 +700,12 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
     spec, errors = _field_errors(spec_class, values)
     if spec is None:
         lines += [given[key].line(key, message) for key, message in errors.items() if key in given]
+        asking = asked_by(spec_class)
+        lines += [
+            given[asking].line(asking, f"needs `{key}`")
+            for key in errors
+            if key not in given and asking in given
+        ]
         spec, _ = _field_errors(spec_class, {k: v for k, v in values.items() if k not in errors})
     if spec is not None:
         # In the order of the settings, whichever class or setting says so.

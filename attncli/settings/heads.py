@@ -75,9 +75,6 @@ HeadsSetting = Annotated[str, BeforeValidator(_joined_heads)]
 MOST_HEADS_SHOWN = 16
 """Maps over each of many files: more are too small to be looked at beside each other."""
 
-GRID = Form("statistic", "cannot be combined with `statistic`, a grid of all heads")
-ABLATED = Form("ablate", "cannot be combined with `ablate`")
-OF_WORDS = Form("words", "cannot be combined with `words`: it is about tokens")
 MAPS_OF_HEADS = Form(
     "head",
     "cannot be combined with `head`, which names the heads",
@@ -175,6 +172,13 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         "attn heads --model ./my-model --statistic previous_token --precision 2",
         "attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv",
     )
+    excludes: ClassVar[Mapping[str, str]] = {
+        "statistic": "pattern sort ascending top table",
+        "ablate": "names",
+        "words": "names",
+        "weighted": "ablate words",
+        "rollout": "words",
+    }
     off_keys = frozenset(
         {
             "texts",
@@ -224,12 +228,12 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         PatternName | None,
         BeforeValidator(_in_words),
         Everyday("the heads of one pattern: induction, previous-token, ..."),
-        NotFor(MAPS_OF_HEADS, GRID),
+        NotFor(MAPS_OF_HEADS),
     ] = Field(None, description="show only the heads of this pattern, the strongest first")
     sort: Annotated[
         HeadStatistic | None,
         Everyday("the largest first: induction, entropy, distance, ..."),
-        NotFor(MAPS_OF_HEADS, GRID),
+        NotFor(MAPS_OF_HEADS),
     ] = Field(
         default_factory=lambda data: (
             "from_to_weight"
@@ -240,13 +244,13 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         ),
         description=f"show the heads with the largest of this statistic first: {', '.join(HEAD_STATISTICS)}",
     )
-    ascending: Annotated[bool, NotFor(MAPS_OF_HEADS), Requires("sort"), NotFor(GRID)] = Field(
+    ascending: Annotated[bool, NotFor(MAPS_OF_HEADS), Requires("sort")] = Field(
         False, description="with `sort`: the smallest first"
     )
-    top: Annotated[Size | None, NotFor(MAPS_OF_HEADS, GRID)] = Field(
+    top: Annotated[Size | None, NotFor(MAPS_OF_HEADS)] = Field(
         None, description="show only the first N heads"
     )
-    table: Annotated[bool, Everyday("every statistic of every head"), NotFor(GRID)] = Field(
+    table: Annotated[bool, Everyday("every statistic of every head")] = Field(
         False, description="show every statistic of every head"
     )
     statistic: Annotated[
@@ -267,7 +271,6 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
     names: Annotated[
         ActivationNames | None,
         Heading("Output"),
-        NotFor(ABLATED, OF_WORDS),
         NotFor(MANY_TEXTS, reason="needs `sentence` or `file`: it is about one text"),
     ] = Field(
         None,
@@ -349,10 +352,6 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        if self.ablate and self.weighted:
-            yield contradiction("ablate", "cannot be combined with `weighted`", "weighted")
-        for key in self.given("weighted", "rollout") if self.words else ():
-            yield contradiction("words", f"cannot be combined with `{key}`, which is about tokens", key)
         if self.full and self.maps == "none":
             yield contradiction("full", "needs `maps` auto, self, cross or encoder", "maps")
         if self.read_file is not None and self.read_file.many:

@@ -10,11 +10,8 @@ from attncli.errors import UserError
 from attncli.settings import FORMS, SPECS, SPECS_OF_FORMS, every_setting_of, form_asked_for, spec_class_of
 from attncli.settings.fields import Form, Given, NotFor, Requires, Spec, build_spec
 from attncli.settings.heads import (
-    ABLATED,
-    GRID,
     MAPS_OF_HEADS,
     MEASURED_WITH,
-    OF_WORDS,
     HeadsSpec,
 )
 from attncli.settings.models import FILE, MANY_TEXTS, ON_GRID, PROBE
@@ -88,9 +85,6 @@ ASKED: dict[Form, dict[str, Any]] = {
     FILE: {"model": str(HeadsSpec.default_model), "sound": "talk.wav"},
     MANY_TEXTS: {"texts": "texts.txt"},
     PROBE: {"num_tokens": 5},
-    ABLATED: {"ablate": ["0:1"]},
-    OF_WORDS: {"words": True, "sentence": "a b"},
-    GRID: {"statistic": "entropy"},
     MAPS_OF_HEADS: {"model": str(HeadsSpec.default_model), "image": "pictures.txt", "head": "0:1"},
 }
 
@@ -121,6 +115,27 @@ def test_a_form_refuses_each_setting_that_it_does_not_read(key: str, form: Form,
     default = HeadsSpec.model_fields[key].default
     if default and default is not PydanticUndefined:
         assert line in lines_of(HeadsSpec, {**settings, key: default})
+
+
+EXCLUDED = [
+    (name, key, other)
+    for name, spec_class in SPECS.items()
+    for base in spec_class.__mro__
+    for key, others in vars(base).get("excludes", {}).items()
+    for other in others.split()
+]
+
+
+@pytest.mark.parametrize(("name", "key", "other"), EXCLUDED)
+def test_settings_that_exclude_each_other_are_refused_by_one_sentence(
+    name: str, key: str, other: str
+) -> None:
+    spec_class = SPECS[name]
+    assert {key, other} <= spec_class.model_fields.keys()
+    values: dict[str, Any] = {**VALUES, **dict.fromkeys(("ablate", "into"), "0:1"), "jointly": True}
+    given = {each: values.get(each, "1") for each in (key, other)}
+    lines = lines_of(spec_class, given | {"model": str(HeadsSpec.default_model), "sentence": "a b"})
+    assert any(line.endswith(f": {other}: cannot be combined with {key}") for line in lines), lines
 
 
 @pytest.mark.usefixtures("files")

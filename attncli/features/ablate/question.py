@@ -87,6 +87,7 @@ class AblateSpec(EncodedTextSpec):
             *("other", "token", "into"),
         }
     )
+    excludes: ClassVar[Mapping[str, str]] = {"into": "jointly"}
     next_steps = ("--method mean", "--texts FILE", "-o page.html")
     settings_elsewhere: ClassVar[Mapping[str, str]] = {
         "layer": "takes out each head by itself: --heads LAYER:HEAD,... takes out these alone"
@@ -204,8 +205,6 @@ class AblateSpec(EncodedTextSpec):
             yield contradiction("context", "cannot be combined with `method` swap", "method")
         if self.token == EACH_TOKEN and self.texts is not None:
             yield contradiction("token", "each is for one pair: `texts` have tokens of their own", "texts")
-        if self.into is not None and self.jointly:
-            yield contradiction("jointly", "cannot be combined with `into`, head by head", "into")
 
     def names_of_tokens(self) -> dict[str, str]:
         return {} if self.token in (None, EACH_TOKEN) else {"token": str(self.token)}

@@ -475,8 +475,7 @@ class ContextSpec(SentenceSpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        if len(self.given("context", "context_file")) == 2:
-            yield contradiction("context", "cannot be combined with `context_file`: give one", "context_file")
+        yield from self.conflicts("context", "context_file")
         if self.file == "-" and self.context_file == "-":
             yield contradiction("context_file", "cannot read stdin, too: `file` does already", "file")
 
@@ -574,6 +573,8 @@ class HeadSpec(LayerSpec):
 class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
     """Attention in a layer of a model, with its tokens, vectors and projections."""
 
+    excludes: ClassVar[Mapping[str, str]] = {"explain": "words"}
+
     def names_of_tokens(self) -> dict[str, str]:
         return {} if self.token is None else {"token": str(self.token)}
 
@@ -611,8 +612,6 @@ class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
             )
         for key in self.given("explain", *(("file",) if self.reads_grid else ())):
             yield from NotFor(FILE).contradictions(key, self)
-        if self.words and self.given("explain"):
-            yield contradiction("words", "cannot be combined with `explain`, which follows tokens", "explain")
 
 
 class SelfOfModelSpec(ModelAttentionSpec, HeadSpec):

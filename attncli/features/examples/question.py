@@ -21,9 +21,9 @@ def report_many(
     """The examples of a head, and the weights of their queries on the tokens of their texts."""
     result = examples_of(
         part_that_reads(pretrained),
-        str(spec.texts),
-        str(spec.head),
-        str(spec.sort),
+        spec.texts,
+        spec.head,
+        spec.sort,
         count=int(spec.num_examples or 0),
         truncate=spec.truncate,
         words=spec.words,

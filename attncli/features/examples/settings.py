@@ -1,14 +1,20 @@
 """The settings of `attn heads --examples`."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from attncli.core.names import PATTERNS, ROW_STATISTICS
-from attncli.settings.fields import Contradictions, Count, Everyday, Requires, Size, contradiction
-from attncli.settings.heads import HeadSetting, HeadStatistic
+from attncli.settings.fields import Count, Size
+from attncli.settings.heads import HeadSetting
 from attncli.settings.models import ManyTextsSpec, ModelOfHeadsSpec, WordsSpec
+from attncli.settings.text import TextPath
+
+if TYPE_CHECKING:
+    StatisticOfRows = str
+else:
+    StatisticOfRows = Literal[(*ROW_STATISTICS, *PATTERNS)]
 
 
 class ExamplesSpec(ManyTextsSpec, WordsSpec, ModelOfHeadsSpec):
@@ -19,16 +25,10 @@ class ExamplesSpec(ManyTextsSpec, WordsSpec, ModelOfHeadsSpec):
     off_keys = frozenset({"text_group"})
 
     skip_sink: Count = Field(0, description="leave out the first N keys, the other weights renormalised")
-    sort: Annotated[HeadStatistic | None, Everyday()] = Field(None, description="the statistic of its rows")
-    head: Annotated[HeadSetting | None, Everyday()] = Field(None, description="the head, as LAYER:HEAD")
-    num_examples: Annotated[
-        Size | None,
-        Requires("head"),
-        Requires("texts"),
-        Requires(
-            "sort", more=": a statistic of a row, as previous_token or entropy", involved=("sort", "head")
-        ),
-    ] = Field(
+    sort: StatisticOfRows
+    head: HeadSetting
+    texts: TextPath
+    num_examples: Size | None = Field(
         None,
         description="with `head`: show N texts, and the query in each, where `sort` is strongest, N where "
         "it is weakest and N where it is typical",
@@ -40,8 +40,3 @@ class ExamplesSpec(ManyTextsSpec, WordsSpec, ModelOfHeadsSpec):
 
     def result_kind(self) -> str:
         return "heads of examples"
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        if self.sort is not None and self.sort not in (*ROW_STATISTICS, *PATTERNS):
-            yield contradiction("sort", f"{self.sort} is not a statistic of a row", "num_examples")

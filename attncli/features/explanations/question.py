@@ -253,7 +253,6 @@ def report_learning(
     """A weight for each head, learned from the prompts of a file, which are kept for the model."""
     from attncli.features.explanations.door import learned_head_weights
 
-    assert spec.file is not None, "is required"
     result = learned_head_weights(
         pretrained,
         spec.file,

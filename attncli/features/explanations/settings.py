@@ -17,10 +17,10 @@ from attncli.features.source.settings import (
     SourcedTextSpec,
     SourcesSpec,
 )
-from attncli.settings.fields import Contradictions, Everyday, Requires, TextSource, contradiction
+from attncli.settings.fields import Contradictions, Everyday, TextSource, contradiction
 from attncli.settings.models import ModelSpec
 from attncli.settings.readings import reads
-from attncli.settings.text import IN_FILE, Text, TextPath, Texts, names_file
+from attncli.settings.text import Text, TextPath, Texts, names_file
 
 if TYPE_CHECKING:
     from attncli.models.source_texts import SourcedText
@@ -143,19 +143,13 @@ class HeadWeightsSpec(SourcesSpec):
     argument = "file"
     off_keys = frozenset({"chat", "learn", "runs"})
 
-    file: Annotated[TextPath | None, AfterValidator(_check_prompts), IN_FILE] = Field(
-        None, description="a file of prompts: JSON Lines or CSV"
-    )
+    file: Annotated[TextPath, AfterValidator(_check_prompts)]
     split: Annotated[Literal["word", "sentence", "line", "paragraph", "turn"], OfSplits] = Field(
         "sentence", description=SPLIT_HELP
     )
     chat: InTemplate = Field(False, description=CHAT_HELP)
     max_new_tokens: NewTokens = 24
-    learn: Annotated[
-        bool,
-        Everyday("a weight for each head, from prompts"),
-        Requires("file", more=", prompts in JSON Lines or CSV", involved=("file", "image")),
-    ] = Field(
+    learn: Annotated[bool, Everyday("a weight for each head, from prompts")] = Field(
         False,
         description="learn a weight for each head (AT2) from a file of prompts, and keep it in the user's "
         "cache for this model: `compare` has it from then on",
@@ -176,5 +170,4 @@ class HeadWeightsSpec(SourcesSpec):
         return "source of weights"
 
     def check_texts(self, texts: Texts) -> None:
-        if self.file is not None:
-            _check_lines(self.file)
+        _check_lines(self.file)

@@ -77,6 +77,7 @@ class PromptSpec(ModelSpec):
 
     group = "Input"
     argument = "sentence"
+    excludes: ClassVar[Mapping[str, str]] = {"chat": "truncate"}
 
     file: Annotated[TextPath | None, IN_FILE] = Field(
         None, description="a text file instead of the sentence; - reads stdin"
@@ -130,8 +131,6 @@ class PromptSpec(ModelSpec):
                 *FILE_SETTINGS,
             )
         yield from self.not_beside_files("needle", "needle_depth", "truncate")
-        if self.chat and self.truncate:
-            yield contradiction("truncate", "cannot be combined with `chat`, whose end would be cut", "chat")
         if self.needle_depth is not None and (self.needle is None or self.needle_tokens()):
             yield contradiction("needle_depth", "needs `needle` to be a text to put in", "needle")
         if self.lengths is not None and self.needle_depth is None:
@@ -159,6 +158,10 @@ class GenerateSpec(PromptSpec):
         "attn generate --model ./whisper --sound talk.wav -o words.html",
     )
     group = "Output"
+    excludes: ClassVar[Mapping[str, str]] = {
+        "answer": "max_new_tokens sampling_temperature top_p prefill_chunk",
+        "greedy": "sampling_temperature top_p",
+    }
     heading_keys = ("file", "model", "layer", "head", "seed")
     next_steps = (ONE_HEAD, "--show rows", "-o page.html")
     off_keys = frozenset(
@@ -229,9 +232,6 @@ class GenerateSpec(PromptSpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        for key in self.given("sampling_temperature", "top_p"):
-            if self.greedy:
-                yield contradiction(key, "cannot be combined with `greedy`, which samples nothing", "greedy")
         if not self.greedy and _is_greedy(self.__dict__):
             yield contradiction(
                 "greedy", "needs `sampling_temperature` or `top_p` to be off", "sampling_temperature", "top_p"
@@ -242,9 +242,6 @@ class GenerateSpec(PromptSpec):
             yield contradiction("max_new_tokens", "must be a number, where a text is read", *FILE_SETTINGS)
         if is_transcribed:
             yield from self.not_beside_files("question", "chat")
-        for key in self.given("max_new_tokens", "sampling_temperature", "top_p", "prefill_chunk"):
-            if self.answer is not None:
-                yield contradiction(key, "cannot be combined with `answer`, which is read", "answer")
         if self.head is not None and self.layer is None:
             yield contradiction("head", "needs its layer: LAYER:HEAD, as 17:3", "layer")
         if self.sort in ("needle_mass", "retrieval") and self.needle is None:

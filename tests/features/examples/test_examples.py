@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import attncli
+from attncli.core.names import PATTERNS, ROW_STATISTICS
 from attncli.records.report import Report
 from tests.commands.test_models_together import SENTENCES
 from tests.conftest import Attn
@@ -85,6 +86,9 @@ def test_an_example_has_its_tokens_and_the_weights_of_its_query(tmp_path: Path, 
     assert row["key"] == int(weights.argmax()) and row["query_token"] == whole.tokens[query]
 
 
+OF_ROWS = (*ROW_STATISTICS, *PATTERNS)
+
+
 @pytest.mark.parametrize(
     ("flags", "error"),
     [
@@ -95,12 +99,15 @@ def test_an_example_has_its_tokens_and_the_weights_of_its_query(tmp_path: Path, 
         (["--examples", "2", "--sort", "induction"], "--examples: needs --head"),
         (
             ["--head", "1:0", "--examples", "2"],
-            "--examples: needs --sort: a statistic of a row, as previous_token or entropy",
+            "--examples: needs --sort",
         ),
-        (["--head", "x", "--examples", "2"], "--head: must name a layer and a head, as 5:11 (got x)"),
+        (
+            ["--head", "x", "--examples", "2", "--sort", "entropy"],
+            "--head: must name a layer and a head, as 5:11 (got x)",
+        ),
         (
             ["--head", "1:0", "--examples", "2", "--sort", "one_key_mass"],
-            "--sort: one_key_mass is not a statistic of a row",
+            f"--sort: must be one of {', '.join(OF_ROWS[:-1])} or {OF_ROWS[-1]} (got one_key_mass)",
         ),
         (
             ["--head", "7:0", "--examples", "2", "--sort", "entropy"],

@@ -301,7 +301,6 @@ def test_pictures_from_the_command_line(attn: Attn, tmp_path: Path, file: Path) 
     ("flags", "said"),
     [
         (("--image", "FILE"), "--image: needs --compare"),
-        (("--learn", "--image", "FILE"), "--image: cannot be combined with --learn"),
         (("What?", "--compare", "--image", "FILE"), "TEXT: cannot be combined with --image"),
         (("--compare", "--image", "FILE", "--answer", "bird"), "--answer: must be one of LABEL_0, LABEL_1"),
         (("a. b. c.", "--compare"), "takes pixel_values, not text: give it a picture by --image"),

@@ -178,7 +178,7 @@ def test_weights_are_learned_kept_and_compared(
 
 def test_what_cannot_be_learned_is_one_line(attn: Attn, folder: Path) -> None:
     for typed, message in (
-        (["source", "--learn"], "--learn: needs --file, prompts in JSON Lines or CSV"),
+        (["source", "--learn"], "--learn: needs --file"),
         (["source", "README.md", "--learn"], "must be a file of prompts, JSON Lines or CSV (got README.md)"),
         (["source", "a.jsonl", "--learn"], "no such file: a.jsonl"),
         (["source", "--learn", "--compare"], "cannot be combined with --learn"),

@@ -657,7 +657,7 @@ def test_an_answer_is_read_instead_of_written(attn: Attn) -> None:
     ended = attn(["generate", "--answer", "on", "--max-new-tokens", "5"])
     assert (ended.code, ended.err) == (
         2,
-        "--max-new-tokens: cannot be combined with --answer, which is read\n",
+        "--max-new-tokens: cannot be combined with --answer\n",
     )
     assert attn(["generate", "--answer", "on\u00df"]).err.startswith(
         "--answer: '\u00df' is not in the vocabulary"
