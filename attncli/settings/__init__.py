@@ -138,10 +138,10 @@ def refusal(spec_class: "type[Spec]", key: str, value: Any) -> str | None:
     if asking := asked_by(spec_class):
         return f"cannot be combined with `{asking}`"
     having = [form.asked_by.split() for form in FORMS[name] if key in specs[form.name].model_fields]
-    asking = [[each for each in keys if each != key] for keys in having]
-    if not all(asking):
+    lacking = [[each for each in keys if each != key] for keys in having]
+    if not all(lacking):
         return f"is only for attn {name}"
-    return f"needs {' or '.join(' and '.join(f'`{each}`' for each in keys) for keys in asking)}"
+    return f"needs {' or '.join(' and '.join(f'`{each}`' for each in keys) for keys in lacking)}"
 
 
 def _question_of(spec_class: "type[Spec]") -> Question:

@@ -353,8 +353,8 @@ def _listed(
         if main is None:
             raise UserError(f"prompts: {number}: must have {columns[0]}")
         others = {key: cells.get(key) for key in ("context", "answer", "right")}
-        name, file = cells.get("id") or str(number), cells.get(IMAGE)
-        listed_prompts.append(SourcePrompt(name, main, **others, other_file=file))
+        name = cells.get("id") or str(number)
+        listed_prompts.append(SourcePrompt(name, main, **others, other_file=cells.get(IMAGE)))
     if not listed_prompts:
         raise UserError("prompts: must hold at least one prompt (got none)")
     return listed_prompts
