@@ -9,8 +9,8 @@ from pydantic import create_model
 
 from attncli.feature import LoadedOnUse, ReadingKind
 from attncli.index import readings
-from attncli.settings.fields import Contradictions, Spec, contradiction
-from attncli.settings.models import ModelSpec, files_read
+from attncli.settings.fields import Contradictions, NotFor, Spec, contradiction
+from attncli.settings.models import FILE, ModelSpec, files_read
 
 ReadingSpec = TypeVar("ReadingSpec", bound=Spec)
 SPECS_OF_READINGS: LoadedOnUse[type[Spec]] = LoadedOnUse(
@@ -51,13 +51,13 @@ class FileSpec(ModelSpec):
         for first, second in combinations(files, 2):
             setting = first.kind.setting
             yield contradiction(second.kind.setting, f"cannot be combined with `{setting}`", setting)
-        for what, kind, name in files:
+        for file in files:
+            setting = file.kind.setting
             if self.model is None:
-                yield contradiction(kind.setting, f"needs `model`, {kind.reader}", "model")
-            if self.read_file is not None and self.read_file.many and not self.surveys_files:
-                got = f"(got the {self.read_file.many} {name})"
-                yield contradiction(kind.setting, f"must be one {what} {got}")
+                yield contradiction(setting, f"needs `model`, {file.kind.reader}", "model")
+            if file.many and not self.surveys_files:
+                got = f"(got the {file.many} {file.name})"
+                yield contradiction(setting, f"must be one {file.what} {got}")
         keys = {"context", "context_file"} & type(self).model_fields.keys()
-        for key in self.given(*sorted(keys)) if files else ():
-            setting = files[0].kind.setting
-            yield contradiction(key, f"cannot be combined with `{setting}`", setting)
+        for key in self.given(*sorted(keys)):
+            yield from NotFor(FILE).contradictions(key, self)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from attncli.core.names import OF_SOUNDS
+from attncli.core.names import IN_TIME
 from attncli.runs.saved_reports import reports_of
 from attncli.settings.heads import HeadStatistic
 from tests.conftest import Attn
@@ -188,7 +188,7 @@ def test_every_statistic_can_be_asked_for() -> None:
     row = run("heads", weighted="true", to=["1"], **{"from": ["5"]}).statistics["heads"][0].keys() | {
         "neighbour",
         "high_norm_mass",
-        *OF_SOUNDS,
+        *IN_TIME,
     }
     assert set(HeadStatistic.__args__) == set(row) - {"layer", "module", "head", "kind", "stack", "pattern"}
 

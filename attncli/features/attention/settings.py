@@ -525,22 +525,17 @@ if TYPE_CHECKING:
     class LookSpec(ModelSpec):
         pass
 else:
-    # `from` cannot be written as the name of a field.
-    LookSpec = create_model(
-        "LookSpec",
-        __base__=ModelSpec,
-        **{
-            "from": (
-                Annotated[LookedFrom, Heading("Output")],
-                Field(
-                    [],
-                    description="of a picture or a sound: the query whose weights are drawn: a patch "
-                    "as r10c12, a point as 0.6,0.4, [CLS], a moment as 1.24s (default: [CLS], else the mean)",
-                ),
-            )
-        },
+    # `from` cannot be written as the name of a field. It is there where some file can be read.
+    looked_from = (
+        Annotated[LookedFrom, Heading("Output")],
+        Field(
+            [],
+            description="of a picture or a sound: the query whose weights are drawn: a patch "
+            "as r10c12, a point as 0.6,0.4, [CLS], a moment as 1.24s (default: [CLS], else the mean)",
+        ),
     )
-    LookSpec = reads()(LookSpec)
+    fields = {"from": looked_from} if FILE_SETTINGS else {}
+    LookSpec = reads()(create_model("LookSpec", __base__=ModelSpec, **fields))
 
 
 class LayerSpec(WordsSpec, AblatedSpec, LookSpec, ExplainRowSpec):
@@ -555,7 +550,7 @@ class LayerSpec(WordsSpec, AblatedSpec, LookSpec, ExplainRowSpec):
 
     def looking_tokens(self) -> list[str]:
         """The tokens whose looks are drawn: the setting `from`, which is no name in Python."""
-        tokens: list[str] = getattr(self, "from")
+        tokens: list[str] = getattr(self, "from", [])
         return tokens
 
 
