@@ -502,7 +502,8 @@ def test_what_a_question_does_not_read_is_refused_without_torch(package: Package
         cwd=package.folder, check=True, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(package.site)},
     )  # fmt: skip
-    assert ended.stderr.startswith("--texts: is not a flag of attn spread: ") and ended.stderr.count("\n") == 1
+    assert ended.stderr.startswith("--texts: is not a flag of attn spread: ")
+    assert ended.stderr.count("\n") == 1
 
 
 def test_a_view_is_a_format_and_a_suffix(package: Package, tmp_path: Path) -> None:
