@@ -504,6 +504,14 @@ FEATURES: dict[str, Feature] = {
                 spec="attncli.features.separate.question:SeparateSpec",
                 command="attncli.features.separate.command:command",
             ),
+            Question(
+                name="detected_texts",
+                summary="What a detector says of texts",
+                spec="attncli.features.separate.question:DetectedTextsSpec",
+                page="attncli.features.separate.question:DETECTED_PAGE",
+                form_of="separate",
+                asked_by="apply",
+            ),
         ),
         results={
             "separate": "attncli.features.separate.results:SeparatedTexts",

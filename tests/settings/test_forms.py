@@ -171,6 +171,7 @@ OF_FORMS: dict[str, dict[str, Any]] = {
     "policies": {"policy": ["sinks"]},
     "few_bits": {"bits": 8},
     "compositions": {"weights": True},
+    "detected_texts": {"apply": "texts.txt", "texts": "texts.txt"},
 }
 FORMS_OF_COMMANDS = [(command, form.name) for command, forms in FORMS.items() for form in forms]
 

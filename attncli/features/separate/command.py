@@ -59,15 +59,15 @@ def run_separate(
     if kept is not None:
         _refuse_other_stores(kept, source)
         destination = {**destination, "output": None}
-    spec = checked_spec(
-        SPECS[name], given | ({} if texts or not store else {"texts": Given(store, "--store")})
-    )
     for key in ("apply", *(["model"] if source else [])):
         if key in given:
             why = "which names its model" if key == "model" else "which holds texts to fit a detector to"
             raise UserError(
                 given[key].line(key, f"cannot be combined with the store {source or kept}, {why}")
             )
+    spec = checked_spec(
+        SPECS[name], given | ({} if texts or not store else {"texts": Given(store, "--store")})
+    )
     to = Destination(**destination, experiment=name)
     code = DONE
     with errors_at(spec, given, config):

@@ -11,6 +11,14 @@ FEATURE = Feature(
             spec="question:SeparateSpec",
             command="command:command",
         ),
+        Question(
+            "detected_texts",
+            "What a detector says of texts",
+            spec="question:DetectedTextsSpec",
+            page="question:DETECTED_PAGE",
+            form_of="separate",
+            asked_by="apply",
+        ),
     ),
     results={"separate": "results:SeparatedTexts", "separate of texts": "results:AppliedDetector"},
     screens={

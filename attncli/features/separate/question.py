@@ -12,16 +12,7 @@ import attncli
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.models.text_files import check_lines
 from attncli.records.report import Report
-from attncli.settings.fields import (
-    Contradictions,
-    Everyday,
-    Extra,
-    Form,
-    NotFor,
-    Size,
-    TextSource,
-    contradiction,
-)
+from attncli.settings.fields import Contradictions, Everyday, Extra, Size, TextSource, contradiction
 from attncli.settings.models import ModelSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import TextPath, Texts, check_file
@@ -35,7 +26,6 @@ if TYPE_CHECKING:
 EXAMPLE = Path(attncli.__file__).parent / "data" / "answered.csv"
 """Questions to the model that ships, which are answered in their texts or not."""
 EXAMPLE_LABEL, EXAMPLE_GROUP = "answered", "lines"
-APPLYING = Form("apply", "cannot be combined with `apply`, which has a detector already")
 
 
 def _default_texts(data: dict[str, Any]) -> str:
@@ -55,7 +45,13 @@ def _column(value: str) -> str:
 NameOfColumn = Annotated[str, AfterValidator(_column)]
 
 
-class SeparateSpec(ModelSpec):
+ColumnOfLabels = Annotated[NameOfColumn | None, Everyday("the column of labels, of two values")]
+LABEL_HELP = "the column of labels, which has two values; `kind=attack` says which is positive"
+
+
+class LabelledTextsSpec(ModelSpec):
+    """What the forms of `attn separate` share."""
+
     experiment = "separate"
     title = "What tells two groups of texts apart"
     main_table = "heads"
@@ -63,6 +59,18 @@ class SeparateSpec(ModelSpec):
     needs_head = True
     group = "Input"
     argument = "texts"
+    examples = ()
+    heading_keys = ("texts", "model", "label", "hold_out", "seed")
+    next_steps = ("-o detector.json", "--show by_group", "-o page.html")
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return (TextSource("texts", None),)
+
+    def reads_many_texts(self) -> bool:
+        return True
+
+
+class SeparateSpec(LabelledTextsSpec):
     examples = (
         "attn separate",
         "attn separate prompts.csv --label injected --hold-out family --model M",
@@ -70,29 +78,51 @@ class SeparateSpec(ModelSpec):
         "attn separate more.csv --apply detector.json --model M",
         'attn separate prompts.csv --label injected --model M --expect "held_out.auroc > 0.8"',
     )
-    heading_keys = ("texts", "model", "label", "hold_out", "seed")
-    next_steps = ("-o detector.json", "--show by_group", "-o page.html")
-    off_keys = frozenset({"apply"})
 
     texts: Annotated[TextPath, Everyday("CSV or JSON Lines with text and a label; - reads stdin")] = Field(
         default_factory=_default_texts,
         description="CSV or JSON Lines with text and a column of labels, where you like also instruction, "
         "document, answer and id; << and >> mark parts that are measured by themselves; - reads stdin",
     )
-    label: Annotated[NameOfColumn | None, Everyday("the column of labels, of two values")] = Field(
-        default_factory=lambda data: EXAMPLE_LABEL if _is_example(data) else None,
-        description="the column of labels, which has two values; `kind=attack` says which is positive",
+    label: ColumnOfLabels = Field(
+        default_factory=lambda data: EXAMPLE_LABEL if _is_example(data) else None, description=LABEL_HELP
     )
-    hold_out: Annotated[
-        NameOfColumn | None, Everyday("the column of groups that are left out in turn"), NotFor(APPLYING)
-    ] = Field(
-        default_factory=lambda data: EXAMPLE_GROUP if _is_example(data) else None,
-        description="the column of groups that are left out in turn, as families of attacks (default: five "
-        "random parts of the texts)",
+    hold_out: Annotated[NameOfColumn | None, Everyday("the column of groups that are left out in turn")] = (
+        Field(
+            default_factory=lambda data: EXAMPLE_GROUP if _is_example(data) else None,
+            description="the column of groups that are left out in turn, as families of attacks (default: "
+            "five random parts of the texts)",
+        )
     )
-    permutations: Annotated[Size, NotFor(APPLYING)] = Field(
+    permutations: Size = Field(
         1000, description="permutations of the labels, which correct p for all heads and statistics"
     )
+
+    def extras(self) -> Iterator[Extra]:
+        yield from super().extras()
+        yield Extra("separate", "probe", ("sklearn",))
+
+    def result_kind(self) -> str:
+        return "separate"
+
+    def check_texts(self, texts: Texts) -> None:
+        from attncli.models.labelled_files import LabelledFile, LabelNames
+
+        if self.label is not None:
+            names = LabelNames.of(self.label)
+            check_lines(self.texts, lambda: LabelledFile(self.texts, names, self.hold_out))
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.label is None:
+            yield contradiction("texts", "needs `label`: the column that says which texts are which", "label")
+
+
+class DetectedTextsSpec(LabelledTextsSpec):
+    off_keys = frozenset({"apply"})
+
+    texts: TextPath
+    label: ColumnOfLabels = Field(None, description=LABEL_HELP)
     apply: Annotated[
         Annotated[str, AfterValidator(check_file)] | None,
         Everyday("a report with a detector: what it says of the texts"),
@@ -101,33 +131,8 @@ class SeparateSpec(ModelSpec):
         description="a report that `attn separate -o FILE.json` wrote: what its detector says of the texts",
     )
 
-    def text_sources(self) -> tuple[TextSource, ...]:
-        return (TextSource("texts", None),)
-
-    def reads_many_texts(self) -> bool:
-        return True
-
-    def extras(self) -> Iterator[Extra]:
-        yield from super().extras()
-        if self.apply is None:
-            yield Extra("separate", "probe", ("sklearn",))
-
     def result_kind(self) -> str:
-        return "separate of texts" if self.apply else "separate"
-
-    def check_texts(self, texts: Texts) -> None:
-        from attncli.models.labelled_files import LabelledFile, LabelNames
-
-        if self.apply is None and self.label is not None:
-            names = LabelNames.of(self.label)
-            check_lines(self.texts, lambda: LabelledFile(self.texts, names, self.hold_out))
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        if self.apply is None and self.label is None:
-            yield contradiction("texts", "needs `label`: the column that says which texts are which", "label")
-        if self.apply is not None and "texts" not in self.model_fields_set:
-            yield contradiction("apply", "needs texts: the detector is applied to them", "texts")
+        return "separate of texts"
 
 
 class MeasuredTextSpec(ModelSpec):
@@ -179,11 +184,9 @@ def values_each(
 def report_many(
     spec: SeparateSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
-    """What separates the texts of a file, or what a detector says of them."""
+    """What separates the texts of a file."""
     from attncli.features.separate.door import separate
 
-    if spec.apply is not None:
-        return _report_of_scores(spec, pretrained, progress)
     assert spec.label is not None
     result = separate(
         pretrained,
@@ -314,9 +317,10 @@ def _notes(spec: SeparateSpec, result: "SeparatedTexts") -> Iterator[str]:
         yield "This model ships with attn. --model FOLDER takes another."
 
 
-def _report_of_scores(
-    spec: SeparateSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
+def report_detected(
+    spec: DetectedTextsSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
+    """What a detector says of the texts of a file."""
     from attncli.features.separate.door import apply_detector
     from attncli.runs.report_parts import build_report
 
@@ -342,3 +346,4 @@ LOSS = "loss"
 
 
 PAGE = ModelPage(read=read, report_many=report_many, values_each=values_each)
+DETECTED_PAGE = ModelPage(report_many=report_detected)
