@@ -11,8 +11,8 @@ import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+import attncli
 from attncli.errors import UserError
-from attncli.measure import library
 from attncli.models.architectures import MIXERS, layers_without_softmax, mixer_named, unshown_layers
 from attncli.models.layers import CapturedLayer, Numbering, handing_over
 from attncli.models.stored import blocks_of
@@ -130,7 +130,7 @@ def test_a_survey_of_many_texts_and_the_library_say_so(folder: Path, tmp_path: P
     texts = tmp_path / "texts.txt"
     texts.write_text(f"{text_of(19)}\n{text_of(23)}\n")
     assert run("heads", model=str(folder), texts=str(texts), skip_sink=1).missing == LINE
-    assert library.survey(str(folder), text_of(19), skip_sink=1).notes[0] == LINE
+    assert attncli.survey(str(folder), text_of(19), skip_sink=1).notes[0] == LINE
 
 
 def test_a_model_of_attention_alone_says_nothing(tmp_path: Path) -> None:

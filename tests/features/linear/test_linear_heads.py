@@ -13,7 +13,7 @@ import scipy.stats
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from attncli.measure import library
+import attncli
 from attncli.models.layer_sources import CapturedMixer, capturing_mixers
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import read_text
@@ -59,7 +59,7 @@ def layers_on(folder: str, text: str) -> list[CapturedMixer]:
 @pytest.mark.parametrize("name", SHOWN)
 def test_the_heads_of_a_survey_are_those_of_loops(saved: Callable[[str], str], name: str) -> None:
     folder, text = saved(name), text_of(37)
-    found = library.survey(folder, text)
+    found = attncli.survey(folder, text)
     layers = layers_on(folder, text)
     rows = {(row.module, row.head): row for row in found.linear}
     assert len(rows) == len(found.linear) == sum(layer.heads.shape[1] for layer in layers) > 0
@@ -77,7 +77,7 @@ def test_the_heads_of_a_survey_are_those_of_loops(saved: Callable[[str], str], n
 
 
 def test_what_is_no_matrix_of_heads_is_named_as_before(saved: Callable[[str], str]) -> None:
-    found = library.survey(saved("lfm2"), text_of(19))
+    found = attncli.survey(saved("lfm2"), text_of(19))
     assert not found.linear and found.notes[0].startswith(
         "Not shown, as it has no softmax: short convolution"
     )
@@ -165,12 +165,12 @@ def rows_of(found: HeadSurvey) -> list[tuple[float | None, ...]]:
 def test_two_threads_hear_each_their_own_model(saved: Callable[[str], str]) -> None:
     """Kernels are replaced for both; what is heard goes to the thread that listens."""
     folders = {name: saved(name) for name in ("qwen3_next", "qwen3_5_text", "bamba")}
-    alone = {name: rows_of(library.survey(folder, text_of(31))) for name, folder in folders.items()}
+    alone = {name: rows_of(attncli.survey(folder, text_of(31))) for name, folder in folders.items()}
     models = {name: AutoModel.from_pretrained(folder) for name, folder in folders.items()}
     tokenizers = {name: AutoTokenizer.from_pretrained(folder) for name, folder in folders.items()}
 
     def survey(name: str) -> list[tuple[float | None, ...]]:
-        return rows_of(library.survey(open_model(models[name], tokenizers[name]), text_of(31)))
+        return rows_of(attncli.survey(open_model(models[name], tokenizers[name]), text_of(31)))
 
     with ThreadPoolExecutor(3) as threads:
         for _ in range(3):
@@ -182,8 +182,8 @@ def test_two_threads_hear_each_their_own_model(saved: Callable[[str], str]) -> N
 
 def test_a_model_whose_weights_stay_in_their_files_has_the_same(saved: Callable[[str], str]) -> None:
     for name in ("qwen3_next", "minimax"):
-        whole = rows_of(library.survey(saved(name), text_of(31)))
-        stored = rows_of(library.survey(open_model(saved(name), load="disk"), text_of(31)))
+        whole = rows_of(attncli.survey(saved(name), text_of(31)))
+        stored = rows_of(attncli.survey(open_model(saved(name), load="disk"), text_of(31)))
         for ours, theirs in zip(stored, whole, strict=True):
             assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
 
@@ -193,18 +193,18 @@ def test_a_callers_model_is_measured_as_it_is_and_left_so(saved: Callable[[str],
     folder = saved("bamba")
     model = AutoModel.from_pretrained(folder)
     pretrained = open_model(model, AutoTokenizer.from_pretrained(folder))
-    plain = rows_of(library.survey(pretrained, text_of(31)))
+    plain = rows_of(attncli.survey(pretrained, text_of(31)))
     model.train()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        cast = rows_of(library.survey(pretrained, text_of(31)))
+        cast = rows_of(attncli.survey(pretrained, text_of(31)))
     assert cast == plain and model.training
     hook = model.layers[0].register_forward_pre_hook(lambda _block, inputs: (3 - inputs[0], *inputs[1:]))
     hooks = [dict(module._forward_hooks) for module in model.modules()]
-    hooked = rows_of(library.survey(pretrained, text_of(31)))
+    hooked = rows_of(attncli.survey(pretrained, text_of(31)))
     assert hooked != plain
     assert [dict(module._forward_hooks) for module in model.modules()] == hooks
     hook.remove()
-    assert rows_of(library.survey(pretrained, text_of(31))) == plain
+    assert rows_of(attncli.survey(pretrained, text_of(31))) == plain
 
 
 def test_over_texts_they_have_means(saved: Callable[[str], str], tmp_path: Path) -> None:
@@ -212,10 +212,10 @@ def test_over_texts_they_have_means(saved: Callable[[str], str], tmp_path: Path)
     folder, lines = saved("bamba"), [text_of(19), text_of(23), text_of(19, seed=1)]
     texts = tmp_path / "texts.txt"
     texts.write_text("".join(f"{line}\n" for line in lines))
-    each = [library.survey(folder, line).linear for line in lines]
+    each = [attncli.survey(folder, line).linear for line in lines]
     report = run("heads", model=folder, texts=str(texts))
     assert report.missing == "" and not [note for note in report.notes if "Not shown" in note]
-    for found in (library.survey_texts(folder, lines).linear, report.result_of(HeadSurvey).linear):
+    for found in (attncli.survey_texts(folder, lines).linear, report.result_of(HeadSurvey).linear):
         assert len(found) == len(each[0])
         for row, *alone in zip(found, *each, strict=True):
             assert row.one_key is None and row.mixer == alone[0].mixer
@@ -232,14 +232,14 @@ def test_means_over_texts_have_intervals_by_scipy(
 ) -> None:
     """In a survey, and in one that is read from a store whose workers kept the values of each text."""
     folder = saved("qwen3_next")
-    each = [library.survey(folder, text).linear for text in TEXTS]
+    each = [attncli.survey(folder, text).linear for text in TEXTS]
     path, texts = tmp_path / "run.db", tmp_path / "texts.txt"
     texts.write_text("\n".join(TEXTS) + "\n")
     ended = attn(["heads", "--texts", str(texts), "--model", folder, "-o", str(path)])
     assert ended.code == 0 and "Not shown" not in ended.out
     data = json.loads(attn(["heads", "--store", str(path), "--format", "json"]).out)
     stored = SAVED.validate_python(data).restored().result_of(HeadSurvey)
-    for survey in (library.survey_texts(folder, TEXTS), stored):
+    for survey in (attncli.survey_texts(folder, TEXTS), stored):
         rows = {
             (row.layer, row.head, row.statistic): row for row in survey.intervals if row.stack == "linear"
         }
