@@ -47,7 +47,6 @@ SPECS_OF_FORMS: "dict[str, LoadedOnUse[type[Spec]]]" = {
 """The Spec of each form by the form's name, by the name of the command."""
 FALSE = frozenset({"false", "no", "off", "0", "f", "n"})
 """Texts that leave a switch off."""
-NOTHING: tuple[Any, ...] = (None, False, "", (), [])
 
 
 def is_offered(line: str) -> bool:
@@ -76,15 +75,20 @@ def form_asked_for(experiment: str, settings: Mapping[str, Any]) -> Question | N
 
 def _is_asked_for(form: Question, settings: Mapping[str, Any]) -> bool:
     keys, specs = form.asked_by.split(), SPECS_OF_FORMS[form.form_of]
-    if any(settings.get(key) in NOTHING for key in keys) or form.name not in specs:
+    if any(_is_nothing(settings.get(key)) for key in keys) or form.name not in specs:
         return False
     return not any(_is_off(specs[form.name], key, settings[key]) for key in keys)
+
+
+def _is_nothing(value: Any) -> bool:
+    """True for no value and an empty list. Zero and an empty text ask for something, which is wrong."""
+    return value is None or value is False or (isinstance(value, list | tuple) and not value)
 
 
 def _is_off(spec_class: "type[Spec]", key: str, value: Any) -> bool:
     """True for a value that asks for nothing, as no value, an empty list and a switch that is off."""
     is_switch = spec_class.model_fields[key].annotation is bool
-    return value in NOTHING or (is_switch and str(value).lower() in FALSE)
+    return _is_nothing(value) or (is_switch and str(value).lower() in FALSE)
 
 
 def spec_class_of(experiment: str, settings: Mapping[str, Any]) -> "type[Spec]":

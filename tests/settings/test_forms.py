@@ -193,7 +193,7 @@ def test_a_form_has_its_own_settings_and_refuses_all_others_of_the_command(comma
         assert line.startswith(f"x.yaml:1:1: {key}: needs ") and by in line
 
 
-@pytest.mark.parametrize("value", [None, False, "", [], (), "false", "no", "off"])
+@pytest.mark.parametrize("value", [None, False, [], (), "false", "no", "off"])
 def test_a_setting_that_is_left_off_asks_for_no_form(value: object) -> None:
     for command, name in FORMS_OF_COMMANDS:
         form = next(form for form in FORMS[command] if form.name == name)
@@ -201,3 +201,20 @@ def test_a_setting_that_is_left_off_asks_for_no_form(value: object) -> None:
         is_switch = SPECS_OF_FORMS[command][name].model_fields[first].annotation is bool
         if is_switch or value not in ("false", "no", "off"):
             assert form_asked_for(command, {**OF_FORMS[name], first: value}) is not form
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("value", ["", 0])
+@pytest.mark.parametrize(
+    ("command", "key"),
+    [
+        *(("heads", key) for key in ("pairs", "relations", "num_examples", "by", "folds")),
+        *(("cache", key) for key in ("policy", "bits")),
+        ("source", "image"),
+    ],
+)
+def test_an_empty_text_and_zero_are_wrong_and_not_left_off(command: str, key: str, value: object) -> None:
+    """As a variable of the shell that is not set: `--pairs "$FILE"` is no survey of random tokens."""
+    (line,) = lines_of(spec_class_of(command, {key: value}), {key: value})
+    assert line.startswith(f"x.yaml:1:1: {key}: ")
+    assert lines_of(SPECS_OF_FORMS["heads"]["pairs"], {"pairs": "trees.conllu", key: value}) != []
