@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -59,7 +59,7 @@ class LabelledTextsSpec(ModelSpec):
     needs_head = True
     group = "Input"
     argument = "texts"
-    examples = ()
+    examples: ClassVar[tuple[str, ...]] = ()
     heading_keys = ("texts", "model", "label", "hold_out", "seed")
     next_steps = ("-o detector.json", "--show by_group", "-o page.html")
 
@@ -139,7 +139,7 @@ class MeasuredTextSpec(ModelSpec):
     """One of the texts that are measured into a store; `context` is its line, with all columns."""
 
     experiment = "separate"
-    examples = ()
+    examples: ClassVar[tuple[str, ...]] = ()
     default_model = SHIPPED_MODEL
     needs_head = True
     runs_once = True
