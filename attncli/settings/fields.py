@@ -694,6 +694,9 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
                 continue
             message = unknown_key(key, value.value, known)
             more = f" for {spec_class.experiment}; known: {', '.join(known)}"
+            if (elsewhere := spec_class.settings_elsewhere.get(key)) is not None:
+                name, instead = spec_class.experiment, elsewhere.format(value=shown(value.value))
+                message, more = f"is not a setting of attn {name}, which {instead}", ""
             lines.append(value.line(key, message + (more if message == "unknown key" else "")))
     values = {k: _of_list(known[k], v.value) for k, v in given.items() if k in known and v.value is not None}
 

@@ -218,3 +218,12 @@ def test_an_empty_text_and_zero_are_wrong_and_not_left_off(command: str, key: st
     (line,) = lines_of(spec_class_of(command, {key: value}), {key: value})
     assert line.startswith(f"x.yaml:1:1: {key}: ")
     assert lines_of(SPECS_OF_FORMS["heads"]["pairs"], {"pairs": "trees.conllu", key: value}) != []
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("asked", [{}, {"policy": "window"}, {"bits": 8}])
+def test_a_config_file_is_told_what_a_command_reads_in_place_of_a_setting(asked: dict[str, Any]) -> None:
+    """As a flag is: `context` was a key of `attn cache` that it only refused."""
+    (line,) = lines_of(spec_class_of("cache", asked), {**asked, "context": "c"})
+    place = f"x.yaml:{len(asked) + 1}:1: context: is not a setting of attn cache"
+    assert line == f"{place}, which reads decoders alone: they have no second text"
