@@ -74,17 +74,20 @@ def lessons() -> list[Lesson]:
 def pages() -> list[tuple[int, str, str]]:
     """The number, the name and the text of each lesson whose commands are there, in order.
 
-    Those of other packages are numbered behind the built-in ones.
+    Lessons of other packages, and those whose number another lesson has, are numbered behind the rest.
     """
-    built_in: list[tuple[int, str, str]] = []
-    others: list[tuple[int, str, str]] = []
+    numbered: dict[int, tuple[str, str]] = {}
+    others: list[tuple[str, str]] = []
     for file in LESSONS:
         name, text = NAME.fullmatch(file), read_usable_file(file)
         if name and text is not None and all(map(is_offered, COMMAND.findall(text))):
-            (built_in if plugin_of(file) is None else others).append((int(name[1]), name[2], text))
-    last = max((number for number, _, _ in built_in), default=0)
-    numbered = ((number, name, text) for number, (_, name, text) in enumerate(others, last + 1))
-    return [*sorted(built_in), *numbered]
+            number, page = int(name[1]), (name[2], text)
+            if plugin_of(file) is None and number not in numbered:
+                numbered[number] = page
+            else:
+                others.append(page)
+    numbered |= enumerate(others, max(numbered, default=0) + 1)
+    return [(number, *page) for number, page in sorted(numbered.items())]
 
 
 def lesson(which: str) -> Lesson:
