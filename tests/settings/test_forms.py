@@ -215,8 +215,8 @@ def test_a_setting_that_is_left_off_asks_for_no_form(value: object) -> None:
 )
 def test_an_empty_text_and_zero_are_wrong_and_not_left_off(command: str, key: str, value: object) -> None:
     """As a variable of the shell that is not set: `--pairs "$FILE"` is no survey of random tokens."""
-    (line,) = lines_of(spec_class_of(command, {key: value}), {key: value})
-    assert line.startswith(f"x.yaml:1:1: {key}: ")
+    lines = lines_of(spec_class_of(command, {key: value}), {key: value})
+    assert any(line.startswith(f"x.yaml:1:1: {key}: ") for line in lines)
     assert lines_of(SPECS_OF_FORMS["heads"]["pairs"], {"pairs": "trees.conllu", key: value}) != []
 
 
