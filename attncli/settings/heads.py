@@ -90,7 +90,7 @@ class RequiresFile(NamedTuple):
     @property
     def key(self) -> str:
         """The settings, as a message names them."""
-        return "` or `".join(self.settings) or "a feature that is off"
+        return " or ".join(f"`{setting}`" for setting in self.settings) or "a feature that is off"
 
     def is_met(self, spec: Any) -> bool:
         """Whether such a file is given."""
@@ -99,7 +99,7 @@ class RequiresFile(NamedTuple):
     def contradictions(self, key: str, spec: Spec, name: str = "") -> Contradictions:
         """One where it is missing; `name` is the value of `key` that needs it."""
         if not self.is_met(spec):
-            yield contradiction(key, f"{name} needs `{self.key}`".lstrip(), *self.settings)
+            yield contradiction(key, f"{name} needs {self.key}".lstrip(), *self.settings)
 
 
 GRIDS = RequiresFile(tuple(kind.setting for kind in readings().values() if kind.on_grid))
@@ -385,7 +385,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         setting = self.setting_of_file()
         statistic = "" if self.pattern is None else HEAD_PATTERNS[self.pattern].statistic
         if statistic == "neighbour" and not self.reads_grid:
-            message = f"{self.pattern} are of tokens on a grid: it needs `{GRIDS.key}`"
+            message = f"{self.pattern} are of tokens on a grid: it needs {GRIDS.key}"
             yield contradiction("pattern", message, *GRIDS.settings)
         elif statistic and statistic not in measured:
             what = "" if self.read_file is None else f", not of {self.read_file.what}s"

@@ -13,6 +13,7 @@ from attncli.settings.heads import (
     MAPS_OF_HEADS,
     MEASURED_WITH,
     HeadsSpec,
+    RequiresFile,
 )
 from attncli.settings.models import FILE, MANY_TEXTS, ON_GRID, PROBE
 from attncli.settings.text import FILE_SETTINGS
@@ -149,7 +150,7 @@ def test_errors_come_in_the_order_of_the_settings() -> None:
 @pytest.mark.parametrize("name", MEASURED_WITH)
 def test_a_statistic_that_is_not_measured_says_what_it_requires(name: str) -> None:
     (line,) = lines_of(HeadsSpec, {"sentence": "a b", "statistic": name})
-    assert line.startswith(f"x.yaml:2:1: statistic: {name} needs {MEASURED_WITH[name].key}")
+    assert line.startswith(f"x.yaml:2:1: statistic: {name} needs {MEASURED_WITH[name].key.replace('`', '')}")
 
 
 @pytest.mark.usefixtures("files")
@@ -227,3 +228,8 @@ def test_a_config_file_is_told_what_a_command_reads_in_place_of_a_setting(asked:
     (line,) = lines_of(spec_class_of("cache", asked), {**asked, "context": "c"})
     place = f"x.yaml:{len(asked) + 1}:1: context: is not a setting of attn cache"
     assert line == f"{place}, which reads decoders alone: they have no second text"
+
+
+def test_a_statistic_of_files_whose_feature_is_off_says_so_without_backticks() -> None:
+    (problem,) = RequiresFile(()).contradictions("sort", HeadsSpec(), "near_mass")
+    assert problem.message == "near_mass needs a feature that is off"

@@ -222,7 +222,7 @@ class AblateSpec(EncodedTextSpec):
             for key in self.given("answer", "truncate") if kind.is_transcribed else ():
                 yield from NotFor(FILE).contradictions(key, self)
         if self.sort == "cls_change" and not self.is_of_grid_alone:
-            message = f"cls_change needs `{GRIDS.key}`, and no text beside it"
+            message = f"cls_change needs {GRIDS.key}, and no text beside it"
             yield contradiction("sort", message, *GRIDS.settings)
         if self.jointly and len(self.named_heads) < 2:
             yield contradiction("jointly", "needs `heads`, two or more", "heads")
