@@ -163,6 +163,18 @@ def test_a_survey_of_what_a_batch_has_kept(tmp_path: Path, attn: Attn, texts: st
     assert attn(["heads", "--store", store, "--skip-sink", "3"]).err == error
 
 
+@pytest.mark.parametrize("setting", ["top: 2", "statistic: entropy", "pattern: induction"])
+def test_runs_that_kept_some_heads_are_no_survey(
+    tmp_path: Path, attn: Attn, texts: str, setting: str
+) -> None:
+    store, config = str(tmp_path / "s.db"), tmp_path / "heads.yaml"
+    config.write_text(f"experiment: heads\n{setting}\n")
+    assert attn(["batch", str(config), "--file", texts, "-o", store]).code == 0
+    ended, key = attn(["heads", "--store", store]), setting.partition(":")[0]
+    error = f"--store: {store} has only some heads of each text, left by {key}: attn results shows them\n"
+    assert (ended.code, ended.err) == (2, error)
+
+
 def test_runs_that_read_many_texts_are_no_texts_of_a_survey(tmp_path: Path, attn: Attn, texts: str) -> None:
     store, config = str(tmp_path / "r.db"), tmp_path / "heads.yaml"
     config.write_text(f"experiment: heads\ntexts: {texts}\n")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,14 @@ from attncli.runs.reading import Reader, differing_settings
 from attncli.runs.stored_columns import OF_LINEAR, UNSHOWN, StoredColumn, SurveyColumn, survey_columns_of
 from attncli.settings import form_asked_for
 from attncli.settings.heads import HeadsSpec
+
+OF_SOME_HEADS = ("top", "pattern", "statistic")
+"""Settings that leave out heads of a survey."""
+
+
+def _of_some_heads(settings: Mapping[str, Any]) -> list[str]:
+    """The settings because of which a survey has some of its heads only."""
+    return [key for key in OF_SOME_HEADS if settings.get(key) is not None]
 
 
 def _is_survey(experiment: str) -> bool:
@@ -43,6 +52,12 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
         and not settings.get("texts")
         and form_asked_for(settings["experiment"], settings) is None
     }
+    if surveys and all(map(_of_some_heads, surveys.values())):
+        keys = ", ".join(dict.fromkeys(chain.from_iterable(map(_of_some_heads, surveys.values()))))
+        raise UserError(
+            f"--store: {path} has only some heads of each text, left by {keys}: attn results shows them"
+        )
+    surveys = {number: settings for number, settings in surveys.items() if not _of_some_heads(settings)}
     if not surveys:
         raise UserError(
             f"--store: {path} has no survey of heads, text by text: attn results shows what it has"
