@@ -30,6 +30,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from configparser import ConfigParser
 from configparser import Error as NotEntryPoints
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from operator import attrgetter
@@ -420,6 +421,15 @@ def read_card(plugin: Plugin) -> Feature:
         return with_absolute_places(card, package)
     except (AttributeError, TypeError) as error:
         raise BrokenPlugin(f"plugin {plugin}: has no valid card: {error}") from error
+
+
+def readable_cards(built_in: Mapping[str, Feature]) -> dict[str, Feature]:
+    """All cards that can be read, those that are switched off or lack what they need included."""
+    cards = dict(built_in)
+    for name, plugin in added(built_in).items():
+        with suppress(BrokenPlugin):
+            cards[name] = read_card(plugin)
+    return cards
 
 
 _being_read: list[str] = []

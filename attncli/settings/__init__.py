@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from attncli.feature import SWITCH, LoadedOnUse, Question, load_place, names_switched_off, switched_on
+from attncli.feature import (
+    SWITCH,
+    LoadedOnUse,
+    Question,
+    load_place,
+    names_switched_off,
+    readable_cards,
+    switched_on,
+)
 from attncli.index import FEATURES, installed_features
 
 if TYPE_CHECKING:
@@ -57,11 +65,12 @@ def is_offered(line: str) -> bool:
 
 def why_off(name: str) -> str:
     """Why a feature, command or function of that name is missing: it or its need is off; else empty."""
-    off, on = names_switched_off(), switched_on(FEATURES)
-    for feature, card in FEATURES.items():
+    off, cards = names_switched_off(), readable_cards(FEATURES)
+    on = switched_on(cards)
+    for feature, card in cards.items():
         parts = {feature, *(each.name for each in card.questions), *card.functions}
         if feature not in on and name in parts:
-            gone = [need for need in card.needs if need not in FEATURES]
+            gone = [need for need in card.needs if need not in cards]
             return (
                 f"needs the feature {gone[0]}, which is not available" if gone else OFF.format(",".join(off))
             )

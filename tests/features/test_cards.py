@@ -383,7 +383,8 @@ def test_a_feature_is_off_with_those_that_it_needs(tmp_path: Path) -> None:
     assert "heads" in FEATURES["browse"].needs
     for name, need in {"near": "far", "far": "cache", "alone": "nothing"}.items():
         install_card(tmp_path, f"attn_{name}", name, {"feature": NEEDY.format(name=name, need=need)})
-    on, off = (attn([["--help"], ["info", "plugins"]], tmp_path, tmp_path, off=off) for off in ("", "cache"))
+    lines = [["--help"], ["info", "plugins"], ["near", "a text"], ["alone"]]
+    on, off = (attn(lines, tmp_path, tmp_path, off=off) for off in ("", "cache"))
     assert "\n  near " in on[0].out and "\n  far " in on[0].out and "\n  alone " not in on[0].out
     assert "\n  near " not in off[0].out and "\n  far " not in off[0].out
     states = {cells[1]: cells[3] for cells in (re.split(r"\s{2,}", line) for line in off[1].out.splitlines())}
@@ -391,6 +392,8 @@ def test_a_feature_is_off_with_those_that_it_needs(tmp_path: Path) -> None:
     assert states == {
         name: needs.format(need) for name, need in (("near", "far"), ("far", "cache"), ("alone", "nothing"))
     }
+    assert (off[2].code, off[2].err) == (2, "near: is switched off by ATTN_OFF=cache\n")
+    assert (off[3].code, off[3].err) == (2, "alone: needs the feature nothing, which is not available\n")
     browse, listed = attn([["browse"], ["--help"]], tmp_path, off="heads")
     assert (browse.code, browse.err) == (2, "browse: is switched off by ATTN_OFF=heads\n")
     assert "\n  browse " not in listed.out and "\n  serve " in listed.out
