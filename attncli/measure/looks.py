@@ -316,7 +316,7 @@ class FirstLooks:
             )
 
     def wants(self, lines: Iterable[int]) -> bool:
-        """Whether some of these files are among the first; UserError where the tokens lie elsewhere."""
+        """True if some of these files are among the first. Raises UserError if the tokens lie elsewhere."""
         if self._elsewhere is not None:
             raise self._elsewhere
         return len(self._kept) < MOST_FILES or min(lines) < max(self._kept)

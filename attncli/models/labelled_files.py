@@ -45,11 +45,6 @@ class LabelNames(NamedTuple):
         is_same = all(name.startswith(f"{self.column}=") for name in (negative, positive))
         return self._replace(is_applied=True, fitted=(values[0], values[1]) if is_same else None)
 
-    @property
-    def positive_name(self) -> str:
-        """What the positive texts are called."""
-        return self.column if self.positive is None or self.positive in YES else self.positive
-
 
 @dataclass(frozen=True)
 class LabelledText:

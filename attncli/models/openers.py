@@ -1,4 +1,4 @@
-"""How files of something other than text are opened for questions; cards name the opener of each reading."""
+"""Openers of files that are not text, one per reading; cards name them."""
 
 from attncli.errors import UserError
 from attncli.feature import LoadedOnUse
@@ -17,17 +17,17 @@ class Opener:
     def read(
         self, pretrained: Pretrained, file: str, text: str | None = None, *, truncate: bool = False
     ) -> Reading:
-        """For a survey of all heads: with a decoder also what it writes, where no text is given."""
+        """Read for a survey of all heads; without a text, a decoder also writes one."""
         raise NotImplementedError
 
     def read_to_predict(self, pretrained: Pretrained, file: str, text: str | None) -> Reading:
-        """For predictions of words, where there are some."""
+        """Read for predictions of words, if there are words."""
         return self.read(pretrained, file, text)
 
     def read_for_layer(
         self, pretrained: Pretrained, file: str, text: str | None, *, is_cross: bool, truncate: bool
     ) -> Reading:
-        """For one layer: of self-attention, else of cross-attention."""
+        """Read for one layer of cross-attention if `is_cross`, else of self-attention."""
         raise NotImplementedError
 
     def read_prompt(
@@ -40,7 +40,7 @@ class Opener:
         question: str | None,
         chat: bool,
     ) -> Prompt:
-        """For a model to write after it."""
+        """Read as a prompt that a model continues."""
         raise UserError(f"model: {pretrained.name} writes of text alone")
 
     def reader(self, pretrained: Pretrained, text: str | None) -> Pretrained:
@@ -48,16 +48,16 @@ class Opener:
         return pretrained
 
     def telling_head(self, pretrained: Pretrained) -> tuple[int, int] | None:
-        """The layer and head of cross-attention that tells most by what is known of a model."""
+        """The layer and head of cross-attention that is published as the best one; None if none is."""
         return None
 
 
 OPENERS: LoadedOnUse[Opener] = LoadedOnUse({what: kind.opener for what, kind in readings().items()})
-"""That of each reading, imported when it is looked up."""
+"""The opener of each reading, imported when it is looked up."""
 
 
 def opener_named_by(setting: str) -> Opener:
-    """That of the reading whose files a setting names. Raises UserError where no feature has it."""
+    """The opener of the files that a setting names. Raises UserError if no feature has that setting."""
     what = next((what for what, kind in readings().items() if kind.setting == setting), None)
     if what is None:
         raise UserError(f"{setting}: no feature that is on reads such files")

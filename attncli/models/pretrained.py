@@ -126,16 +126,16 @@ class Reading:
 
     @property
     def origin(self) -> Origin | None:
-        """Where the tokens of the text, or else of the context, lie; None for a line of text."""
+        """The origin of the text, or else of the context; None for a line of text."""
         return self.text.origin or (None if self.context is None else self.context.origin)
 
     @property
     def on_grid(self) -> bool:
-        """Whether the tokens of the text, or else of the context, lie on a grid."""
+        """True if the tokens of the text, or else of the context, lie on a grid."""
         return self.origin is not None and self.origin.kind.on_grid
 
     def drawn(self) -> tuple[Picture, ...]:
-        """What a page shows beside maps of the tokens."""
+        """The pictures that a page shows beside maps of the tokens."""
         if self.origin is None:
             return ()
         return self.origin.drawn("context_tokens" if self.text.origin is None else "tokens")

@@ -87,7 +87,7 @@ def read_prompt(
 
 
 def prompt_of_reading(reading: Reading, pretrained: Pretrained) -> Prompt:
-    """What was read without words, for a model to write what is in it; UserError where it cannot."""
+    """The prompt of a reading without words, for a model that describes it. Raises UserError if it cannot."""
     origin = reading.text.origin
     if origin is None:
         alone = "" if reading.origin is None else f" of a {reading.origin.what} alone"

@@ -24,7 +24,7 @@ class MadeOf(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Origin:
-    """Where the tokens of a reading lie that is no line of text; each kind of reading extends it.
+    """The places of the tokens of a reading that is not a line of text; each kind of reading extends it.
 
     `grid` is the row and column of each token, `begins` the second at which each begins: NaN for a token that
     is no part of what was read, as a word beside it; None where tokens have no such places. `special` marks
@@ -32,7 +32,7 @@ class Origin:
     """
 
     what: ClassVar[str]
-    """What is read: its name on the card, and in messages."""
+    """The name of the reading, on its card and in messages."""
 
     notes: tuple[str, ...] = ()
     grid: Float[Tensor, "token 2"] | None = None
@@ -41,7 +41,7 @@ class Origin:
 
     @property
     def kind(self) -> ReadingKind:
-        """What the card says of it."""
+        """The reading of the card."""
         return readings()[self.what]
 
     def reader(self, pretrained: "Pretrained") -> "Pretrained":
@@ -64,7 +64,7 @@ class Origin:
         return None
 
     def drawn(self, axis: Axis) -> tuple[Picture, ...]:
-        """What a page shows beside maps of the tokens, which are on that axis of a report."""
+        """The pictures that a page shows beside maps of the tokens, which are on this axis of a report."""
         return ()
 
     def box(self, token: int) -> Box | None:

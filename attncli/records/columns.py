@@ -550,7 +550,7 @@ class Result:
 
     undeclared: Mapping[str, Statistic] = field(default_factory=dict)
     table_titles: ClassVar[Mapping[str, str]] = {}
-    """What people read above its tables, by their names, if that is not the name."""
+    """Titles of its tables, by their names, for tables whose title is not the name."""
     is_of_store: ClassVar[bool] = False
     """True if it summarises runs: its tokens are values of settings, and tensors show its rows of heads."""
     marks_note: ClassVar[str] = ""

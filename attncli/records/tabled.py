@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from attncli.system.plain_text import counted, plain_text
 
@@ -53,24 +53,6 @@ class SmallTable(NamedTuple):
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         about = f"<p>{escape(self.about)}</p>"
         return f"{about}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-class Tabled:
-    """A result whose rows a notebook or a prompt shows as a small table; all of them are in its fields."""
-
-    shown_rows: ClassVar[str] = "heads"
-    """The name of the rows that are shown."""
-
-    def __repr__(self) -> str:
-        """The table in plain text."""
-        return self._table().text()
-
-    def _repr_html_(self) -> str:
-        """The table for a notebook."""
-        return self._table().html()
-
-    def _table(self) -> SmallTable:
-        return SmallTable.of(type(self).__name__, getattr(self, self.shown_rows), f".{self.shown_rows}")
 
 
 def _with_head(row: Mapping[str, object]) -> dict[str, object]:

@@ -440,7 +440,7 @@ class Spec(BaseModel):
         return False
 
     def setting_of_file(self) -> str:
-        """The setting that names a file of something other than text, where one is given."""
+        """The setting that names a file to read in place of text; empty without one."""
         return ""
 
     def reads_many_texts(self) -> bool:

@@ -93,7 +93,7 @@ class RequiresFile(NamedTuple):
         return " or ".join(f"`{setting}`" for setting in self.settings) or "a feature that is off"
 
     def is_met(self, spec: Any) -> bool:
-        """Whether such a file is given."""
+        """True if such a file is given."""
         return any(getattr(spec, setting) for setting in self.settings)
 
     def contradictions(self, key: str, spec: Spec, name: str = "") -> Contradictions:
@@ -315,7 +315,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         return super().reads_many_texts() or self.reads_many_files()
 
     def draws_many(self) -> bool:
-        """Whether maps are drawn over each of many files."""
+        """True if maps are drawn over each of many files."""
         return self.reads_grid and self.reads_many_files()
 
     def single_statistics(self) -> tuple[str, ...]:

@@ -89,14 +89,14 @@ class ReadFile(NamedTuple):
 
     @property
     def many(self) -> str:
-        """What names many files: a folder, or a list, a text file with a name on each line; empty for one."""
+        """`folder`, `list` (a text file with a name per line), or empty for a single file."""
         if Path(self.name).is_dir():
             return "folder"
         return "list" if Path(self.name).suffix.lower() == ".txt" else ""
 
 
 def files_read(settings: Mapping[str, Any]) -> list[ReadFile]:
-    """The files of something other than text that settings name."""
+    """The files that settings name in place of text."""
     return [
         ReadFile(what, kind, str(settings[kind.setting]))
         for what, kind in readings().items()
@@ -170,19 +170,19 @@ class ModelSpec(ModelNameSpec):
 
     @property
     def read_file(self) -> ReadFile | None:
-        """The file of something other than text that is read, where one is given."""
+        """The file that is read in place of text, or None."""
         return next(iter(files_read(self.__dict__)), None)
 
     @property
     def reads_grid(self) -> bool:
-        """Whether a file is read whose tokens have neighbours on all sides."""
+        """True if the tokens of the file have neighbours on all sides."""
         return self.read_file is not None and self.read_file.kind.on_grid
 
     def setting_of_file(self) -> str:
         return "" if self.read_file is None else self.read_file.kind.setting
 
     def reads_many_files(self) -> bool:
-        """Whether it is about the files of a folder or of a list."""
+        """True for the files of a folder or of a list."""
         return self.read_file is not None and bool(self.read_file.many)
 
     def names_of_tokens(self) -> dict[str, str]:
@@ -325,7 +325,7 @@ class TextOrProbeSpec(Spec):
 
 
 class OneTextSpec(TextOrProbeSpec, ModelSpec):
-    """What a model reads that takes one text."""
+    """The text of a question about one text, or random tokens that come twice."""
 
     default_model = SHIPPED_MODEL
 

@@ -21,7 +21,7 @@ SPECS_OF_READINGS: LoadedOnUse[type[Spec]] = LoadedOnUse(
 def reads(
     fits: Callable[[ReadingKind], bool] = lambda kind: True,
 ) -> Callable[[type[ReadingSpec]], type[ReadingSpec]]:
-    """The Spec with the settings of all readings, or of those that fit it."""
+    """A decorator that adds the settings of all readings to a Spec, or of those that `fits` accepts."""
 
     def with_settings(spec: type[ReadingSpec]) -> type[ReadingSpec]:
         fitting = (what for what, kind in readings().items() if fits(kind) and what in SPECS_OF_READINGS)
@@ -35,7 +35,7 @@ def reads(
 
 
 def check_file_or_many(value: str, what: str, takers: str) -> str:
-    """The name of a file, of a folder or of a list. Raises ValueError where there is none of that name."""
+    """The name of a file, a folder or a list. Raises ValueError if it does not exist."""
     if not value.strip() or not Path(value).exists():
         many = f"for {takers} also a folder of them, or a list (.txt)"
         raise ValueError(f"no such file: {value}: give a {what}; {many}")

@@ -481,13 +481,13 @@ def text_name(report: Report) -> str:
 
 
 def _read(report: Report) -> Iterator[tuple[str, ReadingKind]]:
-    """What a report was made of besides text: also of a reading that is switched off."""
+    """The reading that a report was made of besides text, even if it is switched off."""
     for card in (*FEATURES.values(), *installed_features().values()):
         yield from ((what, kind) for what, kind in card.readings.items() if report.spec.get(kind.setting))
 
 
 def files_of(report: Report) -> Iterator[tuple[str, str]]:
-    """What a report was made of besides text, and its name."""
+    """The reading that a report was made of besides text, and the name of its file."""
     return ((what, str(report.spec[kind.setting])) for what, kind in _read(report))
 
 

@@ -162,7 +162,7 @@ class AblateSpec(EncodedTextSpec):
 
     @property
     def is_of_grid_alone(self) -> bool:
-        """Whether a file is read whose tokens lie on a grid, and no text beside it."""
+        """True for a file whose tokens lie on a grid, without a text beside it."""
         return self.reads_grid and self.sentence is None and self.file is None
 
     def result_kind(self) -> str:

@@ -83,7 +83,7 @@ TokensJudged = Annotated[
 
 
 class SmallerCachesSpec(OneTextSpec):
-    """What the forms of `attn cache` share."""
+    """The settings that the forms of `attn cache` share."""
 
     experiment = "cache"
     parts = ("statistics", "heads", "forgotten", "curve")

@@ -45,7 +45,7 @@ HeadFed = Annotated[
 
 
 class HeadsFeedingHeadsSpec(ModelSpec):
-    """What the forms of `attn circuit` share."""
+    """The settings that the forms of `attn circuit` share."""
 
     experiment = "circuit"
     title = "Which heads feed which"

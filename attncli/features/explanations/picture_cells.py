@@ -178,5 +178,5 @@ def picture_output(pretrained: Pretrained, reading: PictureCells, answer: str | 
 
 
 def names_many(name: str) -> bool:
-    """Whether a name is that of a folder, or of a list of files."""
+    """True for the name of a folder, or of a list of files."""
     return Path(name).is_dir() or Path(name).suffix.lower() == ".txt"

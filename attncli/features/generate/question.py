@@ -60,7 +60,7 @@ def _is_greedy(data: dict[str, Any]) -> bool:
 
 
 def _is_transcribed(data: dict[str, Any]) -> bool:
-    """Whether a file is read whose content the model writes, to its end."""
+    """True for a file that the model transcribes to its end."""
     return any(kind.is_transcribed for _, kind, _ in files_read(data))
 
 

@@ -28,7 +28,7 @@ OF_SOME_HEADS = ("top", "pattern", "statistic")
 
 
 def _of_some_heads(settings: Mapping[str, Any]) -> list[str]:
-    """The settings because of which a survey has some of its heads only."""
+    """The given settings that leave out heads of a survey."""
     return [key for key in OF_SOME_HEADS if settings.get(key) is not None]
 
 

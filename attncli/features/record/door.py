@@ -56,17 +56,10 @@ def _pattern(value: Any) -> str:
     return value
 
 
-def _module(value: Any) -> Any:
-    if not callable(value):
-        raise ValueError(f"must be a module, or a function that can be called (got {shown(value)})")
-    return value
-
-
 CallsHeard = Annotated[int | Literal["all", "last"], by(_calls)]
 TokensOfText = Annotated[list[str], by(_tokens)]
 PathPattern = Annotated[str, by(_pattern)]
 NumbersOfHeads = Annotated[Mapping[str, int], by(_numbers_of_heads)]
-Program = Annotated[Any, by(_module)]
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ LABEL_HELP = "the column of labels, which has two values; `kind=attack` says whi
 
 
 class LabelledTextsSpec(ModelSpec):
-    """What the forms of `attn separate` share."""
+    """The settings that the forms of `attn separate` share."""
 
     experiment = "separate"
     title = "What tells two groups of texts apart"

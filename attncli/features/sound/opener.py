@@ -62,7 +62,7 @@ class SoundOpener(Opener):
         return pretrained if pretrained.has_decoder else part_that_hears(pretrained)
 
     def telling_head(self, pretrained: Pretrained) -> tuple[int, int] | None:
-        """The first by which the model is known to time words."""
+        """The first head that is published as one that times words."""
         return next(iter(published_heads(pretrained)), None)
 
 

@@ -22,7 +22,7 @@ HEADS = "heads"
 
 
 def place_of(spec: ModelSpec, what: str = HEADS) -> Path | None:
-    """Where something about a model is kept; None for a model without files of weights."""
+    """The file that keeps something about a model; None for a model without files of weights."""
     source = spec.model_source()
     folder = None if source is None else local_model(source)
     if folder is None:

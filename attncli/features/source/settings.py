@@ -75,7 +75,7 @@ NewTokens = Annotated[Size, Everyday(), Field(description="write so many tokens 
 
 
 class SourcesSpec(ModelSpec):
-    """What the forms of `attn source` share."""
+    """The settings that the forms of `attn source` share."""
 
     experiment = "source"
     title = "Where an answer came from"

@@ -157,7 +157,7 @@ def _key_of(weights: Float[Tensor, " key"], key: int | None, row: ScoreRow, quer
 
 
 class _PartOnSide(NamedTuple):
-    """What a part adds to a score on one side: the cells of `ScoreOfPart`, in their order."""
+    """The cells of `ScoreOfPart`, in their order: what a part adds to a score on one side."""
 
     side: ScoreSide
     part: str

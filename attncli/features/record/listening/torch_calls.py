@@ -118,7 +118,6 @@ ADDITIONS = {*functions_named("add"), Tensor.__radd__}
 SUBTRACTIONS = functions_named("sub", "subtract")
 NEGATIONS = functions_named("neg", "rsub")
 ADDMMS = functions_named("addmm")
-LAST_NORMS = functions_named("layer_norm", "rms_norm", "normalize")
 INDEXING = functions_named("getitem")
 SUMMING = functions_named("sum")
 MEANS = functions_named("mean")
