@@ -4,7 +4,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 import sysconfig
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -45,7 +44,7 @@ def _runtime(folder: Path) -> Any:
 def built(source: Path, library: Path) -> bool:
     """Whether the compiler made the library, which appears whole or not at all."""
     compiler = shlex.split(os.environ.get("CC") or "cc")
-    if sys.platform == "win32" or shutil.which(compiler[0]) is None:
+    if shutil.which(compiler[0]) is None:
         return False
     with TemporaryDirectory(dir=library.parent) as folder:
         new = Path(folder, library.name)

@@ -1,5 +1,10 @@
 """attn: see attention at work, in a terminal and from Python (docs/python.md)."""
 
+import os
+
+if os.name == "nt":
+    raise ImportError("attn runs on Linux and macOS; on Windows, install it in WSL")
+
 from attncli.system.signals import end_quietly, is_command_line
 
 if is_command_line():  # before all else, which takes a twentieth of a second

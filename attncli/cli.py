@@ -37,7 +37,6 @@ from attncli.errors import (
 from attncli.feature import BrokenPlugin, Plugin, load_place, plugin_of
 from attncli.settings import EXPERIMENTS, QUESTIONS, SPECS
 from attncli.system.plain_text import LEGIBLE, forget_notes, note, plain_text
-from attncli.system.platforms import at_fork, interrupt_main_thread, let_consoles_follow_escapes
 from attncli.system.signals import ENDING, end_as_by_default, end_quietly
 from attncli.system.version import __version__
 
@@ -585,7 +584,7 @@ def _ask_again(unraisable: "sys.UnraisableHookArgs") -> None:
             sys.__unraisablehook__(unraisable)
             return
     main_thread = threading.main_thread().ident or 0
-    threading.Timer(0.01, interrupt_main_thread, [main_thread, asked]).start()
+    threading.Timer(0.01, signal.pthread_kill, [main_thread, asked]).start()
 
 
 def main() -> None:
@@ -606,8 +605,7 @@ def _run_process() -> int:
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:  # nohup, background
             signal.signal(number, _interrupt if number == signal.SIGINT else _stop)
     sys.unraisablehook = _ask_again
-    at_fork(after_in_child=end_as_by_default)
-    let_consoles_follow_escapes()
+    os.register_at_fork(after_in_child=end_as_by_default)
     for descriptor in range(3):  # in the place of one that is closed no file of ours is opened
         try:
             os.fstat(descriptor)

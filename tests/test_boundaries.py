@@ -345,31 +345,8 @@ def test_a_base_name_is_one_subject_s() -> None:
     assert {name for name, count in counts.items() if count > 1} <= SUBJECTS, "two subjects, or a new one"
 
 
-# Each behind a question whether there is one: a fork, termios. The build reads runtime.py by itself.
-ASKED_FIRST = {"models/child.py", "commands/pager.py", "core/runtime.py"}
-
-
-def test_what_only_some_systems_have_stands_in_one_file() -> None:
-    """By the lists of what a pretended Windows lacks."""
-    lists = {
-        target.id: {part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)}
-        for node in ast.parse((ROOT / "tests/pretended_windows.py").read_text(encoding="utf-8")).body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    for path in SOURCES:
-        file = path.relative_to(PACKAGE).as_posix()
-        if file in {"system/platforms.py", *ASKED_FIRST}:
-            continue
-        assert not packages(path) & {"select", *lists["MISSING"]}, path
-        uses = {ast.unparse(node) for node in nodes_of(path) if isinstance(node, ast.Attribute)}
-        lacking = [f"os.{name}" for name in lists["GONE"]] + [f"signal.{name}" for name in lists["SIGNALS"]]
-        assert not [use for use in uses if use.startswith(tuple(lacking))], path
-
-
 def test_texts_are_read_and_written_in_an_encoding_that_is_named() -> None:
-    """Windows prefers one that nobody else reads."""
+    """The locale may name another one."""
     calls = [
         (path, node)
         for path in SOURCES

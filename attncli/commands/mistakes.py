@@ -1,13 +1,13 @@
 """Mistakes in the form of a command line: what is wrong, and what would work."""
 
 import re
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
 
 from attncli.errors import TRUTHS, UserError, alike, synonym
 from attncli.settings import QUESTIONS, SPECS, is_offered, why_off
-from attncli.system.platforms import shell_line
 from attncli.views import VIEWS
 
 Flags = Mapping[str, str | None]
@@ -57,7 +57,7 @@ def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
     if meant := synonym(word, commands) or alike(word, commands):
         return f"{typed}: is not a command: did you mean attn {meant}?"
     if reader := _reader(Path(word)):
-        return f"{typed}: is not a command: attn {reader} {shell_line([word])} reads it"
+        return f"{typed}: is not a command: attn {reader} {shlex.join([word])} reads it"
     text = " ".join([word, *takewhile(lambda other: not other.startswith("-"), others)])
     if any(map(str.isspace, text)) and is_offered("attn self"):
         return f"{text[:MOST_SHOWN]}: is a text, not a command: attn self {_quoted(text)}"
@@ -84,7 +84,7 @@ def flag_before_command(message: str, args: Sequence[str], flags: Flags, command
     if meant := next(in_capitals, None) or alike(flag, flags):
         return f"{flag}: is not a flag of attn: did you mean {meant}?"
     command = next((arg for arg in args if arg in commands), "COMMAND")
-    others = [shell_line([arg]) for arg in args if arg != command]
+    others = [shlex.join([arg]) for arg in args if arg != command]
     typed = " ".join(["attn", command, *others])[:MOST_SHOWN]
     return f"{flag}: is not a flag of attn: flags follow a command: {typed}"
 
@@ -133,7 +133,7 @@ def _takes_no_value(flag: str, value: str, flags: Flags) -> str:
 
 def _quoted(text: str) -> str:
     """A text as a shell wants it, in the quotes that people know."""
-    return shell_line([text]) if set('"$`\\!') & set(text) else f'"{text}"'
+    return shlex.join([text]) if set('"$`\\!') & set(text) else f'"{text}"'
 
 
 def explained(
@@ -188,7 +188,7 @@ def _unknown_flag(
 ) -> str:
     for arg in args:
         if arg.startswith(flag) and any(map(str.isspace, arg.partition("=")[0])):
-            return f"{arg[:MOST_SHOWN]}: begins with a dash: attn {command} -- {shell_line([arg])}"
+            return f"{arg[:MOST_SHOWN]}: begins with a dash: attn {command} -- {shlex.join([arg])}"
     is_none = f"{flag}: is not a flag of attn {command}"
     word, flag_of_word = _word(flag), _by_word(flags)
     following = dict(pairwise(args)).get(flag, "-")

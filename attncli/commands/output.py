@@ -33,17 +33,7 @@ from attncli.feature import View
 from attncli.settings import SPECS
 from attncli.system.files import STORE_SUFFIXES
 from attncli.system.plain_text import plain_text, whole_number
-from attncli.system.platforms import (
-    NO_LINK,
-    NO_WAIT,
-    PRIVATE,
-    close_and_remove,
-    close_and_rename,
-    is_alive,
-    is_mine,
-    lock_file,
-    terminal_size,
-)
+from attncli.system.platforms import is_alive, lock_file, terminal_size
 from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, Write, load_view
 
 if TYPE_CHECKING:
@@ -638,10 +628,12 @@ def _part_of(target: Path) -> Iterator[Path]:
         if target.exists():
             part.chmod(target.stat().st_mode)
         yield part
+        part.replace(target)
     except BaseException:
-        close_and_remove(lock, part)
+        part.unlink(missing_ok=True)
         raise
-    close_and_rename(lock, part, target)
+    finally:
+        os.close(lock)
 
 
 def _locked_part(target: Path) -> tuple[Path, int]:
@@ -649,7 +641,7 @@ def _locked_part(target: Path) -> tuple[Path, int]:
     for number in count(1):
         extra = "" if number == 1 else f".{number}"  # a process of another host may have the same number
         part = target.with_name(f".{target.name}.{os.getpid()}{extra}.part")
-        file = os.open(part, os.O_WRONLY | os.O_CREAT | NO_LINK | PRIVATE, 0o666)
+        file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         if _has_lock(file):
             return part, file
         os.close(file)
@@ -680,10 +672,10 @@ def _remove_parts_of_killed_runs(target: Path) -> None:
 
 def _remove_unlocked(path: Path) -> None:
     with suppress(OSError):  # whatever is not to be opened, locked or removed stays
-        file = os.open(path, os.O_RDWR | NO_LINK | NO_WAIT | PRIVATE)
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             about = os.fstat(file)
-            if S_ISREG(about.st_mode) and is_mine(about):
+            if S_ISREG(about.st_mode) and about.st_uid == os.geteuid():
                 lock_file(file)
                 path.unlink()
         finally:

@@ -5,7 +5,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from select import select
 from typing import NamedTuple
 
@@ -107,10 +106,7 @@ def walk(pages: Iterable[str], names: Sequence[str], noun: str) -> None:
 
 @contextmanager
 def asking() -> Iterator[Ask]:
-    """A function that waits for the reader: for single keys, or for lines without termios (Windows)."""
-    if find_spec("termios") is None:
-        yield _ask_by_line
-        return
+    """Yield a function that waits for a key of the reader."""
     prompts: list[str] = []  # the prompt, written again when the process resumes
     is_first = [True]
     with single_keys(lambda: _note(prompts[0] if prompts else "")) as read_key:
@@ -136,20 +132,6 @@ def asking() -> Iterator[Ask]:
         yield ask
 
 
-def _ask_by_line(place: ReadingPlace) -> str | int:
-    """By a line that Enter ends: a letter, a number, or nothing; anything else goes on, too."""
-    while True:
-        print(place.prompt(), end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
-        _note("", below=line.endswith("\n"))
-        word = line.strip().lower() if line else END_OF_INPUT
-        is_number = word.isdecimal()
-        key, number = ("\n", word[:MAX_DIGITS]) if is_number else (word[:1], "")
-        answer = place.answer(key, number)
-        if answer is not None or not is_number:
-            return answer or NEXT
-
-
 @contextmanager
 def single_keys(again: Callable[[], None]) -> Iterator[Callable[[], str]]:
     """The terminal hands over every key at once and does not echo it, until the end or while the process is
@@ -157,7 +139,7 @@ def single_keys(again: Callable[[], None]) -> Iterator[Callable[[], str]]:
 
     What was typed and not read stays for who reads next.
     """
-    import termios  # which Windows has not
+    import termios
 
     file = sys.stdin.fileno()
     before, single = termios.tcgetattr(file), termios.tcgetattr(file)

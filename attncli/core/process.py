@@ -4,13 +4,12 @@ A leaf without torch. Python's warnings, standard error and what transformers re
 a model belong to no thread: whoever changes them does so alone, or together with those who want the same.
 """
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import RLock, get_ident
 from weakref import WeakSet
-
-from attncli.system.platforms import at_fork
 
 ALONE = RLock()
 """Held while something of the process is changed in a way that two threads could not share."""
@@ -98,7 +97,7 @@ def _after_fork(is_child: bool) -> None:
     ALONE.release()
 
 
-at_fork(
+os.register_at_fork(
     before=_before_fork,
     after_in_parent=lambda: _after_fork(is_child=False),
     after_in_child=lambda: _after_fork(is_child=True),

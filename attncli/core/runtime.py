@@ -142,8 +142,7 @@ def remove_empty_compiler_folder() -> None:
 
 
 _forked: list[bool] = []
-if hasattr(os, "fork"):  # here and not in attncli.system.platforms: the build reads this file alone
-    os.register_at_fork(after_in_child=lambda: _forked.append(True))
+os.register_at_fork(after_in_child=lambda: _forked.append(True))
 
 
 def threads_that_run() -> AbstractContextManager[object]:

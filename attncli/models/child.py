@@ -6,13 +6,12 @@ import select
 import signal
 import traceback
 from collections.abc import Callable
-from threading import Thread
 from time import monotonic
 from typing import NoReturn
 
 from attncli.core.process import quiet_warnings
 from attncli.errors import readable_bytes
-from attncli.system.platforms import CAN_FORK, SIGXCPU, limit_memory, limit_processor_time
+from attncli.system.platforms import limit_memory, limit_processor_time
 
 MADE = "\x02"
 """Stands before what was made, since a reason is one line of text."""
@@ -33,12 +32,9 @@ def made_in_child(
     `most_seconds` limits the processor's time, so that a busy machine refuses little; the clock ends it after
     twice as long.
     Raises ValueError, with the reason in one line, in that case and where the function raises one. A quiet
-    process writes nothing on standard error, as Rust would when it runs out of memory. Without forks, as on
-    Windows, it is made in this process, and only its time is limited.
+    process writes nothing on standard error, as Rust would when it runs out of memory.
     """
     most_seconds = MOST_SECONDS if most_seconds is None else most_seconds
-    if not CAN_FORK:
-        return _made_in_thread(make, most_seconds)
     reading, writing = os.pipe()
     with quiet_warnings():  # about threads that may hold a lock: the code below takes only Python's locks
         process = os.fork()
@@ -81,26 +77,6 @@ def _too_much(most_memory: int) -> str:
     return f"it takes more than {readable_bytes(most_memory)}"
 
 
-def _made_in_thread(make: Callable[[], str], most_seconds: float) -> str:
-    """What a function makes, unless that takes too long: then its thread is left behind."""
-    made: list[str | BaseException] = []
-
-    def work() -> None:
-        try:
-            made.append(make())
-        except BaseException as error:  # it passes to who waits
-            made.append(error)
-
-    thread = Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(most_seconds)
-    if not made:
-        raise ValueError(f"it takes more than {most_seconds:g} s")
-    if isinstance(made[0], BaseException):
-        raise made[0]
-    return made[0]
-
-
 def _answer(reading: int, process: int, most_memory: int, most_seconds: float) -> str:
     """The text that a process writes until it ends; one that takes too long or writes too much is killed."""
     parts: list[bytes] = []
@@ -120,7 +96,7 @@ def _answer(reading: int, process: int, most_memory: int, most_seconds: float) -
     if not is_done:
         is_late = monotonic() >= end
         return f"it takes more than {most_seconds:g} s" if is_late else _too_much(MOST_ANSWER)
-    if code == -SIGXCPU:
+    if code == -signal.SIGXCPU:
         return f"it takes more than {most_seconds:g} s"
     if code == -signal.SIGABRT:
         return _too_much(most_memory)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -29,7 +30,6 @@ from attncli.system.files import (
     read_whole,
 )
 from attncli.system.plain_text import parsed_json
-from attncli.system.platforms import shell_line
 from attncli.system.signals import is_command_line
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _instead(name: str) -> str:
     if here:
         more = f" and {len(here) - MOST_MODELS} more" if len(here) > MOST_MODELS else ""
         instead = f"; here: {', '.join(here[:MOST_MODELS])}{more}"
-    command = shell_line(["attn", *sys.argv[1:], "--allow-download"])
+    command = shlex.join(["attn", *sys.argv[1:], "--allow-download"])
     if name in sys.argv and len(command) <= MOST_COMMAND and command.isprintable():
         instead += f"; {'as downloaded' if name in kept else 'from the hub'}: {command}"
     return instead

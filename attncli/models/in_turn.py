@@ -1,5 +1,6 @@
 """Threads that measure one model do so one after another; one forked meanwhile has it unchanged."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from threading import Lock, RLock, get_ident
@@ -13,7 +14,6 @@ from attncli.models.capture import remembered
 from attncli.models.model_state import configs_of
 from attncli.models.patched_heads import OpenItems
 from attncli.models.pretrained import Pretrained
-from attncli.system.platforms import at_fork
 
 TRIED_AGAIN = 0.05
 """Seconds after which a thread that waits looks by itself whether it may go on."""
@@ -191,4 +191,4 @@ def _after_fork_in_child() -> None:
             _end(use)
 
 
-at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

@@ -16,7 +16,7 @@ from torch import Tensor
 from attncli.core.few_rows import HALVES
 from attncli.errors import UserError
 from attncli.models.weight_headers import TensorInFile
-from attncli.system.platforms import PRIVATE, read_ahead, read_at
+from attncli.system.platforms import read_ahead
 
 CHUNK_NUMBERS = 2**20
 """How many numbers are widened at a time: they stay in a core's cache until they are multiplied."""
@@ -43,7 +43,7 @@ class WeightFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file = os.open(path, os.O_RDONLY | PRIVATE)
+            self._file = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
         finalize(self, os.close, self._file)
@@ -63,7 +63,7 @@ class WeightFile:
         done = 0
         try:
             while done < len(buffer):
-                num_read = read_at(self._file, buffer[done:], offset + done)
+                num_read = os.preadv(self._file, [buffer[done:]], offset + done)
                 if not num_read:
                     break
                 done += num_read

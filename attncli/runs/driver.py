@@ -32,7 +32,7 @@ from attncli.runs.plan import Plan
 from attncli.runs.report_values import Expectations
 from attncli.runs.store import Store
 from attncli.runs.stored_columns import StoredColumns
-from attncli.system.platforms import ignore_interrupts, interrupts_blocked
+from attncli.system.platforms import interrupts_blocked
 
 MAX_ATTEMPTS_ALONE = 3
 """A worker may die for other reasons than its run: memory taken by a neighbour, a machine switched off."""
@@ -192,7 +192,6 @@ def _environment_of_workers() -> Iterator[None]:
 
 def _serve(connection: Connection, work: ChunkRunner) -> None:
     """Serve in a worker, which prints to standard error and ends with the process that started it."""
-    ignore_interrupts()
     os.dup2(2, 1)
     Thread(target=_end_with_parent, daemon=True).start()
     chunks: SimpleQueue[bytes] = SimpleQueue()

@@ -15,7 +15,7 @@ from attncli.runs.connection import beside, database_of, refuse_special_files
 from attncli.runs.parts import PART, UNFINISHED
 from attncli.runs.schema import APPLICATION_ID, CATALOGUE_ID, KNOWN_VERSIONS, SCHEMA_VERSION, create
 from attncli.system.files import CATALOGUE, is_file_name
-from attncli.system.platforms import NO_LINK, NO_WAIT, close_and_remove, lock_file
+from attncli.system.platforms import lock_file
 
 MAGIC = b"SQLite format 3\0"
 HEADER_BYTES = 100
@@ -58,7 +58,7 @@ def check_header(path: Path, *, any_version: bool = False) -> None:
 
 def is_driven(path: Path) -> bool:
     """Whether a process is writing a store."""
-    flags = os.O_RDWR | NO_LINK | NO_WAIT
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(beside(database_of(path), "-lock"), flags)
     except OSError:
@@ -82,7 +82,7 @@ def driving(path: Path) -> Iterator[str]:
     lock, word = beside(database_of(path), "-lock"), secrets.token_hex(8)
     while True:
         try:
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise WriteError(f"-o {path}: cannot be written: {error.strerror}") from None
         try:
@@ -107,7 +107,8 @@ def driving(path: Path) -> Iterator[str]:
         os.fsync(descriptor)
         yield word
     finally:
-        close_and_remove(descriptor, lock)
+        lock.unlink(missing_ok=True)  # while it is locked, so that nobody locks it in between
+        os.close(descriptor)
 
 
 def create_file(path: Path, *, rows: bool, weights: bool) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # help and usage errors do without it
 
 
 def _looks_like_path(model: str) -> bool:
-    return model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model
+    return model.startswith((".", "/", "~")) or model.count("/") > 1
 
 
 def check_model(value: str) -> str:

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from attncli.system.plain_text import plain_text
-from attncli.system.platforms import (
-    NO_WAIT,
-    PRIVATE,
-    SEPARATORS,
-    is_readable_within,
-    wait_as_usual,
-    wait_until_readable,
-)
+from attncli.system.platforms import is_readable_within
 
 STDIN = "-"
 CATALOGUE = "catalogue.db"
@@ -60,7 +53,7 @@ KINDS = {
 
 def is_store_name(name: str) -> bool:
     """True if a name given to -o is that of a store: a file, or a folder that ends in / or is a store."""
-    return is_file_name(name) or name.endswith(SEPARATORS) or (Path(name) / CATALOGUE).is_file()
+    return is_file_name(name) or name.endswith("/") or (Path(name) / CATALOGUE).is_file()
 
 
 def is_file_name(name: str | Path) -> bool:
@@ -99,14 +92,14 @@ def open_file(path: str | Path, most: int | None = None, *, may_be_pipe: bool = 
     """A file that is open for reading; OSError as `check_file`. A named pipe is waited for."""
     check_file(path, most, may_be_pipe=may_be_pipe)
     # Without waiting: since it was looked at, it may have become a pipe.
-    file = os.fdopen(os.open(path, os.O_RDONLY | NO_WAIT | PRIVATE), "rb")
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
     try:
         mode = os.fstat(file.fileno()).st_mode
         if wrong := not_a_file(mode, may_be_pipe=may_be_pipe):
             raise OSError(errno.EINVAL, f"it {wrong}", str(path))
         if stat.S_ISFIFO(mode) and _has_a_name(path):
             wait_for_bytes(file.fileno(), f"{path}: waiting for somebody to write to this pipe")
-        wait_as_usual(file.fileno())
+        os.set_blocking(file.fileno(), True)
     except BaseException:
         file.close()
         raise
@@ -123,7 +116,7 @@ def wait_for_bytes(file: int, waiting: str) -> None:
     """Wait for the first byte of an open pipe or its end, however late; print `waiting` after a second."""
     if not is_readable_within(file, WAIT_SECONDS):
         print(plain_text(waiting), file=sys.stderr, flush=True)
-        wait_until_readable(file)
+        is_readable_within(file, None)
 
 
 def read_whole(path: str | Path, most: int, *, may_be_pipe: bool = False) -> bytes:
@@ -137,7 +130,7 @@ def read_whole(path: str | Path, most: int, *, may_be_pipe: bool = False) -> byt
 def stdin_bytes() -> BinaryIO:
     """Standard input, whose reads wait for its end: another program may have told it not to."""
     with suppress(OSError, ValueError):  # not a file of the system's
-        wait_as_usual(sys.stdin.fileno())
+        os.set_blocking(sys.stdin.fileno(), True)
     return sys.stdin.buffer
 
 

@@ -7,9 +7,7 @@ import os
 import signal
 import sys
 
-NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
-ENDING: tuple[int, ...] = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
-"""Windows has no SIGHUP, which a terminal sends as it is closed."""
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def end_quietly() -> None:
@@ -33,6 +31,6 @@ def end_as_by_default() -> None:
 def is_command_line() -> bool:
     """Whether this process was started as `attn` or `python -m attncli`."""
     if sys.argv[:1] != ["-m"]:
-        return bool(sys.argv) and sys.argv[0].rpartition(os.sep)[2] in ("attn", "attn.exe")
+        return bool(sys.argv) and sys.argv[0].rpartition("/")[2] == "attn"
     given = sys.orig_argv
     return "-m" in given and given[given.index("-m") + 1 :][:1] == ["attncli"]

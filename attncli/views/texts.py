@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, zip_longest
 from pathlib import Path
+from posixpath import basename
 from typing import Any, NamedTuple
 from unicodedata import category
 
@@ -20,7 +21,6 @@ from attncli.records.report import PLACES, PictureMaps, Report, Row, Table, Term
 from attncli.settings import SPECS, known_spec_class
 from attncli.settings.text import is_vector_file
 from attncli.system.plain_text import counted, plain_text, readable_token, readable_tokens
-from attncli.system.platforms import last_part
 from attncli.views.matrices import KEY_AXES, Matrix, first_position, place_names, tokens_of
 
 NO_NUMBER = "-"
@@ -203,7 +203,7 @@ def shortened_heading(text: str, most: int | None, *names: str) -> str:
     if most is None:
         return text
     for name in filter(None, names):
-        shorter = " ".join(last_part(word) or word for word in name.split(" "))
+        shorter = " ".join(basename(word) or word for word in name.split(" "))
         if cell_len(text) > most:
             text, name = text.replace(name, shorter, 1), shorter
         if (over := cell_len(text) - most) > 0:
@@ -598,7 +598,7 @@ def setting(value: Any) -> str:
         return ",".join(map(setting, value))
     if isinstance(value, bool):
         return str(value).lower()
-    return plain_text(last_part(str(value)))
+    return plain_text(basename(str(value)))
 
 
 def readable(report: Report) -> Report:

@@ -216,23 +216,6 @@ def test_it_stops_and_goes_on(explained: Path) -> None:
         shell.close()
 
 
-def test_without_termios_lines_are_read(explained: Path) -> None:
-    """As on Windows: Enter after each letter."""
-    (explained.parent / "sitecustomize.py").write_text("import sys\nsys.modules['termios'] = None\n")
-    with terminal(["show", explained.name], explained.parent, PYTHONPATH=str(explained.parent)) as seen:
-        assert seen.read() and seen.is_as_before()
-        for keys, expected in (
-            ("\n", "2 of 8: "),
-            ("b\n", "1 of 8: "),
-            ("5\n", "5 of 8: "),
-            ("99\n", "6 of 8"),
-        ):
-            seen.press(keys)
-            assert seen.read() and expected in seen.screen
-        seen.press("q\n")
-        assert not seen.read() and seen.code() == 0
-
-
 @pytest.mark.parametrize("colour", [True, False], ids=["colour", "none"])
 def test_a_lesson_runs_each_command_when_its_turn_comes(tmp_path: Path, colour: bool) -> None:
     with terminal(["lesson", "1"], tmp_path, **({} if colour else {"NO_COLOR": "1"})) as seen:

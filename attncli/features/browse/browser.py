@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 import sys
 import time
 from collections import deque
@@ -34,7 +35,6 @@ from attncli.features.browse.browser_panels import (
 )
 from attncli.records.report import PLACES, Report
 from attncli.system.plain_text import plain_text
-from attncli.system.platforms import signals_named
 from attncli.views.texts import fixed, heading, range_ends, readable
 
 WIDE, TALL = 120, 40
@@ -222,10 +222,9 @@ class Browser(App[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """The first choice."""
-        if sys.platform != "win32":  # whose loops take no signals
-            for number in signals_named("SIGTERM", "SIGHUP"):
-                end = partial(self.exit, return_code=128 + number)
-                asyncio.get_running_loop().add_signal_handler(number, end)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            end = partial(self.exit, return_code=128 + number)
+            asyncio.get_running_loop().add_signal_handler(number, end)
         self.set_interval(POLL_SECONDS, self._take_outcome)
         self.show()
 

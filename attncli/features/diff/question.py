@@ -1,5 +1,6 @@
 """`attn diff`: two experiments or saved reports, aligned and compared."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,6 @@ from attncli.settings.pages import ModelPage
 from attncli.settings.text import Text, Texts
 from attncli.system.files import is_store_name
 from attncli.system.plain_text import counted
-from attncli.system.platforms import shell_line
 from attncli.views.texts import model_setting, text_name
 
 if TYPE_CHECKING:
@@ -469,7 +469,7 @@ def _refuse_models(a: str, b: str | None) -> None:
     if models := [side for side in (a, b) if side is not None and _is_model(side)]:
         first, second = models if len(models) == 2 else (models[0], "MODEL")
         saved = [
-            f"attn heads TEXT --model {shell_line([model])} -o {name}.json"
+            f"attn heads TEXT --model {shlex.join([model])} -o {name}.json"
             for model, name in ((first, "a"), (second, "b"))
         ]
         every = "; ".join([*saved, "attn diff a.json b.json"])

@@ -1,5 +1,6 @@
 """What each head of a model does: on a text, on a probe, on many texts or on those of a store."""
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -45,7 +46,6 @@ from attncli.settings.models import ReadFile
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, read_texts
 from attncli.system.plain_text import counted
-from attncli.system.platforms import shell_line
 
 NOT_DRAWN = (
     "Maps are of attention alone: those of heads without a softmax are kept up to 128 tokens, where no layer "
@@ -376,7 +376,7 @@ def _unseen(spec: HeadsSpec, named_tokens: Records[TokenNamed], heads: Records[S
     stand = "stands" if len(from_names) == 1 else "stand"
     return (
         f"Every weight is 0: {', '.join(from_names)} {stand} before {', '.join(to_names)}, and this model "
-        f"never looks ahead. The other way round: {shell_line(flags)}."
+        f"never looks ahead. The other way round: {shlex.join(flags)}."
     )
 
 

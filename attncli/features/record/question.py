@@ -44,7 +44,6 @@ from attncli.runs.store import open_store
 from attncli.settings import is_offered
 from attncli.system.files import is_file_name, is_store_name
 from attncli.system.plain_text import counted, note, whole_number
-from attncli.system.platforms import SEPARATORS, signals_named
 from attncli.views import VIEWS
 
 EXAMPLES = (
@@ -131,7 +130,7 @@ SINK_RATE = "model.sink_rate"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 OF_SIGNAL = 128
 """What a shell adds to the number of the signal that ended a program."""
-FORWARDED = signals_named("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """Ctrl-C and Ctrl-Z reach the program by themselves."""
 
 
@@ -245,9 +244,7 @@ def _store_named(flags: Mapping[str, Any], calls: str | None) -> Path | None:
     if output is None or not is_store_name(output):
         return None
     if not is_file_name(output):
-        raise UserError(
-            f"-o {output}: a recording is kept in one file: -o {output.rstrip(''.join(SEPARATORS))}.db"
-        )
+        raise UserError(f"-o {output}: a recording is kept in one file: -o {output.rstrip('/')}.db")
     of_a_report = {each.name: flags[each.name] or None for each in (FORMAT, SHOW, OPEN, TITLE)}
     refuse_given(of_a_report, f"is for a report: attn results {output} shows what a store has")
     if calls == "last":

@@ -1,6 +1,7 @@
 """The first screens of `source`: where an answer came from, and which heads tell it."""
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
@@ -14,7 +15,6 @@ from attncli.features.source.results import (
 from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
-from attncli.system.platforms import shell_line
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import (
     FirstScreen,
@@ -105,7 +105,7 @@ def split_further(report: Report) -> str | None:
     text = (result.sources[0].text or "").strip()
     split = next((name for name, between in PARTS_OF_TEXT.items() if between.search(text)), None)
     flag = "--document" if spec.get("document") else "--file"
-    file = shell_line([plain_text(files[0])])
+    file = shlex.join([plain_text(files[0])])
     return None if split is None else f'"QUESTION" {flag} {file} --split {split}'
 
 
@@ -202,7 +202,7 @@ def _comes_from(token: AnswerToken) -> int | None:
 def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
     """Choosing heads, where none are known; telling the parts of the only source apart."""
     if (model := report.spec.get("model")) and not knows_heads(report):
-        steps = (f"--find-heads --model {shell_line([plain_text(str(model))])}", *steps)
+        steps = (f"--find-heads --model {shlex.join([plain_text(str(model))])}", *steps)
     further = split_further(report)
     return (further, *steps) if further else steps
 

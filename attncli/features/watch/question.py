@@ -1,5 +1,6 @@
 """`attn watch`: the heads of a model over the steps of its training, from a store or from checkpoints."""
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,7 +55,6 @@ from attncli.settings.fields import Given, checked_spec
 from attncli.settings.heads import HeadsSpec
 from attncli.system.files import is_file_name, is_store_name
 from attncli.system.plain_text import counted, note, plain_text
-from attncli.system.platforms import SEPARATORS, shell_line
 from attncli.views import load_view
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ def show_watch(
 def is_store_of_steps(run: str) -> bool:
     """Whether a run is named by its store, which may not be there yet, and not by its checkpoints."""
     is_checkpoint = (Path(run) / "config.json").is_file()
-    return is_file(run) or (not is_checkpoint and not run.endswith(SEPARATORS) and is_store_name(run))
+    return is_file(run) or (not is_checkpoint and not run.endswith("/") and is_store_name(run))
 
 
 def show_store(
@@ -489,7 +489,7 @@ def _nothing_named(patterns: Sequence[str]) -> str:
     """What was looked for, and what would work."""
     folder = next((Path(name) for name in patterns if Path(name).is_dir()), None)
     if folder is not None and any(folder.glob("*/config.json")):
-        inside = shell_line([str(folder / "*")])
+        inside = shlex.join([str(folder / "*")])
         return f"{folder}: is no checkpoint itself: attn watch {inside} takes those in it"
     where = f"{' or '.join(patterns)}: no checkpoints" + (
         " in it" if folder else ", and no store of this name"

@@ -1,13 +1,13 @@
 """The first screens of words in time and of the heads that time them (`attn heads`), and subtitles."""
 
 from collections.abc import Iterable, Iterator
+from posixpath import basename
 from typing import TextIO
 
 from attncli.features.words.results import AligningHeads, SpokenWord, SpokenWords
 from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
-from attncli.system.platforms import last_part
 from attncli.views import Display, NothingToDraw
 from attncli.views.first_screen import (
     FirstScreen,
@@ -34,7 +34,7 @@ SENTENCE_ENDS = (".", "?", "!", "\u3002", "\uff1f", "\uff01")
 
 def _words_read(report: Report, display: Display) -> Iterator[str]:
     result = report.result_of(SpokenWords)
-    name = plain_text(last_part(str(report.spec.get("sound"))))
+    name = plain_text(basename(str(report.spec.get("sound"))))
     words = counted(len(result.words), "word")
     title = f"heads: {model_name(report)}, {words} in the {result.seconds:.2f} s of {name}"
     yield shortened_heading(plain_text(title), display.width, name, plain_text(model_name(report)))

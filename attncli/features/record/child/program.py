@@ -22,7 +22,6 @@ from attncli.errors import UserError
 from attncli.features.record.listening.listener import HeardCall, Listener, reading
 from attncli.features.record.measured_calls import RowNotes
 from attncli.features.record.recorder import RecordedRuns, Recorder
-from attncli.system.platforms import at_fork
 
 if TYPE_CHECKING:
     from attncli.features.record.stored_runs import WrittenRun
@@ -40,7 +39,7 @@ def listen(folder: str) -> None:
     process.opened.__enter__()
     register_module_forward_hook(lambda *_: process.write_if_due())
     atexit.register(process.end)
-    at_fork(after_in_child=process.begin_again)
+    os.register_at_fork(after_in_child=process.begin_again)
     # Workers that multiprocessing forks end without Python's own end.
     util.register_after_fork(process, ListeningProcess.end_with_worker)
 
