@@ -206,16 +206,6 @@ def memory_limit() -> int | None:
     return None if most == resource.RLIM_INFINITY else most
 
 
-def files_limit() -> int | None:
-    """The files that the process may have open, with connections; None where the system has no limit."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return None if most == resource.RLIM_INFINITY else most
-
-
 def memory_taken() -> int | None:
     """The bytes of address space that the process has; None where the system does not say."""
     try:
