@@ -58,20 +58,7 @@ def memory_limit() -> int | None:
     """The bytes of address space that the process may take; None without a limit."""
     import resource
 
-    return _limit(resource.RLIMIT_AS)
-
-
-def files_limit() -> int | None:
-    """The number of files, connections included, that the process may have open; None without a limit."""
-    import resource
-
-    return _limit(resource.RLIMIT_NOFILE)
-
-
-def _limit(of_what: int) -> int | None:
-    import resource
-
-    soft, _ = resource.getrlimit(of_what)
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if soft == resource.RLIM_INFINITY else soft
 
 

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import ERROR, getLogger
 from typing import IO, TYPE_CHECKING, Any
 
@@ -45,6 +45,8 @@ for name, view in VIEWS.items():
 
 # How wide text is in a pipe, where tables are as wide as they need.
 TEXT_WIDTH = 80
+# Columns that tables and pictures are made for at least; a narrower terminal wraps them.
+LEAST_WIDTH = 60
 # What a terminal can show, from nothing to 24 bits per colour.
 COLOR_DEPTHS = ("none", "16", "256", "truecolor")
 # What can be shown alone; views/matrices.py says what belongs to each.
@@ -86,6 +88,10 @@ class Display:
     def has_color(self) -> bool:
         """Whether colours are used."""
         return self.colors != "none"
+
+    def wide_enough(self) -> "Display":
+        """The display, at least LEAST_WIDTH columns wide."""
+        return self if self.width is None else replace(self, width=max(self.width, LEAST_WIDTH))
 
 
 class NothingToDraw(LookupError):

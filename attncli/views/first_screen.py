@@ -207,7 +207,7 @@ class TextCells(TableColumn):
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
         most = self.most
         if self.beside is not None:
-            most = max(LEAST_TEXT, (display.width or TEXT_WIDTH) - self.beside)
+            most = (display.width or TEXT_WIDTH) - self.beside
         texts = [self.words.get(row[self.name], plain_text(row[self.name])) for row in rows]
         cells = [shortened(text, most) for text in texts]
         return [Column(header_lines(self.header, self.name), cells, left=True)]
@@ -318,8 +318,6 @@ class HeadLabel(TableColumn):
         return [Column(self.header, names)]
 
 
-LEAST_TEXT = 12
-"""Cells of a terminal that a text has, whatever stands beside it."""
 NumRows = Callable[[Report, Display], int]
 
 

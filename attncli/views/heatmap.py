@@ -136,7 +136,7 @@ MIN_TITLED = 8  # Columns that the title of a map takes.
 MIN_THUMBNAIL = 5
 ATLAS_LINES = 48
 VECTOR_LINES = 20  # Lines of one map of vectors, which say less than tokens by tokens.
-LEAST_WIDTH = 72  # Columns of a screen that shows two pictures beside each other.
+LEAST_PAIR = 72  # Columns of a screen that shows two pictures beside each other.
 LEAST_HALF = 56  # Columns that a pooled map keeps at least beside the other one.
 # Maps that were pooled before are pooled again in the same way.
 POOLED_NAMES = {"pooled_mean": ("mean",), "pooled_max": ("largest",)}
@@ -199,7 +199,7 @@ def subject_of(
     skipped = columns.skipped(display.skip_first_keys)
     row_token_cells = None
     if display.width is not None:
-        row_token_cells = max(LEAST_LABEL, min(ROW_LABEL_WIDTH, display.width // 4))
+        row_token_cells = min(ROW_LABEL_WIDTH, display.width // 4)
         # Fewer cells, where every column then has a separate cell.
         left = display.width - columns.count - rows.digits - 2
         if left >= LEAST_LABEL:
@@ -240,7 +240,7 @@ def plan_of(subject: Subject, display: Display) -> tuple[MapPlan, Display]:
         return _plan_of_several(subject, _screen(display, _label_width(subject, display))), display
     plan = _plan_of_one(subject, display)
     is_pair = plan.is_pooled and len(subject.poolings) == 2
-    if not is_pair or display.width is None or display.width < LEAST_WIDTH:
+    if not is_pair or display.width is None or display.width < LEAST_PAIR:
         return plan, display
     half = replace(display, width=(display.width - 2 * GAP) // 2)
     halved = _plan_of_one(subject, half)
@@ -575,5 +575,5 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     for number, report in enumerate(reports):
         if number:
             stream.write("\n")
-        for line in report_lines(chosen_parts(report, display.show or ("all",)), display):
+        for line in report_lines(chosen_parts(report, display.show or ("all",)), display.wide_enough()):
             stream.write(f"{line.text.rstrip(' ')}\n")

@@ -102,7 +102,7 @@ class Screen:
         match section:
             case Paragraph(text, "step"):
                 line = f"══ {text} "
-                self._text(line + "═" * max(0, (self.width or TEXT_WIDTH) - len(line)), "bold")
+                self._text(line + "═" * ((self.width or TEXT_WIDTH) - len(line)), "bold")
             case Paragraph(text, style):
                 self._text(text, STYLES.get(style, "bold"))
             case NamedValues(sentences, numbers):
@@ -154,8 +154,8 @@ class BlankScreen(Screen):
             self._lines([""] * (header + 1 + len(columns[0].cells)))
 
 
-LEAST_WIDTH, LEAST_TEXT = 40, 10
-"""A narrower screen has tables as wide as they need; a column of texts keeps so many cells."""
+LEAST_TEXT = 10
+"""Cells that a column of texts keeps."""
 
 
 def _folded(columns: Sequence[Column], width: int | None) -> dict[int, int]:
@@ -163,7 +163,7 @@ def _folded(columns: Sequence[Column], width: int | None) -> dict[int, int]:
     excess = sum(column.width for column in columns) + GAP * (len(columns) - 1) - (width or 0)
     folded = {}
     texts = [i for i, column in enumerate(columns) if column.left]
-    for i in sorted(texts, key=lambda i: -columns[i].width) if width and width >= LEAST_WIDTH else ():
+    for i in sorted(texts, key=lambda i: -columns[i].width) if width else ():
         if excess > 0 and columns[i].width > LEAST_TEXT:
             folded[i] = max(LEAST_TEXT, columns[i].width - excess)
             excess -= columns[i].width - folded[i]

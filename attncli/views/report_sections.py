@@ -58,8 +58,8 @@ class TableLabels:
 
     def __init__(self, report: Report, display: Display) -> None:
         self.report, self.precision, width = report, display.precision, display.width
-        self.row_width = None if width is None else max(6, min(ROW_WIDTH, width // 4))
-        self.column_width = None if width is None else max(4, min(COLUMN_WIDTH, width // 8))
+        self.row_width = None if width is None else min(ROW_WIDTH, width // 4)
+        self.column_width = None if width is None else min(COLUMN_WIDTH, width // 8)
 
     def rows(self, axis: str, count: int) -> Column:
         """The column that names the rows."""

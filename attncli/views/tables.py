@@ -242,7 +242,7 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     for number, report in enumerate(reports):
         if number:
             screen.console.print()
-        for section in sections(report, display):
+        for section in sections(report, display.wide_enough()):
             screen.draw(section)
 
 

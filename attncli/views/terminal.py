@@ -162,8 +162,7 @@ def curve_lines(report: Report, display: Display) -> Iterator[list[ScreenLine]]:
             yield [title, *_small_charts(group.curves, display)]
         else:
             (curve,) = group.curves
-            width = min(display.width or MOST_COLUMNS, MOST_COLUMNS)
-            columns = max(width - LABEL_CELLS, MOST_COLUMNS // 4)
+            columns = min(display.width or MOST_COLUMNS, MOST_COLUMNS) - LABEL_CELLS
             yield [title, *chart(curve, axis_range(curve.y), columns, ROWS, display)]
 
 

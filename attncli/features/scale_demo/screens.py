@@ -81,7 +81,7 @@ def _sharpness(result: ScaleEffects, display: Display) -> Grid:
 
 
 def _curve(report: Report, display: Display) -> Iterator[Elastic]:
-    columns = max(min((display.width or 0) - LABEL_CELLS, CURVE_COLUMNS), 10)
+    columns = min((display.width or 0) - LABEL_CELLS, CURVE_COLUMNS)
     for group in curves_of(report):
         if not group.is_of_rows:
             yield Elastic(

@@ -97,7 +97,7 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
     from attncli.features.serve.guard import Secrets
     from attncli.features.serve.page import served_page
     from attncli.features.serve.questions import ASKS, OneModel
-    from attncli.features.serve.server import MOST_AT_ONCE, ServedPage, app, bound_socket, server_of
+    from attncli.features.serve.server import MOST_CONNECTIONS, ServedPage, app, bound_socket, server_of
 
     with bound_socket(port or 0) as listening, errors_at(spec, given, config):
         first_text = read_texts(spec).text or ""
@@ -109,7 +109,7 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
         page = served_page({**about, "text": SENTENCE if is_shipped else first_text}, ASKS, Display())
         secrets, model = Secrets(), OneModel(served.answer)
         server = server_of(app(ServedPage(*page), model, secrets))
-        listening.listen(MOST_AT_ONCE)  # whoever opens the link at once waits for the server
+        listening.listen(MOST_CONNECTIONS)  # whoever opens the link at once waits for the server
         port = listening.getsockname()[1]
         say_where(served.pretrained.name, secrets, port, is_shipped=spec.model is None)
         try:

@@ -4,12 +4,14 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Condition, Event, Thread
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal, get_args
+
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
 
 from attncli.core.names import PLACE
-from attncli.system.plain_text import counted, parsed_json
+from attncli.system.plain_text import counted
 
 AskedFor = Literal["heads", "next", "ablate", "why", "generate"]
 ASKS: tuple[AskedFor, ...] = get_args(AskedFor)
@@ -26,6 +28,9 @@ class NoQuestion(ValueError):
     """What a page sent is nothing that may be asked."""
 
 
+Names = Annotated[tuple[str, ...], Field(max_length=MOST_NAMES)]
+
+
 @dataclass(frozen=True)
 class Question:
     """All that a request can say: there is no name of a file or of a model in it.
@@ -36,55 +41,27 @@ class Question:
     """
 
     ask: AskedFor
-    tab: str
+    tab: Annotated[str, Field(pattern=f"^(?:{TAB.pattern})$")]
     text: str
-    heads: tuple[str, ...] = ()
-    token: int | None = None
-    steps: int = 1
-    queries: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
+    heads: Annotated[
+        tuple[Annotated[str, Field(pattern=f"^(?:{PLACE.pattern})$")], ...], Field(max_length=MOST_HEADS)
+    ] = ()
+    token: Annotated[int, Field(ge=0, lt=MOST_TOKEN)] | None = None
+    steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] = 1
+    queries: Names = ()
+    keys: Names = ()
 
     @classmethod
     def read(cls, body: bytes) -> "Question":
         """The question in the JSON of a request; NoQuestion for anything else."""
         try:
-            data = parsed_json(body.decode("utf-8"))
+            question = QUESTIONS.validate_json(body)
         except ValueError:
             raise NoQuestion from None
-        if (
-            not isinstance(data, dict)
-            or not {"ask", "tab", "text"} <= data.keys() <= cls.__dataclass_fields__.keys()
-        ):
-            raise NoQuestion
-        fits = (
-            data["ask"] in ASKS
-            and _is_text(data["tab"], TAB)
-            and _is_text(data["text"])
-            and _are_texts(heads := data.get("heads", []), MOST_HEADS, PLACE)
-            and _are_texts(queries := data.get("queries", []), MOST_NAMES)
-            and _are_texts(keys := data.get("keys", []), MOST_NAMES)
-            and (data.get("token") is None or _is_number(data["token"], 0, MOST_TOKEN - 1))
-            and _is_number(data.get("steps", 1), 1, MOST_STEPS)
-        )
-        if not fits:
-            raise NoQuestion
-        named = {"heads": tuple(dict.fromkeys(heads)), "queries": tuple(queries), "keys": tuple(keys)}
-        return cls(**{**data, **named})
+        return replace(question, heads=tuple(dict.fromkeys(question.heads)))
 
 
-def _is_text(value: Any, form: re.Pattern[str] | None = None) -> bool:
-    """Whether it is a text that UTF-8 can hold, and of that form."""
-    if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
-        return False
-    return form is None or form.fullmatch(value) is not None
-
-
-def _are_texts(values: Any, most: int, form: re.Pattern[str] | None = None) -> bool:
-    return isinstance(values, list) and len(values) <= most and all(_is_text(each, form) for each in values)
-
-
-def _is_number(value: Any, least: int, most: int) -> bool:
-    return type(value) is int and least <= value <= most
+QUESTIONS = TypeAdapter(with_config(ConfigDict(strict=True, extra="forbid"))(Question))
 
 
 @dataclass(eq=False)

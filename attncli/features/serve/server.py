@@ -16,27 +16,22 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn import Config, Server
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import HANDLED_SIGNALS
 
 from attncli.errors import UserError
 from attncli.features.serve.guard import Guard, Method, Secrets
 from attncli.features.serve.questions import TAB, NoQuestion, OneModel, Question
 from attncli.system.plain_text import parsed_json
-from attncli.system.platforms import files_limit
 
 HOST = "127.0.0.1"
 PAGE, ASK, STOP, ALIVE = "", "ask", "stop", "alive"
 ADDRESSES: dict[str, Method] = {PAGE: "GET", ASK: "POST", STOP: "POST", ALIVE: "GET"}
 """All that can be asked for, in the folder of the server, beside its link."""
 MOST_HEADER_BYTES = 2**14
-SECONDS_FOR_REQUEST = 10.0
-"""From the opening of a connection, or the answer before, to the end of the headers."""
-MOST_CONNECTIONS = 256
-MOST_AT_ONCE = 64
-"""Connections that are taken before the first of them is looked at."""
-KEPT_FILES = 64
-"""For all else that the process opens."""
+SECONDS_FOR_REQUEST = 10
+"""From the opening of a connection to the end of the headers, and from an answer to the next request."""
+MOST_CONNECTIONS = 64
 
 
 @dataclass(frozen=True)
@@ -103,60 +98,18 @@ async def answer_lines(model: OneModel, question: Question) -> AsyncIterator[byt
         model.withdraw(waiting)
 
 
-def most_connections() -> int:
-    """How many there are at a time: fewer where the process may open fewer files."""
-    files = files_limit()
-    return (
-        MOST_CONNECTIONS
-        if files is None
-        else max(1, min(MOST_CONNECTIONS, files - MOST_AT_ONCE - KEPT_FILES))
-    )
-
-
 class TimedConnection(H11Protocol):
-    """A connection that is closed where no request comes for some seconds, or comes too slowly.
+    """A connection that is closed unless a request has come some seconds after it was opened.
 
-    Where there are too many, one that waits for an answer to nothing makes room, without a word: first one
-    that never asked, then the oldest; where all are being answered, a new one is closed.
+    uvicorn itself ends one that asks nothing more after an answer.
     """
 
-    number = 0
-    """Of connections, in the order in which they were made."""
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        TimedConnection.number += 1
-        self.number = TimedConnection.number
-        if len(self.connections) >= most_connections() and not self._makes_room():
-            self.transport = transport
-            transport.abort()
-            return
         super().connection_made(transport)
-        self._close_later(None)
+        self.loop.call_later(SECONDS_FOR_REQUEST, self._close_unless_asked)
 
-    def _makes_room(self) -> bool:
-        """Whether one that is not being answered was closed."""
-        idle = [
-            each
-            for each in self.connections
-            if isinstance(each, TimedConnection) and (each.cycle is None or each.cycle.response_complete)
-        ]
-        if not idle:
-            return False
-        oldest = min(idle, key=lambda each: (each.cycle is not None, each.number))
-        oldest.transport.abort()
-        self.connections.discard(oldest)
-        return True
-
-    def on_response_complete(self) -> None:
-        cycle = self.cycle
-        super().on_response_complete()
-        self._close_later(cycle)
-
-    def _close_later(self, before: RequestResponseCycle | None) -> None:
-        self.loop.call_later(SECONDS_FOR_REQUEST, self._close_unless_asked, before)
-
-    def _close_unless_asked(self, before: RequestResponseCycle | None) -> None:
-        if self.cycle is before:
+    def _close_unless_asked(self) -> None:
+        if self.cycle is None:
             self.transport.abort()
 
 
@@ -215,7 +168,8 @@ def server_of(guarded: Guard) -> EndedServer:
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        backlog=MOST_AT_ONCE,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=SECONDS_FOR_REQUEST,
         timeout_graceful_shutdown=0,
         h11_max_incomplete_event_size=MOST_HEADER_BYTES,
     )

@@ -7,15 +7,13 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from threading import Event, Thread
+from contextlib import ExitStack, suppress
 from unittest.mock import Mock
 
 import pytest
 
 from attncli.errors import UserError
 from attncli.features.serve import guard, server
-from attncli.features.serve.questions import Question
 from tests.features.serve.served import PAGE, Reply, Running, read_reply, request, running
 
 QUESTION = {"ask": "heads", "tab": "t", "text": "a"}
@@ -182,64 +180,33 @@ def test_whoever_has_the_link_hears_that_a_page_opened_it(served: Running) -> No
         assert is_refused(served.raw(request("GET", target, headers)))
 
 
-def test_beyond_some_connections_the_oldest_that_asks_nothing_makes_room(
+def test_beyond_some_connections_requests_are_refused_until_idle_ones_are_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "most_connections", lambda: 3)
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(server, "SECONDS_FOR_REQUEST", 1)
     with running() as it, ExitStack() as opened:
         address = ("127.0.0.1", it.port)
-        idle = [opened.enter_context(socket.create_connection(address)) for _ in range(2)]
+        idle = [opened.enter_context(socket.create_connection(address, timeout=5)) for _ in range(2)]
         assert it.get("alive").status == 204
-        idle.append(opened.enter_context(socket.create_connection(address)))
-        time.sleep(0.05)
-        assert it.get("alive").status == 204
-        assert idle[0].recv(1) == b""  # closed
-        idle[1].settimeout(0.05)
-        with pytest.raises(TimeoutError):
-            idle[1].recv(1)
-
-
-def test_connections_that_asked_something_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "most_connections", lambda: 1)
-    answered = Event()
-
-    def answer(question: Question, stopped: Event, put: Callable[[str], None]) -> None:
-        answered.wait(10)
-
-    with running(answer) as it:
-        thread = Thread(target=it.ask, args=("heads",))
-        thread.start()
-        end = time.monotonic() + 10
-        while not it.asked and time.monotonic() < end:
-            time.sleep(0.01)
-        assert it.get("alive").status == 0
-        answered.set()
-        thread.join()
+        idle += [opened.enter_context(socket.create_connection(address, timeout=5)) for _ in range(2)]
+        assert it.get("alive").status == 503
+        for each in idle:
+            with suppress(ConnectionResetError):
+                assert each.recv(1) == b""  # closed
         assert it.get("alive").status == 204
 
 
-def test_a_connection_that_was_answered_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kept alive after an answer, it asks nothing now; one that never asked goes before it."""
-    monkeypatch.setattr(server, "most_connections", lambda: 2)
-    with running() as it:
-        kept, silent = (socket.create_connection(("127.0.0.1", it.port), timeout=5) for _ in range(2))
-        with kept, silent:
-            asking = request("GET", f"{it.secrets.folder}alive", it.headers())
+def test_a_connection_that_was_answered_is_closed_when_it_asks_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "SECONDS_FOR_REQUEST", 1)
+    with running() as it, socket.create_connection(("127.0.0.1", it.port), timeout=5) as kept:
+        asking = request("GET", f"{it.secrets.folder}alive", it.headers())
+        for _ in range(2):
             kept.sendall(asking.replace(b"Connection: close\r\n", b""))
             assert kept.recv(2**16).startswith(b"HTTP/1.1 204")
-            assert it.get("alive").status == 204
-            assert silent.recv(1) == b""
-            with socket.create_connection(("127.0.0.1", it.port), timeout=5) as another:
-                another.sendall(b"GET")
-                assert it.get("alive").status == 204  # in the place of one of them
-            assert kept.recv(1) == b""
-
-
-def test_there_are_fewer_connections_where_fewer_files_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = {1024: 256, 256: 128, 130: 2, 10: 1, None: 256}
-    for files, most in expected.items():
-        monkeypatch.setattr(server, "files_limit", lambda files=files: files)
-        assert server.most_connections() == most
+        assert kept.recv(1) == b""
 
 
 def test_files_that_ran_out_are_no_traceback() -> None:

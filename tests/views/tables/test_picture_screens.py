@@ -28,7 +28,7 @@ def plain(lines: list[str]) -> str:
 
 
 @pytest.mark.parametrize("depth", COLOR_DEPTHS)
-@pytest.mark.parametrize("size", [(80, 24), (160, 50), (40, 12)])
+@pytest.mark.parametrize("size", [(80, 24), (160, 50), (60, 12)])
 @pytest.mark.parametrize(
     "report",
     [one_head(2, 2), one_head(37, 37), one_head(3, 11), survey(layers=1), survey(layers=12, heads=12)],
