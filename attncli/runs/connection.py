@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attncli.errors import RunError, UserError, reason_of
-from attncli.runs.schema import READ_EARLIER, refuse_other_schema, version_of
+from attncli.runs.schema import refuse_other_schema, version_of
 from attncli.system.files import CATALOGUE
 
 CACHE_KIB = 64 * 2**10
@@ -178,8 +178,6 @@ def connect_to_read(path: Path, *, is_shared: bool = False) -> Connection:
             connection.close()
             connection = _opened(path, UNCHANGING)
         refuse_other_schema(connection, path)
-        if version := READ_EARLIER.get(version_of(connection)):
-            connection.executescript(version)
         connection.execute("PRAGMA query_only = ON")
     except BaseException:
         connection.close()

@@ -1,11 +1,9 @@
 """The keys of runs in a store: hashes of the settings and of what the files that they name contain."""
 
 import json
-import os
 from collections.abc import Callable, Collection
-from copy import copy
 from functools import partial
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     from attncli.runs.plan import Plan
 
 TEXT_KEYS = ("sentence", "context")
-WHOLE_BYTES = 64 * 2**20
-SAMPLE_BYTES = 8 * 2**20
 ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -40,19 +36,6 @@ def resolved_settings(spec: Spec) -> dict[str, Any]:
 def settings_as_json(spec: Spec) -> str:
     """The resolved settings as stores have them."""
     return json.dumps(resolved_settings(spec), ensure_ascii=False)
-
-
-def _earlier_digest(path: Path) -> str:
-    """How store keys before 0.3.0 named a file: beyond 64 MiB by its size, time, first and last 8 MiB."""
-    with path.open("rb") as file:
-        about = os.fstat(file.fileno())
-        if about.st_size <= WHOLE_BYTES:
-            return file_digest(file, "sha256").hexdigest()
-        digest = sha256(f"{about.st_size} {about.st_mtime_ns} ".encode())
-        digest.update(file.read(SAMPLE_BYTES))
-        file.seek(-SAMPLE_BYTES, os.SEEK_END)
-        digest.update(file.read())
-        return digest.hexdigest()
 
 
 def _model_files(model: Path) -> list[Path]:
@@ -74,30 +57,16 @@ class _Contents:
         """Raise UserError for a file that cannot be read."""
         if path not in self._digests:
             try:
-                self._digests[path] = self.digest(path)
+                self._digests[path] = content_digest(path, partial(self._on_read, path))
             except OSError as error:
                 raise UserError(f"{path}: cannot be read: {error.strerror}") from None
         return self._digests[path]
-
-    def digest(self, path: Path) -> str:
-        return content_digest(path, partial(self._on_read, path))
 
     def of_model(self, model: Path) -> Any:
         """The files of a folder with their names, which tell their kinds; a GGUF file stands alone."""
         if not model.is_dir():
             return self.of_file(model)
         return {path.name: self.of_file(path) for path in _model_files(model)}
-
-
-class _EarlierContents(_Contents):
-    """The same, as stores before 0.3.0 had it."""
-
-    def digest(self, path: Path) -> str:
-        return _earlier_digest(path)
-
-    def of_model(self, model: Path) -> Any:
-        files = sorted(path for path in model.iterdir() if path.is_file()) if model.is_dir() else [model]
-        return {path.name: self.of_file(path) for path in files}
 
 
 def _settings_digest(spec: Spec, contents: _Contents, *, without: Collection[str] = ()) -> bytes:
@@ -135,22 +104,13 @@ class RunKeys:
         `on_read` is called with the file whenever a block of it has been read.
         """
         self._items = plan.items()
-        self._without = (plan.key,) if plan.key in KINDS_OF_FILES else ()
-        self._set_digests(_Contents(on_read))
-
-    def _set_digests(self, contents: _Contents) -> None:
-        self._contents = contents
-        self._digests = [_settings_digest(item.spec, contents, without=self._without) for item in self._items]
+        self._contents = _Contents(on_read)
+        without = (plan.key,) if plan.key in KINDS_OF_FILES else ()
         # By identity, which is quick; the items are kept so that no id is reused.
         self._beginnings = {
-            id(item): sha256(digest) for item, digest in zip(self._items, self._digests, strict=True)
+            id(item): sha256(_settings_digest(item.spec, self._contents, without=without))
+            for item in self._items
         }
-
-    def earlier(self) -> "RunKeys | None":
-        """The keys of the same runs in stores before 0.3.0; None where they are equal."""
-        keys = copy(self)
-        keys._set_digests(_EarlierContents(lambda path: None))
-        return None if keys._digests == self._digests else keys
 
     def of_job(self, job: Job) -> list[bytes]:
         """The key of each run of the job; the key of a run that continues from others includes theirs."""

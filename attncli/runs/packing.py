@@ -19,7 +19,7 @@ class Encoding(NamedTuple):
 
 DOUBLE, SINGLE = np.dtype("<f8"), np.dtype("<f4")
 ENCODINGS: Mapping[object, Encoding] = {
-    None: Encoding(DOUBLE, False),  # of every run in stores of versions 1 and 2
+    None: Encoding(DOUBLE, False),
     1: Encoding(SINGLE, False),
     2: Encoding(SINGLE, True),
     3: Encoding(DOUBLE, True),

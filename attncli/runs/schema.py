@@ -1,10 +1,9 @@
-"""The tables of a store, in every version of them, and whether a file has these and nothing else."""
+"""The tables of a store, and the refusal of a file that has anything else."""
 
 import re
 import sqlite3
 from contextlib import closing
 from functools import cache
-from itertools import product
 from pathlib import Path
 
 from attncli.errors import UserError
@@ -12,7 +11,6 @@ from attncli.errors import UserError
 APPLICATION_ID = 0x6174746E  # "attn" in the file's header
 CATALOGUE_ID = 0x61747470  # "attp", of the database of a folder store
 SCHEMA_VERSION = 3
-KNOWN_VERSIONS = (1, 2, SCHEMA_VERSION)
 
 TABLES = """
 -- One row: what is kept of each run, and the number of the plan of the last batch.
@@ -71,47 +69,6 @@ CREATE TABLE parts (
 );
 """
 
-# What stores had up to version 2, to know them by.
-ENCODING = re.compile(r"    encoding INTEGER.*\n")
-POWERS = "CREATE TABLE powers (exponent INTEGER PRIMARY KEY, power REAL);"
-BYTES = f"X'{bytes(range(256)).hex()}'"
-TIDY = """
-CREATE VIEW tidy AS
-WITH bytes AS (
-    SELECT run, id, layer, head, batch, token, statistic, {bytes}
-    FROM runs JOIN columns USING (shape) WHERE status = 'done'{of_last_plan}
-),
-parts AS (
-    SELECT *, b7 >> 7 AS negative, ((b7 & 127) << 4) | (b6 >> 4) AS exponent,
-        (((b6 & 15) << 48) + (b5 << 40) + (b4 << 32) + (b3 << 24) + (b2 << 16) + (b1 << 8) + b0)
-            / 4503599627370496.0 AS fraction
-    FROM bytes
-)
-SELECT run, id, layer, head, {places}statistic,
-    (1 - 2 * negative) * ((exponent > 0) + fraction) * power AS value
-FROM parts JOIN powers USING (exponent)
-"""
-
-
-OF_LAST_PLAN = " AND plan IS NULL"
-
-# How stores of earlier versions are read. The only plan of version 1 names all runs of its store.
-READ_EARLIER = {
-    1: """
-CREATE TEMP VIEW store AS SELECT *, 1 AS plan FROM main.store;
-CREATE TEMP VIEW runs AS SELECT *, NULL AS plan, NULL AS encoding FROM main.runs;
-""",
-    2: "CREATE TEMP VIEW runs AS SELECT *, NULL AS encoding FROM main.runs;",
-}
-
-
-def _tidy(*, rows: bool) -> str:
-    byte = "instr({alphabet}, substr(figures, 8 * position + {place}, 1)) - 1 AS b{number}"
-    parts = (byte.format(alphabet=BYTES, place=i + 1, number=i) for i in range(8))
-    return TIDY.format(
-        bytes=", ".join(parts), places="batch, token, " if rows else "", of_last_plan=OF_LAST_PLAN
-    )
-
 
 def create(connection: sqlite3.Connection, *, rows: bool, weights: bool, has_parts: bool = False) -> None:
     """An empty store; the one of a folder `has_parts`."""
@@ -126,32 +83,6 @@ def version_of(connection: sqlite3.Connection) -> int:
     """The version of a store, its log included."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
-
-
-def migrate(connection: sqlite3.Connection) -> None:
-    """Upgrade a store of an earlier version to this one, in one transaction; no row of a run is rewritten."""
-    connection.execute("BEGIN IMMEDIATE")
-    if version_of(connection) == 1:
-        _add_plans(connection)
-    _add_encodings(connection)
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    connection.commit()
-
-
-def _add_plans(connection: sqlite3.Connection) -> None:
-    """From version 1 to 2."""
-    (rows,) = connection.execute("SELECT EXISTS (SELECT 1 FROM store WHERE keeps_rows)").fetchone()
-    connection.execute("ALTER TABLE store ADD COLUMN plan INTEGER NOT NULL DEFAULT 1")
-    connection.execute("ALTER TABLE runs ADD COLUMN plan INTEGER")
-    connection.execute("DROP VIEW tidy")
-    connection.execute(_tidy(rows=bool(rows)))
-
-
-def _add_encodings(connection: sqlite3.Connection) -> None:
-    """From version 2 to 3."""
-    connection.execute("DROP VIEW tidy")
-    connection.execute("DROP TABLE powers")
-    connection.execute("ALTER TABLE runs ADD COLUMN encoding INTEGER")
 
 
 COMMENT_OR_BLANK = re.compile(r"--[^\n]*|\s+")
@@ -173,29 +104,13 @@ def _schema_of(connection: sqlite3.Connection) -> Schema:
 
 
 @cache
-def _known_schemas() -> dict[Schema, int]:
-    """The version of each: as this attn and those before it create and migrate stores."""
+def _schemas() -> tuple[Schema, Schema]:
+    """The schema of a store in one file, and the one of a folder store."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(TABLES)
-        known = {_schema_of(connection): SCHEMA_VERSION}
+        of_file = _schema_of(connection)
         connection.executescript(PARTS)
-        known[_schema_of(connection)] = SCHEMA_VERSION
-    for rows, is_from_version_1 in product((False, True), repeat=2):
-        with closing(sqlite3.connect(":memory:")) as connection:
-            connection.executescript(ENCODING.sub("", TABLES) + POWERS)
-            connection.execute("INSERT INTO store (keeps_rows, keeps_weights) VALUES (?, 0)", (rows,))
-            if is_from_version_1:
-                connection.execute("ALTER TABLE store DROP COLUMN plan")
-                connection.execute("ALTER TABLE runs DROP COLUMN plan")
-                connection.execute(_tidy(rows=rows).replace(OF_LAST_PLAN, ""))
-                known[_schema_of(connection)] = 1
-                _add_plans(connection)
-            else:
-                connection.execute(_tidy(rows=rows))
-            known[_schema_of(connection)] = 2
-            _add_encodings(connection)
-            known[_schema_of(connection)] = SCHEMA_VERSION
-    return known
+        return of_file, _schema_of(connection)
 
 
 def refuse_other_schema(connection: sqlite3.Connection, path: Path) -> None:
@@ -204,11 +119,10 @@ def refuse_other_schema(connection: sqlite3.Connection, path: Path) -> None:
     A view in the place of a table, a trigger, a default or a computed column would run what whoever made the
     file wants.
     """
-    schema, version = _schema_of(connection), version_of(connection)
-    if _known_schemas().get(schema) == version:
+    schema = _schema_of(connection)
+    if schema in _schemas():
         return
-    alike = [known for known, of_version in _known_schemas().items() if of_version == version]
-    nearest = min(alike or _known_schemas(), key=lambda known: len(known ^ schema))
+    nearest = min(_schemas(), key=lambda known: len(known ^ schema))
     added, missing = sorted(schema - nearest), sorted(nearest - schema)
     kind, name, *_ = (added or missing)[0]
     which = f"{kind} {name:.40}"

@@ -25,7 +25,6 @@ from attncli.runs.keys import RunKeys, settings_as_json
 from attncli.runs.packing import Packed
 from attncli.runs.parts import PLACE, Merge, Merged, Parts, refuse_without_pyarrow, runs_of_part
 from attncli.runs.plan import Plan
-from attncli.runs.schema import SCHEMA_VERSION, migrate, version_of
 from attncli.runs.store_files import check_header, create_file, driving, is_new_folder, remove
 from attncli.runs.stored_columns import StoredColumn, StoredColumns
 
@@ -106,19 +105,9 @@ CREATE TEMP TABLE planned (
     place INTEGER NOT NULL,
     id TEXT,
     source TEXT NOT NULL,
-    item INTEGER NOT NULL,   -- its experiment's place in the plan
-    earlier BLOB             -- the key that the store knows it by, where that is one of before
+    item INTEGER NOT NULL    -- its experiment's place in the plan
 ) WITHOUT ROWID
 """
-NOTE_EARLIER = """
-UPDATE temp.planned SET earlier = :earlier
-WHERE key = :key AND :key NOT IN (SELECT key FROM runs) AND :earlier IN (SELECT key FROM runs)
-"""
-HAS_UNKNOWN = """
-SELECT EXISTS (SELECT 1 FROM runs)
-    AND EXISTS (SELECT 1 FROM temp.planned WHERE key NOT IN (SELECT key FROM runs))
-"""
-RENAME = "UPDATE runs SET key = planned.key FROM temp.planned WHERE runs.key = planned.earlier"
 # Only what changed is written, since the row of a run also holds its values.
 LEAVE_OUT = """
 UPDATE runs SET plan = (SELECT plan FROM store)
@@ -161,8 +150,6 @@ class Store:
         note_planned(self._connection, plan, keys)
         with self._connection:
             self._connection.execute("BEGIN EXCLUSIVE")
-            self._connection.execute(RENAME)
-            self._connection.execute("UPDATE temp.planned SET earlier = NULL WHERE earlier NOT NULL")
             if self._connection.execute(LEAVE_OUT).rowcount:
                 self._connection.execute("UPDATE store SET plan = plan + 1")
             self._connection.execute(TAKE_IN)
@@ -385,22 +372,14 @@ def note_planned(connection: sqlite3.Connection, plan: Plan, keys: RunKeys) -> N
         for job in plan.jobs()
         for number, (item, key) in enumerate(zip(job.chain, keys.of_job(job), strict=True))
     )
-    connection.executemany("INSERT OR IGNORE INTO temp.planned VALUES (?, ?, ?, ?, ?, NULL)", rows)
-    if connection.execute(HAS_UNKNOWN).fetchone()[0] and (earlier := keys.earlier()) is not None:
-        pairs = (
-            {"key": key, "earlier": before}
-            for job in plan.jobs()
-            for key, before in zip(keys.of_job(job), earlier.of_job(job), strict=True)
-        )
-        connection.executemany(NOTE_EARLIER, pairs)
+    connection.executemany("INSERT OR IGNORE INTO temp.planned VALUES (?, ?, ?, ?, ?)", rows)
     connection.commit()
 
 
 def count_planned(connection: sqlite3.Connection) -> tuple[int, int]:
     """How many runs the table `planned` names, and how many of these are done."""
     query = (
-        "SELECT count(*), count(CASE WHEN status = ? THEN 1 END) FROM temp.planned "
-        "LEFT JOIN runs ON runs.key = coalesce(earlier, planned.key)"
+        "SELECT count(*), count(CASE WHEN status = ? THEN 1 END) FROM temp.planned LEFT JOIN runs USING (key)"
     )
     num_runs, num_done = connection.execute(query, (DONE,)).fetchone()
     return num_runs, num_done
@@ -482,8 +461,6 @@ def open_store(
             create_file(path, rows=rows, weights=weights)
         check_header(path)
         with closing(connect(database_of(path), is_shared=is_folder)) as connection, signals_seen(connection):
-            if version_of(connection) != SCHEMA_VERSION:
-                migrate(connection)
             _refuse_other_keeping(path, kept_of(connection), rows=rows, weights=weights)
             named = {name for (name,) in connection.execute("SELECT DISTINCT weights FROM runs")}
             WeightFiles(path).remove_others(named)

@@ -13,7 +13,7 @@ from pathlib import Path
 from attncli.errors import RunError, UserError, WriteError
 from attncli.runs.connection import beside, database_of, refuse_special_files
 from attncli.runs.parts import PART, UNFINISHED
-from attncli.runs.schema import APPLICATION_ID, CATALOGUE_ID, KNOWN_VERSIONS, SCHEMA_VERSION, create
+from attncli.runs.schema import APPLICATION_ID, CATALOGUE_ID, SCHEMA_VERSION, create
 from attncli.system.files import CATALOGUE, is_file_name
 from attncli.system.platforms import lock_file
 
@@ -49,10 +49,10 @@ def check_header(path: Path, *, any_version: bool = False) -> None:
     if not header.startswith(MAGIC) or application != (CATALOGUE_ID if is_folder else APPLICATION_ID):
         instead = "give a file that -o FILE.db wrote, or a new name to write one"
         raise UserError(f"{path}: is not an attn store, left unchanged: {instead}")
-    if version not in KNOWN_VERSIONS and not any_version:
+    if version != SCHEMA_VERSION and not any_version:
         raise UserError(
-            f"{path}: is a store of version {version}, and this attn writes version {SCHEMA_VERSION}: "
-            "left unchanged (--fresh starts over)"
+            f"{path}: is a store of version {version}, and this attn reads and writes version "
+            f"{SCHEMA_VERSION}: left unchanged: give another name, or start over with --fresh"
         )
 
 

@@ -1,22 +1,17 @@
 """A store whose prompts, config or model changed: nothing is lost, and nothing of before counts today."""
 
 import csv
-import hashlib
 import io
 import json
-import math
 import os
 import shutil
 import sqlite3
-import struct
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from attncli.runs import schema
 from tests.conftest import Attn
-from tests.runs.stores import ROOT, done_runs, with_tidy
+from tests.runs.stores import ROOT, done_runs
 
 TINY = ROOT / "attncli" / "data" / "tiny-induction"
 
@@ -167,43 +162,6 @@ def test_a_copied_model_computes_nothing_again(
     assert "has 2 of 2 runs, 2 done now" in changed.err
 
 
-def test_a_store_of_before_knows_large_files_by_their_time(
-    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its runs are found as long as that has not changed, and have the keys of today afterwards."""
-
-    def digest_of_before(path: Path, _: object) -> str:
-        content = path.read_bytes()
-        if len(content) > 64 * 2**20:
-            about = f"{len(content)} {path.stat().st_mtime_ns} ".encode()
-            content = about + content[: 8 * 2**20] + content[-8 * 2**20 :]
-        return hashlib.sha256(content).hexdigest()
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    model = large_model(tmp_path / "model")
-    settings = f"experiment: heads\nmodel: {model}\nsweep: {{skip_sink: [0, 1]}}"
-    with monkeypatch.context() as before:
-        before.setattr("attncli.runs.keys.content_digest", digest_of_before)
-        assert attn(batch(tmp_path, ["a b c", "d e f"], settings)).code == 0
-    old = {key for (key,) in all_keys(tmp_path / "runs.db")}
-    lines = ["a b c", "d e f", "g h i"]
-    dry = attn([*batch(tmp_path, lines, settings), "--dry-run"])
-    assert dry.out.endswith("has 4 of them, 2 are left\n")
-    assert {key for (key,) in all_keys(tmp_path / "runs.db")} == old
-    ended = attn(batch(tmp_path, lines, settings))
-    assert "has 6 of 6 runs, 2 done now" in ended.err and "4 were there" in ended.err
-    assert not old & {key for (key,) in all_keys(tmp_path / "runs.db")}
-    os.utime(model / "large.bin", (1, 1))
-    assert "nothing was left to do" in attn(batch(tmp_path, lines, settings)).err
-    write_in_the_middle(model / "large.bin")
-    assert "has 6 of 6 runs, 6 done now" in attn(batch(tmp_path, lines, settings)).err
-
-
-def all_keys(store: Path) -> list[tuple[bytes]]:
-    with closing(sqlite3.connect(store)) as connection:
-        return connection.execute("SELECT key FROM runs").fetchall()
-
-
 def test_equal_lines_are_one_run_wherever_they_stand(attn: Attn, tmp_path: Path) -> None:
     store, lines = tmp_path / "runs.db", [f"{i} b c" for i in range(300)]
     ended = attn(batch(tmp_path, [*lines, *lines, "0 b c"]))
@@ -243,91 +201,6 @@ def test_a_repeated_sentence_that_fails_is_told_once(attn: Attn, tmp_path: Path)
     assert attn(batch(tmp_path, ["a b"], settings)).code == 0
     assert failures(attn, store) == []
     assert [(row["id"], row["plan"]) for row in failures(attn, store, "--all")] == [("2", 1)]
-
-
-def as_earlier_version(store: Path, versions: tuple[int, ...]) -> None:
-    """What an attn of before wrote, and perhaps migrated: float64, and a view; in version 1 no plans."""
-    with closing(with_tidy(store)) as connection:
-        numbers: dict[int, list[float]] = {}
-        for run, value in connection.execute("SELECT run, value FROM temp.tidy ORDER BY rowid"):
-            numbers.setdefault(run, []).append(math.nan if value is None else value)
-        for run, values in numbers.items():
-            figures = struct.pack(f"<{len(values)}d", *values)
-            connection.execute("UPDATE runs SET figures = ? WHERE run = ?", (figures, run))
-        connection.execute("ALTER TABLE runs DROP COLUMN encoding")
-        connection.execute(schema.POWERS)
-        powers = [(exponent, 2.0 ** (max(exponent, 1) - 1023)) for exponent in range(2047)]
-        connection.executemany("INSERT INTO powers VALUES (?, ?)", [*powers, (2047, None)])
-        ((rows,),) = connection.execute("SELECT keeps_rows FROM store")
-        view = schema._tidy(rows=rows).replace("VIEW tidy", "VIEW main.tidy")
-        if 1 in versions:
-            connection.execute("ALTER TABLE runs DROP COLUMN plan")
-            connection.execute("ALTER TABLE store DROP COLUMN plan")
-            assert " AND plan IS NULL" in view
-            connection.execute(view.replace(" AND plan IS NULL", ""))
-        else:
-            connection.execute(view)
-        connection.execute("DROP TABLE temp.tidy")
-        if versions == (1, 2):
-            schema._add_plans(connection)
-        connection.execute(f"PRAGMA user_version = {versions[-1]}")
-        connection.commit()
-
-
-EARLIER = [(1,), (2,), (1, 2)]
-
-
-@pytest.mark.parametrize("versions", EARLIER)
-@pytest.mark.parametrize("rows", [[], ["--rows"]])
-def test_a_store_of_an_earlier_version_is_read_and_carried_on(
-    attn: Attn, tmp_path: Path, rows: list[str], versions: tuple[int, ...]
-) -> None:
-    store = tmp_path / "runs.db"
-    attn([*batch(tmp_path, ["a b", "c d e", "f"]), *rows])
-    before, summary = attn(["results", "--tidy", str(store)]), attn(["results", str(store)])
-    as_earlier_version(store, versions)
-    old = store.read_bytes()
-    with closing(sqlite3.connect(store)) as connection:
-        of_view = connection.execute("SELECT value FROM tidy ORDER BY run, statistic, value").fetchall()
-    assert len(of_view) == len(exported(attn, store))
-    assert attn(["results", "--tidy", str(store)]) == before and attn(["results", str(store)]) == summary
-    assert {row["plan"] for row in exported(attn, store, "--all")} == {"1"}
-    dry = attn([*batch(tmp_path, ["c d e", "new"]), *rows, "--dry-run"])
-    assert dry.out.endswith("has 1 of them, 1 are left\n")
-    assert store.read_bytes() == old, "reading changes nothing"
-    ended = attn([*batch(tmp_path, ["c d e", "new"]), *rows])
-    assert ended.err.startswith(f"{store} has 2 of 2 runs, 1 done now") and "1 were there" in ended.err
-    assert sentences_by_id(store) == {"1": "c d e", "2": "new"} and len(done_runs(store)) == 4
-    with closing(with_tidy(store)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (schema.SCHEMA_VERSION,)
-        found = connection.execute("SELECT run, statistic, value FROM tidy").fetchall()
-        assert len(found) == len(exported(attn, store))
-        encodings = connection.execute("SELECT id, encoding FROM runs WHERE plan IS NULL").fetchall()
-        assert dict(encodings) == {"1": None, "2": 1}, "only new runs are in float32"
-        kept = connection.execute("SELECT name FROM main.sqlite_schema WHERE name IN ('tidy', 'powers')")
-        assert kept.fetchall() == []
-
-
-@pytest.mark.parametrize("versions", EARLIER)
-def test_a_store_of_an_earlier_version_is_whole_when_migrating_is_cut_short(
-    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: tuple[int, ...]
-) -> None:
-    store = tmp_path / "runs.db"
-    attn(batch(tmp_path, ["a b", "c d e"]))
-    before = attn(["results", "--tidy", str(store)])
-    as_earlier_version(store, versions)
-
-    def cut_short(connection: sqlite3.Connection) -> None:
-        connection.execute("DROP VIEW tidy")
-        connection.execute("no SQL")
-
-    monkeypatch.setattr(schema, "_add_encodings", cut_short)
-    assert attn(batch(tmp_path, ["new"])).code == 4
-    monkeypatch.undo()
-    with closing(sqlite3.connect(store)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == versions[-1:]
-    assert attn(["results", "--tidy", str(store)]) == before
-    assert attn(batch(tmp_path, ["a b"])).code == 0
 
 
 def test_no_two_ids_become_equal_in_csv(attn: Attn, tmp_path: Path) -> None:

@@ -99,19 +99,6 @@ def test_a_store_knows_whether_texts_begin_with_a_special_token(
     assert_same(survey(attn, "--store", store), direct)
 
 
-def test_a_store_of_before_is_read_as_well_as_its_numbers_tell(
-    tmp_path: Path, attn: Attn, texts: str
-) -> None:
-    model = ["--model", str(save_model(tmp_path / "model", "BERT"))]
-    store = tmp_path / "s.db"
-    direct = survey(attn, *model, "--texts", texts, "-o", str(store))
-    with closing(sqlite3.connect(store)) as connection:
-        changed = connection.execute("UPDATE columns SET statistic = '-' WHERE statistic = 'starts_special'")
-        assert changed.rowcount > 0
-        connection.commit()
-    assert_same(survey(attn, "--store", str(store)), direct)
-
-
 @pytest.mark.parametrize("which", ["all", "some"])
 def test_a_store_without_even_weights_goes_by_the_mean_length(tmp_path: Path, attn: Attn, which: str) -> None:
     """As before 0.5.0, also in a store that was begun before: 24 texts of 4 and 26 tokens are 15 long."""

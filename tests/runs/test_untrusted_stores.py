@@ -1,6 +1,5 @@
 """A store is a file from anywhere: what is not as attn writes it is refused or left out, in one line."""
 
-import gzip
 import os
 import signal
 import sqlite3
@@ -17,7 +16,6 @@ from tests.conftest import Attn
 from tests.runs.stores import write_batch
 
 ENDLESS = "WITH RECURSIVE e(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM e) SELECT x FROM e"
-RELEASES = Path(__file__).parent.parent / "releases"
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +81,6 @@ def of_store(tmp_path: Path, store: Path) -> list[list[str]]:
         ["CREATE VIRTUAL TABLE v USING fts5(x)"],
         ["CREATE TABLE precious (data)"],
         ["DROP TABLE environments"],
-        ["PRAGMA user_version = 1"],
     ],
 )
 def test_what_attn_does_not_create_is_refused(
@@ -102,13 +99,6 @@ def test_what_analyze_and_vacuum_leave_is_read(attn: Attn, store: Path) -> None:
     before = attn(["results", "--tidy", str(store)])
     change(store, "ANALYZE", "VACUUM", "PRAGMA journal_mode = delete")
     assert attn(["results", "--tidy", str(store)]) == before and before.code == 0
-
-
-@pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
-def test_stores_of_releases_are_read(attn: Attn, tmp_path: Path, version: str) -> None:
-    store = tmp_path / "runs.db"
-    store.write_bytes(gzip.decompress((RELEASES / f"{version}.db.gz").read_bytes()))
-    assert attn(["results", "--tidy", str(store)]).code == 0
 
 
 BOMB = zlib.compress(bytes(2**26), 9).hex()

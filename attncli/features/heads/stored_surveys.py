@@ -98,7 +98,6 @@ def _totals(reader: Reader, settings: int) -> HeadTotals:
             if columns.of_rest:
                 _add(rest, columns.of_rest, runs.values[kept])
             _add_linear(totals, columns.of_linear, runs.values[kept])
-    # A store of before (0.2.0) does not have it, and one that was continued has it of some texts.
     totals.rest = rest if rest.num_texts == totals.num_texts else None
     if not has_even:  # a store before 0.5.0, or one that was continued
         for of_some in (totals, rest):
@@ -131,9 +130,6 @@ def _add(totals: HeadTotals, columns: Sequence[SurveyColumn], values: np.ndarray
         of_layer = values[:, places]
         kind = "cross" if stack == "cross" else "self"
         totals.add(LayerPlace(layer, kind, stack), tuple(names), torch.from_numpy(of_layer))
-        if stack not in starts_special:
-            is_special = _starts_special_before(tuple(names), of_layer)
-            totals.add_rows(Stack(stack, {}, is_special))
     for stack in dict.fromkeys([*num_rows, *starts_special]):
         is_special = starts_special.get(stack, True)
         totals.add_rows(Stack(stack, num_rows.get(stack, {}), is_special, even.get(stack, {})))
@@ -149,20 +145,6 @@ def _add_linear(totals: HeadTotals, columns: Sequence[tuple[int, StoredColumn]],
     for layer, heads in places.items():
         numbers = [[values[:, of_head[name]] for name in SIGNED_OVER_TEXTS] for of_head in heads.values()]
         totals.linear.add(MixerPlace(layer), torch.from_numpy(np.array(numbers)).permute(2, 0, 1))
-
-
-ROUNDING = 1e-4
-"""By how much two means of float32 may differ."""
-
-
-def _starts_special_before(names: Sequence[str], of_layer: np.ndarray) -> bool:
-    """Whether texts begin with a special token, in a store of before (0.2.0), which did not keep it.
-
-    No head has more weight on the first token than on special ones where it is one; nothing tells where the
-    first keys are left out.
-    """
-    lead = of_layer[..., names.index("special_mass")] - of_layer[..., names.index("sink_mass")]
-    return not (lead < -ROUNDING).any() and not np.isnan(lead).all()
 
 
 def store_report(path: Path, reader: Reader, shown: Mapping[str, Any], choice: Mapping[str, Any]) -> Report:
