@@ -123,7 +123,7 @@ def loaded_model(folder: str) -> Measured:
         with torch.no_grad():
             model(**ids, output_attentions=True)
 
-    return medians(lambda: attncli.heads(model, tokenizer, SENTENCE), run, 7)
+    return medians(lambda: attncli.heads(model, SENTENCE, tokenizer=tokenizer), run, 7)
 
 
 FOLDERS = {

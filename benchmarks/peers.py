@@ -147,7 +147,7 @@ def attn_patterns(folder: str, *, as_page: bool = False) -> Work:
     model, tokenizer = eager(folder)
 
     def work() -> Numbers:
-        report = attncli.heads(model, tokenizer, SENTENCE)
+        report = attncli.heads(model, SENTENCE, tokenizer=tokenizer)
         if as_page:
             report.to_html()
         rows, names = report.table("heads"), ("entropy", "sink_mass", "previous_token")

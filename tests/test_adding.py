@@ -360,7 +360,9 @@ def test_a_question_about_a_model_is_a_command_a_function_and_a_kind_of_result(
         import json, attncli
         model = attncli.open_model()
         weights = [layer.weights()[0].tolist() for layer in attncli.layers(model, {TEXT!r})]
-        print(json.dumps([[dict(head) for head in attncli.spread(model, {TEXT!r}).heads], weights]))
+        heads = attncli.spread(model, {TEXT!r}).heads
+        assert heads == model.spread({TEXT!r}).heads
+        print(json.dumps([[dict(head) for head in heads], weights]))
     """
     heads, weights = json.loads(package.python(script))
     assert len(heads) == 8 and heads == sorted(heads, key=lambda head: -head["spread"])

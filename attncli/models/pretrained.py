@@ -617,7 +617,7 @@ TextOrIds = Annotated[str | Mapping[str, Any], by(text_or_ids)]
 
 @checked
 def read_text(
-    pretrained: OpenedModel,
+    model: OpenedModel,
     text: TextOrIds,
     *,
     context: TextOrIds | None = None,
@@ -631,15 +631,15 @@ def read_text(
     are those that tokens are merged into where that is wanted. UserError, which names `key`, for a text that
     has no tokens or more than the model reads, unless `truncate` cuts it (None: nobody can ask for that).
     """
-    read = pretrained.read(text_or_ids(text), key, truncate=truncate, words=words)
-    if not pretrained.has_decoder:
+    read = model.read(text_or_ids(text), key, truncate=truncate, words=words)
+    if not model.has_decoder:
         if context is not None:
-            raise UserError(f"context: {pretrained.name} has no decoder: it reads one text")
+            raise UserError(f"context: {model.name} has no decoder: it reads one text")
         return Reading(read)
     of_encoder = read
     if context is not None:
-        of_encoder = pretrained.read(text_or_ids(context), "context", truncate=truncate, words=words)
-    return Reading(pretrained.shifted_right(read), of_encoder)
+        of_encoder = model.read(text_or_ids(context), "context", truncate=truncate, words=words)
+    return Reading(model.shifted_right(read), of_encoder)
 
 
 def check_made_for(pretrained: Pretrained, reading: Reading, key: str) -> Reading:

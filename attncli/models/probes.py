@@ -30,10 +30,10 @@ def repeated_probe(pretrained: Pretrained, length: int, generator: torch.Generat
 
 
 @checked
-def read_probe(pretrained: OpenedModel, num_tokens: Size, generator: torch.Generator) -> Reading:
+def read_probe(model: OpenedModel, num_tokens: Size, generator: torch.Generator) -> Reading:
     """[BOS] + r + r with `num_tokens` random tokens r, on which induction heads show."""
-    probe = repeated_probe(pretrained, num_tokens, generator)
-    return Reading(probe, probe if pretrained.has_decoder else None, repeat=num_tokens)
+    probe = repeated_probe(model, num_tokens, generator)
+    return Reading(probe, probe if model.has_decoder else None, repeat=num_tokens)
 
 
 def shorter_probe(reading: Reading) -> Reading:

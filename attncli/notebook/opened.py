@@ -1,21 +1,24 @@
 """A model that is opened once and then asked, in a notebook or a program."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, isfunction, signature
+from types import MethodType
 from typing import Any
 
 import attncli
+from attncli.feature import BrokenPlugin
 from attncli.models import loading
 from attncli.models.pretrained import Pretrained
-from attncli.notebook.run import NotebookReport, reads_model, run
-from attncli.settings import EXPERIMENTS, QUESTIONS, why_off
+from attncli.notebook.run import NotebookReport, run
+from attncli.settings import SPECS, why_off
 
 
 class NotebookModel(Pretrained):
-    """What `open_model` gives: every function of attncli takes it, and each command of models is a method.
+    """An open model, whose methods are the functions of attncli that take a model.
 
-    `model.why(text)` gives the page of `attn why` on this model; `dir(model)` lists the others.
+    `model.why(text)` is `attncli.why(model, text)`, and `model.run("why", sentence=text)` the report of
+    `attn why`, which a notebook shows as its page. `dir(model)` lists the methods.
     """
 
     def __repr__(self) -> str:
@@ -29,50 +32,39 @@ class NotebookModel(Pretrained):
     def __dir__(self) -> Iterable[str]:
         """What is for users, so that a notebook's completion is no list of how models are read."""
         hidden = (name for name in super().__dir__() if name.startswith("__"))
-        questions = (name for name in EXPERIMENTS if _is_method(name))
-        return [*hidden, *dict.fromkeys([*questions, *FOR_USERS])]
+        return [*hidden, *filter(_has_method, dir(attncli)), *FOR_USERS]
 
     def __getattr__(self, name: str) -> Any:
-        """The question of that name; else AttributeError, which names the function or command that fits."""
-        if _is_method(name):
-            return _asking(self, name)
+        """The function of that name with this model; AttributeError, which names the command that fits."""
+        if (function := _method(name)) is not None:
+            return MethodType(function, self)
         ways = [f"it {why}"] if (why := why_off(name)) else []
-        if name in attncli.__all__ and (arguments := _arguments(getattr(attncli, name))):
-            ways.append(f"attncli.{name}({', '.join(arguments)})")
-        if reads_model(name):
+        if name in SPECS and "model" in SPECS[name].model_fields:
             ways.append(f'model.run("{name}", ...)')
         message = f"{type(self).__name__} has no attribute {name!r}"
         raise AttributeError(f"{message}: {' or '.join(ways)}" if ways else message)
 
 
 FOR_USERS = ("run", "name", "num_layers", "has_decoder", "device", "model", "tokenizer", "source")
-"""Of an open model, beside its questions."""
+"""Attributes of an open model, beside its methods."""
 
 
-def _is_method(name: str) -> bool:
-    """True for the command of that name if it reads a text with a model."""
-    return name.isidentifier() and reads_model(name, "sentence")
+def _method(name: str) -> Callable[..., Any] | None:
+    """The function of attncli of that name, if the first argument that it needs is a model."""
+    function = getattr(attncli, name) if name in dir(attncli) else None
+    if not isfunction(function):
+        return None
+    needed = (
+        each.name for each in signature(function).parameters.values() if each.default is Parameter.empty
+    )
+    return function if next(needed, "") == "model" else None
 
 
-def _asking(model: NotebookModel, experiment: str) -> Callable[..., NotebookReport]:
-    """The method of an open model that asks a question."""
-
-    def ask(text: str | Mapping[str, Any] | None = None, **settings: Any) -> NotebookReport:
-        return run(experiment, model=model, sentence=text, **settings)
-
-    ask.__name__ = experiment
-    ask.__qualname__ = f"{type(model).__name__}.{experiment}"
-    ask.__doc__ = f"""{QUESTIONS[experiment].summary}.
-
-    The page of `attn {experiment}` on this model, with the flags of the command as settings.
-    """
-    return ask
-
-
-def _arguments(function: Any) -> list[str]:
-    """What has to be given to a function whose first argument is a model; nothing for any other."""
-    names = [each.name for each in signature(function).parameters.values() if each.default is Parameter.empty]
-    return names if names[:1] == ["model"] else []
+def _has_method(name: str) -> bool:
+    try:
+        return _method(name) is not None
+    except BrokenPlugin:
+        return False
 
 
 @wraps(loading.open_model)

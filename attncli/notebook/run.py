@@ -169,11 +169,6 @@ def _frame(report: Report, page: str) -> str:
     )
 
 
-def reads_model(experiment: str, *settings: str) -> bool:
-    """True if there is a command of that name which can read a model and has these settings."""
-    return experiment in SPECS and {"model", *settings} <= SPECS[experiment].model_fields.keys()
-
-
 OF_LOADING = ("device", "allow_download")
 """The settings that say how a model is loaded."""
 

@@ -168,7 +168,7 @@ def own_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> T
 
 
 def shown_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Tensor:
-    report = attncli.heads(model, tokenizer, SENTENCE, maps="self")
+    report = attncli.heads(model, SENTENCE, tokenizer=tokenizer, maps="self")
     return torch.tensor(report.tensors["weights"].values)
 
 
@@ -240,7 +240,7 @@ def test_it_shows_the_weights_of_a_model_with_lora(name: str, tokenizer: PreTrai
     with pytest.raises(
         attncli.UserError, match=rf"\(got PeftModel: give the {type(model).__name__} in it\)$"
     ):
-        attncli.heads(around, tokenizer, SENTENCE)
+        attncli.heads(around, SENTENCE, tokenizer=tokenizer)
 
 
 def test_the_adapter_of_a_folder_counts(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_the_adapter_of_a_folder_counts(tokenizer: PreTrainedTokenizerBase, tmp_
 def test_a_compiled_model_is_refused(tokenizer: PreTrainedTokenizerBase) -> None:
     compiled = torch.compile(MODELS["Llama"].build(), backend="eager")
     with pytest.raises(attncli.UserError, match=r"\(got OptimizedModule: give the LlamaModel in it\)$"):
-        attncli.heads(compiled, tokenizer, SENTENCE)
+        attncli.heads(compiled, SENTENCE, tokenizer=tokenizer)
 
 
 def test_weights_without_numbers_are_refused(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -270,7 +270,7 @@ def test_weights_without_numbers_are_refused(tokenizer: PreTrainedTokenizerBase)
     model.layers[1].mlp.to("meta")
     message = r"^model: layers\.1\.mlp\.gate_proj\.weight is on the meta device, without numbers"
     with pytest.raises(attncli.UserError, match=message):
-        attncli.heads(model, tokenizer, SENTENCE)
+        attncli.heads(model, SENTENCE, tokenizer=tokenizer)
 
 
 def test_a_model_is_left_as_it_was(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -281,7 +281,7 @@ def test_a_model_is_left_as_it_was(tokenizer: PreTrainedTokenizerBase) -> None:
         before = {path: {**vars(part)} for path, part in model.named_modules()}
         hooks = {path: [*part._forward_hooks] for path, part in model.named_modules()}
         config = {**vars(model.config)}
-        attncli.heads(model, tokenizer, SENTENCE)
+        attncli.heads(model, SENTENCE, tokenizer=tokenizer)
         assert {path: vars(part) for path, part in model.named_modules()} == before
         assert {path: [*part._forward_hooks] for path, part in model.named_modules()} == hooks
         assert vars(model.config) == config
@@ -328,12 +328,12 @@ def test_weighted_is_refused_where_w_o_is_not_its_matrix(
     change: str, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     model = MODELS["Llama"].build()
-    attncli.heads(model, tokenizer, SENTENCE, weighted=True)
+    attncli.heads(model, SENTENCE, tokenizer=tokenizer, weighted=True)
     WEIGHTED[change](model.layers[1].self_attn.o_proj)
     with pytest.raises(
         attncli.UserError, match=r"^weighted: .*layers\.1\.self_attn of .*leave `weighted` out$"
     ):
-        attncli.heads(model, tokenizer, SENTENCE, weighted=True)
+        attncli.heads(model, SENTENCE, tokenizer=tokenizer, weighted=True)
 
 
 def test_weighted_takes_pruned_and_normalised_weights(
@@ -343,7 +343,7 @@ def test_weighted_takes_pruned_and_normalised_weights(
     for change in (prune_weights, normalise_weights):
         model = MODELS["Llama"].build()
         change(model, "Llama")
-        shown = attncli.heads(model, tokenizer, SENTENCE, weighted=True)
+        shown = attncli.heads(model, SENTENCE, tokenizer=tokenizer, weighted=True)
         for part in linear_layers(model):
             if change is prune_weights:
                 prune.remove(part, "weight")
@@ -351,7 +351,7 @@ def test_weighted_takes_pruned_and_normalised_weights(
                 nn.utils.parametrize.remove_parametrizations(part, "weight")
         plain = MODELS["Llama"].build()
         plain.load_state_dict(model.state_dict())
-        expected = attncli.heads(plain, tokenizer, SENTENCE, weighted=True)
+        expected = attncli.heads(plain, SENTENCE, tokenizer=tokenizer, weighted=True)
         for ours, theirs in zip(shown.table("heads"), expected.table("heads"), strict=True):
             assert ours["value_norm"] == pytest.approx(theirs["value_norm"], rel=1e-5)
 

@@ -57,7 +57,7 @@ def test_an_interrupted_run_leaves_it_too() -> None:
     hook = list(model.modules())[-1].register_forward_hook(interrupt)
     before = state(model)
     with pytest.raises(KeyboardInterrupt):
-        attncli.heads(model, AutoTokenizer.from_pretrained(SHIPPED), TEXT)
+        attncli.heads(model, TEXT, tokenizer=AutoTokenizer.from_pretrained(SHIPPED))
     assert state(model) == before
     hook.remove()
 
@@ -67,7 +67,7 @@ def test_what_a_hook_keeps_can_be_trained_on() -> None:
     model = AutoModel.from_pretrained(SHIPPED)
     kept: list[torch.Tensor] = []
     model.register_forward_hook(lambda module, inputs, output: kept.append(output[0]))
-    attncli.heads(model, AutoTokenizer.from_pretrained(SHIPPED), TEXT)
+    attncli.heads(model, TEXT, tokenizer=AutoTokenizer.from_pretrained(SHIPPED))
     probe = torch.nn.Linear(kept[-1].shape[-1], 1)
     probe(kept[-1]).sum().backward()
     assert probe.weight.grad is not None

@@ -184,12 +184,12 @@ def test_ids_that_a_model_does_not_have_are_refused(tmp_path: Path) -> None:
 def test_a_loaded_model_needs_no_tokenizer_for_ids(tmp_path: Path) -> None:
     folder = save_model(tmp_path, "BERT")
     model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    report = attncli.heads(model, None, {"ids": IDS, "tokens": LABELS})
+    report = attncli.heads(model, {"ids": IDS, "tokens": LABELS})
     assert report.tokens == (*LABELS,)
-    expected = attncli.heads(model, tokenizer, TEXT).table("heads")
+    expected = attncli.heads(model, TEXT, tokenizer=tokenizer).table("heads")
     assert [row["entropy"] for row in report.table("heads")] == [row["entropy"] for row in expected]
     with pytest.raises(UserError, match=r"sentence: ids\[0\]: must be a whole number"):
-        attncli.heads(model, tokenizer, {"ids": [-1]})
+        attncli.heads(model, {"ids": [-1]}, tokenizer=tokenizer)
 
 
 def statistics_of(attn: Attn, *arguments: str) -> Any:

@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import attncli
-from attncli.settings import QUESTIONS, SPECS
+from attncli.settings import SPECS
 from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer
@@ -154,7 +154,7 @@ def test_a_model_built_in_memory_equals_the_command_on_its_folder(
     if model.config.is_encoder_decoder:
         model.config.decoder_start_token_id = 0
     save_tokenizer(tmp_path)
-    report = attncli.heads(model, AutoTokenizer.from_pretrained(tmp_path), SENTENCE, maps="none")
+    report = attncli.heads(model, SENTENCE, tokenizer=AutoTokenizer.from_pretrained(tmp_path), maps="none")
     model.save_pretrained(tmp_path)
     command = json.loads(
         attn(["heads", "--model", str(tmp_path), "--sentence", SENTENCE, "--format", "json"]).out
@@ -171,7 +171,8 @@ def test_a_model_built_in_memory_equals_the_command_on_its_folder(
 def test_without_a_text_the_model_reads_the_probe() -> None:
     model, tokenizer = AutoModel.from_pretrained(SHIPPED), AutoTokenizer.from_pretrained(SHIPPED)
     assert (
-        as_json(attncli.heads(model, tokenizer))["statistics"] == as_json(attncli.run("heads"))["statistics"]
+        as_json(attncli.heads(model, tokenizer=tokenizer))["statistics"]
+        == as_json(attncli.run("heads"))["statistics"]
     )
 
 
@@ -216,7 +217,7 @@ def test_the_folder_that_a_loaded_model_came_from_is_not_read_again(tmp_path: Pa
     save_model(tmp_path, "Llama")
     model, tokenizer = AutoModel.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    assert len(attncli.heads(model, tokenizer, SENTENCE).table("heads")) > 0
+    assert len(attncli.heads(model, SENTENCE, tokenizer=tokenizer).table("heads")) > 0
 
 
 def test_an_opened_model_is_asked_itself() -> None:
@@ -234,32 +235,30 @@ def test_an_opened_model_is_asked_itself() -> None:
 
 
 def test_an_open_model_answers_and_lists_what_is_for_users() -> None:
-    """In a notebook, whose completion asks jedi; what it has no method for says where it is."""
-    model = attncli.open_model()
-    for name in ("heads", "why", "ablate", "circuit", "generate", "cache", "self"):
-        settings = {"max_new_tokens": 3} if name == "generate" else {}
-        report = getattr(model, name)("to be or not to b", **settings)
-        expected = attncli.run(name, model=model, sentence="to be or not to b", **settings)
-        assert type(report) is attncli.NotebookReport and as_json(report) == as_json(expected)
+    """In a notebook, whose completion asks jedi; a command that is no function is named in the error."""
+    model, text = attncli.open_model(), "to be or not to b"
+    assert type(model.heads(text)) is attncli.NotebookReport
+    for name in ("why", "ablate", "head_edges", "survey"):
+        function = getattr(attncli, name)
+        assert getattr(model, name)(text) == function(model, text)
+        parameters = [*signature(function).parameters.values()]
+        assert [*signature(getattr(model, name)).parameters.values()] == parameters[1:]
+        assert getattr(model, name).__doc__ == function.__doc__
+    assert model.why(text, answer="e").head == attncli.why(model, text, answer="e").head
+    assert model.read_text(text).text.tokens == attncli.read_text(model, text).text.tokens
     for value, least, without in (
-        (model, {"why", "cache", "run", "name"}, "special_ids"),
-        (report, {"table"}, "pairs"),
+        (model, {"why", "cache", "answer_sources", "run", "name"}, {"special_ids", "open_model", "Watch"}),
+        (model.heads(text), {"table"}, {"pairs"}),
     ):
         completed = {each.name for each in jedi.Interpreter("x.", [{"x": value}]).complete()}
         listed = {name for name in dir(value) if not name.startswith("_")}
         assert listed == {name for name in completed if not name.startswith("_")} and least <= listed
-        assert without not in listed and hasattr(value, without) and len(listed) < 20
+        assert not without & listed and len(listed) < 50
         assert all(hasattr(value, name) for name in listed)
-    for name, way in {
-        "answer_sources": "attncli.answer_sources(model, question, sources)",
-        "separate": 'attncli.separate(model, texts, label) or model.run("separate", ...)',
-    }.items():
-        with pytest.raises(
-            AttributeError, match=re.escape(f"NotebookModel has no attribute {name!r}: {way}")
-        ):
+    for name in ("circuit", "self"):
+        way = f'NotebookModel has no attribute {name!r}: model.run("{name}", ...)'
+        with pytest.raises(AttributeError, match=f"{re.escape(way)}$"):
             getattr(model, name)
     with pytest.raises(AttributeError, match=r"has no attribute 'norm'$"):
         getattr(model, "norm")  # noqa: B009
     assert copy.copy(model).name == model.name
-    assert [*signature(model.why).parameters] == ["text", "settings"]
-    assert model.why.__doc__.startswith(QUESTIONS["why"].summary)

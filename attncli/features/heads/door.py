@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 def heads(
     model: "str | PathLike[str] | PreTrainedModel | Pretrained",
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
     text: str | Mapping[str, Any] | None = None,
+    *,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
     **settings: Any,
 ) -> NotebookReport:
     """What each head of a model does on a text: `run("heads", model=model, sentence=text, ...)`.

@@ -87,7 +87,7 @@ def _accepted(
 
 @checked
 def read_picture(
-    pretrained: OpenedModel,
+    model: OpenedModel,
     file: FilePath,
     text: str | None = None,
     *,
@@ -100,18 +100,18 @@ def read_picture(
     text. A whole text has that token and gets no special tokens around it; an open text, which the model
     continues, has no special token at its end where the picture stands before all words (GIT). With an
     encoder and a decoder the picture goes to the encoder, and the text is the decoder's output. Raises
-    Raises UserError for a file that is not a picture, and for a model that does not read pictures.
+    UserError for a file that is not a picture, and for a model that does not read pictures.
     """
     opened = _opened_picture(file)
     if text is None:
-        return _read_picture(pretrained, opened)
-    if pretrained.has_decoder:
-        words = pretrained.shifted_right(pretrained.read(text, "sentence", beside_others=True))
-        return _read_captioned(pretrained, opened, words)
-    if writer_of(pretrained.model).model is not pretrained.model:
+        return _read_picture(model, opened)
+    if model.has_decoder:
+        words = model.shifted_right(model.read(text, "sentence", beside_others=True))
+        return _read_captioned(model, opened, words)
+    if writer_of(model.model).model is not model.model:
         only = "gives the weights of its words as it writes them, and not otherwise: use attn generate"
-        raise UserError(f"image: {pretrained.name} {only}")
-    return _read_both(pretrained, opened, text, is_whole=is_whole, is_open=is_open)
+        raise UserError(f"image: {model.name} {only}")
+    return _read_both(model, opened, text, is_whole=is_whole, is_open=is_open)
 
 
 def read_picture_to_write(

@@ -371,7 +371,7 @@ def _labels(times: TokenTimes, count: int) -> tuple[Float[Tensor, " token"], tup
 
 @checked
 def read_sound(
-    pretrained: OpenedModel, file: FilePath, text: str | None = None, *, truncate: bool = False
+    model: OpenedModel, file: FilePath, text: str | None = None, *, truncate: bool = False
 ) -> Reading:
     """A sound as an encoder reads it, or with the words that a decoder writes of it.
 
@@ -382,7 +382,7 @@ def read_sound(
     sound, for a model that does not hear, and for a sound that is longer than the model reads, unless
     `truncate` takes the first of it.
     """
-    return encoded_reading(pretrained, str(file), text, truncate=truncate)[0]
+    return encoded_reading(model, str(file), text, truncate=truncate)[0]
 
 
 def encoded_reading(

@@ -99,8 +99,8 @@ def test_what_it_keeps_is_the_survey_of_the_model_as_it_then_is(
         def step(number: int, loss: torch.Tensor) -> None:
             numbers = watch.step(number, loss=loss)
             if numbers is not None:
-                of_probe = attncli.heads(model, tokenizer, num_tokens=TOKENS).table("heads")
-                of_text = attncli.heads(model, tokenizer, "to be or not").table("heads")
+                of_probe = attncli.heads(model, tokenizer=tokenizer, num_tokens=TOKENS).table("heads")
+                of_text = attncli.heads(model, "to be or not", tokenizer=tokenizer).table("heads")
                 surveys.append((number, loss.item(), of_probe, of_text))
                 assert numbers["attn/loss"] == loss.item()
                 assert numbers["attn/largest_max_score"] == max(row["max_score"] for row in of_probe)
@@ -526,7 +526,7 @@ def test_the_last_step_is_of_the_last_weights_not_of_the_best(
     settings = {"load_best_model_at_end": True, "save_strategy": "steps", "eval_strategy": "steps"}
     train([watch], tmp_path, others=[Spoiled()], max_steps=3, save_steps=1, eval_steps=1, **settings)
     assert model.lm_head.weight.norm().item() < norms[-1] / 2, "the best weights are there at the end"
-    best = attncli.heads(model, tokenizer, num_tokens=TOKENS).table("heads")
+    best = attncli.heads(model, tokenizer=tokenizer, num_tokens=TOKENS).table("heads")
     assert watch.last_step == 3
     assert [row["max_score"] for row in watch.heads] != [row["max_score"] for row in best]
 
