@@ -81,7 +81,7 @@ CHOICES: dict[str, Sequence[str]] = {
     "mix_before": ("none",) * 12 + ("einsum", "einsum", "linear", "conv", "matmul", "flat matmul", "mulsum"),
     "matrix": ("parameter", "computed", "computed", "buffer"),
     "turn": ("none", "none", "transpose", "permute", "einsum"),
-    "softmax": ("functional", "torch", "method", "module", "log", "minus max", "special"),
+    "softmax": ("functional", "torch", "method", "module", "minus max", "special"),
     "precision": ("none", "none", "none", "double", "dtype", "bfloat16"),
     "mix_after": ("none",) * 12
     + ("einsum", "einsum", "linear", "conv", "matmul", "flat matmul", "mulsum", "einsum of any numbers"),
@@ -407,8 +407,6 @@ class HandmadeLayer(nn.Module):
             weights = torch.softmax(whole, axis, **named)
         elif way == "module":
             weights = self.softmaxes[str(axis if axis < 0 else axis - whole.ndim)](whole)
-        elif way == "log":
-            weights = functional.log_softmax(whole, dim=axis).exp()
         elif way == "special":
             weights = torch.special.softmax(whole, axis)
         else:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attncli.core.layer import AttentionLayer
-from attncli.features.record.listening.followed import AFTER_DROPOUT, BY_ROWS, EACH, IN_PLACE, NO_SHARES
+from attncli.features.record.listening.followed import AFTER_DROPOUT, BY_ROWS, IN_PLACE, JOINED, NO_SHARES
 from attncli.features.record.listening.listener import HeardCall, Listener
 from tests.features.record.test_programs_left_alone import heard, weights_of
 
@@ -100,16 +100,6 @@ def _most_of_each_row(scores: Tensor) -> Tensor:
     return shares(torch.zeros_like(weights).scatter_(-1, places, largest))
 
 
-def _of_queries(scores: Tensor) -> Tensor:
-    """Slot attention, Locatello and others 2020: a softmax over queries, then shares of keys."""
-    return shares(scores.softmax(-2) + 1e-8)
-
-
-def _by_hand(scores: Tensor) -> Tensor:
-    exponentials = (scores - scores.amax(-1, keepdim=True)).exp() * SEEN
-    return exponentials / exponentials.sum(-1, keepdim=True)
-
-
 CHANGED: dict[str, Callable[[Tensor], Tensor]] = {
     "AllenNLP": lambda scores: shares((scores * SEEN).softmax(-1) * SEEN),
     "mask": lambda scores: scores.softmax(-1) * SEEN,
@@ -126,10 +116,8 @@ CHANGED: dict[str, Callable[[Tensor], Tensor]] = {
     "second softmax": lambda scores: scores.softmax(-1).softmax(-1),
     "both axes": lambda scores: shares(scores.softmax(-1) * scores.softmax(-2)),
     "mean of two": lambda scores: (scores.softmax(-1) + (2 * scores).softmax(-1)) / 2,
-    "by hand": _by_hand,
-    "by hand, Reformer": lambda scores: (scores - scores.logsumexp(-1, keepdim=True)).exp(),
-    "by hand, changed": lambda scores: shares(_by_hand(scores) * GATE),
-    "slots": _of_queries,
+    "Reformer": lambda scores: (scores - scores.logsumexp(-1, keepdim=True)).exp(),
+    "Reformer, in place": lambda scores: (scores - scores.logsumexp(-1, keepdim=True)).exp_(),
     "set": _set_by_index,
     "most": _most_of_each_row,
 }
@@ -191,30 +179,67 @@ def test_what_is_not_in_the_weights_is_said(name: str) -> None:
     assert listener.notes() == [f"Attention: {line}."]
 
 
-def test_each_softmax_of_a_difference_is_heard_and_said() -> None:
-    """Differential attention, Ye and others 2024: of two softmaxes, and of the halves of one."""
-    calls, listener, scores = heard_of(lambda scores: scores.softmax(-1) - 0.3 * scores.tanh().softmax(-1))
-    check(calls, scores.softmax(-1), scores.tanh().softmax(-1))
-    assert [call.module for call in calls] == ["Attention", "Attention#2"]
-    assert listener.notes() == [f"Attention: {EACH}."]
-
-    query, key = torch.randn(2, TEXTS, 2 * HEADS, TOKENS, DIM)
-
-    def halves() -> Tensor:
-        weights = (query @ key.mT).softmax(-1).view(TEXTS, HEADS, 2, TOKENS, TOKENS)
-        mixed: Tensor = (weights[:, :, 0] - 0.25 * weights[:, :, 1]) @ key[:, :HEADS]
-        return mixed
-
-    _, (call,), listener = heard(halves)
-    assert call.weights is not None
-    torch.testing.assert_close(call.weights, (query @ key.mT).softmax(-1), rtol=0, atol=1e-6)
-    assert len(listener.notes()) == 1 and EACH in listener.notes()[0]
+def test_a_difference_of_softmaxes_is_not_heard_and_said() -> None:
+    """Differential attention, Ye and others 2024."""
+    calls, listener, _ = heard_of(lambda scores: scores.softmax(-1) - 0.3 * scores.tanh().softmax(-1))
+    assert not calls and listener.notes() == [f"Attention: {JOINED}."]
 
 
-@pytest.mark.parametrize("name", ["exp", "sigmoid", "relu"])
+def _straight_through(scores: Tensor) -> Tensor:
+    """x-transformers' hard attention."""
+    weights = scores.softmax(-1)
+    return functional.one_hot(weights.argmax(-1), TOKENS) + weights - weights.detach()
+
+
+def _halves(scores: Tensor) -> Tensor:
+    weights = torch.cat([scores, scores.tanh()], dim=1).softmax(-1)
+    return weights[:, :HEADS] - weights[:, HEADS:]
+
+
+def test_of_a_difference_of_one_softmax_what_reaches_the_values_is_heard() -> None:
+    calls, listener, scores = heard_of(_straight_through)
+    check(calls, functional.one_hot(scores.argmax(-1), TOKENS).double())
+    assert not listener.notes()
+    calls, listener, scores = heard_of(_halves)
+    check(calls, torch.cat([scores, scores.tanh()], dim=1).softmax(-1))
+    assert NO_SHARES in listener.notes()[-1]
+
+
+def _largest_taken(scores: Tensor) -> Tensor:
+    exponentials = (scores - scores.amax(-1, keepdim=True)).exp() * SEEN
+    return exponentials / exponentials.sum(-1, keepdim=True)
+
+
+WITHOUT_SOFTMAX: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "exp": (lambda scores: scores.exp() / 7, "exp"),
+    "sigmoid": (torch.sigmoid, "sigmoid"),
+    "relu": (torch.relu, "relu"),
+    "exp over its sum": (lambda scores: shares(scores.exp()), "exp"),
+    "exp over its sum, the largest taken": (_largest_taken, "exp"),
+    "exp of logarithms": (lambda scores: scores.log_softmax(-1).exp(), "exp"),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_SOFTMAX)
 def test_scores_that_meet_values_without_a_softmax_are_said(name: str) -> None:
-    change = getattr(torch, name)
-    calls, listener, _ = heard_of(lambda scores: change(scores) / 7)
+    change, function = WITHOUT_SOFTMAX[name]
+    calls, listener, _ = heard_of(change)
     assert not calls
     (line,) = listener.notes()
-    assert name in line and "without a softmax" in line
+    assert f"went through {function} met values without a softmax" in line
+
+
+def test_a_softmax_over_queries_is_not_heard_and_said() -> None:
+    """Slot attention, Locatello and others 2020: a softmax over queries, then shares of keys."""
+    calls, listener, _ = heard_of(lambda scores: shares(scores.softmax(-2) + 1e-8))
+    assert not calls
+    (line,) = listener.notes()
+    assert "over axis 2" in line and "not heard" in line
+
+
+def test_weights_in_a_product_that_is_not_followed_are_said() -> None:
+    x = torch.randn(TOKENS, DIM)
+    _, calls, listener = heard(lambda: torch.tensordot((x @ x.mT).softmax(-1), x, dims=1))
+    assert not calls
+    (line,) = listener.notes()
+    assert "tensordot" in line and "not heard" in line

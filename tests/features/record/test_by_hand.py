@@ -733,10 +733,6 @@ def test_distances_and_other_products_are_scores() -> None:
     programs: list[tuple[Callable[[], Tensor], Tensor]] = [
         (lambda: torch.inner(query(x), key(x)).softmax(-1) @ x, query(x).double() @ key(x).double().mT),
         (
-            lambda: torch.tensordot(torch.tensordot(query(x), key(x), ([1], [1])).softmax(-1), x, dims=1),
-            query(x).double() @ key(x).double().mT,
-        ),
-        (
             lambda: (-torch.cdist(query(texts), key(texts))).softmax(-1) @ texts,
             -(query(texts).double()[:, :, None] - key(texts).double()[:, None]).square().sum(-1).sqrt(),
         ),

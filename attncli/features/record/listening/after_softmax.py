@@ -1,13 +1,19 @@
 """What becomes of weights between their softmax and the product with the values."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from attncli.features.record.listening.axis_labels import Labelled, TensorAxes, aligned, labels_in, resized
-from attncli.features.record.listening.followed import Weights, are_shares, axes_after, version_of
+from attncli.features.record.listening.followed import (
+    JOINED,
+    Weights,
+    are_shares,
+    axes_after,
+    version_of,
+)
 from attncli.features.record.listening.torch_calls import (
     CASTS,
     DIVISIONS,
@@ -30,9 +36,11 @@ MIXING = JOINS | SUMS | ELEMENTWISE
 
 
 def weights_after(
-    known: Weights, tensor: Tensor, call: TorchCall, others: Sequence[Weights]
+    known: Weights, tensor: Tensor, call: TorchCall, *, is_joined: bool
 ) -> Iterator[tuple[Tensor, Weights | None]]:
-    """What is known of each result of a function of weights, perhaps with others; None where that is none."""
+    """What is known of each result of a function of weights; None where that is none. `is_joined`: the
+    function was given weights of another softmax, too.
+    """
     function, result = call.function, call.result
     if function in DROPOUTS and not _drops(call):
         if isinstance(result, Tensor) and result is not tensor:
@@ -47,11 +55,9 @@ def weights_after(
     elif isinstance(result, Tensor):
         axes = axes_after(known.axes, tensor, call, result)
         changed = None if axes is None else _changed(known, tensor, call, axes)
-        if changed is not None and others:
-            every = [part for other in others for part in (other, *other.others)]
-            joined = *known.others, *(part for part in every if part.softmax is not known.softmax)
-            is_difference = known.is_difference or function in SUBTRACTIONS
-            changed = replace(changed, others=joined, is_difference=is_difference)
+        if changed is not None and is_joined:
+            unread = changed.unread or (JOINED if function in SUBTRACTIONS else None)
+            changed = replace(changed, is_joined=True, unread=unread)
         yield result, changed
 
 

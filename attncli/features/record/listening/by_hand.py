@@ -18,15 +18,13 @@ from attncli.features.record.listening.axis_labels import (
     whole_axis,
 )
 from attncli.features.record.listening.before_softmax import (
-    EXP,
     axis_of_shares,
-    before_exponential,
     scores_after,
     tokens_of_operand,
     told_by,
 )
 from attncli.features.record.listening.followed import (
-    EACH,
+    CONTRACTED,
     NO_QUERIES,
     NO_SOFTMAX,
     OF_FEATURES,
@@ -36,7 +34,6 @@ from attncli.features.record.listening.followed import (
     Followed,
     HandmadeAttention,
     HeardSoftmax,
-    LogShares,
     Outer,
     Projected,
     Scores,
@@ -51,14 +48,12 @@ from attncli.features.record.listening.torch_calls import (
     ADDMMS,
     BLANKS,
     CARRYING,
+    CONTRACTIONS,
     CONVOLUTIONS,
     COPIES,
     DISTANCES,
-    DIVISIONS,
     ELEMENTWISE,
     EXPONENTIALS,
-    INNERS,
-    LOG_SOFTMAXES,
     LOOKUPS,
     MEANS,
     NORMS,
@@ -66,7 +61,6 @@ from attncli.features.record.listening.torch_calls import (
     RECURRENCES,
     SCATTERS,
     SUMMING,
-    TENSORDOTS,
     VIEWING,
     TorchCall,
     axes_of_sum,
@@ -74,7 +68,6 @@ from attncli.features.record.listening.torch_calls import (
     factors_of_outer,
     feature_axes,
     labels_of,
-    letters_of_contraction,
     letters_of_product,
     picked_axis,
     unseen,
@@ -154,7 +147,7 @@ class Follower(Origins):
             self.carry(call)
         elif isinstance(known, Scores | Weights) and not (isinstance(known, Weights) and known.is_value):
             self.note(call.result, known.mixed(known.axes))
-        elif not isinstance(known, LogShares | Blank):
+        elif not isinstance(known, Blank):
             of_parameters = self.is_of_parameters(tensor)
             self.note(call.result, OF_PARAMETERS if of_parameters else Projected(self.source(tensor)))
 
@@ -236,21 +229,10 @@ class Follower(Origins):
             else:
                 self.score(operands[0], operands[1], inputs, out, call.result)
 
-    def contract(self, call: TorchCall) -> None:
-        """inner and tensordot."""
-        left, right = (*call.tensors(), None, None)[:2]
-        if left is None or right is None or not isinstance(call.result, Tensor):
-            return
-        equation = letters_of_contraction(call, left, right)
-        if equation is None or self.follow_product((left, right), *equation, call.result):
-            return
-        inputs, out = equation
-        if self.is_of_parameters(left) or self.is_of_parameters(right):
-            tensor, letters = (left, inputs[1]) if self.is_of_parameters(right) else (right, inputs[0])
-            features = [axis for axis, letter in enumerate(out, -len(out)) if letter in letters]
-            self.project(tensor, call.result, features)
-        else:
-            self.score(left, right, inputs, out, call.result)
+    def leave(self, call: TorchCall) -> None:
+        """Weights met other tensors in a product that is not followed."""
+        if any(isinstance(self.of(tensor), Weights) for tensor in call.tensors()):
+            self._unclear(CONTRACTED.format(getattr(call.function, "__name__", "")))
 
     def measure(self, call: TorchCall) -> None:
         """Distances are scores that are no product."""
@@ -280,12 +262,8 @@ class Follower(Origins):
                 if isinstance(known, Weights):
                     if known.key not in left:
                         self.reach_by_letters(known, place, operands, inputs, out)
-                    elif known.query is not None and known.query not in left and known.is_whole:
-                        self.reach(known.over_another_axis(), tensor, None, None)
                     elif known.query is not None and known.query not in left:
-                        # A softmax over queries whose rows were made shares of keys since, as of slots.
-                        turned = replace(known, query=known.key, key=known.query)
-                        self.reach_by_letters(turned, place, operands, inputs, out)
+                        self.reach(known.over_another_axis(), tensor, None, None)
                     return True
                 if known.through is not None and len(known.tokens & left) == 1 < len(known.tokens):
                     self._unclear(NO_SOFTMAX.format(known.through))
@@ -410,57 +388,24 @@ class Follower(Origins):
             return
         axis = axis if axis < 0 else axis - scores.ndim
         if isinstance(known, Weights) and isinstance(call.result, Tensor):
-            self.share_again(scores, axis, known, call)
+            self.note(call.result, known.mixed(known.axes))
         elif known is None and axis == -1 and scores.ndim > 1 and isinstance(call.result, Tensor):
-            if call.function in SOFTMAXES and not self.is_of_parameters(scores):
+            if not self.is_of_parameters(scores):
                 self.share(scores, axis, None, call.result)
         elif isinstance(known, Scores | Projected) and isinstance(call.result, Tensor):
-            if call.function in LOG_SOFTMAXES:
-                with unseen():
-                    self.note(call.result, LogShares(scores.detach(), axis, known))
-            else:
-                self.share(scores, axis, known, call.result)
-
-    def share_again(self, weights: Tensor, axis: int, known: Weights, call: TorchCall) -> None:
-        """A softmax of weights along their keys or queries: weights that are no longer of a product alone."""
-        labels = [part.label for part in known.axes[axis]]
-        is_of_tokens = len(labels) == 1 and labels[0] in known.tokens
-        if call.function in LOG_SOFTMAXES or not is_of_tokens or not isinstance(call.result, Tensor):
-            return
-        (key,) = labels
-        query = known.query if key == known.key else known.key
-        of = known.softmax.of
-        with unseen():
-            pair = Labelled(weights.detach(), known.axes), Labelled(call.result.detach(), known.axes)
-            again = HeardSoftmax(
-                *pair, None if of is None else replace(of, is_plain=False), axis, known.softmax.labels
-            )
-        self.note(call.result, Weights(again, known.axes, query, key, known.features, unread=known.unread))
+            self.share(scores, axis, known, call.result)
 
     def exponentiate(self, call: TorchCall) -> None:
-        """The exponential of a softmax's logarithms is the softmax; that of scores is not yet one."""
-        known = self.of(call.get(0, "input", "self"))
-        if isinstance(known, LogShares) and isinstance(call.result, Tensor):
-            self.share(known.scores, known.axis, known.known, call.result)
-        elif isinstance(known, Scores):
-            self.carry(call)
-            self.share_by_hand(call.result)
-
-    def divide(self, call: TorchCall) -> None:
-        """Exponentials of scores over their sum are weights."""
+        """The exponential of scores minus the logarithm of their sum is their softmax (Reformer)."""
+        known, result = self.of(call.get(0, "input", "self")), call.result
+        if not isinstance(known, Scores):
+            return
         self.carry(call)
-        self.share_by_hand(call.result)
-
-    def share_by_hand(self, result: object) -> None:
-        """Exponentials of scores whose rows sum to 1 are a softmax."""
-        known = self.of(result)
-        if isinstance(known, Scores) and known.through == EXP and isinstance(result, Tensor):
+        if known.shifted is not None and isinstance(result, Tensor):
             with unseen():
-                axis = axis_of_shares(known, result)
-                if axis is None:
-                    return
-                scores, known = before_exponential(known, result)
-            self.share(scores, axis, known, result)
+                axis = axis_of_shares(known, known.shifted, result)
+            if axis is not None:
+                self.share(known.shifted.before, axis, replace(known, shifted=None), result)
 
     def share(self, scores: Tensor, axis: int, known: Scores | Projected | None, result: Tensor) -> None:
         """A softmax of scores along an axis gave `result`; None is known of scores that are not followed."""
@@ -550,29 +495,9 @@ class Follower(Origins):
         softmax.is_heard = True
         if known.unread:
             self._unclear(known.unread)
-        elif known.others:
-            self._reach_joined(known, weights, query, value)
         else:
             self._heard(partial(_attention_of, known, weights, query, value))
         softmax.forget()
-
-    def _reach_joined(
-        self, known: Weights, weights: Tensor, query: int | None, value: Labelled | None
-    ) -> None:
-        """Several softmaxes met a value: what they give together, or each where that is no longer shares."""
-        try:
-            heard = _attention_of(known, weights, query, value)
-        except NotHeard as error:
-            self._unclear(str(error))
-            return
-        self._heard(lambda: heard)
-        for other in known.others if heard.remark == EACH else ():
-            softmax = other.softmax
-            if not softmax.is_heard and other.query is not None:
-                softmax.is_heard = True
-                alone = replace(other, is_whole=True, is_dropped=False, is_scaled=False)
-                self._heard(partial(_attention_of, alone, softmax.result.tensor, other.query, None))
-                softmax.forget()
 
     # Other steps
 
@@ -650,8 +575,8 @@ class Follower(Origins):
         weights = [(tensor, about) for tensor, about in known if isinstance(about, Weights)]
         if weights:
             (tensor, first), *rest = weights
-            others = [about for _, about in rest]
-            for result, about in weights_after(first, tensor, call, others):
+            is_joined = any(other.softmax is not first.softmax for _, other in rest)
+            for result, about in weights_after(first, tensor, call, is_joined=is_joined):
                 self._note(result, about)
             return
         scores = [(tensor, about) for tensor, about in known if isinstance(about, Scores)]
@@ -702,7 +627,6 @@ def _are_alike(tensor: object, other: object) -> bool:
 STEPS: dict[Callable[..., object], Callable[[Follower, TorchCall], None]] = {
     **dict.fromkeys(CARRYING, Follower.carry),
     **dict.fromkeys(ELEMENTWISE, Follower.change),
-    **dict.fromkeys(DIVISIONS, Follower.divide),
     **dict.fromkeys(BLANKS, Follower.blank),
     **dict.fromkeys(SCATTERS, Follower.scatter),
     **dict.fromkeys(PICKS, Follower.pick),
@@ -712,12 +636,12 @@ STEPS: dict[Callable[..., object], Callable[[Follower, TorchCall], None]] = {
     **dict.fromkeys({functional.linear, *ADDMMS}, Follower.linear),
     **dict.fromkeys(CONVOLUTIONS, Follower.convolve),
     **dict.fromkeys(MATMULS, Follower.multiply),
-    **dict.fromkeys(TENSORDOTS | INNERS, Follower.contract),
+    **dict.fromkeys(CONTRACTIONS, Follower.leave),
     **dict.fromkeys(DISTANCES, Follower.measure),
     **dict.fromkeys(functions_named("baddbmm"), Follower.add_product),
     **dict.fromkeys({torch.einsum, torch.functional.einsum}, Follower.einsum),
     **dict.fromkeys(SUMMING | MEANS, Follower.sum),
-    **dict.fromkeys(SOFTMAXES | LOG_SOFTMAXES, Follower.softmax),
+    **dict.fromkeys(SOFTMAXES, Follower.softmax),
     **dict.fromkeys(EXPONENTIALS, Follower.exponentiate),
     **dict.fromkeys(functions_named("setitem") | COPIES, Follower.overwrite),
 }

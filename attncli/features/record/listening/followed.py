@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from attncli.features.record.listening.axis_labels import (
     sizes_in,
     split_labels,
 )
+from attncli.features.record.listening.kernels import NotHeard
 from attncli.features.record.listening.torch_calls import (
     EXPANSIONS,
     MOVES,
@@ -93,6 +95,13 @@ class Outer(Projected):
     factors: tuple[Tensor, Tensor] | None = None
 
 
+class ShiftedScores(NamedTuple):
+    """Scores before a tensor was subtracted from them, and the axes of that tensor."""
+
+    before: Tensor
+    axes: TensorAxes
+
+
 @dataclass(frozen=True)
 class Scores:
     """What became of a product of two tensors, with the labels of its axes.
@@ -101,9 +110,8 @@ class Scores:
     are features of a projection, `dims` what was summed. `left_tokens` and `right_tokens` may be those of the
     tokens of either tensor, the likeliest first. Without `is_plain` the scores were mixed or cut, so that the
     product no longer says what they are. `one_head_of` is that of the query. `through` is the function that
-    last changed each of them by itself. `shift` gives, added to them, what they were before the largest of
-    a row or the logarithm of its sum was subtracted. `unread` says why weights that are made of them cannot
-    be read.
+    last changed each of them by itself. `shifted` has what they were before one number was subtracted from
+    all of a row, until they change again. `unread` says why weights that are made of them cannot be read.
     """
 
     left: Labelled
@@ -119,7 +127,7 @@ class Scores:
     one_head_of: int | None = None
     is_plain: bool = True
     through: str | None = None
-    shift: Labelled | None = None
+    shifted: ShiftedScores | None = None
     unread: str | None = None
 
     def mixed(self, axes: TensorAxes) -> "Scores":
@@ -226,8 +234,8 @@ class Weights:
     were cut off; with `is_cut` others were. `is_scaled`: each row was multiplied by a factor; `is_filled`:
     entries were set. `before` is what it was before some of it was dropped at random; None where that is
     lost; with `is_late` it was changed since. `times` are the entries, what each was multiplied with, and
-    what was known of them, where that made more of them. `others` are other softmaxes in it, which with
-    `is_difference` were subtracted. `unread` says why it cannot be read.
+    what was known of them, where that made more of them. `is_joined`: other softmaxes are in it. `unread`
+    says why it cannot be read.
     """
 
     softmax: HeardSoftmax
@@ -241,10 +249,9 @@ class Weights:
     is_scaled: bool = False
     is_filled: bool = False
     is_late: bool = False
-    is_difference: bool = False
+    is_joined: bool = False
     before: Labelled | None = None
     times: "tuple[Labelled, Labelled, Weights] | None" = None
-    others: "tuple[Weights, ...]" = ()
     unread: str | None = None
 
     def mixed(self, axes: TensorAxes) -> "Weights":
@@ -270,27 +277,18 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class LogShares:
-    """The logarithms of a softmax: what it took, and along which axis."""
-
-    scores: Tensor
-    axis: int
-    known: "Scores | Projected"
-
-
-@dataclass(frozen=True)
 class Blank:
     """A new tensor with the axes of scores or weights, into which they may be set."""
 
     like: "Scores | Weights"
 
 
-Followed = Projected | Scores | Weights | LogShares | Blank
+Followed = Projected | Scores | Weights | Blank
 NO_QUERIES = "weights by hand of which it is not known which axis is that of queries"
 NO_SOFTMAX = "scores that went through {} met values without a softmax, which is not heard"
 UNFOLLOWED = (
-    "scores come from code that calls none of torch's functions (scripted code, an autograd function, an "
-    "extension): shown are the weights of their softmax"
+    "scores come from code that is not followed (scripted code, an autograd function, an extension, "
+    "torch.inner): shown are the weights of their softmax"
 )
 WRONG_AXIS = "a softmax over axis {} of {}, which is not the axis of keys, reached a product: not heard"
 OF_FEATURES = (
@@ -307,10 +305,8 @@ NO_SHARES = (
     "weights are changed after the softmax into rows that are no shares (negative, or above 1 in all); "
     "those of the softmax are shown"
 )
-EACH = (
-    "several softmaxes are joined into rows that are no shares (negative, or above 1 in all); each softmax "
-    "is shown by itself"
-)
+JOINED = "several softmaxes are subtracted, or joined into rows that are above 1 in all: not heard"
+CONTRACTED = "weights met other tensors in {}, which is not followed: not heard"
 IN_PLACE = "weights were changed after the softmax and then dropped in place; those of the softmax are shown"
 AFTER_DROPOUT = "weights are changed after dropout; those before it are shown"
 
@@ -368,7 +364,10 @@ def axes_after(axes: TensorAxes, tensor: Tensor, call: TorchCall, result: Tensor
 def read_attention(
     known: Weights, reached: Tensor, query: int | None, value: Labelled | None
 ) -> HandmadeAttention | None:
-    """The attention of weights that reached a product; None where it is not clear what its axes are."""
+    """The attention of weights that reached a product; None where it is not clear what its axes are.
+
+    NotHeard for softmaxes that were joined into rows that are no shares.
+    """
     softmax, of = known.softmax, known.softmax.of
     read = known.before if known.is_dropped else Labelled(reached, known.axes)
     is_whole, remark = _read_whole(known, read)
@@ -424,11 +423,13 @@ def _read_whole(known: Weights, read: Labelled | None) -> tuple[bool, str | None
     """Whether the softmax is what weights are read from, and what of them is not in that."""
     if known.is_whole and not (known.softmax.is_overwritten() and not known.is_dropped):
         return True, BY_ROWS if known.is_scaled else None
-    if read is not None and not known.is_difference and are_shares(read, known.key):
+    if read is not None and are_shares(read, known.key):
         return False, AFTER_DROPOUT if known.is_late else None
     if read is None:
         return True, AFTER_DROPOUT if known.is_late else IN_PLACE
-    return True, EACH if known.others or known.is_difference else NO_SHARES
+    if known.is_joined:
+        raise NotHeard(JOINED)
+    return True, NO_SHARES
 
 
 def _lead(axes: TensorAxes, tokens: Sequence[int], *, has_query: bool) -> list[int]:

@@ -41,7 +41,6 @@ class TorchCall(NamedTuple):
         return self.function(*arguments, **named)
 
 
-LOG_SOFTMAXES = functions_named("log_softmax", "_log_softmax")
 EXPONENTIALS = functions_named("exp")
 DIVISIONS = functions_named("div", "true_divide", "divide", "truediv")
 TURNS = {  # properties, of which the mode is told as this
@@ -71,7 +70,7 @@ FILLS = functions_named("masked_fill", "where", "nan_to_num")
 ELEMENTWISE = functions_named(
     *("relu", "leaky_relu", "elu", "gelu", "silu", "sigmoid", "softplus", "selu", "celu", "relu6", "prelu"),
     *("hardtanh", "hardsigmoid", "hardswish", "pow", "square", "sqrt", "abs", "exp2", "log1p", "sign"),
-    *("threshold", "round", "floor", "ceil", "trunc", "softsign", "mish"),
+    *("threshold", "round", "floor", "ceil", "trunc", "softsign", "mish", "log_softmax", "_log_softmax"),
 )
 """These change numbers and leave axes as they are."""
 SCATTERS = functions_named(
@@ -80,8 +79,8 @@ SCATTERS = functions_named(
 ORDERS = functions_named("flip", "fliplr", "flipud", "roll", "index_select")
 BLANKS = functions_named("full_like", "zeros_like", "ones_like", "empty_like")
 DISTANCES = {torch.cdist}
-TENSORDOTS = functions_named("tensordot")
-INNERS = functions_named("inner")
+CONTRACTIONS = functions_named("tensordot", "inner")
+"""Products that are not followed."""
 DROPOUTS = functions_named(
     "dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "dropout1d"
 )
@@ -300,35 +299,6 @@ def labels_of(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str
 def _spelled(labels: str, ndim: int) -> str:
     missing = ndim - len(labels.replace("...", ""))
     return labels.replace("...", "9876543210"[10 - missing :])
-
-
-def letters_of_contraction(
-    call: TorchCall, left: Tensor, right: Tensor
-) -> tuple[tuple[str, str], str] | None:
-    """inner and tensordot as an equation; None for axes that are not given as numbers."""
-    given = 1 if call.function in INNERS else call.get(2, "dims")
-    given = 2 if given is None else given
-    if type(given) is int:
-        of_left, of_right = [*range(left.ndim - given, left.ndim)], [*range(given)]
-        if call.function in INNERS:
-            of_right = [right.ndim - 1]
-    elif isinstance(given, tuple | list) and len(given) == 2:
-        pairs = [[part] if type(part) is int else part for part in given]
-        if not all(
-            isinstance(part, tuple | list) and all(type(axis) is int for axis in part) for part in pairs
-        ):
-            return None
-        of_left, of_right = (
-            [axis % tensor.ndim for axis in part] for part, tensor in zip(pairs, (left, right), strict=True)
-        )
-    else:
-        return None
-    letters = [chr(ord("a") + place) for place in range(left.ndim + right.ndim)]
-    first, second = letters[: left.ndim], letters[left.ndim :]
-    for axis, other in zip(of_left, of_right, strict=True):
-        second[other] = first[axis]
-    out = [letter for letter in (*first, *second) if (letter in first) != (letter in second)]
-    return ("".join(first), "".join(second)), "".join(out)
 
 
 def letters_of_product(left: Tensor, right: Tensor) -> tuple[tuple[str, str], str]:
