@@ -36,7 +36,7 @@ from attncli.errors import (
 )
 from attncli.feature import BrokenPlugin, Plugin, load_place, plugin_of
 from attncli.settings import EXPERIMENTS, QUESTIONS, SPECS
-from attncli.system.plain_text import LEGIBLE, forget_notes, note, plain_text
+from attncli.system.plain_text import LEGIBLE, forget_notes, plain_text
 from attncli.system.signals import ENDING, end_as_by_default, end_quietly
 from attncli.system.version import __version__
 
@@ -71,17 +71,6 @@ COMMANDS = {
     ),
 }
 COMMAND_GROUPS = ("See", "Learn", "Models", "Many runs")
-FORMER = {
-    ("export",): ("results", "--tidy"),
-    ("plugins",): ("info", "plugins"),
-    ("config", "schema"): ("info", "config-schema"),
-    ("report", "schema"): ("info", "report-schema"),
-    ("config",): ("info",),
-    ("report",): ("info",),
-}
-"""What a command line began with before 0.4, and begins with now: the old words still work."""
-
-
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 # The headings of long help in order. Any other heading belongs to one experiment and comes first.
 GROUPS = ("Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options")
@@ -325,9 +314,9 @@ def _typer_command(command: "Command") -> Any:
     def call(help_all: bool, **values: Any) -> int | None:
         for parameter in command.parameters:
             value = values[_name(parameter)]
-            if (parameter.note or parameter.now) and value not in (None, (), []):
-                if parameter.note:
-                    note(f"{parameter.flags[0].partition('/')[0]}: {parameter.note}")
+            if value not in (None, (), []):
+                if parameter.refusal:
+                    raise UserError(f"{parameter.flags[0].partition('/')[0]}: {parameter.refusal}")
                 if parameter.now:
                     values[parameter.now] = [*(values[parameter.now] or ()), *value]
         passed = {
@@ -365,15 +354,6 @@ def _command(name: str) -> Any:
     return _typer_command(load_place(row.place)(name, row.summary))
 
 
-def _with_present_names(words: list[str]) -> list[str]:
-    """The command line with a command's present name; a former one is read, with a note."""
-    for before, now in FORMER.items():
-        if words[: len(before)] == [*before]:
-            note(f"attn {' '.join(before)} is now attn {' '.join(now)}")
-            return [*now, *words[len(before) :]]
-    return words
-
-
 class LazyGroup(TyperGroup):
     """All commands by their names and summaries, each imported when it is called.
 
@@ -397,7 +377,6 @@ class LazyGroup(TyperGroup):
                 args = [*commands, "--help"]
             case ["--help-all", *others]:
                 args = ["--help", *others]
-        args = _with_present_names(args)
         typed = [*args]
         try:
             return super().parse_args(ctx, args)

@@ -114,7 +114,7 @@ def test_the_same_command_gives_the_numbers_of_every_release(command: str, attn:
 
 
 def values_exported(attn: Attn, store: Path) -> dict[tuple[int, str], float]:
-    rows = csv.DictReader(io.StringIO(attn(["export", str(store)]).out))
+    rows = csv.DictReader(io.StringIO(attn(["results", str(store), "--tidy"]).out))
     return {(int(row["run"]), row["statistic"]): float(row["value"]) for row in rows}
 
 

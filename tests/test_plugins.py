@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from attncli.cli import COMMANDS
 from attncli.feature import FORMER_GROUPS
-from attncli.settings import FORMER_COMMANDS, KERNEL_COMMANDS, QUESTIONS
+from attncli.settings import KERNEL_COMMANDS, QUESTIONS
 from attncli.views import VIEWS
 from tests.test_adding import ROOT, install_wheel
 from tools.architecture_sweep.folders import head_class, save_model, text_of
@@ -393,4 +393,4 @@ def test_help_imports_cards_and_nothing_else_of_a_package(tmp_path: Path) -> Non
 
 
 def test_no_question_takes_the_name_of_a_command_of_the_kernel() -> None:
-    assert {*COMMANDS} - {*QUESTIONS} <= KERNEL_COMMANDS | FORMER_COMMANDS
+    assert {*COMMANDS} - {*QUESTIONS} <= KERNEL_COMMANDS

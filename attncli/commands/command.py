@@ -30,7 +30,7 @@ from attncli.settings.fields import (
 )
 from attncli.settings.text import FILE_SETTINGS, PATH_KEYS
 from attncli.system.files import stdin_bytes, wait_for_bytes
-from attncli.system.plain_text import MAX_DIGITS, note, whole_number
+from attncli.system.plain_text import MAX_DIGITS, whole_number
 from attncli.system.platforms import terminal_size
 from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
 
@@ -41,9 +41,9 @@ class Parameter:
 
     `kind` is str, int, bool (a switch) or list[str] (an option that may be repeated, or all other arguments);
     `choices` are what a shell completes; `group` is its heading in the help of all flags, and `everyday` what
-    everyday help says of it, empty where it is not there. A `hidden` flag is in no help: it is read,
-    and its note says what to write instead; `now` is the parameter that takes its value. `reads_file` where
-    it names a file that is read, which may be one of the lessons'.
+    everyday help says of it, empty where it is not there. A `hidden` flag is in no help: `now` is the
+    parameter that takes its value, or `refusal` says what to write instead. `reads_file` if it names a file
+    that is read, which may be one of the lessons'.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Parameter:
     group: str | None = None
     everyday: str = ""
     hidden: bool = False
-    note: str = ""
+    refusal: str = ""
     now: str = ""
     required: bool = False
     is_passed: bool = True
@@ -138,14 +138,6 @@ def argument(
         required=required,
         choices=tuple(choices),
         reads_file=reads_file,
-    )
-
-
-def former(name: str, parameter: Parameter) -> Parameter:
-    """What a parameter was called before: it is still read."""
-    flag, note = f"--{name.replace('_', '-')}", f"is now called {parameter.flags[0]}"
-    return replace(
-        parameter, name=name, flags=(flag,), hidden=True, note=note, now=parameter.name, is_passed=False
     )
 
 
@@ -271,7 +263,7 @@ CONFIG = option(
     reads_file=True,
 )
 
-COLOR_FLAGS = (COLOR, SCALE_COLORS, SKIP_FIRST_KEYS, former("skip_sink", SKIP_FIRST_KEYS))
+COLOR_FLAGS = (COLOR, SCALE_COLORS, SKIP_FIRST_KEYS)
 OUTPUT_FLAGS = (FORMAT, OUTPUT, OPEN, TITLE, SHOW, STEP, PRECISION, *COLOR_FLAGS)
 
 
@@ -384,9 +376,7 @@ HEAD_KEYS = {"head": HEAD, "full": f"{HEAD},...", "ablate": f"{HEAD},...", "head
 def setting_options(spec_class: type[Spec]) -> list[Parameter]:
     """A flag for each setting, its value None where it is not given; those of every experiment come last."""
     shared_last = sorted(spec_class.model_fields, key=lambda key: key in Spec.model_fields)
-    options = {key: _option(spec_class, key) for key in shared_last}
-    formers = (former(key, options[now]) for key, now in spec_class.former_keys.items())
-    return [*options.values(), *formers]
+    return [_option(spec_class, key) for key in shared_last]
 
 
 def _option(spec_class: type[Spec], key: str) -> Parameter:
@@ -407,7 +397,7 @@ def _option(spec_class: type[Spec], key: str) -> Parameter:
         everyday="" if everyday is None or key in spec_class.rare_keys else everyday.text or description,
     )
     if without is not None:
-        return replace(made, hidden=True, note=without.reason.format(key=key))
+        return replace(made, hidden=True, refusal=without.reason.format(key=key))
     return made
 
 
@@ -426,7 +416,6 @@ def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict
     """The settings of a config file and of the flags; flags override the file."""
     given = ConfigFile(Path(config)).single(name) if config is not None else {}
     spec_class = every_setting_of(name)
-    note_number_of_head(spec_class, flags)
     given, from_flags = current(spec_class, given), current(spec_class, given_flags(flags))
     for group in ALTERNATIVES:
         if from_flags.keys() & group:
@@ -477,17 +466,6 @@ def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str
             checked_spec(spec_class, given)
             return given
     return piped if has_piped_text() else given
-
-
-def note_number_of_head(spec_class: type[Spec], flags: Mapping[str, Any]) -> None:
-    """Say how a head of a model is written, where it was given as --layer and --head."""
-    head, layer = flags.get("head"), flags.get("layer")
-    is_one = bool(flags.get("model")) and not getattr(spec_class, "shows_all_heads", True)
-    is_number = (head or "0").isdecimal()
-    if layer is not None and is_number and (head is not None or is_one):
-        note(f"--layer {layer} --head {head or 0}: is written --head {layer}:{head or 0} now; it was read")
-    elif is_one and head is not None and is_number:
-        note(f"--head {head}: is written LAYER:HEAD now, as --head 0:{head}; it was read")
 
 
 def refuse_given(values: Mapping[str, Any], reason: str) -> None:

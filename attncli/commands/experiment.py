@@ -242,12 +242,10 @@ def command(
     """The command of an experiment; the values of `more` parameters go to `run_with` by their names."""
     spec_class = every_setting_of(name)
     fields, bare = spec_class.model_fields, spec_class.argument
-    # The skip_sink of the survey is a setting, and what has no steps has no --step.
-    unused = fields.keys() | (set() if "explain" in fields else {STEP.name})
     output_flags = [
         _showing(parameter, spec_class.parts) if parameter.name == SHOW.name else parameter
         for parameter in OUTPUT_FLAGS
-        if parameter.name not in unused
+        if parameter.name != STEP.name or "explain" in fields  # without steps
     ]
     settings = [
         replace(parameter, everyday="") if parameter.name == bare else parameter

@@ -9,7 +9,6 @@ from attncli.models.arrays import (
     is_array_file,
     read_tokens,
     read_weights,
-    strongest_sequence,
     tokens_beside,
 )
 from attncli.models.text_files import KINDS_OF_FILES
@@ -91,10 +90,9 @@ def opened(
     named_tokens, named_context = (
         None if name is None else read_tokens(name) for name in (tokens, context_tokens)
     )
-    array = strongest_sequence(file) if array is None else array
     numbers, has_context = read_weights(file, name=array, most_bytes=most_bytes)
     if named_tokens is None and not has_context:
-        named_tokens = tokens_beside(file, array, numbers.shape) or None
+        named_tokens = tokens_beside(file, numbers.shape) or None
     weights = checked_weights(numbers, file, named_tokens, named_context, most_bytes=most_bytes)
     from attncli.runs.weight_rows import weights_report
 

@@ -1,7 +1,6 @@
 """Files from elsewhere: text, and arrays (.npy, .npz, .safetensors, .pt), of which nothing can run code.
 
-Weights from another tool are such arrays, and their tokens such texts. HeadVis keeps sequences of a head with
-their weights, L5H8.json.
+Weights from another tool are such arrays, and their tokens such texts.
 """
 
 import math
@@ -13,14 +12,13 @@ import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from attncli.core.process import quiet_warnings
-from attncli.errors import UserError, available_bytes, nearest
+from attncli.errors import UserError, nearest
 from attncli.models.weight_headers import safetensors_header, tensors_and_end
 from attncli.records.values import NamedTensor
 from attncli.system.files import MOST_UNPACKED, STDIN, TEXT_BYTES, check_file, most_unpacked, read_whole
@@ -236,66 +234,12 @@ def _read_pickled(file: str, name: str | None, most_bytes: int | None) -> np.nda
     return (numbers.astype(np.uint32) << 16).view(np.float32) if about.kind == "BF16" else numbers
 
 
-OF_A_HEAD = re.compile(r"L\d+H\d+\.json")
-"""What HeadVis (anthropics/headvis, data_pipeline.py) calls the sequences of a head."""
-REPORT_BEGINS, LOOKED_AT_BYTES = b'"schema_version"', 4096
-
-
-BYTES_PER_BYTE = 20
-"""Of JSON, as Python's objects."""
-
-
-class _Sequence(NamedTuple):
-    """A text, and the largest weights of a head on it by their places, q * num_tokens + k."""
-
-    tokens: tuple[str, ...]
-    indices: np.ndarray
-    values: np.ndarray
-    largest: float
-
-
-@lru_cache(maxsize=1)
-def _sequences(file: str, state: tuple[int, int]) -> dict[str, _Sequence]:
-    """The sequences of a head by their ids. KeyError, TypeError and ValueError for another file."""
-    content = parsed_json(Path(file).read_bytes())
-    sequences: dict[str, _Sequence] = {}
-    for entry in content["sequences"]:
-        tokens, size = tuple(entry["tokens"]), entry["seq_len"]
-        indices, values = (np.array(entry[f"attention_{name}"]) for name in ("indices", "values"))
-        if not all(isinstance(token, str) for token in tokens) or size != len(tokens) or size == 0:
-            raise ValueError("tokens")
-        if indices.shape != values.shape or indices.ndim != 1 or values.dtype.kind not in "fi":
-            raise ValueError("weights")
-        if indices.dtype.kind != "i" or indices.min() < 0 or indices.max() >= size**2:
-            raise ValueError("places")
-        sequence = _Sequence(tokens, indices, values, float(entry["max_activation"]))
-        sequences[str(int(entry["sequence_id"]))] = sequence
-    return sequences
-
-
-def _of_head(file: str) -> dict[str, _Sequence]:
-    about = Path(file).stat()
-    refuse_size(file, about.st_size * BYTES_PER_BYTE, available_bytes())
-    return _sequences(file, (about.st_size, about.st_mtime_ns))
-
-
-def _read_sequence(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
-    sequences = _of_head(file)
-    sequence = sequences[_chosen(file, sequences, name)]
-    size = len(sequence.tokens)
-    refuse_size(file, 2 * size**2 * np.dtype(np.float32).itemsize, most_bytes)
-    weights = np.zeros(size**2, dtype=np.float32)
-    weights[sequence.indices] = sequence.values
-    return weights.reshape(size, size)
-
-
 READERS: dict[str, tuple[str, Callable[[str, str | None, int | None], np.ndarray]]] = {
     ".npy": ("NumPy", _read_npy),
     ".npz": ("NumPy", _read_npz),
     ".safetensors": ("safetensors", _read_safetensors),
     ".pt": ("PyTorch", _read_pickled),
     ".pth": ("PyTorch", _read_pickled),
-    ".json": ("HeadVis", _read_sequence),
 }
 PICKLED = (".bin", ".ckpt", ".pkl", ".pickle")
 
@@ -306,36 +250,22 @@ def is_array_file(file: str) -> bool:
     suffix = path.suffix.lower()
     if suffix in PICKLED:
         raise UserError(f"{file}: pickled files can run code when they are read: save .npz or .safetensors")
-    if suffix != ".json" or not OF_A_HEAD.fullmatch(path.name) or not path.is_file():
-        return suffix in READERS and suffix != ".json"
-    with path.open("rb") as stream:
-        return REPORT_BEGINS not in stream.read(LOOKED_AT_BYTES)
-
-
-def strongest_sequence(file: str) -> str | None:
-    """The sequence of a head's file where its largest weight is; None for other files of arrays."""
-    if Path(file).suffix.lower() != ".json":
-        return None
-    with _damage(file, READERS[".json"][0]):
-        sequences = _of_head(file)
-        return max(sequences, key=lambda name: sequences[name].largest, default=None)
+    return suffix in READERS
 
 
 TOKENS = "tokens"
 """Beside weights: an array of texts, or a list of them."""
 
 
-def tokens_beside(file: str, array: str | None, shape: Sequence[int]) -> tuple[str, ...]:
+def tokens_beside(file: str, shape: Sequence[int]) -> tuple[str, ...]:
     """The tokens that a file has beside its weights of this shape; empty where it has none, or others."""
-    tokens = _tokens_in(file, array)
+    tokens = _tokens_in(file)
     return tokens if (len(tokens), len(tokens)) == tuple(shape[-2:]) else ()
 
 
-def _tokens_in(file: str, array: str | None) -> tuple[str, ...]:
+def _tokens_in(file: str) -> tuple[str, ...]:
     suffix = Path(file).suffix.lower()
     with _damage(file, READERS[suffix][0]):
-        if suffix == ".json":
-            return _of_head(file)[array or ""].tokens
         if suffix in (".pt", ".pth"):
             return _pickled(file).tokens
         if suffix == ".npz":

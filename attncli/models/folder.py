@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache, lru_cache, partial
-from glob import escape
 from importlib.metadata import PackageNotFoundError, distribution, distributions
 from importlib.util import find_spec
 from itertools import islice
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.core.process import ALONE, SharedChange, quiet_warnings
 from attncli.errors import UserError, alike, reason_of
-from attncli.models.digests import cache_folder, content_digest
 from attncli.system.files import (
     INDEX_BYTES,
     MODEL_SETTINGS_BYTES,
@@ -552,15 +550,3 @@ def building_of(folder: Path) -> AbstractContextManager[None]:
         size=sum(file.stat().st_size for file in files),
         num_tensors=sum(len(_checked_sizes(file)) for file in files),
     )
-
-
-def converted_gguf(path: Path) -> Path | None:
-    """The folder that an earlier version made of a GGUF file, or None."""
-    try:
-        folders = [*cache_folder("gguf").glob(f"*/{escape(path.stem)}")]
-        if not folders:
-            return None
-        folder = cache_folder("gguf") / content_digest(path)[:32] / path.stem
-    except OSError:
-        return None
-    return folder if folder in folders else None

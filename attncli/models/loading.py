@@ -50,7 +50,6 @@ from attncli.models.folder import (
     building_of,
     check_model_folder,
     check_tokenizer_file,
-    converted_gguf,
     has_tokenizer,
     id_and_revision,
     local_model,
@@ -161,19 +160,14 @@ def _checked_source(asked: str, *, allow_download: bool) -> str:
 def source_of(asked: str, tell: Callable[[str], None] | None = None) -> str:
     """The folder or GGUF file of a model that a user names; else a name on the hub.
 
-    `tell` gets a line about the folder that an earlier version made of a GGUF file, if it exists.
+    `tell` gets a line about a folder whose weights are pickled.
     """
     path = local_model(asked)
     if path is None:
         return asked
     if tell is not None and path.is_dir() and (note := pickled_note(path)) is not None:
         tell(f"model: {note}")
-    converted = converted_gguf(path) if path.is_file() else None
-    if converted is not None and tell is not None:
-        size = readable_bytes(sum(file.stat().st_size for file in converted.iterdir()))
-        made = f"{converted} ({size}), which an earlier version made of {path.name}"
-        tell(f"model: reads {made}; without that folder it reads the file itself")
-    return str(converted or path)
+    return str(path)
 
 
 def _device(name: str) -> torch.device:

@@ -54,11 +54,3 @@ class Opener:
 
 OPENERS: LoadedOnUse[Opener] = LoadedOnUse({what: kind.opener for what, kind in readings().items()})
 """The opener of each reading, imported when it is looked up."""
-
-
-def opener_named_by(setting: str) -> Opener:
-    """The opener of the files that a setting names. Raises UserError if no feature has that setting."""
-    what = next((what for what, kind in readings().items() if kind.setting == setting), None)
-    if what is None:
-        raise UserError(f"{setting}: no feature that is on reads such files")
-    return OPENERS[what]

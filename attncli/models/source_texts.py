@@ -443,14 +443,13 @@ def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[
 
 
 class SourcePrompt(NamedTuple):
-    """A question and the text with its sources, that alone, or a file; maybe answer and right source."""
+    """A question and the text with its sources, or only that; maybe answer and right source."""
 
     name: str
     sentence: str
     context: str | None = None
     answer: str | None = None
     right: str | None = None
-    other_file: str | None = None
 
     @property
     def question(self) -> str | None:

@@ -675,27 +675,6 @@ class Result:
         return cls(**values, undeclared=undeclared)
 
     @classmethod
-    def with_stated_facts(
-        cls, tensors: Mapping[str, NamedTensor], spec: Mapping[str, object], *, has_context: bool
-    ) -> dict[str, NamedTensor]:
-        """The tensors of a report that was saved without masks and scales, with what its settings state.
-
-        The rest stays missing.
-        """
-        return {**tensors}
-
-    @classmethod
-    def fits(cls, names: Iterable[str]) -> bool:
-        """Whether all that it needs is among the names of a report's statistics."""
-        needed = {place.name for place in cls.groups() if place.is_needed and not place.may_be_empty}
-        return needed <= {*names}
-
-    @classmethod
-    def num_needed(cls) -> int:
-        """How many parts a report has to have."""
-        return sum(place.is_needed and not place.may_be_empty for place in cls.groups())
-
-    @classmethod
     def names(cls) -> tuple[str, ...]:
         """What a report calls the parts of it."""
         return (*(place.name for place in cls.groups()), *cls.tensors())

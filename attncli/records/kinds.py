@@ -3,7 +3,7 @@
 The class of a kind is imported when a result of that kind is read or looked up.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 
@@ -15,8 +15,7 @@ from attncli.records.values import NamedTensor, Statistic, is_table_of_heads
 RESULT_CLASSES: dict[str, str] = {}
 """The place of the class of each kind.
 
-An experiment with one kind has its name; more begin with it. Of a report that does not name its kind,
-the first one is that its statistics fit.
+A report whose kind has the name of its experiment does not name it; other kinds begin with that name.
 """
 for feature in installed_features().values():
     RESULT_CLASSES |= {kind: place for kind, place in feature.results.items() if kind not in RESULT_CLASSES}
@@ -49,16 +48,6 @@ def result_of(
     except TypeError:  # of another tool, or edited
         pass
     return UntypedResult(undeclared=statistics, kind=kind)
-
-
-def kind_named(experiment: str, names: Iterable[str]) -> str:
-    """The kind of an experiment whose report does not name one, by the names of its statistics; else none.
-
-    Of several that fit it is the one that needs most of them.
-    """
-    given = {*names}
-    fitting = {name: kind for name, kind in kinds_of(experiment).items() if kind.fits(given)}
-    return max(fitting, key=lambda name: fitting[name].num_needed(), default="")
 
 
 def kinds_of(experiment: str) -> dict[str, type[Result]]:

@@ -150,15 +150,6 @@ class NamedTensor:
         return {"axes": self.axes, **mask, **scale, "values": self}
 
 
-def with_masks(
-    tensors: Mapping[str, NamedTensor], masks: Mapping[str, Mask | None]
-) -> dict[str, NamedTensor]:
-    """The tensors, those that are named with their mask."""
-    return {
-        name: replace(drawn, mask=masks[name]) if name in masks else drawn for name, drawn in tensors.items()
-    }
-
-
 def _checked_cell(value: object) -> object:
     if type(value) not in (str, int, float, type(None)):
         raise ValueError("must be a number, a text or null")

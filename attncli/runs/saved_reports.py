@@ -25,7 +25,7 @@ from attncli.models.arrays import (
     report_beside_arrays,
 )
 from attncli.records.arguments import expectation
-from attncli.records.kinds import KINDS, kind_named, may_lack_heads, result_of
+from attncli.records.kinds import KINDS, may_lack_heads, result_of
 from attncli.records.report import (
     PLACES,
     RANKED,
@@ -373,16 +373,6 @@ def _refuse_empty_tables(kind: str, statistics: Mapping[str, Statistic]) -> None
             raise ValueError(f"statistics.{name}: is empty")
 
 
-def _with_facts(kind: str, report: "SavedReport") -> dict[str, NamedTensor]:
-    """The tensors; of a report without masks and scales (before 0.4.0) with those that its settings state."""
-    tensors = {name: tensor.unchecked() for name, tensor in report.tensors.items()}
-    has_facts = any(tensor.mask is not None or tensor.scale is not None for tensor in tensors.values())
-    if has_facts or kind not in KINDS:
-        return tensors
-    has_context = bool(report.context_tokens)
-    return KINDS[kind].with_stated_facts(tensors, report.spec, has_context=has_context)
-
-
 @checked(frozen=True, kw_only=True, config=EXACT)
 class SavedReport:
     """A report as JSON has it: the axes of the tensors among its statistics stand beside these.
@@ -415,9 +405,9 @@ class SavedReport:
     def restored(self) -> Report:
         """The report itself; ValueError, with the place, for statistics and axes that do not match."""
         statistics = with_axes(self.statistics, self.statistic_axes)
-        kind = self.kind or kind_named(self.experiment, statistics)
+        kind = self.kind or (self.experiment if self.experiment in KINDS else "")
         _refuse_empty_tables(kind, statistics)
-        tensors = _with_facts(kind, self)
+        tensors = {name: tensor.unchecked() for name, tensor in self.tensors.items()}
         report = Report(
             self.experiment,
             self.spec,

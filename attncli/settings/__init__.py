@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 OFF = f"is switched off by {SWITCH}={{}}"
 KERNEL_COMMANDS = frozenset({"info", "help", "version"})
 """Commands that belong to no feature."""
-FORMER_COMMANDS = frozenset({"export", "plugins", "config", "report"})
-"""Names that commands had; the command line still reads them."""
-TAKEN = {*KERNEL_COMMANDS, *FORMER_COMMANDS} | {
+TAKEN = KERNEL_COMMANDS | {
     question.name for feature in FEATURES.values() for question in feature.questions if not question.form_of
 }
 """Names of commands that another package's question cannot have."""

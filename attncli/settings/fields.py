@@ -38,7 +38,6 @@ from attncli.records.arguments import MAX_SIZE as MAX_SIZE
 from attncli.records.arguments import Count as Count
 from attncli.records.arguments import Seed, error_message, is_unicode, plain_number, shown, token_names
 from attncli.records.arguments import Size as Size
-from attncli.system.plain_text import note
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -129,12 +128,12 @@ class Everyday(NamedTuple):
 
 
 class NoFlag(NamedTuple):
-    """A setting without a flag. Where such a flag is given all the same, this is the error."""
+    """A setting without a flag, and the error if the flag is given all the same."""
 
-    reason: str = ""
+    reason: str
 
 
-CONFIG_ONLY = NoFlag("is a setting of config files alone now (--config FILE with {key}: VALUE); it was read")
+CONFIG_ONLY = NoFlag("is a setting of config files alone: --config FILE with {key}: VALUE")
 
 
 class Contradiction(NamedTuple):
@@ -282,8 +281,6 @@ class Spec(BaseModel):
     off_keys: ClassVar[frozenset[str]] = frozenset()
     # The settings that a given one leaves no place for, separated by blanks; added to those of base classes.
     excludes: ClassVar[Mapping[str, str]] = {}
-    # What some settings were called before: these names are still read, with a note.
-    former_keys: ClassVar[Mapping[str, str]] = {}
     # What to type next, below a report: flags of the command, or values of its argument.
     next_steps: ClassVar[tuple[str, ...]] = ()
     # What shows a part of reports that those of the experiment may lack.
@@ -341,8 +338,8 @@ class Spec(BaseModel):
 
     @classmethod
     def reads_key(cls, key: str) -> bool:
-        """Whether it is one of the settings, is also called so, or was."""
-        return key in cls.model_fields or key in cls.former_keys or key in cls.other_names()
+        """Whether it is one of the settings, or is also called so."""
+        return key in cls.model_fields or key in cls.other_names()
 
     @classmethod
     def other_names(cls) -> dict[str, str]:
@@ -585,7 +582,7 @@ def values_of(given: Mapping[str, Given]) -> dict[str, Any]:
 # fmt: off
 OTHER_FLAGS = {
     "format", "output", "open", "title", "show", "step", "precision", "color", "scale_colors",
-    "skip_first_keys", "skip_sink", "config", "show_config", "set", "dry_run", "fresh", "rows", "weights",
+    "skip_first_keys", "config", "show_config", "set", "dry_run", "fresh", "rows", "weights",
     "workers", "scheduler", "fail_fast", "expect", "debug",
 }
 # fmt: on
@@ -634,16 +631,13 @@ def other_names(names: Collection[str]) -> dict[str, str]:
 def current(spec_class: type[Spec], given: Mapping[str, Given]) -> dict[str, Given]:
     """The settings under their present names, split where one value means several: `head: 24:4`.
 
-    A former name is read with a note on standard error, one of OTHER_NAMES without. Raises UserError where a
-    setting is given by both its names. A head whose layer is also given differently stays whole, which is
-    reported later.
+    Raises UserError if a setting is given by both its names. A head whose layer is also given differently
+    stays whole, which is reported later.
     """
     renamed: dict[str, Given] = {}
     for key, value in given.items():
-        name = spec_class.former_keys.get(key, key)
-        if name != key:
-            note(value.line(key, f"is now called {name}"))
-        elif key in (others := spec_class.other_names()):
+        name = key
+        if key in (others := spec_class.other_names()):
             name = others[key]
             if name in given:
                 raise UserError(value.line(key, f"is the same as {name}: give one of them"))

@@ -108,7 +108,9 @@ SECONDS = RequiresFile(tuple(kind.setting for kind in readings().values() if kin
 MEASURED_WITH: Mapping[str, Requires | RequiresFile] = {
     **dict.fromkeys(("neighbour", "high_norm_mass"), GRIDS),
     **dict.fromkeys(IN_TIME, SECONDS),
-    "induction_stripe": Requires("probe", "repeated", involved=("sentence", "file")),
+    "induction_stripe": Requires(
+        "probe", "repeated", ", which is read without a text", involved=("sentence", "file")
+    ),
     "value_norm": Requires("weighted"),
     "from_to_weight": Requires("to"),
     "others_to_weight": Requires("from"),

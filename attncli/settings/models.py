@@ -304,7 +304,7 @@ class TextOrProbeSpec(Spec):
     probe: Annotated[
         Literal["repeated"] | None,
         NotFor(FILE),
-        NoFlag("is what is read without a text: leave it out (--num-tokens N says how long); it was read"),
+        NoFlag("is what is read without a text: leave it out (--num-tokens N says how long)"),
     ] = Field(
         default_factory=_default_probe,
         description="a synthetic text: repeated is [BOS] + r + r, r random tokens (default without a text)",

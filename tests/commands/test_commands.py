@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 import attncli
-from attncli.cli import COMMAND_GROUPS, COMMANDS, FORMER, UNLISTED, run
+from attncli.cli import COMMAND_GROUPS, COMMANDS, UNLISTED, run
 from attncli.settings import SPECS
 from attncli.system.plain_text import LEGIBLE
 from attncli.views import SUFFIXES, VIEWS, Display, load_view
@@ -617,14 +617,3 @@ def test_a_mistake_of_ours_is_one_line_too(attn: Attn, monkeypatch: pytest.Monke
     monkeypatch.setattr(output.Destination, "write", broken)
     ended = attn(["norm"])
     assert ended.code == 1 and ended.err.startswith("internal error: ZeroDivisionError: oops")
-
-
-@pytest.mark.parametrize(("before", "now"), FORMER.items(), ids=lambda words: " ".join(words))
-def test_what_a_command_was_called_before_still_works_and_says_its_name(
-    attn: Attn, before: tuple[str, ...], now: tuple[str, ...]
-) -> None:
-    former, present = attn(before), attn(now)
-    assert (former.code, former.out) == (present.code, present.out)
-    assert former.err == f"attn {' '.join(before)} is now attn {' '.join(now)}\n{present.err}"
-    assert present.err == "" or now == ("results", "--tidy")  # which needs a store
-    assert before[0] not in COMMANDS and now[0] in COMMANDS

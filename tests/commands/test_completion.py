@@ -55,7 +55,7 @@ COMPLETED = {
     "self --model models/broken --head ": [],
     "self --model models/nothing --head ": [],
     "self --head ": [],
-    "self --model models/gpt2 --layer ": ["0", "1"],
+    "multihead --model models/gpt2 --layer ": ["0", "1"],
     "heads --head ": HEADS_OF_SHIPPED,
     "heads --full 0:1,1": [f"0:1,{head}" for head in HEADS_OF_SHIPPED if head[0] == "1"],
     "heads --full 0 : 1,1": [f"1,{head}" for head in HEADS_OF_SHIPPED if head[0] == "1"],

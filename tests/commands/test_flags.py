@@ -90,22 +90,13 @@ def test_parts_that_no_report_has_are_refused_before_it_is_made(
         assert attn([name, "--show", part]) == (2, "", line)
 
 
-def test_a_setting_of_config_files_is_read_as_a_flag_with_a_note(attn: Attn, tmp_path: Path) -> None:
-    ended = attn(["self", "--relative-bias", "--num-buckets", "8", "--format", "json"])
-    assert ended.code == 0 and ended.err.startswith("--num-buckets: is a setting of config files alone now")
-    assert ended.err.count("\n") == 1
+def test_a_setting_of_config_files_is_read_there(attn: Attn, tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("experiment: self\nrelative_bias: true\nnum_buckets: 8\n")
     configured = attn(["self", "--config", str(file), "--format", "json"])
-    assert configured.err == ""
-    assert json.loads(configured.out)["tensors"] == json.loads(ended.out)["tensors"]
+    assert configured.err == "" and json.loads(configured.out)["spec"]["num_buckets"] == 8
     assert "num_buckets: 8  # " in attn(["self", "--config", str(file), "--show-config"]).out
     assert "num_buckets" in attn(["info", "config-schema"]).out
-
-
-def test_an_error_follows_the_note_of_a_setting_of_config_files(attn: Attn) -> None:
-    ended = attn(["self", "--num-buckets", "3"])
-    assert ended.code == 2 and "--num-buckets: must be at least 4 (got 3)" in ended.err
 
 
 @pytest.mark.parametrize("name", ["heads", "generate", "ablate", "why", "pitfalls"])
@@ -121,13 +112,12 @@ def weights(out: str) -> object:
 
 
 def test_a_head_is_named_as_layer_and_head(attn: Attn, tmp_path: Path) -> None:
-    """As a flag, in a file, and by its former spelling, which is noted once."""
+    """As a flag, and in a file, where the layer may have a key of its own."""
     command = ["self", "abcabc", "--model", str(MODEL), "--format", "json"]
     ended = attn([*command, "--head", "1:2"])
     assert ended.err == "" and weights(ended.out)[:2] == (1, 2)  # type: ignore[index]
-    former = attn([*command, "--layer", "1", "--head", "2"])
-    assert former.err == "--layer 1 --head 2: is written --head 1:2 now; it was read\n"
-    assert weights(former.out) == weights(ended.out)
+    refused = attn([*command, "--layer", "1", "--head", "2"])
+    assert (refused.code, refused.err) == (2, "--layer: is written with the head, as --head 1:2\n")
     for lines in ("head: 1:2", "head: '1:2'", "layer: 1\nhead: 2"):
         file = tmp_path / "a.yaml"
         file.write_text(f"experiment: self\nsentence: abcabc\nmodel: {MODEL}\n{lines}\n")
@@ -166,50 +156,25 @@ def test_a_head_out_of_range_is_one_line_with_the_range(attn: Attn, words: list[
     assert (ended.code, ended.out, ended.err) == (2, "", f"{said}\n")
 
 
-def test_two_layers_are_not_one(attn: Attn) -> None:
-    ended = attn(["self", "abc", "--model", str(MODEL), "--layer", "0", "--head", "1:2"])
-    assert (
-        ended.code == 2 and "--head: names another layer than the setting layer does (got 1:2)" in ended.err
-    )
-
-
-def test_the_temperature_of_sampling_has_a_name_of_its_own(attn: Attn, tmp_path: Path) -> None:
-    command = ["generate", "--max-new-tokens", "3", "--format", "json"]
-    ended = attn([*command, "--sampling-temperature", "0.8"])
-    former = attn([*command, "--temperature", "0.8"])
-    assert ended.err == "" and former.err == "--temperature: is now called --sampling-temperature\n"
-    assert json.loads(former.out)["spec"]["sampling_temperature"] == 0.8
-    assert json.loads(former.out)["written"] == json.loads(ended.out)["written"]
+def test_two_layers_are_not_one(attn: Attn, tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
-    file.write_text("experiment: generate\ntemperature: 0.8\nmax_new_tokens: 3\n")
-    configured = attn(["generate", "--config", str(file), "--format", "json"])
-    assert configured.err == f"{file}:2:1: temperature: is now called sampling_temperature\n"
-    assert json.loads(configured.out)["written"] == json.loads(ended.out)["written"]
-    swept = tmp_path / "b.yaml"
-    swept.write_text("experiment: generate\nmax_new_tokens: 3\nsweep:\n  temperature: [0.5, 0.8]\n")
-    batch = attn(["batch", str(swept), "--dry-run"])
-    assert batch.code == 0 and "temperature: is now called sampling_temperature" in batch.err
-    assert "temperature" in attn(["self", "--help-all"]).out
+    file.write_text(f"experiment: self\nsentence: abc\nmodel: {MODEL}\nlayer: 0\nhead: 1:2\n")
+    ended = attn(["self", "--config", str(file)])
+    assert ended.code == 2
+    assert "head: names another layer than the setting layer does (got 1:2)" in ended.err
 
 
-def test_probe_and_greedy_are_what_happens_anyway(attn: Attn) -> None:
-    bare, probed = (
-        attn(["heads", "--format", "json"]),
-        attn(["heads", "--probe", "repeated", "--format", "json"]),
-    )
-    assert probed.err.startswith("--probe: is what is read without a text") and bare.err == ""
-    assert json.loads(bare.out)["statistics"] == json.loads(probed.out)["statistics"]
-    assert attn(["generate", "--max-new-tokens", "2", "--greedy"]).err.startswith("--greedy: is what happens")
-
-
-def test_the_keys_that_take_no_colour_have_a_flag_of_their_own(attn: Attn) -> None:
-    now = attn(["self", "--format", "heatmap", "--skip-first-keys", "1"])
-    former = attn(["self", "--format", "heatmap", "--skip-sink", "1"])
-    assert former.out == now.out and now.err == ""
-    assert former.err == "--skip-sink: is now called --skip-first-keys\n"
-    assert attn(["heads", "--skip-sink", "1", "--format", "json"]).err == ""
-    both = attn(["self", "--skip-first-keys", "1", "--skip-sink", "2"])
-    assert both.code == 2 and "--skip-first-keys: takes one value (got 1, 2)" in both.err
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["heads", "--probe", "repeated"], "--probe: is what is read without a text: leave it out"),
+        (["generate", "--greedy"], "--greedy: is what happens without --sampling-temperature and --top-p"),
+        (["self", "--num-buckets", "8"], "--num-buckets: is a setting of config files alone: --config FILE"),
+    ],
+)
+def test_a_setting_of_config_files_is_refused_as_a_flag(attn: Attn, words: list[str], line: str) -> None:
+    ended = attn(words)
+    assert ended.code == 2 and ended.err.startswith(line)
 
 
 def test_every_weight_to_a_later_token_is_zero_which_is_said(attn: Attn) -> None:

@@ -46,7 +46,6 @@ TORCH_FREE_COMMANDS: list[tuple[list[str], int]] = [
     (["batch", "configs/sweep.yaml", "-o", "README.md.db", "--format", "csv"], 2),
     (["results", "--help"], 0),
     (["results", "README.md"], 2),
-    (["export", "--help"], 0),
     (["results", "README.md", "--tidy", "-o", "/tmp/tidy.csv"], 2),
     (["watch", "no-such-run-*"], 2),
     (["heads", "--help"], 0),
@@ -114,7 +113,7 @@ def test_completion_of_commands_and_choices_leaves_torch_unimported() -> None:
         "try:\n    run([])\nexcept SystemExit:\n    pass\n"
         "assert 'torch' not in sys.modules\n"
     )
-    # Flags are completed whether everyday help has them or not; former ones are not.
+    # Flags are completed whether everyday help has them or not.
     flags = ["--projection", "--qk-norm", "--no-qk-norm"]
     values, heads = ["linear", "uniform", "none"], [f"1:{head}" for head in range(4)]
     for words, found in (
@@ -131,7 +130,7 @@ def test_completion_of_commands_and_choices_leaves_torch_unimported() -> None:
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
         completed = done.stdout.split()
         assert completed == found if found is not flags else {*flags} <= {*completed}, done
-        assert not {"--projection-order", "--qk-norm-eps", "--layer", "--skip-sink"} & {*completed}
+        assert not {"--projection-order", "--qk-norm-eps", "--layer"} & {*completed}
 
 
 def test_toy_experiments_need_no_transformers() -> None:

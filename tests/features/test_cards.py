@@ -25,7 +25,7 @@ from attncli.feature import (
     with_absolute_places,
 )
 from attncli.index import FEATURES
-from attncli.settings import FORMER_COMMANDS, KERNEL_COMMANDS
+from attncli.settings import KERNEL_COMMANDS
 from attncli.views.page.blocks import PageBlock
 from tests.running import ROOT
 from tests.test_plugins import attn, install, install_card
@@ -59,7 +59,7 @@ def test_each_place_of_a_card_exists_and_its_page_is_listed(name: str) -> None:
     for module, part in (place.split(":") for place in (*places_of(card), *card.screens, *card.page)):
         assert hasattr(importlib.import_module(module), part)
     assert {*card.screens, *card.page} <= {*card.results.values()}
-    assert not {each.name for each in card.questions} & {*KERNEL_COMMANDS, *FORMER_COMMANDS}
+    assert not {each.name for each in card.questions} & KERNEL_COMMANDS
     assert all((FOLDERS / name / file.partition(":")[2]).is_file() for file in card.lessons)
     assert card.docs == "" or f"({card.docs})" in (ROOT / "docs" / "README.md").read_text()
 

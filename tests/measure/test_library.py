@@ -109,7 +109,7 @@ def test_a_survey_is_that_of_the_command(model: Pretrained, attn: Attn) -> None:
 
 def test_the_probe_is_that_of_the_command(model: Pretrained, attn: Attn) -> None:
     probe = attncli.read_probe(model, 25, torch.Generator().manual_seed(3))
-    command = statistics(attn, "heads", "--probe", "repeated", "--num-tokens", "25", "--seed", "3")
+    command = statistics(attn, "heads", "--num-tokens", "25", "--seed", "3")
     assert as_json(attncli.survey(model, probe).heads) == command["heads"]
 
 

@@ -146,7 +146,6 @@ def test_groups_and_texts_that_are_left_out(tmp_path: Path, attn: Attn) -> None:
     ("flags", "error"),
     [
         (["--sentence", "a"], "--sentence: cannot be combined with --texts: give one of them"),
-        (["--probe", "repeated"], "--texts: cannot be combined with --probe: give one of them"),
         (["--maps", "self"], "--maps: needs --sentence or --file: a map is of one text"),
         (["--rollout"], "--rollout: needs --sentence or --file: it is about a text"),
         (["--text-group", "x"], "--text-group: must be a group of FILE, which has no groups (got x)"),

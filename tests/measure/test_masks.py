@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from attncli.core.layer import score_factor
 from attncli.errors import UserError
 from attncli.features.diff.question import compare
 from attncli.measure.masks import mask_of_layers, mask_of_rollout
-from attncli.records.attention import LayerStatistics, inferred_mask, sampled_settings
-from attncli.records.columns import UntypedResult
+from attncli.records.attention import LayerStatistics, inferred_mask
 from attncli.records.report import Mask, NamedTensor, Report
 from attncli.runs.saved_reports import read_array_report, reports_of
 from attncli.settings import SPECS
@@ -141,16 +139,6 @@ def test_scores_times_their_scale_are_what_the_softmax_takes(
             seen = np.isfinite(scores.values)
             product = scores.values[seen].astype(np.float64) * scores.scale
             np.testing.assert_allclose(scaled.values[seen], product, rtol=1e-5, atol=1e-6)
-    sampled = sampled_settings(report.spec)
-    assert sampled is not None
-    assert sampled.factor == pytest.approx(report.tensors["scores"].scale)
-
-
-@pytest.mark.parametrize("scale", ["sqrt", "fourth-root", "none", 0.3])
-def test_the_scale_of_saved_settings_is_that_of_the_engines(scale: str | float) -> None:
-    sampled = sampled_settings({"scale": scale, "head_dim": 7})
-    assert sampled is not None
-    assert sampled.factor == pytest.approx(score_factor(scale, 7))
 
 
 def test_texts_that_run_together_have_each_their_mask() -> None:
@@ -291,56 +279,6 @@ def test_weights_from_another_tool_are_causal_where_nothing_is_on_later_keys() -
     everywhere = NamedTensor(("query", "key"), np.full((3, 3), 1 / 3))
     assert inferred_mask(everywhere, has_context=False) is None
     assert inferred_mask(NamedTensor(("query", "key"), np.eye(2, 3)), has_context=False) is None
-
-
-def without_facts(report: Report) -> str:
-    """The report as versions before 0.4.0 saved it."""
-    data = report.to_data()
-    for tensor in data["tensors"].values():
-        tensor.pop("mask", None)
-        tensor.pop("scale", None)
-    return json.dumps(data)
-
-
-@pytest.mark.parametrize(
-    ("experiment", "settings"),
-    [
-        *SAMPLED,
-        ("self", {"softcap": 2.0}),
-        ("self", {"scale": "fourth-root", "differential": True}),
-        *(("pitfalls", {"pitfall": pitfall}) for pitfall in PITFALLS),
-        ("average", {"softmax_twice": True, "method": "softmax"}),
-        ("self", {"model": "attncli/data/tiny-induction", "sentence": "abab"}),
-        ("generate", {"sentence": "abab", "maps": "heads", "max_new_tokens": 3}),
-    ],
-)
-def test_an_older_report_has_the_facts_that_its_settings_state(
-    experiment: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(Path(__file__).parent.parent.parent)
-    report = run(experiment, **settings)
-    (opened,) = reports_of(without_facts(report), "x").reports
-    for name, tensor in maps_of(report).items():
-        if not name.startswith("bias"):
-            assert opened.tensors[name].mask == tensor.mask, name
-            is_of_model = settings.get("model") is not None
-            assert opened.tensors[name].scale == (None if is_of_model else pytest.approx(tensor.scale)), name
-
-
-def test_what_older_settings_do_not_state_is_missing() -> None:
-    of_self = run("self", causal=True)
-    for report in (
-        run("heads", sentence="a b a b", maps="self"),
-        replace(of_self, experiment="mine", result=UntypedResult(undeclared=of_self.statistics)),
-    ):
-        (opened,) = reports_of(without_facts(report), "x").reports
-        assert all(tensor.mask is None and tensor.scale is None for tensor in opened.tensors.values())
-
-
-def test_a_comparison_from_before_reads_the_settings_of_both_sides() -> None:
-    report = compare(run("self"), run("self", causal=True))
-    (opened,) = reports_of(without_facts(report), "x").reports
-    assert [opened.tensors[name].mask for name in ("weights_a", "weights_b")] == [Mask(), Mask(causal=True)]
 
 
 @pytest.mark.parametrize("suffix", ["json", "npz", "safetensors"])

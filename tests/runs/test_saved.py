@@ -72,18 +72,6 @@ def test_what_is_read_is_written_with_the_same_bytes(case: str) -> None:
         assert shown(view, [back], width=80) == shown(view, [report], width=80), view
 
 
-@pytest.mark.parametrize("case", ["heads", "why", "generate"])
-def test_a_report_with_everything_in_its_notes_says_the_same(case: str) -> None:
-    """As reports of 0.1.0 and 0.2.0."""
-    experiment, given_settings = ALL_CASES[case]
-    report = run(experiment, **given_settings)
-    data = report.to_data()
-    about = [data.pop(name, "") for name in ("about", "how_to_read", "written")]
-    assert about[0] == data["notes"][0]
-    (old,) = reports_of(json.dumps(data), "x.json").reports
-    assert old.sentences == report.sentences == old.notes
-
-
 def test_a_report_of_vectors_from_a_file_that_is_not_here_is_shown() -> None:
     (report,) = reports_of(changed(spec__embedding="elsewhere/glove.txt"), "x.json").reports
     assert "Next, with attn multihead: " in shown("table", [report], width=80)

@@ -546,7 +546,9 @@ class LayerSpec(WordsSpec, AblatedSpec, LookSpec, ExplainRowSpec):
     shows_all_heads: ClassVar[bool] = True
     reads_context: ClassVar[bool] = False
 
-    layer: Annotated[Layer, NoFlag()] = Field(default_factory=first_of_model)
+    layer: Annotated[Layer, NoFlag("is written with the head, as --head 1:2")] = Field(
+        default_factory=first_of_model
+    )
 
     def looking_tokens(self) -> list[str]:
         """The tokens whose looks are drawn: the setting `from`, which is no name in Python."""

@@ -100,7 +100,7 @@ def run(spec: AverageSpec, texts: Texts, draws: Any) -> Report:
     """Each token's mean (or sum) over what it sees: by a loop, a matrix product and a masked softmax."""
     from attncli.features.average.averaging import average, averaging_statistics, differences_from_loop
     from attncli.features.average.results import AverageStatistics
-    from attncli.records.attention import mask_of_averages
+    from attncli.records.values import Mask
     from attncli.runs.report_parts import build_report, named
     from attncli.runs.runner import embedded
     from attncli.runs.weight_rows import LeadingAxes, RowTensors, row_tensors
@@ -127,9 +127,11 @@ def run(spec: AverageSpec, texts: Texts, draws: Any) -> Report:
         rows = averaging_statistics(lead.layered(vectors), form, top_k=spec.top_k)
         measured = row_tensors(rows, lead, None)
     weights = averaged.weights.expand(*vectors.shape[:-2], -1, -1)
+    # A second softmax gives hidden keys weight, too.
+    mask = Mask(causal=spec.over == "past" and not spec.softmax_twice)
     tensors = {
         "input": named(vectors, "token", "dim"),
-        "weights": named(weights, "query", "key", mask=mask_of_averages(spec.over, spec.softmax_twice)),
+        "weights": named(weights, "query", "key", mask=mask),
         "output": named(averaged.output, "query", "dim"),
     }
     result = AverageStatistics(agreement=agreement, rows=measured.rows, keys=measured.keys)

@@ -34,7 +34,7 @@ from attncli.settings.fields import Given, checked_spec
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import files_read
 from attncli.settings.text import Texts, read_texts
-from attncli.system.plain_text import note, readable_tokens
+from attncli.system.plain_text import readable_tokens
 from attncli.views import Display
 
 if TYPE_CHECKING:
@@ -253,7 +253,6 @@ def command(name: str, summary: str) -> Command:
         for each in setting_options(HeadsSpec)
         if each.name not in left_out
     ]
-    color_flags = [each for each in COLOR_FLAGS if each.is_passed]
 
     def run(
         text: str | None,
@@ -261,7 +260,6 @@ def command(name: str, summary: str) -> Command:
         color: str,
         scale_colors: str | None,
         skip_first_keys: str | None,
-        skip_sink: str | None,
         sentence: str | None,
         sort: str | None,
         head: str | None,
@@ -269,9 +267,6 @@ def command(name: str, summary: str) -> Command:
     ) -> int:
         check_terminal()
         is_saved = text is not None and is_file(text)
-        if is_saved and skip_sink is not None:
-            note("--skip-sink: is for a model; of a report it is called --skip-first-keys now")
-            skip_first_keys = skip_first_keys or skip_sink
         display = checked_display(color, scale_colors, skip_first_keys)
         arrays = {each.name: flags.pop(each.name) for each in ARRAY_FLAGS}
         colored = replace(display, colors=color_depth(color, True))
@@ -281,7 +276,7 @@ def command(name: str, summary: str) -> Command:
         refuse_given(arrays, "is for a saved array: give its file")
         if text is not None and sentence is not None:
             raise UserError(f"--sentence: cannot be combined with the argument ({text}): give one")
-        flags |= {"sentence": sentence or text, "skip_sink": skip_sink, "sort": sort}
+        flags |= {"sentence": sentence or text, "sort": sort}
         if head is not None and PLACE.fullmatch(head) is None:
             raise UserError(f"--head: must be a layer and a head, as 5:11 (got {head})")
         looking = _pop_looking(flags)
@@ -291,5 +286,5 @@ def command(name: str, summary: str) -> Command:
         order = report.spec.get("sort")
         return browse_reports((report,), model.pretrained.name, order, colored, model, head)
 
-    parameters: list[Parameter] = [TEXT, HEAD, *settings, *ARRAY_FLAGS, CONFIG, *color_flags, DEBUG]
+    parameters: list[Parameter] = [TEXT, HEAD, *settings, *ARRAY_FLAGS, CONFIG, *COLOR_FLAGS, DEBUG]
     return Command(name, summary, run, parameters, EXAMPLES)

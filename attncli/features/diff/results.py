@@ -7,9 +7,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from attncli.records.attention import stated_mask
 from attncli.records.columns import Record, Records, Result, column, group, tensor
-from attncli.records.values import NamedTensor, Tensors, are_equal, with_masks
+from attncli.records.values import NamedTensor, Tensors, are_equal
 
 UNMAPPED = "no map on both sides: --show statistics compares them."
 """What a note says of heads that are compared by their statistics alone."""
@@ -206,16 +205,3 @@ class ReportDifferences(Result):
     changed_heads: Records[ChangedStatistic] | None = group(is_needed=False)
     heads_difference: Records[HeadDifference] | None = group(is_needed=False)
     side_by_side: Records[StatisticPair] | None = group(is_needed=False)
-
-    @classmethod
-    def with_stated_facts(
-        cls, tensors: Mapping[str, NamedTensor], spec: Mapping[str, object], *, has_context: bool
-    ) -> dict[str, NamedTensor]:
-        """See `Result.with_stated_facts`: the settings of each side state its mask.
-
-        A window would count the places of both sides, some of which one of them may lack.
-        """
-        sides = [side if isinstance(side := spec.get(name), Mapping) else {} for name in ("a", "b")]
-        masks = [mask if mask is None or mask.window is None else None for mask in map(stated_mask, sides)]
-        names = dict(zip(("weights_a", "weights_b"), masks, strict=True))
-        return with_masks(tensors, names | {"difference": masks[0] if masks[0] == masks[1] else None})

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from attncli.core.names import source_number
 from attncli.errors import UserError
-from attncli.features.explanations.picture_cells import PictureCells, names_many, picture_cells
+from attncli.features.explanations.picture_cells import PictureCells, picture_cells
 from attncli.features.explanations.results import ComparedWays, Explanations, LearnedWeights
 from attncli.models.encoders import is_encoder, read_for_encoder
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, sources_given
-from attncli.models.openers import opener_named_by
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.source_texts import (
     SourcedReading,
@@ -28,7 +27,6 @@ from attncli.models.source_texts import (
     read_sourced,
     sourced_text,
 )
-from attncli.models.text_files import KINDS_OF_FILES, files_named
 from attncli.models.writing import Decoding
 from attncli.records.arguments import (
     HeadsArgument,
@@ -54,8 +52,8 @@ def _prompts(value: Any) -> Any:
         return file_name(value)
     prompts = listed(value)
     for prompt in prompts:
-        if not isinstance(prompt, Mapping) or not {"sentence", "image"} & prompt.keys():
-            form = '{"sentence": "...", "context": "..."} or {"image": "..."}'
+        if not isinstance(prompt, Mapping) or "sentence" not in prompt:
+            form = '{"sentence": "...", "context": "..."}'
             raise ValueError(f"must be mappings as {form} (got {shown(prompt)})")
     return prompts
 
@@ -234,9 +232,8 @@ def compare_explanations(
 
     `prompts` is a file (JSON Lines, CSV), or mappings, with sentence and context, and maybe answer, id and
     right, the name or the number of the source that is right; without a context the parts of the sentence are
-    the sources. Of pictures it is a folder of them, a list of their names (.txt), or mappings with image in
-    place of sentence and context. A prompt that cannot be read is left out, with a note; UserError where none
-    is left, and as for `explanations`.
+    the sources. A prompt that cannot be read is left out, with a note. Raises UserError if none is left, and
+    as for `explanations`.
     """
     from attncli.features.explanations.compared_ways import WaysTotals
     from attncli.features.explanations.explanations import mean_notes
@@ -270,15 +267,13 @@ def learned_head_weights(
 
     `prompts` are those of `compare_explanations`, others than those that ways are then compared on. Of each
     `num_runs` sets of its sources are read. `head_weights` of `explanations` takes what this gives. UserError
-    for an encoder, for pictures, and where no prompt can be read.
+    for an encoder, and if no prompt can be read.
     """
     from attncli.features.explanations.learned_weights import ablations, learned_weights
 
     asked = _asked(split, chat, max_new_tokens, num_runs, seed)
     with ExitStack() as opened:
         lines = _listed(prompts, opened)
-        if any(line.other_file is not None for line in lines):
-            raise UserError("prompts: must be texts, of which sources can be hidden (got a picture)")
         pretrained = opened.enter_context(in_use(model))
         if is_encoder(pretrained):
             name = pretrained.name
@@ -305,7 +300,7 @@ def _read_prompts(
     """
     for done, prompt in enumerate(lines, start=1):
         try:
-            reading = _prompt(pretrained, prompt, asked.split, asked.chat)
+            reading = _reading(pretrained, prompt.question, prompt.sources, asked.split, chat=asked.chat)
             read = _read(pretrained, reading, prompt.answer, asked)
             right = _right(prompt, read)
         except UserError as error:
@@ -318,34 +313,16 @@ def _read_prompts(
             progress(done / len(lines))
 
 
-def _prompt(
-    pretrained: Pretrained, prompt: SourcePrompt, split: Split | None, chat: bool
-) -> SourcedReading | PictureCells:
-    """One of many, as the model reads it."""
-    if prompt.other_file is not None:
-        return picture_cells(pretrained, opener_named_by(IMAGE).read(pretrained, prompt.other_file))
-    return _reading(pretrained, prompt.question, prompt.sources, split, chat=chat)
-
-
-IMAGE = "image"
-"""What names the file of a prompt in place of a text."""
-OF_PICTURE = (IMAGE, "answer", "id", "right")
-
-
 def _listed(
     prompts: str | PathLike[str] | Iterable[Mapping[str, object]], opened: ExitStack
 ) -> list[SourcePrompt]:
     if isinstance(prompts, str | PathLike):
         file = fspath(prompts)
-        if names_many(file) and IMAGE in KINDS_OF_FILES:
-            files = opened.enter_context(files_named(file, IMAGE))
-            files.count()
-            return [SourcePrompt(line.label, "", other_file=line.file) for _, line in files.numbered()]
         return opened.enter_context(SourcePromptFile(file)).prompts()
     listed_prompts = []
     for number, prompt in enumerate(prompts, start=1):
         cells = {key: _cell(f"prompts: {number}", key, cell) for key, cell in prompt.items()}
-        columns = OF_PICTURE if "image" in cells else SourcePromptFile.columns
+        columns = SourcePromptFile.columns
         unknown = [key for key in cells if key not in columns]
         if unknown:
             raise UserError(f"prompts: {number}: must have {', '.join(columns)} (got {unknown[0]})")
@@ -354,7 +331,7 @@ def _listed(
             raise UserError(f"prompts: {number}: must have {columns[0]}")
         others = {key: cells.get(key) for key in ("context", "answer", "right")}
         name = cells.get("id") or str(number)
-        listed_prompts.append(SourcePrompt(name, main, **others, other_file=cells.get(IMAGE)))
+        listed_prompts.append(SourcePrompt(name, main, **others))
     if not listed_prompts:
         raise UserError("prompts: must hold at least one prompt (got none)")
     return listed_prompts

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -175,8 +174,3 @@ def picture_output(pretrained: Pretrained, reading: PictureCells, answer: str | 
     notes = () if has_pooled or has_cls else ("The picture's vector is the mean over its tokens.",)
     output = EncoderOutput("similarity", pretrained.model, pooling=pooling, is_of_itself=True, notes=notes)
     return replace(output, toward=vector / vector.norm())
-
-
-def names_many(name: str) -> bool:
-    """True for the name of a folder, or of a list of files."""
-    return Path(name).is_dir() or Path(name).suffix.lower() == ".txt"

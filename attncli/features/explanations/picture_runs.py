@@ -97,13 +97,3 @@ class ReadPicture(ReadEncoder):
         output = picture_output(part, reading, answer)
         self.removal = PictureRemoval(reading, output)
         self.begin(output, PictureRun(part, reading, output), heads, num_runs, seed)
-
-    def orders(self, number: int) -> dict[str, Float[Tensor, " source"]]:
-        """The cells nearest to the centre first, row by row, and at random."""
-        places = torch.tensor([cell.place for cell in self.picture.cells]).double()
-        middle = (torch.tensor(self.picture.shape) - 1) / 2
-        return {
-            "centre": -(places - middle).norm(dim=-1),
-            "first": -torch.arange(self.num_sources).double(),
-            "random": self.random_order(number),
-        }

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from attncli.features.explanations.kept_weights import keep_weights, kept_weights
 from attncli.features.explanations.results import ComparedWays, Explanations
 from attncli.features.explanations.settings import (
-    ComparingSpec,
     ExplainedPicturesSpec,
     ExplanationsSpec,
     HeadWeightsSpec,
@@ -72,17 +71,13 @@ GAPS: Mapping[str, str] = {
 }
 
 
-def _how_to_read_many(result: ComparedWays, *, is_picture: bool = False) -> str:
+def _how_to_read_many(result: ComparedWays) -> str:
     or_itself = "Explained: the cosine of the text's vector and the question's (without one: its own). "
     explained = or_itself if result.kind == "similarity" else EXPLAINED[result.kind]
-    if is_picture and result.kind == "similarity":
-        explained = OWN_VECTOR
-    sources = "cells, which get the picture's mean colour," if is_picture else "sources"
     return (
-        f"{explained}gap: {GAPS[result.kind]} as a way's first {sources} are removed "
+        f"{explained}gap: {GAPS[result.kind]} as a way's first sources are removed "
         "first (MoRF), minus as its last are (LeRF). rank corr.: Spearman's, with what is lost without each "
-        f"{'cell' if is_picture else 'source'}; first agrees: both put the same first. runs: a backward pass "
-        "counts as two."
+        "source; first agrees: both put the same first. runs: a backward pass counts as two."
     )
 
 
@@ -211,39 +206,27 @@ def report_comparison(
     spec: ExplanationsSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
     """Each way against removal, over the prompts of a file."""
-    options = {"split": spec.split_of_text, "chat": spec.chat, "max_new_tokens": spec.max_new_tokens}
-    return _comparison(spec, pretrained, progress, _known(spec) | options, "prompt", "source")
-
-
-def report_pictures(
-    spec: ExplainedPicturesSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
-) -> Report:
-    """Each way against removal, over some pictures."""
-    return _comparison(spec, pretrained, progress, _known(spec), "picture", "cell")
-
-
-def _comparison(
-    spec: ComparingSpec,
-    pretrained: "Pretrained",
-    progress: Callable[[float], None] | None,
-    options: Mapping[str, Any],
-    prompt: str,
-    source: str,
-) -> Report:
-    """Each way against removal; `prompt` and `source` are what prompts and their sources are called."""
     from attncli.features.explanations.door import compare_explanations
 
     assert spec.prompts is not None, "it is about many"
-    result = compare_explanations(pretrained, spec.prompts, **options, progress=progress)
+    result = compare_explanations(
+        pretrained,
+        spec.prompts,
+        split=spec.split_of_text,
+        chat=spec.chat,
+        max_new_tokens=spec.max_new_tokens,
+        **_known(spec),
+        progress=progress,
+    )
     return build_report(
         spec,
         Texts(),
         {},
         result,
-        [*few_notes(result.num_prompts, prompt), *_refused(result), *result.notes],
-        about=f"{pretrained.name}: {counted(result.num_prompts, prompt)}, on average "
-        f"{result.mean_sources:.1f} {source}s and {result.mean_tokens:.0f} tokens.",
-        how_to_read=_how_to_read_many(result, is_picture=source == "cell"),
+        [*few_notes(result.num_prompts, "prompt"), *_refused(result), *result.notes],
+        about=f"{pretrained.name}: {counted(result.num_prompts, 'prompt')}, on average "
+        f"{result.mean_sources:.1f} sources and {result.mean_tokens:.0f} tokens.",
+        how_to_read=_how_to_read_many(result),
     )
 
 
@@ -291,5 +274,5 @@ def _refused(result: ComparedWays) -> Iterator[str]:
 
 
 PAGE = ModelPage(read=read, report=report, report_many=report_comparison)
-PICTURES_PAGE = ModelPage(read=read_cells, report=report_picture, report_many=report_pictures)
+PICTURES_PAGE = ModelPage(read=read_cells, report=report_picture)
 WEIGHTS_PAGE = ModelPage(report_many=report_learning)

@@ -37,7 +37,7 @@ Compare = Annotated[
     Field(
         description="each way to read a model, beside what is lost without each source (of an encoder: of "
         "its class, masked word or similarity; with `image` of a picture); of a file of prompts (.jsonl, "
-        ".csv) or a folder of pictures, how good each way is"
+        ".csv), how good each way is"
     ),
 ]
 
@@ -70,8 +70,8 @@ class ComparingSpec(SourcesSpec):
 
     @property
     def prompts(self) -> str | None:
-        """The file of prompts, or what names pictures, that ways are compared on; None for one of them."""
-        raise NotImplementedError
+        """The file of prompts that ways are compared on; None for one of them."""
+        return None
 
     def reads_many_texts(self) -> bool:
         return self.prompts is not None
@@ -121,22 +121,10 @@ class ExplanationsSpec(ComparingSpec, SourcedTextSpec):
 
 @reads(lambda kind: kind.on_grid)
 class ExplainedPicturesSpec(ComparingSpec, ModelSpec):
-    surveys_files = True
-
     answer: Annotated[Text | None, Field(description="the class that is explained")] = None
     head: NamedHeads = None
     compare: Compare = False
     runs: NumRuns = 64
-
-    @property
-    def prompts(self) -> str | None:
-        return None if self.read_file is None or not self.read_file.many else self.read_file.name
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        if self.prompts is not None and self.answer is not None:
-            setting = self.setting_of_file()
-            yield contradiction("answer", "is of one picture, not of a folder or a list", setting)
 
 
 class HeadWeightsSpec(SourcesSpec):

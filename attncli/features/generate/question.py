@@ -147,7 +147,6 @@ class GenerateSpec(PromptSpec):
     default_model = HeadsSpec.default_model
     drawn_maps = "heads"
     needs_head = True
-    former_keys: ClassVar[dict[str, str]] = {"temperature": "sampling_temperature"}
     examples = (
         "attn generate",
         'attn generate --model ./my-model "The capital of France is"',
@@ -191,7 +190,7 @@ class GenerateSpec(PromptSpec):
         None, gt=0, le=1, description="sample among the likeliest tokens that have this probability together"
     )
     greedy: Annotated[
-        bool, NoFlag("is what happens without --sampling-temperature and --top-p: leave it out; it was read")
+        bool, NoFlag("is what happens without --sampling-temperature and --top-p: leave it out")
     ] = Field(
         default_factory=_is_greedy,
         description="take the likeliest token each time (default without `sampling_temperature` and `top_p`)",

@@ -1,6 +1,6 @@
 """What a model writes after a prompt, and where each head looked as it chose each token."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from attncli.core.names import WRITER_STATISTICS
 from attncli.records.columns import Record, Records, Result, column, group
 from attncli.records.surveys import SignedHead
-from attncli.records.values import Mask, NamedTensor, Tensors, with_masks
+from attncli.records.values import NamedTensor, Tensors
 
 
 class WriterHead(Record, numbers=WRITER_STATISTICS):
@@ -85,14 +85,6 @@ class WrittenText(Result):
     first_query: int = 0
     is_unfinished: bool = False
     notes: tuple[str, ...] = ()
-
-    @classmethod
-    def with_stated_facts(
-        cls, tensors: Mapping[str, NamedTensor], spec: Mapping[str, object], *, has_context: bool
-    ) -> dict[str, NamedTensor]:
-        """See `Result.with_stated_facts`: a token reads a whole context, and none that is written later."""
-        masks = {name: Mask(causal=not has_context) for name in ("weights", "linear_weights")}
-        return with_masks(tensors, masks)
 
     def words_of_queries(self) -> list[str]:
         return [row.token for row in self.tokens]

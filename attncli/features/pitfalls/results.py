@@ -1,11 +1,10 @@
 """Classic mistakes, and the metrics that expose them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from attncli.records.columns import Record, Records, Result, column, group, tensor
-from attncli.records.values import Mask, NamedTensor, with_masks
+from attncli.records.values import Mask, NamedTensor
 
 
 class MistakeLine(Record):
@@ -82,15 +81,3 @@ class MistakeComparison(Result):
     right: MistakeMetrics = group()
     growth: Records[GrownScores] | None = group(is_needed=False)
     readings: Records[LabelledRow] | None = group(is_needed=False)
-
-    @classmethod
-    def with_stated_facts(
-        cls, tensors: Mapping[str, NamedTensor], spec: Mapping[str, object], *, has_context: bool
-    ) -> dict[str, NamedTensor]:
-        """See `Result.with_stated_facts`."""
-        wrong, right = masks_of_mistake(str(spec.get("pitfall")))
-        pairs = {f"wrong_{name}": wrong for name in OF_MAPS} | {f"right_{name}": right for name in OF_MAPS}
-        return with_masks(tensors, {"weights": right} | pairs)
-
-
-OF_MAPS = ("weights", "scores")

@@ -21,7 +21,6 @@ from attncli.models.arrays import (
     listed_names,
     read_weights,
     stacked_layers,
-    strongest_sequence,
     tokens_beside,
     weights_of_layers,
 )
@@ -39,18 +38,18 @@ def read_cache(
 
     `cache` is a TransformerLens ActivationCache, any mapping of names to tensors or arrays, the `attentions`
     of a transformers model (a list or tuple, one per layer, as BertViz takes them), or a file: .npz,
-    .safetensors, .pt, or HeadVis's of a head. Its weights are those called hook_pattern or pattern, of all
-    layers together, or the `array` with * for the layer; of HeadVis a sequence. `tokens` are those of the
-    text, or what the cache calls so. UserError where it holds no such weights.
+    .safetensors, .pt. Its weights are those called hook_pattern or pattern, of all layers together, or the
+    `array` with * for the layer. `tokens` are those of the text, or what the cache calls so. Raises UserError
+    if it holds no such weights.
     """
     if isinstance(cache, str | PathLike):
         file = fspath(cache)
         if not is_array_file(file):
             raise UserError(f"cache: must be a .npz, .npy, .safetensors or .pt file (got {file})")
-        name, array = Path(file).name, strongest_sequence(file) if array is None else array
+        name = Path(file).name
         numbers, has_context = read_weights(file, name=array)
         if not has_context:
-            tokens = tokens or tokens_beside(file, array, numbers.shape)
+            tokens = tokens or tokens_beside(file, numbers.shape)
     else:
         name, named = type(cache).__name__, _named_parts(cache)
         numbers, has_context = _weights_among(named, array, name)

@@ -246,19 +246,6 @@ def feature_extractor(pretrained: Pretrained) -> Any:
     return extractor
 
 
-@lru_cache(maxsize=2)
-def _opened_processor(source: str, name: str) -> Any:
-    from transformers import AutoProcessor
-
-    return opened_part(AutoProcessor, source, f"sound: the processor of {name}")
-
-
-def processor_of(pretrained: Pretrained) -> Any:
-    """What makes inputs of a sound and a text for this model. Raises UserError where it cannot be opened."""
-    source = pretrained.source
-    return _opened_processor(source, pretrained.name) if isinstance(source, str) else source
-
-
 def most_seconds_of(extractor: Any) -> float | None:
     """How much of a sound a feature extractor reads at once; None where it sets no limit."""
     counts = (getattr(extractor, name, None) for name in ("n_samples", "nb_max_samples"))

@@ -7,8 +7,7 @@ here goes by the name of a model.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
-from inspect import signature
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -19,20 +18,18 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attncli.core.process import quiet_warnings
-from attncli.errors import NO_TEXT, UserError, reason_of
+from attncli.errors import NO_TEXT, UserError
 from attncli.features.sound.files import (
     OpenedSound,
     feature_extractor,
     features_of,
     most_seconds_of,
     open_sound,
-    processor_of,
     sound_to_play,
     spectrogram,
     too_long,
 )
-from attncli.models.architectures import BLOCK, SOUNDS, arguments_of, decoder_name, decoder_start
+from attncli.models.architectures import BLOCK, SOUNDS, arguments_of, decoder_start
 from attncli.models.capture import model_errors, unchanged, with_eager_attention
 from attncli.models.in_turn import random_numbers_kept
 from attncli.models.layers import CannotShow, StopCapture
@@ -56,12 +53,6 @@ KALDI_SHIFT = 0.01
 SAME_STEP = 0.1
 """How far a measured step may be from the product of strides, relative to it."""
 ATTENDS = "att"
-MARKS = ("audio_token_id", "audio_token_index")
-"""The setting of a model with the token that stands for a sound among words."""
-AROUND_SOUNDS = (("<|audio_bos|>", "<|audio_eos|>"), ("[BEGIN_AUDIO]", ""))
-"""The tokens before and after a sound among words, where a vocabulary has them (Qwen2-Audio, Voxtral)."""
-
-
 MOMENT = re.compile(r"(\d+(?:\.\d+)?)s")
 """A moment of a sound, as 1.24s."""
 SAME_MOMENT = 1e-6
@@ -377,10 +368,9 @@ def read_sound(
 
     Tokens are named by the second at which each begins. A model with a decoder reads `text` after the sound;
     an empty text is what it writes itself (greedy decoding by its own generate), and None reads the sound by
-    the encoder alone. An audio language model (Qwen2-Audio) reads the sound beside `text`, a prompt, at the
-    mark that it has for a sound (`<|AUDIO|>`), else before the text. Raises UserError for a file that is no
-    sound, for a model that does not hear, and for a sound that is longer than the model reads, unless
-    `truncate` takes the first of it.
+    the encoder alone. Raises UserError for a file that is no sound, for a model that does not hear, for a
+    text that no decoder reads, and for a sound that is longer than the model reads, unless `truncate` takes
+    the first of it.
     """
     return encoded_reading(model, str(file), text, truncate=truncate)[0]
 
@@ -390,7 +380,7 @@ def encoded_reading(
 ) -> tuple[Reading, Tensor | None]:
     """What `read_sound` makes, and what the encoder made of the sound as the model wrote; else None."""
     if text is not None and not pretrained.has_decoder:
-        return _read_beside(pretrained, file, text, truncate=truncate), None
+        raise UserError(f"sentence: the audio encoder of {pretrained.name} reads no text: leave it out")
     sound, inputs = _heard(pretrained, file, truncate=truncate)
     if text is None:
         return Reading(sound, inputs=inputs), None
@@ -413,113 +403,6 @@ def most_written(pretrained: Pretrained) -> int | None:
     """How many tokens a decoder reads that looks at a sound; None where the model sets no limit."""
     most: int | None = getattr(pretrained.model.config, "max_target_positions", None)
     return most or pretrained.most_tokens()
-
-
-def _read_beside(pretrained: Pretrained, file: str, text: str, *, truncate: bool) -> Reading:
-    """A sound and a prompt, as a model reads both in one stack: an audio language model."""
-    model, name = pretrained.model, pretrained.name
-    known = arguments_of(model)
-    part = decoder_name(model) if "input_ids" in known and {*SOUNDS} & known else None
-    mark_id = next((each for each in map(model.config.to_dict().get, MARKS) if each is not None), None)
-    if part is None or mark_id is None:
-        raise UserError(f"sentence: of {name} the part that hears is shown: leave the text out")
-    extractor = feature_extractor(pretrained)
-    rate, most = int(extractor.sampling_rate), most_seconds_of(extractor)
-    opened = open_sound(file, rate, most_seconds=most, reader=name, truncate=truncate)
-    mark = pretrained.labels([mark_id])[0]
-    if (count := text.count(mark)) > 1:
-        raise UserError(f"sentence: must hold {mark}, the place of the sound, once (got {count} of them)")
-    step = _step_beside(pretrained, extractor, mark_id, mark)
-    inputs = _inputs_beside(
-        pretrained, extractor, opened.samples, _with_sound(pretrained, text, mark), mark_id
-    )
-    ids = inputs["input_ids"][0].cpu()
-    longest = pretrained.most_tokens()
-    if longest is not None and len(ids) > longest:
-        raise UserError(f"sentence: must be at most {longest} tokens with the sound (got {len(ids)})")
-    of_sound = ids == mark_id
-    count = int(of_sound.sum())
-    sound = heard_text(pretrained, TokenTimes(step, num_tokens=count), inputs, opened, file)
-    assert isinstance(sound.origin, HeardSound)
-    begins = torch.full((len(ids),), torch.nan, dtype=torch.double)
-    begins[of_sound] = sound.origin.begins
-    labels = iter(sound.tokens)
-    words = pretrained.labels(ids.tolist())
-    tokens = tuple(
-        next(labels) if is_sound else word for is_sound, word in zip(of_sound.tolist(), words, strict=True)
-    )
-    own_ids = torch.where(of_sound, FIRST_WORD_ID * 2 + torch.arange(len(ids)), ids)
-    origin = replace(sound.origin, begins=begins)
-    whole = ModelText(tokens, own_ids, is_merged=True, origin=origin)
-    return Reading(whole, inputs=inputs, part=f"{part}.")
-
-
-def _with_sound(pretrained: Pretrained, text: str, mark: str) -> str:
-    """The text with the mark of a sound, which is put before a text without one."""
-    if mark in text:
-        return text
-    known = pretrained.tokenizer.get_vocab()
-    around = (marks for marks in AROUND_SOUNDS if all(name in known for name in marks if name))
-    start, end = next(around, ("", ""))
-    return f"{start}{mark}{end}{text}"
-
-
-def _inputs_beside(
-    pretrained: Pretrained, extractor: Any, samples: Float[np.ndarray, " sample"], text: str, mark_id: int
-) -> dict[str, Tensor]:
-    """What the whole model takes of a sound and a text with its mark, which is repeated for each token.
-
-    By the model's own processor; where that takes no sound (Voxtral) by its extractor and tokenizer.
-    """
-    processor, name = processor_of(pretrained), pretrained.name
-    if "audio" in signature(processor.__call__).parameters:
-        try:
-            with quiet_warnings():
-                made = processor(
-                    text=[text], audio=[samples], sampling_rate=extractor.sampling_rate, return_tensors="pt"
-                )
-        except Exception as error:  # a processor may fail in any way on what it does not like
-            raise UserError(f"sound: the processor of {name} fails on it: {reason_of(error):.200}") from None
-        return _accepted(
-            pretrained, {key: tensor for key, tensor in made.items() if isinstance(tensor, Tensor)}
-        )
-    features = _accepted(pretrained, features_of(extractor, samples, name))
-    model: Any = pretrained.model
-    with torch.no_grad(), model_errors(model.config.model_type, "read this sound"):
-        count = len(model.get_audio_features(features[_name_of_sound(features)]).pooler_output.flatten(0, -2))
-    ids: list[int] = pretrained.encoded(text)["input_ids"]
-    repeats = torch.tensor([count if each == mark_id else 1 for each in ids])
-    several = torch.tensor(ids).repeat_interleave(repeats).unsqueeze(0).to(pretrained.device)
-    features.pop("attention_mask", None)
-    return {**features, "input_ids": several, "attention_mask": torch.ones_like(several)}
-
-
-def _step_beside(pretrained: Pretrained, extractor: Any, mark_id: int, mark: str) -> float:
-    """Seconds of each token of a sound beside words: a whole number of tokens of the part that hears.
-
-    By how many there are of sounds of two lengths; of one that is filled up by how many there are of all.
-    """
-    known = _times.setdefault(pretrained.model, {})
-    key = ("beside", type(extractor).__name__, int(extractor.sampling_rate))
-    if key not in known:
-        rate, most = int(extractor.sampling_rate), most_seconds_of(extractor) or 10.0
-        lengths = [int(share * most * rate) for share in (0.25, 0.75)]
-        noise = np.random.default_rng(0).normal(0, 0.1, lengths[1]).astype(np.float32)
-        few, more = (
-            int(
-                (
-                    _inputs_beside(pretrained, extractor, noise[:count], mark, mark_id)["input_ids"]
-                    == mark_id
-                ).sum()
-            )
-            for count in lengths
-        )
-        step = (lengths[1] - lengths[0]) / rate / (more - few) if more > few else most / few
-        of_encoder = times_of(part_that_hears(pretrained), extractor).step
-        ratio = round(step / of_encoder)
-        exact = ratio * of_encoder if abs(ratio * of_encoder / step - 1) < SAME_STEP else step
-        known[key] = TokenTimes(exact)
-    return known[key].step
 
 
 def _settings_to_write(pretrained: Pretrained) -> Any:

@@ -41,19 +41,13 @@ export async function show(container, { statistics, matrices }) {
     }
   }
 
-  // What was measured by removal, or by the fit: sources are in its order. Reports of before have weights alone.
-  const isMeasured = "measured_source" in answer[0] && "ranked_by" in sources[0];
-  const by = isMeasured ? sources[0].ranked_by : "";
+  // What was measured by removal, or by the fit: sources are in its order.
+  const by = sources[0].ranked_by;
   const measured = new Map(sources.map((row) => [row.source, row.ranked_by === by ? row[by] : null]));
   const mostOfSources = Math.max(...measured.values(), 0); // null counts as 0
   const mostOfTokens = Math.max(...answer.map((row) => row.measured), 0);
 
   function rest() {
-    if (!isMeasured) {
-      fill(mean, largest);
-      tokens.forEach((token, i) => shade(token, answer[i].source === null ? 0 : answer[i].weight / (largest || 1)));
-      return;
-    }
     fill((source) => measured.get(source), mostOfSources);
     tokens.forEach((token, i) =>
       shade(token, answer[i].measured_source === null ? 0 : answer[i].measured / (mostOfTokens || 1)),
@@ -89,7 +83,7 @@ export async function show(container, { statistics, matrices }) {
     part.addEventListener("focusout", rest);
   }
   container.replaceChildren(
-    make("div", {}, make("h2", { text: "answer" }), written, make("p", { class: "quiet", text: `${isMeasured ? SHADED[by] ?? "" : ""}${HINT}` })),
+    make("div", {}, make("h2", { text: "answer" }), written, make("p", { class: "quiet", text: `${SHADED[by] ?? ""}${HINT}` })),
     make("div", {}, make("h2", { text: "sources" }), list),
   );
   rest();

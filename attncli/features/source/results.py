@@ -33,7 +33,7 @@ class RankedSource(Record):
     lost: float | None = column(unit=NATS)
     lost_rank: int | None = column(is_needed=False)
     text: str | None
-    ranked_by: str | None = column(is_needed=False)
+    ranked_by: str | None
 
 
 class AnswerToken(Record):
@@ -49,13 +49,8 @@ class AnswerToken(Record):
     source: int | None
     weight: float | None = column(is_needed=False)
     log_probability: float | None = column(unit=NATS, is_needed=False)
-    measured_source: int | None = column(is_needed=False)
-    measured: float | None = column(unit=NATS, is_needed=False)
-
-    @property
-    def comes_from(self) -> int | None:
-        """The source without which it loses most; of an older attn the one that has most of its weight."""
-        return self.measured_source if "measured_source" in self else self.source
+    measured_source: int | None
+    measured: float | None = column(unit=NATS)
 
 
 class SourceRanking(Record):

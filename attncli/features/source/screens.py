@@ -7,7 +7,6 @@ from itertools import groupby
 
 from attncli.features.source.results import (
     AnswerSources,
-    AnswerToken,
     RankedSource,
     RetrievingHead,
     RetrievingHeads,
@@ -145,9 +144,7 @@ def _source_name(source: RankedSource) -> str:
 
 
 def _coloured_by(result: AnswerSources) -> str:
-    """What tells of which source a part of the answer is; in reports of before the weight did."""
-    if "measured_source" not in result.tokens.cells:
-        return "that has most of its weight"
+    """What tells of which source a part of the answer is."""
     is_fit = result.sources[0].ranked_by == "effect"
     return "that adds most to it" if is_fit else "without which it loses most"
 
@@ -175,7 +172,7 @@ def _answer_lines(result: AnswerSources, display: Display) -> list[ScreenLine]:
     numbers = [source.source for source in result.sources]
     colours: Mapping[int | None, str] = dict(zip(numbers, COLOURS, strict=False)) if display.has_color else {}
     words: list[list[ScreenLine]] = [[]]
-    for source, tokens in groupby(result.tokens, key=_comes_from):
+    for source, tokens in groupby(result.tokens, key=lambda token: token.measured_source):
         text = "".join(token.text for token in tokens)
         colour = colours.get(source, "")
         end = f"[{source}]" if source is not None and text.strip() else ""
@@ -193,10 +190,6 @@ def _answer_lines(result: AnswerSources, display: Display) -> list[ScreenLine]:
         else:
             lines.append([word])
     return [*map(joined, lines)]
-
-
-def _comes_from(token: AnswerToken) -> int | None:
-    return token.comes_from
 
 
 def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:

@@ -474,7 +474,7 @@ def test_a_page_says_in_words_what_is_lost_and_draws_no_grid_of_few_heads(
 
 
 def test_weights_of_a_layer_without_a_head_below_it(attn: Attn, model: PreTrainedModel) -> None:
-    command = ["self", "--model", SHIPPED, "--sentence", "abcabc", "--layer", "1", "--head", "2"]
+    command = ["self", "--model", SHIPPED, "--sentence", "abcabc", "--head", "1:2"]
     report = json.loads(attn([*command, "--ablate", "0:1", "--format", "json"]).out)
     eager = AutoModelForCausalLM.from_pretrained(SHIPPED, attn_implementation="eager").eval()
     with without(eager, 0, 1), torch.no_grad():

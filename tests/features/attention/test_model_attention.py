@@ -103,9 +103,7 @@ def test_cross_shows_the_decoder_reading_the_encoder(tmp_path: Path) -> None:
         (["--causal"], "--causal: cannot be combined with --model"),
         (["--num-tokens", "5"], "--num-tokens: cannot be combined with --model"),
         (["--tokenizer", "words"], "--tokenizer: must be model with --model (got words)"),
-        (["--layer", "2"], "head: must be from 0:0 to 1:3 in tiny-induction (got 2:0)"),
         (["--head", "4"], "head: must be from 0:0 to 0:3 in tiny-induction (got 0:4)"),
-        (["--layer", "-1"], "--layer: must be at least 0"),
     ],
 )
 def test_usage_errors_with_a_model(attn: Attn, flags: list[str], said: str) -> None:
@@ -114,9 +112,7 @@ def test_usage_errors_with_a_model(attn: Attn, flags: list[str], said: str) -> N
     assert ended.code == 2 and ended.out == "" and said in ended.err, ended.err
 
 
-@pytest.mark.parametrize(
-    "flags", [["--layer", "0"], ["--head", "0"], ["--tokenizer", "model"], ["--allow-download"]]
-)
+@pytest.mark.parametrize("flags", [["--head", "0"], ["--tokenizer", "model"], ["--allow-download"]])
 def test_model_settings_need_a_model(attn: Attn, flags: list[str]) -> None:
     ended = attn(["self", *flags])
     assert ended.code == 2 and f"{flags[0]}: needs --model" in ended.err

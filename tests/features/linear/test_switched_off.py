@@ -29,7 +29,7 @@ def test_without_it_layers_are_named_and_left_out_or_refused(jamba: str, tmp_pat
         ["heads", "--texts", "texts.txt", "--model", jamba, "--format", "json"],
         ["ablate", *words, "--format", "json"],
         ["generate", *words, "--max-new-tokens", "2", "--format", "json"],
-        ["self", *words, "--layer", "0"],
+        ["self", *words, "--head", "0:0"],
         ["ablate", *words, "--heads", "0:0"],
         ["why", *words],
         ["circuit", *words],

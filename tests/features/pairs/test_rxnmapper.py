@@ -183,7 +183,7 @@ def test_the_published_confidence_is_that_of_one_head(attn: Attn, folder: Path, 
 
 
 def test_each_atom_of_the_product_looks_at_where_it_came_from(attn: Attn, folder: Path) -> None:
-    arguments = ["--model", str(folder), "--sentence", CLEAVAGE, "--layer", "10", "--head", "5"]
+    arguments = ["--model", str(folder), "--sentence", CLEAVAGE, "--head", "10:5"]
     report = json.loads(attn(["self", *arguments, "--format", "json"]).out)
     assert report["tokens"] == tokens_of(CLEAVAGE)
     weights = torch.tensor(report["tensors"]["weights"]["values"])

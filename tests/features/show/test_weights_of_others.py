@@ -1,4 +1,4 @@
-"""Attentions as users of BertViz and HeadVis have them in files, shown with their tokens."""
+"""Attentions as users of BertViz have them in files, shown with their tokens."""
 
 import json
 import os
@@ -137,54 +137,3 @@ def test_nothing_in_a_file_runs(attn: Attn, here: Path, attentions: tuple[Tensor
     assert (
         shown(attn, "two.pt", "--array", "encoder_attentions.*")["tensors"]["weights"]["axes"][0] == "layer"
     )
-
-
-def of_head_vis(weights: np.ndarray, keep: int = 3) -> Any:
-    """The sequences of a head as `sample_by_decile` of HeadVis's data_pipeline.py describes them."""
-    sequences = []
-    for number, matrix in enumerate(weights):
-        size = len(matrix)
-        top = np.sort(np.argsort(matrix, axis=-1)[:, -keep:], axis=-1)
-        places = (np.arange(size)[:, np.newaxis] * size + top).ravel()
-        values = matrix.ravel()[places]
-        sequences.append(
-            {
-                "sequence_id": 40 + number,
-                "interval": 10 - number,
-                "tokens": [f"{number}{token}" for token in TOKENS],
-                "attention_indices": places.tolist(),
-                "attention_values": [round(float(value), 4) for value in values],
-                "seq_len": size,
-                "max_activation": float(matrix[1:, 1:].max()),
-            }
-        )
-    return {"sequences": sequences, "qk_distance_histogram": {}, "top_query_tokens": [], "statistics": {}}
-
-
-def test_a_head_of_head_vis_is_its_sequences(attn: Attn, here: Path, attentions: tuple[Tensor, ...]) -> None:
-    """The one with the largest weight, or the one that is named; the weights that it keeps, others 0."""
-    weights = attentions[1][0, :2].detach().numpy()
-    content = of_head_vis(weights)
-    Path("heads").mkdir()
-    Path("heads/L1H3.json").write_text(json.dumps(content))
-    strongest = int(weights[:, 1:, 1:].max(axis=(1, 2)).argmax())
-    for arguments, number in (([], strongest), (["--array", "41"], 1), (["--array", "40"], 0)):
-        report = shown(attn, "heads/L1H3.json", *arguments)
-        assert report["tokens"] == [f"{number}{token}" for token in TOKENS]
-        matrix = np.array(report["tensors"]["weights"]["values"])
-        assert report["tensors"]["weights"]["axes"] == ["query", "key"]
-        assert ((matrix > 0).sum(axis=-1) == 3).all()
-        np.testing.assert_allclose(matrix[matrix > 0], weights[number][matrix > 0], atol=6e-5)
-        assert "no statistics of rows" in report["notes"][-1]
-    assert attncli.read_cache("heads/L1H3.json").tokens[0] == f"{strongest}[CLS]"
-    screen = attn(["show", "heads/L1H3.json"]).out
-    assert screen.startswith(f"show: 7 tokens, file L1H3.json, array {40 + strongest}\n")
-    ended = attn(["show", "heads/L1H3.json", "--array", "7"])
-    assert ended.err == "--array: heads/L1H3.json has no 7, but 40, 41\n"
-    content["sequences"][0]["attention_indices"][0] = 49
-    Path("L0H0.json").write_text(json.dumps(content))
-    assert attn(["show", "L0H0.json"]).err == "L0H0.json: is not a HeadVis file, or is damaged\n"
-    Path("L0H1.json").write_text('{"sequences": []}')
-    assert attn(["show", "L0H1.json"]).err == "L0H1.json: holds no array\n"
-    assert attn(["self", "the cat", "-o", "L2H2.json"]).code == 0  # a report of attn by such a name
-    assert shown(attn, "L2H2.json")["tokens"] == ["the", "cat"]

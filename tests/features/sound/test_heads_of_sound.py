@@ -89,7 +89,7 @@ def test_an_encoder_alone_has_its_heads_taken_out(attn: Attn, encoder: str, soun
         (["heads", "--sound", "{sound}"], "--sound: needs --model, one that hears, as Whisper"),
         (["heads", "--find-heads"], "--find-heads: needs --model, one that hears and writes, as Whisper"),
         (["cross", "--sound", "{sound}", "--model", "{model}"], "has no decoder that looks at a sound"),
-        (["heads", "--sound", "{sound}", "--model", "{model}", "a b"], "the part that hears is shown"),
+        (["heads", "--sound", "{sound}", "--model", "{model}", "a b"], "reads no text: leave it out"),
         (["heads", "--sound", "{sound}", "--model", "{model}", "--words"], "has no decoder that looks at"),
         (["generate", "--sound", "{sound}", "--model", "{model}"], "has no decoder that writes of a sound"),
         (["ablate", "--sound", "{folder}", "--model", "{model}"], "must be one sound (got the folder"),

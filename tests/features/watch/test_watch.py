@@ -614,7 +614,7 @@ def test_statistics_and_a_head_that_is_none(watched: Path, attn: Attn) -> None:
 
 
 def test_the_shipped_store_is_read_by_every_command_of_stores(attn: Attn) -> None:
-    for command in (["watch"], ["results", "--statistic", "loss"], ["export", "--format", "csv"]):
+    for command in (["watch"], ["results", "--statistic", "loss"], ["results", "--tidy", "--format", "csv"]):
         assert attn([command[0], "lessons/learning-to-copy.db", *command[1:]]).code == 0, command
 
 
