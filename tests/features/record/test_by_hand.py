@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from attncli.features.record.listening.by_hand import Follower
+from attncli.features.record.listening.by_hand import follow
 from attncli.features.record.listening.followed import HandmadeAttention
+from attncli.features.record.listening.follower import Follower
 from attncli.features.record.listening.kernels import NotHeard
 
 TEXTS, HEADS, QUERIES, KEYS, DIM = 2, 3, 5, 7, 4
@@ -38,7 +39,7 @@ class Following(TorchFunctionMode):
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
     ) -> Any:
         result = function(*arguments, **(named or {}))
-        self.follower.after(function, arguments, named or {}, result)
+        follow(self.follower, function, arguments, named or {}, result)
         return result
 
 

@@ -27,8 +27,9 @@ from torch.overrides import TorchFunctionMode
 from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
-from attncli.features.record.listening.by_hand import STEPS, Follower
+from attncli.features.record.listening.by_hand import STEPS, follow
 from attncli.features.record.listening.followed import NO_QUERIES, HandmadeAttention
+from attncli.features.record.listening.follower import Follower
 from attncli.features.record.listening.heard_layers import (
     MOST_SPLIT,
     hides_rows_by_numbers,
@@ -352,7 +353,7 @@ class Listener(TorchFunctionMode):
             if not is_followed or step in SOFTMAXES:
                 self._said[reason] = None
         elif is_followed:
-            self._follow().after(step, arguments, named, result)
+            follow(self._follow(), step, arguments, named, result)
         elif function is FUSED_ATTENTION:
             self._hear_fused(function.__name__, lambda: _of_sdpa(*arguments, **named), arguments, named)
         elif is_flex:
@@ -427,7 +428,9 @@ class Listener(TorchFunctionMode):
                 read = partial(with_heads_last, read, num_heads)
             hint = hint._replace(one_head_of=follower.one_head_of(query))
         if hint.is_self is None:
-            hint = hint._replace(is_self=follower.is_self(query, key))
+            hint = hint._replace(
+                is_self=follower.is_self(query, key, are_as_many=query.shape[-2] == key.shape[-2])
+            )
         self._hear(function, read, hint)
 
     def _heard_by_hand(self, read: Callable[[], HandmadeAttention]) -> None:

@@ -73,11 +73,10 @@ class Origins:
             kept = self._memory[storage._cdata] = weak, self._num_sources
         return frozenset({(kept[1], int(tensor.storage_offset()))})
 
-    def is_self(self, query: Tensor, key: Tensor) -> bool | None:
-        """Whether both (..., token, dim) were made of the same; None where that is not known."""
-        return self._is_self(query, key, are_as_many=query.shape[-2] == key.shape[-2])
-
-    def _is_self(self, left: Tensor, right: Tensor, *, are_as_many: bool) -> bool | None:
+    def is_self(self, left: Tensor, right: Tensor, *, are_as_many: bool) -> bool | None:
+        """True if both were made of the same tensor, False if not; None if unknown. `are_as_many`: both have
+        as many tokens.
+        """
         first, second = self.of(left), self.of(right)
         if not (isinstance(first, Projected) and isinstance(second, Projected)):
             return True if self.source(left) & self.source(right) else None

@@ -301,8 +301,17 @@ def _spelled(labels: str, ndim: int) -> str:
     return labels.replace("...", "9876543210"[10 - missing :])
 
 
-def letters_of_product(left: Tensor, right: Tensor) -> tuple[tuple[str, str], str]:
-    """A matrix product as an equation: the labels of both and of the result."""
+class Product(NamedTuple):
+    """A product of tensors by letters for their axes, as an einsum has them, and its result."""
+
+    operands: Sequence[Tensor]
+    inputs: Sequence[str]
+    out: str
+    result: Tensor
+
+
+def matrix_product(left: Tensor, right: Tensor, result: Tensor) -> Product:
+    """A matrix product by letters."""
     widest = max(left.ndim, right.ndim) - 2
     lead = "".join(chr(ord("a") + place) for place in range(max(widest, 0)))
 
@@ -311,4 +320,4 @@ def letters_of_product(left: Tensor, right: Tensor) -> tuple[tuple[str, str], st
 
     of_left, of_right = ("YZ" if left.ndim > 1 else "Z"), ("ZX" if right.ndim > 1 else "Z")
     out = lead + ("Y" if left.ndim > 1 else "") + ("X" if right.ndim > 1 else "")
-    return (spelled(left, of_left), spelled(right, of_right)), out
+    return Product((left, right), (spelled(left, of_left), spelled(right, of_right)), out, result)
