@@ -273,7 +273,9 @@ def _reports_follow_their_schema() -> Iterator[None]:
 
 
 def in_turn(cases: Iterable[Any], variants: Sequence[Any], *, most: int = 1) -> list[Any]:
-    """Each case with `most` of the variants, in turn, in place of the whole product."""
+    """Each case with `most` of the variants, or more to have each variant, in turn: not the whole product."""
+    cases = [*cases]
+    most = max(most, -(-len(variants) // len(cases)))
     return [
         (case, *(variant if isinstance(variant, tuple) else (variant,)))
         for number, case in enumerate(cases)

@@ -418,6 +418,7 @@ def test_a_closed_pipe_ends_quietly(view: str) -> None:
     assert (ended.code, ended.err) == (0, "")
 
 
+@pytest.mark.nightly
 def test_a_process_whose_pipe_is_closed_ends_quietly() -> None:
     """As it is in a shell, with all that Python does as it ends."""
     command = f"{shlex.quote(sys.executable)} -m attncli self --num-tokens 300 | head -c 100 > {os.devnull}"
@@ -539,6 +540,7 @@ def test_closed_streams_end_without_a_fuss(command: str, code: int, message: str
     assert (done.returncode, done.stderr) == (code, message)
 
 
+@pytest.mark.nightly
 def test_a_terminal_without_unicode_gets_plain_characters() -> None:
     """Maps in them rather than in colours of half-blocks."""
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "FORCE_COLOR": "1"}
