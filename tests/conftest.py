@@ -15,6 +15,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from functools import cache
 from importlib.abc import MetaPathFinder
+from itertools import combinations, product
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
@@ -272,16 +273,27 @@ def _reports_follow_their_schema() -> Iterator[None]:
 
 
 def in_turn(cases: Iterable[Any], variants: Sequence[Any], *, most: int = 1) -> list[Any]:
-    """Each case with `most` of the variants, in turn; the rest of the product waits for `make nightly`."""
+    """Each case with `most` of the variants, or more to have each variant, in turn: not the whole product."""
+    cases = [*cases]
+    most = max(most, -(-len(variants) // len(cases)))
     return [
-        pytest.param(
-            case,
-            *(variant if isinstance(variant, tuple) else (variant,)),
-            marks=() if (place - number * most) % len(variants) < most else pytest.mark.nightly,
-        )
+        (case, *(variant if isinstance(variant, tuple) else (variant,)))
         for number, case in enumerate(cases)
         for place, variant in enumerate(variants)
+        if (place - number * most) % len(variants) < most
     ]
+
+
+def in_pairs(*values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Cases in which any two values of two parameters meet at least once, in place of the whole product."""
+    cases = [*product(*map(range, map(len, values)))]
+    pairs = {case: {*combinations(enumerate(case), 2)} for case in cases}
+    missing = {pair for of_case in pairs.values() for pair in of_case}
+    chosen = []
+    while missing:
+        chosen.append(max(cases, key=lambda case: len(pairs[case] & missing)))
+        missing -= pairs[chosen[-1]]
+    return [tuple(part[place] for part, place in zip(values, case, strict=True)) for case in chosen]
 
 
 def some_seldom(cases: Iterable[Any], seldom: Container[Any]) -> list[Any]:

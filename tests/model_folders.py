@@ -22,9 +22,6 @@ from tools.tiny_architectures import ARCHITECTURES, GROUPED, VOCABULARY
 
 logging.disable_progress_bar()
 
-NEAR_TO_ANOTHER = ("RoBERTa", "DistilBERT", "ELECTRA", "OPT", "Mistral", "Phi-3", "Marian")
-"""Architectures that attend as another one of tools/tiny_architectures.py does."""
-
 MADE = TemporaryDirectory(prefix="attn-models-")
 """What was made so far, for as long as the process lives."""
 

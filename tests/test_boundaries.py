@@ -1,7 +1,6 @@
 """The arrows between the rooms, from the import statements of the source and the modules its tables name."""
 
 import ast
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -34,11 +33,6 @@ ARROWS = {
     "errors": {"index", "system"},
     "system": set(),
 }
-# How many of these there are at most: numbers that only fall.
-MOST_KEYS = 44
-MOST_NAMES_COMPARED = 1
-MOST_NAMES_TWICE = 1
-MOST_VAGUE_NAMES = 25
 
 LIBRARY = ("core", "models", "measure")
 TORCH_FREE = ("cli", "notebook", "settings", "views", *LEAVES)
@@ -284,24 +278,6 @@ def test_settings_and_views_know_only_the_names_of_what_is_measured() -> None:
         assert of_core <= NAMES or room_of(path) not in ("records", "settings", "views"), path
 
 
-def test_of_other_packages_only_what_is_public_is_imported() -> None:
-    for path, modules in imports().items():
-        parts = {part for name in modules for part in name.split(".")}
-        assert not {part for part in parts if part.startswith("_") and not part.endswith("__")}, path
-
-
-def test_a_room_has_two_files_and_a_name_that_says_what_it_holds() -> None:
-    rooms = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name not in ("__pycache__", "data")]
-    assert {room.name for room in rooms} <= set(ARROWS)
-    rooms = [room for room in rooms if room.name != "features"] + [
-        PACKAGE / "features" / name for name in FEATURES
-    ]
-    for room in rooms:
-        assert len([file for file in room.rglob("*.py") if file.name != "__init__.py"]) >= 2, room
-    names = {path.stem for path in SOURCES}
-    assert not names & {"utils", "helpers", "common", "base", "manager", "misc"}
-
-
 def test_no_two_files_import_each_other() -> None:
     before = {
         name: {
@@ -316,139 +292,3 @@ def test_no_two_files_import_each_other() -> None:
         for name in free:
             del before[name]
     assert not before, "these import each other, or what does"
-
-
-# Of each a subject in several rooms: asked for on a page, computed in measure or toys, perhaps with settings.
-SUBJECTS = {
-    "pictures",
-    "activations",
-    "ablate",
-    "attention",
-    "cache",
-    "circuit",
-    "detectors",
-    "explanations",
-    "heads",
-    "next_tokens",
-    "pitfalls",
-    "results",
-    "separate",
-    "sources",
-    "surveys",
-    "why",
-    "writing",
-}
-
-
-def test_a_base_name_is_one_subject_s() -> None:
-    counts = Counter(path.stem for path in KERNEL if path.stem != "__init__")
-    assert {name for name, count in counts.items() if count > 1} <= SUBJECTS, "two subjects, or a new one"
-
-
-def test_texts_are_read_and_written_in_an_encoding_that_is_named() -> None:
-    """The locale may name another one."""
-    calls = [
-        (path, node)
-        for path in SOURCES
-        for node in nodes_of(path)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-        if node.func.attr == "write_text" or (node.func.attr == "read_text" and not node.args)
-    ]
-    assert len(calls) > 10
-    unnamed = [each for each in calls if all(word.arg != "encoding" for word in each[1].keywords)]
-    assert not unnamed, places([*unnamed])
-
-
-def in_rooms(*rooms: str) -> list[tuple[Path, ast.AST]]:
-    return [(path, node) for path in SOURCES if room_of(path) in rooms for node in nodes_of(path)]
-
-
-def places(nodes: list[tuple[Path, ast.AST]]) -> list[str]:
-    """Where they are, for the message of a test."""
-    return [f"{path.relative_to(PACKAGE)}:{node.lineno}" for path, node in nodes]  # type: ignore[attr-defined]
-
-
-@cache
-def constants() -> frozenset[str]:
-    """The names in capitals that stand for a text, in whatever file."""
-    return frozenset(
-        target.id
-        for tree in trees().values()
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.Tuple)
-        for target in ast.walk(ast.Tuple([*node.targets]))
-        if isinstance(target, ast.Name) and target.id.isupper()
-        if any(
-            isinstance(part, ast.Constant) and isinstance(part.value, str) for part in ast.walk(node.value)
-        )
-    )
-
-
-def is_text(node: ast.AST) -> bool:
-    """Whether it is a text, or a name in capitals that stands for one."""
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, str)
-    return getattr(node, "attr", getattr(node, "id", "")) in constants()
-
-
-def test_views_and_commands_read_rows_by_their_attributes() -> None:
-    """A key in brackets is for what has no class: settings, and reports of other tools."""
-    nodes = in_rooms("views", "commands")
-    keys = [(path, node) for path, node in nodes if isinstance(node, ast.Subscript) and is_text(node.slice)]
-    calls = [(path, node) for path, node in nodes if isinstance(node, ast.Call) and len(node.args) > 1]
-    gets = [(path, node) for path, node in calls if ast.unparse(node.func) == "getattr"]
-    assert len(keys) + len(gets) <= MOST_KEYS, places([*keys, *gets])
-
-
-def experiments() -> set[str]:
-    """The names of experiments, and of other commands whose reports have a name."""
-    named = {
-        node.value.value
-        for _, node in in_rooms("commands", "settings", "features")
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
-        if any(isinstance(target, ast.Name) and target.id == "experiment" for target in node.targets)
-    }
-    return {*map(str, named), "diff", "results", "show", "watch"}
-
-
-def test_no_room_but_commands_compares_with_the_name_of_an_experiment() -> None:
-    """What differs by experiment is declared where the experiment is, or its result."""
-    names = experiments()
-    assert {"self", "heads", "why"} < names
-
-    def is_name(node: ast.AST) -> bool:
-        parts = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
-        return any(isinstance(part, ast.Constant) and part.value in names for part in parts)
-
-    compared = [
-        (path, node)
-        for path, node in in_rooms("views", "runs")
-        if (isinstance(node, ast.Compare) and any(map(is_name, (node.left, *node.comparators))))
-        or (isinstance(node, ast.MatchValue) and is_name(node.value))
-    ]
-    assert len(compared) <= MOST_NAMES_COMPARED, places(compared)
-
-
-def test_a_class_has_its_name_alone() -> None:
-    files: dict[str, set[str]] = {}
-    for path, tree in trees().items():
-        for node in tree.body:
-            names = [node.name] if isinstance(node, ast.ClassDef) else []
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                names = [node.targets[0].id]
-            for name in names:
-                if name[:1].isupper() and not name.isupper():
-                    files.setdefault(name, set()).add(str(path.relative_to(PACKAGE)))
-    twice = {name: paths for name, paths in files.items() if len(paths) > 1}
-    assert len(twice) <= MOST_NAMES_TWICE, twice
-
-
-def test_variables_are_called_after_what_they_hold() -> None:
-    vague = [
-        (path, node)
-        for path in SOURCES
-        for node in nodes_of(path)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        if node.id in ("found", "own", "one", "shown")
-    ]
-    assert len(vague) <= MOST_VAGUE_NAMES, places(vague)

@@ -16,24 +16,13 @@ from attncli.commands.command import CLEAR
 from attncli.commands.output import first_words, progress_line
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.system.plain_text import plain_text
-from tests.running import LESSON_FILES
 from tools.refresh_outputs import start_attn
 
 IMPORTED = "torch is imported"
-SWEEP = "experiment: heads\nsweep: {seed: [1, 2, 3]}\n"
 FIRST_LINES: list[tuple[list[str], str]] = [
     (["self"], "starting torch"),
-    (["heads", "abcabc"], "reading tiny-induction, 469 kB"),
     (["heads", "--texts", "texts.txt", "-o", "texts.db"], "reading tiny-induction, 469 kB"),
     (["diff", "heads", "--set", "seed=2"], "reading tiny-induction, 469 kB"),
-    (["batch", str(LESSON_FILES / "causal.yaml")], "starting torch"),
-]
-NEAR_TO_THESE: list[tuple[list[str], str]] = [
-    (["self", "--explain"], "starting torch"),
-    (["heads", "--model", SHIPPED_MODEL, "--texts", "texts.txt"], "reading tiny-induction, 469 kB"),
-    (["generate"], "reading tiny-induction, 469 kB"),
-    (["diff", "self", "--set", "causal=true"], "starting torch"),
-    (["batch", "sweep.yaml", "-o", "sweep.db"], "reading tiny-induction, 469 kB"),
 ]
 
 
@@ -59,17 +48,13 @@ def on_terminal(arguments: Sequence[str], folder: Path, *, forked: bool = True) 
     return b"".join(parts).decode()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [*FIRST_LINES, *(pytest.param(*each, marks=pytest.mark.nightly) for each in NEAR_TO_THESE)],
-)
+@pytest.mark.parametrize(("arguments", "line"), FIRST_LINES)
 def test_a_line_stands_there_before_torch_is_imported(
     arguments: list[str], line: str, tmp_path: Path
 ) -> None:
     """A torch that says when it is imported, and ends the program, stands in the folder where it runs."""
     (tmp_path / "torch.py").write_text(f"import os\nos.write(2, b'{IMPORTED}')\nos._exit(0)\n")
     (tmp_path / "texts.txt").write_text("abcabc\nbcabca\n")
-    (tmp_path / "sweep.yaml").write_text(SWEEP)
     shown, imported, _ = on_terminal(arguments, tmp_path, forked=False).partition(IMPORTED)
     assert imported and shown.startswith(CLEAR + line) and "\n" not in shown
 

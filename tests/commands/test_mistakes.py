@@ -271,6 +271,7 @@ NOT_DOWNLOADED = (
 )
 
 
+@pytest.mark.nightly
 def test_a_hub_that_does_not_answer_is_asked_once() -> None:
     """Nothing listens at port 9; transformers alone would ask for each file again and again, for a minute."""
     environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}

@@ -14,7 +14,6 @@ from attncli.models import stored
 from attncli.models.capture import Way, capture
 from attncli.models.layers import Consumer
 from attncli.records.report import Report
-from tests.conftest import some_seldom
 from tests.model_folders import save_model, save_writer
 from tests.running import run_together
 from tests.toys.test_together import alone, assert_same, spec_of
@@ -46,10 +45,7 @@ def assert_together_is_alone(experiment: str, model: Path, texts: list[str], **s
         assert_same(got, alone(spec), tolerance=1e-5)
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    some_seldom(["BERT", "GPT-2", "Mistral", "GPT-OSS", "T5", "BART", "BLOOM"], ["Mistral", "BART"]),
-)
+@pytest.mark.parametrize("architecture", ["BERT", "GPT-OSS", "T5", "BLOOM"])
 def test_heads_of_many_texts(tmp_path: Path, architecture: str) -> None:
     assert_together_is_alone("heads", save_model(tmp_path, architecture), SENTENCES)
 
@@ -57,10 +53,7 @@ def test_heads_of_many_texts(tmp_path: Path, architecture: str) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"skip_sink": 2},
         {"weighted": True, "sort": "value_norm"},
-        {"rollout": True},
-        {"maps": "self"},
         {"statistic": "entropy"},
         {"weighted": True, "skip_sink": 1, "rollout": True, "maps": "self", "top": 3},
     ],
@@ -98,9 +91,7 @@ def test_probes_of_several_seeds(tmp_path: Path) -> None:
     assert len({one.tokens for one in found if isinstance(one, Report)}) == 4
 
 
-@pytest.mark.parametrize(
-    "architecture", some_seldom(["BERT", "GPT-2", "Gemma 2", "GPT-OSS", "T5", "BLOOM"], ["GPT-2", "Gemma 2"])
-)
+@pytest.mark.parametrize("architecture", ["GPT-OSS", "T5", "BLOOM"])
 def test_one_layer_of_many_texts(tmp_path: Path, architecture: str) -> None:
     """Explained, where it can be: such a report has all that the others have."""
     folder, explain = save_model(tmp_path, architecture), architecture != "BLOOM"

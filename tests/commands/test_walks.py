@@ -128,8 +128,8 @@ def test_an_explanation_goes_on_with_enter(explained: Path, colour: bool) -> Non
 
 @pytest.mark.parametrize(
     ("end", "code"),
-    [("q", 0), ("Q", 0), ("\x04", 0), ("\x03", 130), (signal.SIGINT, 130), (signal.SIGTERM, 143)],
-    ids=["q", "Q", "eof", "ctrl-c", "interrupt", "terminate"],
+    [("q", 0), ("\x04", 0), ("\x03", 130), (signal.SIGTERM, 143)],
+    ids=["q", "eof", "ctrl-c", "terminate"],
 )
 def test_it_ends_at_once_and_leaves_the_terminal_as_it_was(
     explained: Path, end: str | signal.Signals, code: int
@@ -162,20 +162,18 @@ def test_keys_pressed_before_the_first_prompt_skip_no_step(explained: Path) -> N
         seen.close()
 
 
-@pytest.mark.parametrize(
-    ("forward", "back"),
-    [*zip(["\n", " ", "n", "\x1b[B", "\x1bOB", "\x1b[6~"], 2 * ["b", "\x1b[A", "\x1b[5~"], strict=True)],
-)
-def test_single_keys_go_on_and_back(explained: Path, forward: str, back: str) -> None:
+def test_single_keys_go_on_and_back(explained: Path) -> None:
+    keys = zip(["\n", " ", "n", "\x1b[B", "\x1bOB", "\x1b[6~"], 2 * ["b", "\x1b[A", "\x1b[5~"], strict=True)
     with terminal(["show", explained.name], explained.parent) as seen:
         assert seen.read() and "1 of 8" in seen.screen and "b: back" not in seen.screen
         first = seen.screen
-        seen.press(back + "x" + forward)  # there is nothing before the first page, and x means nothing
-        while "Embeddings ═" not in seen.screen:
-            assert seen.read()
-        assert "b: back, 1-8: step, q: quit" in seen.screen
-        seen.press(back)
-        assert seen.read() and seen.screen.split("\n") == first.split("\n")
+        for forward, back in keys:
+            seen.press(back + "x" + forward)  # there is nothing before the first page, and x means nothing
+            while "Embeddings ═" not in seen.screen:
+                assert seen.read()
+            assert "b: back, 1-8: step, q: quit" in seen.screen
+            seen.press(back)
+            assert seen.read() and seen.screen.split("\n") == first.split("\n")
 
 
 def test_a_number_goes_to_that_step(explained: Path) -> None:

@@ -10,10 +10,10 @@ from attncli.core.mechanisms import (
     full_mask,
     softmax_averaging_weights,
 )
+from tests.conftest import in_turn
 
 
-@pytest.mark.parametrize("mean", [True, False])
-@pytest.mark.parametrize("shape", [(5, 3), (2, 7, 3), (1, 1)])
+@pytest.mark.parametrize(("shape", "mean"), in_turn([(5, 3), (2, 7, 3), (1, 1)], [True, False]))
 def test_past_is_the_cumulative_sum(shape: tuple[int, ...], mean: bool) -> None:
     vectors = torch.randn(shape, generator=torch.Generator().manual_seed(5)).double()
     mask = causal_mask(shape[-2], shape[-2])

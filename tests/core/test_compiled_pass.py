@@ -190,6 +190,7 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_after_a_fork() -> None:
     done = subprocess.run([sys.executable, "-c", AFTER_A_FORK], cwd=ROOT, capture_output=True, text=True)

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from attncli.core.mask_tensors import recognised
+from tests.conftest import in_pairs
 
 
-@pytest.mark.parametrize("num_queries", [1, 2, 3, 5])
-@pytest.mark.parametrize("num_keys", [1, 2, 3, 5, 7])
-@pytest.mark.parametrize("shift", [-3, -2, -1, 0, 1, 2, 4])
-@pytest.mark.parametrize("kind", ["causal", "window", "both", "ahead"])
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys", "shift", "kind"),
+    in_pairs([1, 2, 3, 5], [1, 2, 3, 5, 7], [-3, -2, -1, 0, 1, 2, 4], ["causal", "window", "both", "ahead"]),
+)
 def test_a_recognised_mask_hides_the_same(num_queries: int, num_keys: int, shift: int, kind: str) -> None:
     behind = torch.arange(num_queries)[:, None] + shift - torch.arange(num_keys)
     of_kind = {

@@ -20,6 +20,7 @@ from attncli.core.mechanisms import causal_mask, full_mask
 from attncli.core.names import OF_WEIGHTS, ROW_STATISTICS, ends_of
 from attncli.core.row_tiles import NUM_BUFFERS, Scratch, blocks_of, tiles
 from attncli.core.summaries import moments
+from tests.conftest import in_pairs, in_turn
 from tests.layers import layer_of
 
 
@@ -74,9 +75,10 @@ def naive_rows(name: str, weights: torch.Tensor, visible: torch.Tensor, first_qu
     )
 
 
-@pytest.mark.parametrize("name", OF_WEIGHTS)
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("shape", [(5, 5), (3, 7, 7), (1, 1), (2, 3, 5, 5)])
+@pytest.mark.parametrize(
+    ("name", "causal", "shape"),
+    in_pairs(OF_WEIGHTS, [True, False], [(5, 5), (3, 7, 7), (1, 1), (2, 3, 5, 5)]),
+)
 def test_every_row_statistic_is_its_formula(name: str, causal: bool, shape: tuple[int, ...]) -> None:
     visible = (causal_mask if causal else full_mask)(shape[-2], shape[-1])
     scores = scores_of(*shape)
@@ -89,8 +91,9 @@ def test_every_row_statistic_is_its_formula(name: str, causal: bool, shape: tupl
         np.testing.assert_allclose(result.reshape(-1, shape[-2]), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name in OF_WEIGHTS if "entropy" not in name])
-@pytest.mark.parametrize("sink", [-3.0, 0.5, 40.0])
+@pytest.mark.parametrize(
+    ("name", "sink"), in_turn([name for name in OF_WEIGHTS if "entropy" not in name], [-3.0, 0.5, 40.0])
+)
 def test_rows_beside_a_sink_sum_to_less_than_one(name: str, sink: float) -> None:
     visible = full_mask(5, 7)
     scores = scores_of(3, 5, 7, seed=4)
@@ -171,10 +174,10 @@ def test_top_keys_name_the_earlier_of_equals_first_and_nothing_hidden() -> None:
     assert beyond[:, :4].tolist() == [[0, -1, -1, -1], [0, 1, -1, -1], [1, 2, 0, -1], [3, 2, 1, 0]]
 
 
-@pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("num_keys", [5, KEYS_PER_RANK, 3 * KEYS_PER_RANK, 500])
-@pytest.mark.parametrize("levels", [1, 2, 4, 10**6])
-@pytest.mark.parametrize("last_bits", [0, 8])
+@pytest.mark.parametrize(
+    ("k", "num_keys", "levels", "last_bits"),
+    in_pairs([1, 3], [5, KEYS_PER_RANK, 3 * KEYS_PER_RANK, 500], [1, 2, 4, 10**6], [0, 8]),
+)
 def test_top_keys_are_those_of_a_stable_sort(k: int, num_keys: int, levels: int, last_bits: int) -> None:
     """Both ways of finding them, with many equal entries and with none, and with rows that see little.
 

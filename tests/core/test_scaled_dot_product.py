@@ -11,6 +11,7 @@ from attncli.features.attention.question import attention_parts
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
 from attncli.toys.sampling import Draws
+from tests.conftest import in_pairs
 from tests.layers import attended, visible_keys
 
 
@@ -22,9 +23,10 @@ def spec_of(**settings: object) -> Any:
     return build_spec(SPECS["self"], {key: Given(value, key) for key, value in settings.items()})
 
 
-@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("scale", ["sqrt", "fourth-root", "none", 0.37])
+@pytest.mark.parametrize(
+    ("batch", "causal", "scale"),
+    in_pairs([(), (2,), (2, 3)], [False, True], ["sqrt", "fourth-root", "none", 0.37]),
+)
 def test_output_is_that_of_torch(batch: tuple[int, ...], causal: bool, scale: str | float) -> None:
     query, key, value = (
         drawn(*batch, 5, 7, seed=1),
@@ -65,9 +67,9 @@ def test_without_softmax_the_weights_are_the_scaled_scores() -> None:
     torch.testing.assert_close(attention.output, expected @ vectors)
 
 
-@pytest.mark.parametrize("softmax", [True, False])
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("shape", [(5, 3), (2, 5, 3), (1, 1)])
+@pytest.mark.parametrize(
+    ("softmax", "causal", "shape"), in_pairs([True, False], [True, False], [(5, 3), (2, 5, 3), (1, 1)])
+)
 def test_loop_and_matrix_form_agree(shape: tuple[int, ...], causal: bool, softmax: bool) -> None:
     vectors = drawn(*shape).double()
     mask = (causal_mask if causal else full_mask)(shape[-2], shape[-2])

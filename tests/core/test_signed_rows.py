@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attncli.core.signed_layer import SignedLayer
 from attncli.core.signed_rows import signed_statistics
+from tests.conftest import in_turn
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,7 @@ def naive(matrix: Tensor) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("num_tokens", [1, 2, 7, 23, 61])
-@pytest.mark.parametrize("rows", [1, 5, 64])
+@pytest.mark.parametrize(("num_tokens", "rows"), in_turn([1, 2, 7, 23, 61], [1, 5, 64]))
 def test_they_are_those_of_loops(num_tokens: int, rows: int) -> None:
     generator = torch.Generator().manual_seed(num_tokens * 100 + rows)
     matrix = torch.randn(2, 3, num_tokens, num_tokens, generator=generator).tril()

@@ -6,10 +6,13 @@ import scipy.stats
 import torch
 
 from attncli.core.summaries import mean_interval, share_interval, t_quantile
+from tests.conftest import in_turn
 
 
-@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 7, 10, 29, 30, 199, 998, 999, 12_345, 99_999])
-@pytest.mark.parametrize("level", [0.5, 0.95, 0.999])
+@pytest.mark.parametrize(
+    ("degrees", "level"),
+    in_turn([1, 2, 3, 4, 5, 7, 10, 29, 30, 199, 998, 999, 12_345, 99_999], [0.5, 0.95, 0.999]),
+)
 def test_quantiles_of_t_are_scipys(degrees: int, level: float) -> None:
     expected = scipy.stats.t.ppf((1 + level) / 2, degrees)
     assert t_quantile(degrees, level) == pytest.approx(expected, rel=1e-9)

@@ -18,7 +18,7 @@ from attncli.runs.saved_reports import read_array_report, reports_of
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
 from attncli.views import Display, load_view
-from tests.conftest import Attn
+from tests.conftest import Attn, in_pairs, in_turn
 from tests.eager import eager_weights
 from tests.model_folders import save_gemma, save_model, save_writer
 from tests.running import run, run_together
@@ -48,9 +48,9 @@ def maps_of(report: Report) -> dict[str, NamedTensor]:
     return {name: tensor for name, tensor in report.tensors.items() if tensor.axes[-2:] in MAPS}
 
 
-@pytest.mark.parametrize("sizes", [(5, 5), (3, 7), (1, 1), (1, 5)])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [None, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("sizes", "causal", "window"), in_pairs([(5, 5), (3, 7), (1, 1), (1, 5)], [False, True], [None, 1, 2, 3])
+)
 def test_a_rule_is_found_again_in_the_keys_that_it_leaves(
     sizes: tuple[int, int], causal: bool, window: int | None
 ) -> None:
@@ -101,8 +101,7 @@ def test_sampled_attention_states_what_the_definition_hides(
     assert "weights" in maps
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [None, 1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize(("window", "causal"), in_turn([None, 1, 2, 3, 4, 5, 9], [False, True]))
 def test_a_block_is_hidden_where_no_query_of_it_sees_a_key_of_it(causal: bool, window: int | None) -> None:
     report = run(
         "self", sentence=None, num_tokens=131, causal=causal, window=window, engine="streaming", embed_dim=4

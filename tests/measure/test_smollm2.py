@@ -143,6 +143,7 @@ def test_the_induction_heads_lose_their_way_without_it(attn: Attn, folder: Path)
     assert all(found[head] < 0.5 for head in INDUCTION)
 
 
+@pytest.mark.nightly
 def test_the_name_of_a_country_writes_its_capital(attn: Attn, folder: Path) -> None:
     sentence = ["--sentence", "The capital of France is", "--answer", " Paris", "--against", " Rome"]
     report = json.loads(attn(["why", "--model", str(folder), *sentence, "--format", "json"]).out)
@@ -226,6 +227,7 @@ def test_the_heads_that_copy_from_the_needle_are_named(
         torch.testing.assert_close(torch.tensor(rows["entropy"][layer]), entropy, rtol=0, atol=1e-4)
 
 
+@pytest.mark.nightly
 def test_a_package_is_a_model_whose_gguf_is_read_in_place(
     attn: Attn, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from attncli.errors import UserError
 from attncli.models.pretrained import ModelText
 from attncli.models.words import words_of, words_of_characters
 from tests.commands.test_models_together import assert_together_is_alone
-from tests.conftest import Attn
+from tests.conftest import Attn, in_turn
 from tests.eager import eager_weights
 from tests.model_folders import save_model
 from tests.naive_heads import naive_figures, skipped
@@ -88,8 +88,7 @@ def test_the_maps_of_all_heads_are_those_of_a_naive_loop(tmp_path: Path, archite
     assert list(of_head.tensors) == ["weights"] and of_head.tokens == WORDS
 
 
-@pytest.mark.parametrize("architecture", ["BERT", "GPT-2"])
-@pytest.mark.parametrize("skip", [0, 2])
+@pytest.mark.parametrize(("architecture", "skip"), in_turn(["BERT", "GPT-2"], [0, 2]))
 def test_the_statistics_are_those_of_the_naive_matrix_of_words(
     tmp_path: Path, architecture: str, skip: int
 ) -> None:

@@ -8,6 +8,7 @@ from attncli.core.layer import AttentionLayer
 from attncli.errors import UserError
 from attncli.models.architectures import layer_kind, layer_number
 from attncli.models.layers import CapturedLayer
+from tests.conftest import in_pairs, in_turn
 from tests.eager import (
     captured_layers,
     eager_weights,
@@ -43,8 +44,9 @@ def test_weights_equal_eager_attention(name: str, dtype: torch.dtype, tolerance:
         torch.testing.assert_close(ours, weights, rtol=0, atol=tolerance, check_dtype=False)
 
 
-@pytest.mark.parametrize("with_output", [False, True])
-@pytest.mark.parametrize("name", [name for name in WITH_WEIGHTS if name not in BY_EAGER])
+@pytest.mark.parametrize(
+    ("name", "with_output"), in_turn([name for name in WITH_WEIGHTS if name not in BY_EAGER], [False, True])
+)
 def test_the_model_computes_what_it_would_have(name: str, with_output: bool) -> None:
     """The output of the model under capture, which the last layers' inputs depend on."""
     model = ARCHITECTURES[name].build()
@@ -125,8 +127,9 @@ def test_a_text_in_a_batch_has_the_weights_that_it_has_alone(name: str) -> None:
             torch.testing.assert_close(weights[text], expected[place][text], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("name", [name for name in WITH_WEIGHTS if name != "ViT"])
+@pytest.mark.parametrize(
+    ("name", "side"), in_turn([name for name in WITH_WEIGHTS if name != "ViT"], ["right", "left"])
+)
 def test_a_padded_batch_has_the_weights_of_eager_attention(name: str, side: str) -> None:
     """Texts of 13, 9 and 4 tokens.
 
@@ -164,10 +167,10 @@ def padding(num_tokens: int, lengths: tuple[int, ...], side: str) -> torch.Tenso
     return mask if side == "right" else mask.flip(1)
 
 
-@pytest.mark.parametrize("with_numbers", [False, True])
-@pytest.mark.parametrize("num_heads", [1, 4])
-@pytest.mark.parametrize("num_texts", [1, 3])
-@pytest.mark.parametrize("name", ["BERT", "Llama"])
+@pytest.mark.parametrize(
+    ("with_numbers", "num_heads", "num_texts", "name"),
+    in_pairs([False, True], [1, 4], [1, 3], ["BERT", "Llama"]),
+)
 def test_masks_that_are_matrices_hide_what_they_hide_from_eager_attention(
     name: str, num_texts: int, num_heads: int, with_numbers: bool
 ) -> None:

@@ -26,7 +26,7 @@ from attncli.models.folder import check_model_folder
 from attncli.models.loading import load_pretrained
 from attncli.models.tokenizer_files import check_tokenizer
 from attncli.models.weight_headers import check_gguf
-from tests.conftest import Attn
+from tests.conftest import Attn, some_seldom
 from tests.model_folders import save_model, save_tokenizer
 
 WIDTH, HIDDEN, BLOCKS = 16, 24, 2
@@ -339,7 +339,7 @@ GROWING: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", GROWING)
+@pytest.mark.parametrize("name", some_seldom(GROWING, ["of-a-rare-letter", "by-a-pattern", "long-token"]))
 def test_a_tokenizer_that_makes_a_long_text_of_a_short_one_is_one_line(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

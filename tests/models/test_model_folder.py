@@ -12,7 +12,7 @@ from attncli.cli import run
 from attncli.errors import UserError
 from attncli.models.folder import check_model_folder, panics_in_one_line
 from attncli.models.loading import load_pretrained
-from tests.conftest import Attn
+from tests.conftest import Attn, in_turn
 from tests.model_folders import save_model
 
 
@@ -253,16 +253,18 @@ def test_a_damaged_config_is_one_line(
     assert line.startswith(f"--model: {folder}") and said in line
 
 
-@pytest.mark.parametrize("model", ["Llama", "GPT-OSS"])
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"attn_implementation": "evil/attn"},
-        {"attn_implementation": "flash_attention_2"},
-        {"_attn_implementation": "evil/attn"},
-        {"attn_implementation": {"": "evil/attn"}},
-        {"experts_implementation": "deepgemm"},
-    ],
+    ("settings", "model"),
+    in_turn(
+        [
+            {"attn_implementation": "evil/attn"},
+            {"attn_implementation": "flash_attention_2"},
+            {"_attn_implementation": "evil/attn"},
+            {"attn_implementation": {"": "evil/attn"}},
+            {"experts_implementation": "deepgemm"},
+        ],
+        ["Llama", "GPT-OSS"],
+    ),
     ids=str,
 )
 def test_a_config_chooses_no_kernel(

@@ -479,6 +479,7 @@ def ids_of(folder: Path, reaction: str) -> dict[str, list[Any]]:
     return {"ids": [names.index(token) for token in tokens], "tokens": tokens}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("reaction", [COUPLING, pytest.param(CLEAVAGE, marks=pytest.mark.nightly)])
 def test_rxnmapper_is_read_as_its_package_has_it(attn: Attn, tmp_path: Path, reaction: str) -> None:
     """The published confidences, from the package's weights saved anew, and without a tokenizer."""

@@ -29,6 +29,7 @@ from attncli.models.capture import (
     with_eager_attention,
 )
 from attncli.models.layers import NAME, CapturedLayer
+from tests.conftest import in_turn
 from tests.eager import captured_layers, eager_weights, whole_weights
 from tests.model_folders import save_writer
 from tests.running import run
@@ -377,8 +378,10 @@ def test_an_interface_that_nothing_could_be_compared_with_is_told() -> None:
     assert way.kind == "interface" and way.notes() == [note]
 
 
-@pytest.mark.parametrize("settings", [{}, {"causal": True}, {"causal": True, "window": 4}, {"window": 4}])
-@pytest.mark.parametrize("count", [1, 5, 11])
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    in_turn([{}, {"causal": True}, {"causal": True, "window": 4}, {"window": 4}], [1, 5, 11]),
+)
 def test_the_last_queries_of_a_mask(settings: dict[str, Any], count: int) -> None:
     """A slice is that of the whole matrix, with as many keys as queries and with more."""
     for num_keys in (11, 17):

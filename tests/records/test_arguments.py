@@ -19,7 +19,7 @@ from attncli.features.cache.settings import BitsSpec
 from attncli.models.predicted import predicted_reading
 from attncli.models.pretrained import Pretrained
 from attncli.records.arguments import head_name, head_names
-from tests.conftest import Attn
+from tests.conftest import Attn, in_turn
 
 TEXT = "to be or not to b"
 
@@ -296,8 +296,10 @@ class Unwritable:
         raise RuntimeError("no text")
 
 
-@pytest.mark.parametrize("value", [Unwritable(), [Unwritable()]])
-@pytest.mark.parametrize("key", ["bits", "policy", "budget", "window", "sentence"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    in_turn(["bits", "policy", "budget", "window", "sentence"], [Unwritable(), [Unwritable()]]),
+)
 def test_a_value_without_a_text_is_refused_in_a_line(key: str, value: Any) -> None:
     with pytest.raises(attncli.UserError, match=rf"^{key}: .*\(got \[?a Unwritable\]?\)[^\n]*$"):
         attncli.run("cache", **{key: value})

@@ -166,6 +166,7 @@ def test_a_worker_of_another_version_that_joins_later_is_refused(scheduler: str)
         cluster.work_there(chunk_work.squares, chunks_of(1, 1)[0], {**cluster.versions(), "torch": "0.1"})
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
 def test_certificates_come_from_dasks_configuration(tmp_path: Path) -> None:
     from distributed import Security
@@ -193,6 +194,7 @@ def test_certificates_come_from_dasks_configuration(tmp_path: Path) -> None:
             }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("call", ["nthreads", "wait_for_workers", "run"])
 def test_a_scheduler_that_ends_after_connecting_is_one_line(
     call: str, monkeypatch: pytest.MonkeyPatch

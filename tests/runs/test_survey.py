@@ -64,12 +64,9 @@ LONGER = [sentence for sentence in SENTENCES if len(sentence.split()) > 2]
 MARKED = ["[CLS] the cat sat", "[SEP] it was tired", "[CLS] the street"]
 CASES = [
     ("BERT", "last", 0, LONGER),
-    ("BERT", "last", 1, LONGER),
-    ("BERT", "both", 0, LONGER),
     ("BERT", "both", 1, LONGER),
     ("BERT", "first", 2, LONGER),
     ("BERT", "none", 1, LONGER),
-    ("BERT", "last", 1, MARKED),
     ("BERT", "last", 1, [*MARKED, "the cat sat"]),
     ("Llama", "last", 1, LONGER),
     ("T5", "last", 1, LONGER),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from attncli.runs.connection import END_OF_NAME, connect_to_read
-from tests.conftest import Attn
+from tests.conftest import Attn, in_turn
 from tests.runs.stores import write_batch
 
 ENDLESS = "WITH RECURSIVE e(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM e) SELECT x FROM e"
@@ -169,8 +169,13 @@ def test_damaged_rows_are_one_line(attn: Attn, tmp_path: Path, store: Path, stat
         assert ended.code == 0 or ended.err.startswith(f"{store}: ") or "--store: " in ended.err, ended
 
 
-@pytest.mark.parametrize("ending", ["", "-wal", "-shm", "-journal", "-lock"])
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/null")])
+@pytest.mark.parametrize(
+    ("ending", "make"),
+    in_turn(
+        ["", "-wal", "-shm", "-journal", "-lock"],
+        [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/null")],
+    ),
+)
 def test_special_files_are_refused(
     attn: Attn, tmp_path: Path, store: Path, ending: str, make: Callable[[Path], None]
 ) -> None:

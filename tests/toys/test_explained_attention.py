@@ -11,7 +11,7 @@ from attncli.errors import UserError
 from attncli.features.attention.settings import VARIANTS as VARIANT_KEYS
 from attncli.records.report import Report
 from attncli.runs.saved_reports import reports_of
-from tests.conftest import Attn
+from tests.conftest import Attn, in_turn
 from tests.model_folders import save_model
 from tests.running import run
 from tests.toys.recomputed_steps import Recomputed
@@ -122,8 +122,10 @@ def test_every_variant_is_tried() -> None:
     assert set(VARIANT_KEYS) <= {key for settings, _ in VARIANTS for key in settings}
 
 
-@pytest.mark.parametrize("architecture", ["Llama", "Gemma 2", "GPT-OSS", "Mistral", "T5"])
-@pytest.mark.parametrize("experiment", ["self", "multihead"])
+@pytest.mark.parametrize(
+    ("architecture", "experiment"),
+    in_turn(["Llama", "Gemma 2", "GPT-OSS", "Mistral", "T5"], ["self", "multihead"]),
+)
 def test_every_term_of_a_model(tmp_path: Path, experiment: str, architecture: str) -> None:
     folder = save_model(tmp_path, architecture)
     report = explained(experiment, model=str(folder), layer=1, head=3, token=4)

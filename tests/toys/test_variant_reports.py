@@ -19,6 +19,7 @@ from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
 from attncli.toys.sampling import Draws
 from attncli.views.texts import heading
+from tests.conftest import in_pairs
 from tests.layers import visible_keys
 from tests.running import run
 
@@ -45,9 +46,14 @@ def test_every_variant_is_tried() -> None:
     assert set(ON) == set(VARIANTS)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("experiment", ["self", "multihead"])
-@pytest.mark.parametrize("variant", ["rope", "alibi", "relative_bias", "window", "qk_norm", "temperature"])
+@pytest.mark.parametrize(
+    ("variant", "experiment", "causal"),
+    in_pairs(
+        ["rope", "alibi", "relative_bias", "window", "qk_norm", "temperature"],
+        ["self", "multihead"],
+        [True, False],
+    ),
+)
 def test_the_output_is_that_of_torchs_fused_attention(variant: str, experiment: str, causal: bool) -> None:
     sizes = {"num_heads": 6, "num_kv_heads": 2} if experiment == "multihead" else {}
     settings = {variant: ON[variant], "causal": causal, "sentence": SENTENCE, "embed_dim": 24}
@@ -124,9 +130,10 @@ def spec_of(experiment: str, **settings: object) -> Any:
     return build_spec(SPECS[experiment], {key: Given(value, key) for key, value in settings.items()})
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("sizes", [(5, 7), (512, 1024)])
-@pytest.mark.parametrize("variant", [*STREAMED, "all of them"])
+@pytest.mark.parametrize(
+    ("variant", "sizes", "causal"),
+    in_pairs([*STREAMED, "all of them"], [(5, 7), (512, 1024)], [True, False]),
+)
 def test_dense_and_streaming_agree_in_float64(
     variant: str, sizes: tuple[int, int], causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ from attncli.models.loading import in_use, open_model
 from attncli.models.predicted import Judged, judged_reading, read_judged
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.removal_runs import FirstTokens
+from tests.conftest import in_turn
 from tests.model_folders import save_tokenizer, save_writer
 from tools.kvpress_kept_keys import BUDGET, NUM_PROMPT, SHOWN, tiny_llama, tokens
 from tools.tiny_architectures import GROUPED, USUAL
@@ -452,8 +453,13 @@ def test_a_policy_is_a_run_with_a_mask_by_hand(architecture: str, tmp_path: Path
             assert (row["kl"], row["loss"]) == pytest.approx(expected, abs=1e-4), row["policy"]
 
 
-@pytest.mark.parametrize("policy", ["window", "sinks", "h2o", "pyramidkv", "heads", "random"])
-@pytest.mark.parametrize("name", ["Llama4ForCausalLM", "Gemma2ForCausalLM", "MistralForCausalLM"])
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    in_turn(
+        ["window", "sinks", "h2o", "pyramidkv", "heads", "random"],
+        ["Llama4ForCausalLM", "Gemma2ForCausalLM", "MistralForCausalLM"],
+    ),
+)
 @torch.no_grad()
 def test_a_budget_of_a_policy_is_a_share_of_what_each_layer_holds(
     name: str, policy: str, tmp_path: Path

@@ -22,6 +22,7 @@ from attncli.models.capture import with_eager_attention
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained, Reading, read_text
 from attncli.models.probes import read_probe
+from tests.conftest import in_turn
 from tests.features.why.test_scores import LENS, OTHERS, SHIPPED, TOKENS, eager_weights, reading, tiny
 from tools.tiny_architectures import GROUPED, HIDDEN, SEQ2SEQ, USUAL
 
@@ -154,8 +155,7 @@ def test_what_reaches_the_logit_through_values_is_what_a_head_adds(
         assert {(row.layer, row.head): row.contribution for row in heads} == pytest.approx(added, abs=1e-4)
 
 
-@pytest.mark.parametrize("softcap", [None, 2.5])
-@pytest.mark.parametrize("sink", [None, 1.3])
+@pytest.mark.parametrize(("softcap", "sink"), in_turn([None, 2.5], [None, 1.3]))
 def test_scores_count_with_the_mean_of_their_gradients_on_the_way_from_nothing(
     softcap: float | None, sink: float | None
 ) -> None:

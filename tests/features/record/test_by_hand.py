@@ -18,6 +18,7 @@ from attncli.features.record.listening.by_hand import follow
 from attncli.features.record.listening.followed import HandmadeAttention
 from attncli.features.record.listening.follower import Follower
 from attncli.features.record.listening.kernels import NotHeard
+from tests.conftest import in_pairs
 
 TEXTS, HEADS, QUERIES, KEYS, DIM = 2, 3, 5, 7, 4
 WIDTH = HEADS * DIM
@@ -355,9 +356,9 @@ def test_heads_that_are_mixed_leave_the_weights_alone(query: Tensor, key: Tensor
         assert heard.value is not None and heard.value.equal(key)
 
 
-@pytest.mark.parametrize("seed", range(24))
-@pytest.mark.parametrize("is_computed", [False, True])
-@pytest.mark.parametrize("is_before", [False, True])
+@pytest.mark.parametrize(
+    ("seed", "is_computed", "is_before"), in_pairs(range(24), [False, True], [False, True])
+)
 def test_heads_that_are_mixed_keep_their_axes_in_any_layout(
     seed: int, is_computed: bool, is_before: bool, query: Tensor, key: Tensor
 ) -> None:
@@ -539,9 +540,10 @@ def test_what_is_no_attention_is_not_heard() -> None:
         assert heard_of(program) == [], program.__name__
 
 
-@pytest.mark.parametrize("num_tokens", [0, 1, KEYS])
-@pytest.mark.parametrize("picks", ["topk", "sort", "scatter", "unfollowed", "none"])
-@pytest.mark.parametrize("num_experts", [1, 2])
+@pytest.mark.parametrize(
+    ("num_tokens", "picks", "num_experts"),
+    in_pairs([0, 1, KEYS], ["topk", "sort", "scatter", "unfollowed", "none"], [1, 2]),
+)
 def test_experts_that_a_router_picks_are_no_keys(num_tokens: int, picks: str, num_experts: int) -> None:
     """As in GPT-OSS, Granite MoE and Phi-MoE; what the next layer attends with is heard as it is."""
     x, to_state = torch.randn(TEXTS, num_tokens, WIDTH), nn.Linear(WIDTH, WIDTH)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import attncli
+from tests.conftest import in_turn
 from tests.naive_heads import naive_figures
 
 SMALLEST = torch.finfo(torch.float32).min
@@ -270,8 +271,10 @@ def recorded(run: Callable[[], object]) -> attncli.Recording:
     return seen
 
 
-@pytest.mark.parametrize("side", ["left", "right", "both"])
-@pytest.mark.parametrize("case", ["keys alone", "causal", "numbers", "added keys", "fast path"])
+@pytest.mark.parametrize(
+    ("case", "side"),
+    in_turn(["keys alone", "causal", "numbers", "added keys", "fast path"], ["left", "right", "both"]),
+)
 def test_texts_of_torchs_own_attention(case: str, side: str) -> None:
     texts = [torch.randn(length, DIM) for length in (7, 3, 5)]
     batch, there = padded(texts, side, 2)

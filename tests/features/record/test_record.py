@@ -173,6 +173,7 @@ for _ in range(7):
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("calls", "line", "steps"),
     [
@@ -240,6 +241,7 @@ def test_a_page_names_the_command_whole(tmp_path: Path, recorded: Path) -> None:
     assert "program sh keep.sh --input data/a.csv, calls 1" in (tmp_path / "run.html").read_text()
 
 
+@pytest.mark.nightly
 def test_calls_modules_heads_and_tokens_are_passed_on(tmp_path: Path) -> None:
     (tmp_path / "tokens.txt").write_text("the\ncat\nsat\non\nit\n")
     program = f"""{PROGRAM}call()
@@ -349,6 +351,7 @@ def test_a_program_may_end_as_it_likes_at_ctrl_c(tmp_path: Path) -> None:
     assert (running.returncode, errors.decode()) == (5, f"run.json: {HEARD}\n")
 
 
+@pytest.mark.nightly
 def test_other_signals_are_passed_on(tmp_path: Path) -> None:
     """Each of them reaches the program, which ends at the last as it likes."""
     numbers = [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2]
@@ -434,6 +437,7 @@ if __name__ == "__main__":
     assert [modules(tmp_path / f"run.{number}.json")[0]["queries"] for number in (1, 2)] == [5, 7]
 
 
+@pytest.mark.nightly
 def test_a_worker_that_its_pool_ends_leaves_its_calls(tmp_path: Path) -> None:
     """`with Pool()` ends its workers by a signal."""
     program = f"""{MODEL}
@@ -450,6 +454,7 @@ if __name__ == "__main__":
     assert [row["queries"] for row in modules(tmp_path / "run.json")] == [5, 5]
 
 
+@pytest.mark.nightly
 def test_a_fork_counts_for_itself_and_threads_are_heard(tmp_path: Path) -> None:
     program = f"""{PROGRAM}
 import os, sys
@@ -597,6 +602,7 @@ def test_programs_with_other_arguments_are_surveys_of_their_own(tmp_path: Path, 
     }
 
 
+@pytest.mark.nightly
 def test_a_program_that_is_killed_leaves_its_runs(tmp_path: Path) -> None:
     program = f"{MODEL}for _ in range(4):\n    call()\nimport os; os.kill(os.getpid(), 9)\n"
     ended = record(tmp_path, program, "-o", "run.db")
@@ -705,6 +711,7 @@ seen[1, :, :, :2] = False  # the second text is padded on the left: by hand its 
 """
 
 
+@pytest.mark.nightly
 def test_rows_that_are_no_numbers_meet_no_expectation(tmp_path: Path) -> None:
     padding = record(tmp_path, f"{ROWS_OF_NAN}attention(x, seen)", "--expect", "entropy < 9")
     said = padding.stderr.decode()
@@ -800,6 +807,7 @@ call()
         time.sleep(0.1)
 
 
+@pytest.mark.nightly
 def test_what_was_looked_for_is_said_where_nothing_was_heard(tmp_path: Path) -> None:
     ended = record(tmp_path, PROGRAM, "--modules", "other.*")
     assert ended.stderr.decode().startswith("no attention was heard in modules that fit --modules other.*: ")
@@ -845,6 +853,7 @@ def test_a_file_that_is_no_picture_is_refused_before_the_program_runs(attn: Attn
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.nightly
 def test_heads_without_maps_are_counted(tmp_path: Path, attn: Attn) -> None:
     program = f"""{MODEL}
 decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(12, 3, 24, batch_first=True), 1).eval()

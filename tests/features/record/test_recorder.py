@@ -20,6 +20,7 @@ from attncli.features.record import growing_texts, measured_calls
 from attncli.features.record.listening.listener import HeardCall
 from attncli.features.record.recorder import RecordedRuns, Recorder, mask_name
 from attncli.features.record.results import RecordedHeads
+from tests.conftest import in_pairs
 
 TEXT = "3 7 1 9 2 5 3 7 1 9 2 5"
 OF_SPECIAL_TOKENS = {"special_mass"}
@@ -252,9 +253,10 @@ def prefix_of(layer: AttentionLayer, start: int, stop: int, *, static: int | Non
     return AttentionLayer(layer.query[:, :, start:stop], key, value, seen, layer.scale, rules)
 
 
-@pytest.mark.parametrize("static", [None, 17])
-@pytest.mark.parametrize("case", ["causal", "padding", "window", "bias"])
-@pytest.mark.parametrize("ends", [(5, 6, 7, 8, 11), (1, 2, 3), (4, 8, 11)])
+@pytest.mark.parametrize(
+    ("static", "case", "ends"),
+    in_pairs([None, 17], ["causal", "padding", "window", "bias"], [(5, 6, 7, 8, 11), (1, 2, 3), (4, 8, 11)]),
+)
 def test_steps_of_a_generation_are_one_text(static: int | None, case: str, ends: tuple[int, ...]) -> None:
     count = ends[-1]
     visibility, rules, texts = Visibility(count, count, causal=True), ScoreRules(), 1

@@ -138,6 +138,7 @@ def test_sampling_depends_on_the_temperature(writers: Path) -> None:
     assert len(likeliest) <= 7 and likeliest != sampled[0] == sampled[1] != sampled[2]
 
 
+@pytest.mark.nightly
 def test_each_word_has_its_overlay_on_a_page_that_plays(writers: Path, attn: Attn, tmp_path: Path) -> None:
     flags = asked(writers, "generate", "--color", "never")
     screen = attn(flags).out
@@ -219,6 +220,7 @@ def test_two_sounds_and_two_models_are_compared(writers: Path, attn: Attn, tmp_p
         assert ended.code == 0 and "statistics of heads, B minus A" in ended.out, ended.err
 
 
+@pytest.mark.nightly
 def test_a_batch_runs_on_every_sound_of_a_list(writers: Path, attn: Attn, tmp_path: Path) -> None:
     config, sounds, store = tmp_path / "a.yaml", writers / "sounds.txt", str(tmp_path / "kept.db")
     config.write_text(f"experiment: heads\nmodel: {writers}/whisper\n")

@@ -178,6 +178,7 @@ def _errors(words: SpokenWords, name: str) -> float:
     return float(np.median(np.abs(np.subtract(found, known))))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["river", pytest.param("letter", marks=NIGHTLY)])
 def test_the_filter_is_that_of_its_authors(model: Pretrained, name: str) -> None:
     """tools/whisper_characters.py: their code on the same weights, which feeds characters."""
@@ -200,6 +201,7 @@ def test_the_filter_is_that_of_its_authors(model: Pretrained, name: str) -> None
         assert ours == pytest.approx(score, rel=3e-6)
 
 
+@pytest.mark.nightly
 def test_more_characters_than_the_decoder_reads_are_timed_by_tokens(
     model: Pretrained, monkeypatch: pytest.MonkeyPatch
 ) -> None:

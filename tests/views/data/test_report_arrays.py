@@ -12,7 +12,7 @@ from attncli.errors import UserError
 from attncli.records.report import Report, Tensors
 from attncli.runs.saved_reports import read_array_report
 from attncli.views import Display, load_view
-from tests.conftest import Attn
+from tests.conftest import Attn, in_turn
 from tests.running import run
 from tests.views.test_views import CASES, shown
 
@@ -34,8 +34,7 @@ def arrays_of(path: Path) -> dict[str, np.ndarray]:
         return {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118
 
 
-@pytest.mark.parametrize("view", VIEWS_OF_ARRAYS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("view", "case"), in_turn(VIEWS_OF_ARRAYS, CASES))
 def test_the_report_comes_back_as_it_was(case: str, view: str, tmp_path: Path) -> None:
     experiment, settings = CASES[case]
     report = run(experiment, **settings)

@@ -4,7 +4,6 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator
 from functools import cache, lru_cache
 from itertools import combinations
 from typing import Any
@@ -68,11 +67,9 @@ def weights(values: np.ndarray, *axes: str, tokens: tuple[str, ...] = ()) -> Rep
 DRAWN = [case for case, (experiment, given) in ALL_CASES.items() if (experiment, given) != ("pitfalls", {})]
 
 
-TWICE = ("self", "average", "scale-demo", "norm", "circuit", "integers", "cache", "why")
-"""Of every kind of part one, small: as each kind of file, drawn anew each time, with its fonts."""
+TWICE = ("self", "scale-demo", "circuit")
+"""Maps, curves and graphs, small: drawn anew each time, with their fonts."""
 KINDS = ("png", "svg", "pdf")
-IN_EACH_KIND = ("self", "scale-demo", "circuit")
-"""Of TWICE, maps, curves and graphs; for the others two of three kinds wait for `make nightly`."""
 SELDOM = (
     "self-22-tokens",
     "self-explained-22-tokens",
@@ -93,16 +90,11 @@ SELDOM += (
     "one head of generate",
     "explained-scale",
 )
-"""Cases near to others, which wait for `make nightly`."""
-
-
-def drawn_as() -> Iterator[Any]:
-    """Each case in a kind of file, in turn, and some in each."""
-    for number, case in enumerate(DRAWN):
-        own = KINDS[number % len(KINDS)]
-        for kind in KINDS if case in TWICE else (own,):
-            is_seldom = case in SELDOM or (kind != own and case not in IN_EACH_KIND)
-            yield pytest.param(case, kind, marks=[pytest.mark.nightly] if is_seldom else [])
+"""Cases near to others, which are not drawn."""
+DRAWN_AS = [
+    *in_turn([case for case in DRAWN if case not in (*SELDOM, *TWICE)], KINDS),
+    *in_turn(TWICE, KINDS, most=2),
+]
 
 
 @cache
@@ -126,7 +118,7 @@ def assert_is_a_picture(kind: str, content: bytes) -> None:
         assert content.startswith(b"%PDF-")
 
 
-@pytest.mark.parametrize(("case", "kind"), [*drawn_as()])
+@pytest.mark.parametrize(("case", "kind"), DRAWN_AS)
 def test_every_experiment_is_drawn_in_its_picture(
     case: str, kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,12 +315,14 @@ def test_curves_are_lines() -> None:
     )
 
 
-@pytest.mark.parametrize("scale", ["linear", "log", "row"])
 @pytest.mark.parametrize(
-    "values",
-    [np.zeros((2, 3)), np.full((2, 3), 0.5), np.full((2, 3), -1.0), np.full((2, 3), np.nan),
-     np.array([[1e200, -1e200]]), np.array([[5e-324, 1e200]]), np.array([[-np.inf, 0.0]]),
-     np.array([[3, 0, 2]])],
+    ("values", "scale"),
+    in_turn(
+        [np.zeros((2, 3)), np.full((2, 3), 0.5), np.full((2, 3), -1.0), np.full((2, 3), np.nan),
+         np.array([[1e200, -1e200]]), np.array([[5e-324, 1e200]]), np.array([[-np.inf, 0.0]]),
+         np.array([[3, 0, 2]])],
+        ["linear", "log", "row"],
+    ),
     ids=str,
 )  # fmt: skip
 def test_any_numbers_are_drawn(values: np.ndarray, scale: str) -> None:

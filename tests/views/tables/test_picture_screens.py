@@ -13,6 +13,7 @@ from attncli.records.report import NamedTensor, Report, Table
 from attncli.views import COLOR_DEPTHS, Display, load_view
 from attncli.views.overlays import looks_of, overlay_lines, painted, shaded
 from attncli.views.terminal import RAMP
+from tests.conftest import in_pairs
 from tests.views.pictured import one_head, survey, written_words
 from tests.views.terminal.screens import halves, width_of
 
@@ -27,12 +28,14 @@ def plain(lines: list[str]) -> str:
     return re.sub(r"\x1b\[[\d;]*m", "", "\n".join(lines))
 
 
-@pytest.mark.parametrize("depth", COLOR_DEPTHS)
-@pytest.mark.parametrize("size", [(80, 24), (160, 50), (60, 12)])
 @pytest.mark.parametrize(
-    "report",
-    [one_head(2, 2), one_head(37, 37), one_head(3, 11), survey(layers=1), survey(layers=12, heads=12)],
-    ids=["4 patches", "1,369 patches", "wide", "one layer", "144 heads"],
+    ("depth", "size", "report"),
+    in_pairs(
+        COLOR_DEPTHS,
+        [(80, 24), (160, 50), (60, 12)],
+        [one_head(2, 2), one_head(37, 37), one_head(3, 11), survey(layers=1), survey(layers=12, heads=12)],
+    ),
+    ids=str,
 )
 def test_it_fits_the_terminal(report: Report, size: tuple[int, int], depth: str) -> None:
     width, height = size

@@ -246,6 +246,7 @@ def test_a_diff_that_was_edited_is_shown() -> None:
     assert_shown_when_edited(compare(run("heads"), run("heads", sentence="a b c a b c")))
 
 
+@pytest.mark.nightly
 def test_a_survey_that_was_edited_is_shown(tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("the cat sat and the cat ran\na b c a b c\n" * 2)

@@ -7,6 +7,7 @@ import pytest
 from rich.cells import cell_len
 
 from attncli.records.report import Report, Shape, Step, Terms
+from tests.conftest import in_turn
 from tests.running import run
 from tests.views.test_views import HOSTILE, shown
 
@@ -31,8 +32,7 @@ def screens(text: str) -> list[str]:
     return re.split(r"^══ ", text, flags=re.MULTILINE)[1:]
 
 
-@pytest.mark.parametrize("width", [80, 160])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "width"), in_turn(CASES, [80, 160]))
 def test_every_step_fits_a_screen(case: str, width: int) -> None:
     experiment, settings = CASES[case]
     report = run(experiment, explain=True, **settings)

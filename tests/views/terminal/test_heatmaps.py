@@ -15,6 +15,7 @@ from matplotlib.colors import CenteredNorm, Normalize
 
 from attncli.records.kinds import result_of
 from attncli.records.report import NamedTensor, Numbers, Report, Table, Tensors
+from tests.conftest import in_turn
 from tests.running import run
 from tests.views.terminal.screens import cells_of, halves, width_of
 from tests.views.test_views import HOSTILE, LESSON, shown
@@ -234,8 +235,7 @@ def test_maps_of_heads_share_a_range_and_say_so() -> None:
     assert all(name in text for name in ("head 0", "head 1", "head 2"))
 
 
-@pytest.mark.parametrize("width", [80, 160])
-@pytest.mark.parametrize("colors", ["none", "256"])
+@pytest.mark.parametrize(("width", "colors"), in_turn([80, 160], ["none", "256"]))
 def test_the_atlas_of_a_model_fits_one_screen(width: int, colors: str) -> None:
     values = RNG.uniform(size=(12, 12, 64, 64))
     report = of(values, "layer", "head", "query", "key", name="pooled_max")
@@ -354,8 +354,7 @@ def test_a_matrix_too_wide_for_a_table_is_drawn() -> None:
     assert heads.count("too wide for a table, so shown as a picture") == 2 and heads.count("head 7") > 2
 
 
-@pytest.mark.parametrize("view", ["table", "heatmap"])
-@pytest.mark.parametrize("width", [40, 80, None])
+@pytest.mark.parametrize(("width", "view"), in_turn([40, 80, None], ["table", "heatmap"]))
 def test_notes_are_plain_text(view: str, width: int | None) -> None:
     """A note may quote a setting, as the differences of a comparison do."""
     notes = ("sentence a -> \x1b[31mred", "b\u202ec [bold]d[/bold]")
