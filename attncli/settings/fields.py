@@ -4,7 +4,7 @@ All that is wrong with them is said at once, each mistake with the place that it
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import combinations
 from math import isfinite
@@ -155,56 +155,32 @@ def contradiction(key: str, message: str, *others: str) -> Contradiction:
 Contradictions = Iterator[Contradiction]
 
 
-class Form(NamedTuple):
-    """A form of a command, which does not read all of its settings: each says so itself (`NotFor`).
-
-    It is asked for by the setting `key`, or where `is_asked` of the settings holds. `refusal` is what is said
-    of a setting that it does not read, with `{}` for the setting that asks for it; the errors of those
-    `involved` explain why it is asked for. Without a `key` that is the setting of the file that is read.
-    """
-
-    key: str
-    refusal: str = ""
-    is_asked: Callable[[Any], bool] | None = None
-    involved: tuple[str, ...] = ()
-
-    def is_asked_by(self, spec: "Spec") -> bool:
-        """Whether these settings ask for it; an experiment without the setting has no such form."""
-        return bool(getattr(spec, self.key, None) if self.is_asked is None else self.is_asked(spec))
-
-
-class NotFor:
-    """The forms that do not read a setting, and the reason where they have no refusal, or a better one."""
-
-    def __init__(self, *forms: Form, reason: str = "") -> None:
-        self.forms, self.reason = forms, reason
-
-    def contradictions(self, key: str, spec: "Spec") -> Contradictions:
-        """One for each such form that is asked for."""
-        for form in self.forms:
-            if form.is_asked_by(spec):
-                asking = form.key or spec.setting_of_file()
-                yield contradiction(key, self.reason or form.refusal.format(asking), asking, *form.involved)
-
-
-class Requires(NamedTuple):
-    """The setting without which another one says nothing, and its value where no other will do.
-
-    `more` follows it in the error; `involved` are the settings whose own errors explain it, else that one.
-    """
+class SettingCondition(NamedTuple):
+    """A setting with any value, as `head`, or with one, as `method=swap`."""
 
     key: str
     value: str = ""
-    more: str = ""
-    involved: tuple[str, ...] = ()
 
-    def contradictions(self, key: str, spec: "Spec", name: str = "") -> Contradictions:
-        """One where it is missing; `name` is the value of `key` that needs it, where not all do."""
-        value = getattr(spec, self.key)
-        if not value or (self.value and value != self.value):
-            needed = f"`{self.key}` {self.value}" if self.value else f"`{self.key}`"
-            message = f"{name} needs {needed}{self.more}".lstrip()
-            yield contradiction(key, message, *(self.involved or (self.key,)))
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """The condition that a text states."""
+        return cls(*text.partition("=")[::2])
+
+    def is_met(self, spec: "Spec") -> bool:
+        """True if the setting has such a value. A switch that is off has none."""
+        value = getattr(spec, self.key, None)
+        if self.value:
+            return str(value) == self.value
+        return value is not None and value is not False and value != [] and value != ""
+
+    def __str__(self) -> str:
+        """The condition as messages state it."""
+        return f"`{self.key}` {self.value}".rstrip()
+
+
+def alternatives(text: str) -> list[SettingCondition]:
+    """The conditions of `a|b=c`, of which one suffices."""
+    return [SettingCondition.of(each) for each in text.split("|") if each]
 
 
 ONE_HEAD = "--head LAYER:HEAD"
@@ -279,7 +255,10 @@ class Spec(BaseModel):
     examples: ClassVar[tuple[str, ...]]
     # Settings that a report leaves out while they have their defaults, those of base classes included.
     off_keys: ClassVar[frozenset[str]] = frozenset()
-    # The settings that a given one leaves no place for, separated by blanks; added to those of base classes.
+    # What settings need, or exclude; `a=b` is a setting with that value. Both add to those of base classes.
+    # The settings, between commas, that say nothing without another one: `a|b` is one of two.
+    needs: ClassVar[Mapping[str, str]] = {}
+    # The settings, between commas, that a given one, or what `exclusion` knows, leaves no place for.
     excludes: ClassVar[Mapping[str, str]] = {}
     # What to type next, below a report: flags of the command, or values of its argument.
     next_steps: ClassVar[tuple[str, ...]] = ()
@@ -362,14 +341,32 @@ class Spec(BaseModel):
         return self
 
     def contradictions(self) -> Contradictions:
-        """Every impossible combination of settings that are each valid; here those that settings declare."""
-        for key, declared in _declared_by(type(self)):
-            if self.given(key):
-                yield from declared.contradictions(key, self)
+        """Every impossible combination of settings that are each valid: here `needs` and `excludes`."""
         for base in type(self).__mro__:
-            for key, others in vars(base).get("excludes", {}).items():
-                for other in self.given(*others.split()) if self.given(key) else ():
-                    yield contradiction(other, f"cannot be combined with `{key}`", key)
+            for settings, needed in vars(base).get("needs", {}).items():
+                if not self.has(needed):
+                    ways = alternatives(needed)
+                    words = " or ".join(map(str, ways)) or "a feature that is off"
+                    yield from self._contradictions_of(settings, f"needs {words}", [way.key for way in ways])
+            for cause, settings in vars(base).get("excludes", {}).items():
+                if (exclusion := self.exclusion(cause)) is not None:
+                    yield from self._contradictions_of(settings, *exclusion)
+
+    def has(self, needed: str) -> bool:
+        """True if one of the settings of `a|b` has a value."""
+        return any(way.is_met(self) for way in alternatives(needed))
+
+    def exclusion(self, cause: str) -> tuple[str, Sequence[str]] | None:
+        """The error of settings that `cause` excludes, and the settings behind it; None without that."""
+        condition = SettingCondition.of(cause)
+        is_given = self.given(condition.key) and condition.is_met(self)
+        return (f"cannot be combined with {condition}", [condition.key]) if is_given else None
+
+    def _contradictions_of(self, settings: str, message: str, others: Sequence[str]) -> Contradictions:
+        """The message at each of the settings that is given."""
+        for key, value in map(SettingCondition.of, settings.split(", ")):
+            if self.given(key) and value in ("", str(getattr(self, key))):
+                yield contradiction(key, f"{value} {message}".lstrip(), *others)
 
     def unused_keys(self) -> frozenset[str]:
         """The settings that the others leave without effect: neither shown nor to be given."""
@@ -495,17 +492,6 @@ class Spec(BaseModel):
     def _default(self, key: str) -> Any:
         field = type(self).model_fields[key]
         return field.get_default(call_default_factory=True, validated_data=self.__dict__)
-
-
-@cache
-def _declared_by(spec_class: type[Spec]) -> list[tuple[str, NotFor | Requires]]:
-    """What the settings of an experiment declare of others, in their order."""
-    return [
-        (key, declared)
-        for key, setting in spec_class.model_fields.items()
-        for declared in setting.metadata
-        if isinstance(declared, NotFor | Requires)
-    ]
 
 
 class ExplainSpec(Spec):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
@@ -25,20 +25,15 @@ from attncli.settings.fields import (
     Contradictions,
     Count,
     Everyday,
-    Form,
     Heading,
-    NotFor,
-    Requires,
     Size,
-    Spec,
     TokenName,
     contradiction,
     in_group,
 )
 from attncli.settings.models import (
-    MANY_TEXTS,
+    FILE,
     ON_GRID,
-    PROBE,
     AblatedSpec,
     EncodedTextSpec,
     LookedFrom,
@@ -75,47 +70,18 @@ HeadsSetting = Annotated[str, BeforeValidator(_joined_heads)]
 MOST_HEADS_SHOWN = 16
 """Maps over each of many files: more are too small to be looked at beside each other."""
 
-MAPS_OF_HEADS = Form(
-    "head",
-    "cannot be combined with `head`, which names the heads",
-    is_asked=lambda spec: spec.head is not None and spec.draws_many(),
-)
-
-
-class RequiresFile(NamedTuple):
-    """The settings of which one must name a file, of a reading that a statistic is of."""
-
-    settings: tuple[str, ...]
-
-    @property
-    def key(self) -> str:
-        """The settings, as a message names them."""
-        return " or ".join(f"`{setting}`" for setting in self.settings) or "a feature that is off"
-
-    def is_met(self, spec: Any) -> bool:
-        """True if such a file is given."""
-        return any(getattr(spec, setting) for setting in self.settings)
-
-    def contradictions(self, key: str, spec: Spec, name: str = "") -> Contradictions:
-        """One where it is missing; `name` is the value of `key` that needs it."""
-        if not self.is_met(spec):
-            yield contradiction(key, f"{name} needs {self.key}".lstrip(), *self.settings)
-
-
-GRIDS = RequiresFile(tuple(kind.setting for kind in readings().values() if kind.on_grid))
-SECONDS = RequiresFile(tuple(kind.setting for kind in readings().values() if kind.in_time))
-
-MEASURED_WITH: Mapping[str, Requires | RequiresFile] = {
+GRIDS = "|".join(kind.setting for kind in readings().values() if kind.on_grid)
+MEASURED_WITH: Mapping[str, str] = {
     **dict.fromkeys(("neighbour", "high_norm_mass"), GRIDS),
-    **dict.fromkeys(IN_TIME, SECONDS),
-    "induction_stripe": Requires(
-        "probe", "repeated", ", which is read without a text", involved=("sentence", "file")
-    ),
-    "value_norm": Requires("weighted"),
-    "from_to_weight": Requires("to"),
-    "others_to_weight": Requires("from"),
+    **dict.fromkeys(IN_TIME, "|".join(kind.setting for kind in readings().values() if kind.in_time)),
+    "induction_stripe": "probe",
+    "value_norm": "weighted",
+    "from_to_weight": "to",
+    "others_to_weight": "from",
 }
-"""What statistics need that are not measured of every text."""
+"""The settings without which a statistic is not measured."""
+OF_PROBE = "sort=induction_stripe, statistic=induction_stripe"
+"""The probe is what is read without anything else, so that nothing else goes with these."""
 
 if TYPE_CHECKING:
 
@@ -174,12 +140,31 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         "attn heads --model ./my-model --statistic previous_token --precision 2",
         "attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv",
     )
+    needs: ClassVar[Mapping[str, str]] = {
+        "ascending": "sort",
+        "from": f"to|{GRIDS}",
+        **{
+            f"{key}={name}": needed
+            for key in ("sort", "statistic")
+            for name, needed in MEASURED_WITH.items()
+            if needed != "probe"
+        },
+        **{
+            f"pattern={name}": MEASURED_WITH[pattern.statistic]
+            for name, pattern in HEAD_PATTERNS.items()
+            if pattern.statistic in MEASURED_WITH
+        },
+    }
     excludes: ClassVar[Mapping[str, str]] = {
-        "statistic": "pattern sort ascending top table",
+        "statistic": "pattern, sort, ascending, top, table",
         "ablate": "names",
         "words": "names",
-        "weighted": "ablate words",
+        "weighted": "ablate, words",
         "rollout": "words",
+        ON_GRID: "skip_sink, weighted, rollout",
+        "probe": "rollout",
+        **dict.fromkeys(("sentence", "file", FILE), OF_PROBE),
+        "texts": f"rollout, maps, names, {OF_PROBE}",
     }
     off_keys = frozenset(
         {
@@ -204,21 +189,14 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
     group = "Output"
     heading_keys = ("file", "model", "seed")
 
-    skip_sink: Annotated[Count, NotFor(ON_GRID)] = Field(
+    skip_sink: Count = Field(
         0, description="leave out the first N keys of all numbers, the other weights renormalised"
     )
-    weighted: Annotated[bool, NotFor(ON_GRID)] = Field(
+    weighted: bool = Field(
         False, description="weights times the norm of what each value adds to the output, renormalised"
     )
-    rollout: Annotated[
-        bool,
-        NotFor(ON_GRID, reason="stands in the report of every picture: leave it out"),
-        NotFor(PROBE, MANY_TEXTS, reason="needs `sentence` or `file`: it is about a text"),
-    ] = Field(False, description="also show how attention adds up over the layers")
-    maps: Annotated[
-        Literal["none", "auto", "self", "cross", "encoder"],
-        NotFor(MANY_TEXTS, reason="needs `sentence` or `file`: a map is of one text"),
-    ] = Field(
+    rollout: bool = Field(False, description="also show how attention adds up over the layers")
+    maps: Literal["none", "auto", "self", "cross", "encoder"] = Field(
         "none",
         description="keep what each head looks at, of this kind of attention (auto: self, of a caption "
         "cross): weights up to 128 tokens, beyond that maps of blocks (default in pictures: auto)",
@@ -230,12 +208,10 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         PatternName | None,
         BeforeValidator(_in_words),
         Everyday("the heads of one pattern: induction, previous-token, ..."),
-        NotFor(MAPS_OF_HEADS),
     ] = Field(None, description="show only the heads of this pattern, the strongest first")
     sort: Annotated[
         HeadStatistic | None,
         Everyday("the largest first: induction, entropy, distance, ..."),
-        NotFor(MAPS_OF_HEADS),
     ] = Field(
         default_factory=lambda data: (
             "from_to_weight"
@@ -246,19 +222,14 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         ),
         description=f"show the heads with the largest of this statistic first: {', '.join(HEAD_STATISTICS)}",
     )
-    ascending: Annotated[bool, NotFor(MAPS_OF_HEADS), Requires("sort")] = Field(
-        False, description="with `sort`: the smallest first"
-    )
-    top: Annotated[Size | None, NotFor(MAPS_OF_HEADS)] = Field(
-        None, description="show only the first N heads"
-    )
+    ascending: bool = Field(False, description="with `sort`: the smallest first")
+    top: Size | None = Field(None, description="show only the first N heads")
     table: Annotated[bool, Everyday("every statistic of every head")] = Field(
         False, description="show every statistic of every head"
     )
     statistic: Annotated[
         HeadStatistic | None,
         Everyday("one statistic as a grid of layers and heads"),
-        NotFor(MAPS_OF_HEADS),
     ] = Field(None, description="show one of them as a grid of layers and heads instead of the table")
 
     head: Annotated[
@@ -270,11 +241,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         "LAYER:HEAD,..., that are drawn over each",
     )
 
-    names: Annotated[
-        ActivationNames | None,
-        Heading("Output"),
-        NotFor(MANY_TEXTS, reason="needs `sentence` or `file`: it is about one text"),
-    ] = Field(
+    names: Annotated[ActivationNames | None, Heading("Output")] = Field(
         None,
         description="with -o FILE.safetensors or FILE.npz: query, key, value, scores, weights and output of "
         "every layer, by the names of this tool: transformer_lens (blocks.3.attn.hook_pattern), nnsight "
@@ -339,10 +306,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
 
     def _of_heads(self) -> tuple[str, ...]:
         """The statistics that each head has a number of."""
-        asked: dict[str, object] = {
-            name: needs.is_met(self) if isinstance(needs, RequiresFile) else getattr(self, needs.key)
-            for name, needs in MEASURED_WITH.items()
-        }
+        asked = {name: self.has(needed) for name, needed in MEASURED_WITH.items()}
         if self.reads_grid:
             comparing = {name for name, known in ROW_STATISTICS.items() if known.positional} | {*PATTERNS}
             asked |= dict.fromkeys(comparing - {*ON_GRIDS}, False)
@@ -362,8 +326,6 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
                 yield contradiction("maps", f"needs one {what}: a map is of one", kind.setting)
             for key in self.given("sentence", "file", "full") if kind.is_transcribed else ():
                 yield contradiction(key, f"needs one {what}: many have words of their own", kind.setting)
-        if self.sought()["from"] and not self.sought()["to"] and not self.reads_grid:
-            yield contradiction("from", "needs `to`: without it every query's weights sum to 1", "to")
         yield from self._contradictions_of_heads()
         yield from self._contradictions_of_statistics()
 
@@ -374,6 +336,8 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         if self.draws_many():
             if (count := len(self.heads_shown())) > MOST_HEADS_SHOWN:
                 yield contradiction("head", f"must be at most {MOST_HEADS_SHOWN} heads here (got {count})")
+            for key in self.given("pattern", "sort", "ascending", "top", "statistic"):
+                yield contradiction(key, "cannot be combined with `head`, which names the heads", "head")
         elif "," in self.head:
             yield contradiction("head", f"must be one head, but for many pictures (got {self.head})")
         else:
@@ -383,18 +347,9 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
 
     def _contradictions_of_statistics(self) -> Contradictions:
         """Statistics that are not measured of what is read, or not with these settings."""
-        measured = self._of_heads()
-        setting = self.setting_of_file()
-        statistic = "" if self.pattern is None else HEAD_PATTERNS[self.pattern].statistic
-        if statistic == "neighbour" and not self.reads_grid:
-            message = f"{self.pattern} are of tokens on a grid: it needs {GRIDS.key}"
-            yield contradiction("pattern", message, *GRIDS.settings)
-        elif statistic and statistic not in measured:
-            what = "" if self.read_file is None else f", not of {self.read_file.what}s"
-            yield contradiction("pattern", f"{self.pattern} is of texts{what}", setting)
-        for key in self.given("sort", "statistic"):
+        measured, file = self._of_heads(), self.read_file
+        for key in self.given("pattern", "sort", "statistic"):
             name = str(getattr(self, key))
-            if self.reads_grid and name not in measured:
-                yield contradiction(key, f"{name} is of texts: it compares what stands before", setting)
-            if name in MEASURED_WITH:
-                yield from MEASURED_WITH[name].contradictions(key, self, name)
+            statistic = HEAD_PATTERNS[name].statistic if key == "pattern" else name
+            if file is not None and statistic not in {*measured, *MEASURED_WITH}:
+                yield contradiction(key, f"{name} is of texts, not of {file.what}s", file.kind.setting)

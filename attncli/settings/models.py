@@ -1,7 +1,7 @@
 """The settings of what looks into a pretrained model: which model, layer and heads, what it reads."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -17,11 +17,8 @@ from attncli.settings.fields import (
     Count,
     Everyday,
     Extra,
-    Form,
     Heading,
     NoFlag,
-    NotFor,
-    Requires,
     Size,
     Spec,
     TextSource,
@@ -71,12 +68,9 @@ HeadNumber = Annotated[Count, BeforeValidator(_check_head_number), WithJsonSchem
 """A head of its layer, which may be given as LAYER:HEAD: then that is the setting `layer`, too."""
 
 
-FILE = Form("", "cannot be combined with `{}`", is_asked=lambda spec: spec.read_file is not None)
-ON_GRID = Form("", "cannot be combined with `{}`", is_asked=lambda spec: spec.reads_grid)
-MANY_TEXTS = Form("texts")
-PROBE = Form("probe", involved=("sentence", "file", "texts", *FILE_SETTINGS))
-"""Forms of a survey; a single text is read in every way. A file of something other than text is read where no
-text is; ON_GRID: its tokens have neighbours on all sides.
+FILE, ON_GRID, TRANSCRIBED = "a file", "a file on a grid", "a file that is transcribed"
+"""What may exclude settings: a file of something other than text; one whose tokens have neighbours on all
+sides; one whose words the model writes.
 """
 
 
@@ -123,6 +117,7 @@ class ModelSpec(ModelNameSpec):
     """How the model is read, and whether it may come from the network."""
 
     off_keys = frozenset({"truncate", "dtype", "load"})
+    needs: ClassVar[Mapping[str, str]] = {"allow_download": "model"}
     # What is used without `model`: a folder that ships, or nothing.
     default_model: ClassVar[str | None] = None
     parts_elsewhere: ClassVar[Mapping[str, str]] = {"weights": "attn heads --maps self shows those of a text"}
@@ -133,9 +128,7 @@ class ModelSpec(ModelNameSpec):
     # Whether one run of the model gives all of a text's report: such texts run together.
     runs_once: ClassVar[bool] = False
 
-    allow_download: Annotated[bool, Requires("model")] = Field(
-        False, description="let model be a hub id and fetch it"
-    )
+    allow_download: bool = Field(False, description="let model be a hub id and fetch it")
     truncate: bool = Field(False, description="cut a text, or a sound, that is longer than the model reads")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="what the model is computed in: half precision takes half the memory"
@@ -185,6 +178,18 @@ class ModelSpec(ModelNameSpec):
         """True for the files of a folder or of a list."""
         return self.read_file is not None and bool(self.read_file.many)
 
+    def exclusion(self, cause: str) -> tuple[str, Sequence[str]] | None:
+        kind = None if self.read_file is None else self.read_file.kind
+        is_read = {
+            FILE: kind is not None,
+            ON_GRID: kind is not None and kind.on_grid,
+            TRANSCRIBED: kind is not None and kind.is_transcribed,
+        }
+        if cause not in is_read:
+            return super().exclusion(cause)
+        setting = self.setting_of_file()
+        return (f"cannot be combined with `{setting}`", [setting]) if is_read[cause] else None
+
     def names_of_tokens(self) -> dict[str, str]:
         """The settings that name one token of the text."""
         return {}
@@ -207,13 +212,9 @@ class WordsSpec(ModelSpec):
     """A model whose tokens may be merged into words."""
 
     off_keys = frozenset({"words"})
+    excludes: ClassVar[Mapping[str, str]] = {FILE: "words", "probe": "words"}
 
-    words: Annotated[
-        bool,
-        Heading("Model"),
-        NotFor(FILE),
-        NotFor(PROBE, reason="needs `sentence`, `file` or `texts`: a probe has no words"),
-    ] = Field(
+    words: Annotated[bool, Heading("Model")] = Field(
         False,
         description="merge tokens into words: weights summed over a word's keys, averaged over its queries; "
         "of a sound: when each word is spoken",
@@ -259,19 +260,15 @@ class ManyTextsSpec(Spec):
     """A file of texts; `attncli.models.text_files.TextFile` reads it."""
 
     group = "Input"
+    needs: ClassVar[Mapping[str, str]] = {"text_group": "texts"}
+    excludes: ClassVar[Mapping[str, str]] = {FILE: "texts"}
 
-    texts: Annotated[
-        TextPath | None,
-        Everyday("many texts, one per line, or .jsonl; - reads stdin"),
-        NotFor(FILE),
-    ] = Field(
+    texts: Annotated[TextPath | None, Everyday("many texts, one per line, or .jsonl; - reads stdin")] = Field(
         None,
         description="many texts, one per line, or JSON Lines or CSV (.jsonl, .csv) with text, id and group "
         "(in JSON Lines also ids and tokens in place of text); - reads stdin",
     )
-    text_group: Annotated[str | None, Requires("texts")] = Field(
-        None, description="only the texts of this group"
-    )
+    text_group: str | None = Field(None, description="only the texts of this group")
 
     def opened_texts(self) -> "TextFile":
         """The file of `texts`, open: each line as this experiment reads it."""
@@ -296,6 +293,11 @@ class TextOrProbeSpec(Spec):
     group = "Input"
     argument = "sentence"
     main_table = "heads"
+    excludes: ClassVar[Mapping[str, str]] = {
+        "sentence": "num_tokens",
+        "file": "num_tokens",
+        FILE: "probe, num_tokens",
+    }
 
     sentence: Text | None = Field(None, description="the text that the model reads")
     file: Annotated[TextPath | None, IN_FILE] = Field(
@@ -303,21 +305,24 @@ class TextOrProbeSpec(Spec):
     )
     probe: Annotated[
         Literal["repeated"] | None,
-        NotFor(FILE),
         NoFlag("is what is read without a text: leave it out (--num-tokens N says how long)"),
     ] = Field(
         default_factory=_default_probe,
         description="a synthetic text: repeated is [BOS] + r + r, r random tokens (default without a text)",
     )
-    num_tokens: Annotated[
-        Size | None, Requires("probe", more=": a text has its own length", involved=("sentence", "file"))
-    ] = Field(
+    num_tokens: Size | None = Field(
         default_factory=lambda data: 24 if data["probe"] else None,
         description="tokens of r in the probe (default: 24)",
     )
 
     def text_sources(self) -> tuple[TextSource, ...]:
         return (TextSource("sentence", self.sentence, self.file),)
+
+    def exclusion(self, cause: str) -> tuple[str, Sequence[str]] | None:
+        if cause != "probe":
+            return super().exclusion(cause)
+        read = ("probe", "sentence", "file", "texts", *FILE_SETTINGS)
+        return ("needs `sentence` or `file`", read) if self.probe else None
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -334,12 +339,15 @@ class SurveyTextSpec(TextOrProbeSpec, ManyTextsSpec, ModelSpec):
     """What the model reads: a text, random tokens that come twice, or many texts."""
 
     default_model = SHIPPED_MODEL
+    excludes: ClassVar[Mapping[str, str]] = {"texts": "num_tokens"}
 
 
 class EncodedTextSpec(SurveyTextSpec):
     """What the model reads, and what its encoder does, if it has one."""
 
-    context: Annotated[Text | None, NotFor(PROBE, MANY_TEXTS, reason="needs `sentence` or `file`")] = Field(
+    excludes: ClassVar[Mapping[str, str]] = {"probe": "context", "texts": "context"}
+
+    context: Text | None = Field(
         None, description="the text for the encoder, where there is a decoder (default: the sentence)"
     )
 

@@ -1,15 +1,14 @@
 """The settings of questions that read files of something other than text: each reading has its own."""
 
-from collections.abc import Callable
-from itertools import combinations
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import create_model
 
 from attncli.feature import LoadedOnUse, ReadingKind
 from attncli.index import readings
-from attncli.settings.fields import Contradictions, NotFor, Spec, contradiction
+from attncli.settings.fields import Contradictions, Spec, contradiction
 from attncli.settings.models import FILE, ModelSpec, files_read
 
 ReadingSpec = TypeVar("ReadingSpec", bound=Spec)
@@ -45,12 +44,12 @@ def check_file_or_many(value: str, what: str, takers: str) -> str:
 class FileSpec(ModelSpec):
     """A model that may read a file of something other than text: the base of the settings of readings."""
 
+    excludes: ClassVar[Mapping[str, str]] = {FILE: "context, context_file"}
+
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         files = files_read(self.__dict__)
-        for first, second in combinations(files, 2):
-            setting = first.kind.setting
-            yield contradiction(second.kind.setting, f"cannot be combined with `{setting}`", setting)
+        yield from self.conflicts(*(file.kind.setting for file in files))
         for file in files:
             setting = file.kind.setting
             if self.model is None:
@@ -58,6 +57,3 @@ class FileSpec(ModelSpec):
             if file.many and not self.surveys_files:
                 got = f"(got the {file.many} {file.name})"
                 yield contradiction(setting, f"must be one {file.what} {got}")
-        keys = {"context", "context_file"} & type(self).model_fields.keys()
-        for key in self.given(*sorted(keys)):
-            yield from NotFor(FILE).contradictions(key, self)

@@ -107,6 +107,7 @@ class RandomTokensSpec(Spec):
     """Random vectors in place of a text: defined before the text that they leave out."""
 
     group = "Input"
+    needs: ClassVar[Mapping[str, str]] = {"batch_size": "num_tokens"}
 
     num_tokens: Annotated[Size | None, Everyday("random vectors instead of a text")] = Field(
         None, description="use this many random vectors instead of a sentence"
@@ -179,8 +180,6 @@ class TextSpec(SentenceSpec, RandomTokensSpec):
         yield from super().contradictions()
         for text in ("sentence", "file"):
             yield from self.conflicts("num_tokens", text)
-        if self.batch_size and not self.num_tokens:
-            yield contradiction("batch_size", "needs `num_tokens`: only random vectors come in batches")
         if self.num_tokens and self.embedding not in ("gaussian", "integers"):
             message = (
                 f"must be gaussian or integers with `num_tokens`, which has no words (got {self.embedding!r})"

@@ -116,7 +116,7 @@ def test_bare_commands_show_something(attn: Attn) -> None:
         (["cross", "--file", "-", "--context-file", "-"], "--context-file: cannot read stdin, too: --file does already"),
         (["self", "--embedding", "previous"], "--embedding: previous needs a step before it that has a table of words: it keeps that step's vectors"),
         (["self", "-o", ""], "-o: must be the name of a file (got an empty text)"),
-        (["multihead", "--projection", "none", "--num-heads", "3", "--embed-dim", "63", "--head-dim", "21"], "--head-dim: needs --projection linear or uniform: without one the embeddings are used as they are"),
+        (["multihead", "--projection", "none", "--num-heads", "3", "--embed-dim", "63", "--head-dim", "21"], "--head-dim: cannot be combined with --projection none"),
         (["slef"], "slef: is not a command: did you mean attn self?"),
     ],
 )  # fmt: skip

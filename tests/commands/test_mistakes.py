@@ -45,7 +45,7 @@ MISTAKES = [
     ("heads --layer 3", "--layer: is not a flag of attn heads, which shows all layers: attn multihead --model MODEL --layer 3 shows the heads of one"),
     ("heads -m gpt2", "-m: is not a flag of attn heads: did you mean --model?"),
     ("heads --trust-remote-code", "--trust-remote-code: is not a flag of attn heads: leave it out, no code that comes with a model is run"),
-    ("why --to was", "--to: needs --head, whose query or key it is"),
+    ("why --to was", "--to: needs --head"),
     ("ablate --head 5:11", "--heads: must be from 0:0 to 1:3 in tiny-induction (got 5:11)"),
     ('generate --prompt "the cat"', "--prompt: is not a flag of attn generate: did you mean --sentence?"),
     ("generate -n 20", "-n: is not a flag of attn generate: did you mean --max-new-tokens?"),
@@ -92,7 +92,7 @@ MISTAKES = [
     ("self --HEAD-DIM 8", "--HEAD-DIM: is not a flag of attn self: did you mean --head-dim?"),
     ("self “the cat”", 'cat”: is one argument too many: a shell takes straight quotes alone: attn self "the cat"'),
     ("heads --head 5:11", "--head: needs --texts and --examples: attn self --model MODEL --head 5:11 shows it on one text"),
-    ("heads --from cat", "--from: needs --to: without it every query's weights sum to 1"),
+    ("heads --from cat", "--from: needs --to or --image"),
     (
         'heads --probe repeated "the cat"',
         "--probe: is what is read without a text: leave it out (--num-tokens N says how long)",

@@ -196,7 +196,7 @@ def test_a_screen_and_json_say_which_tokens_were_meant(attn: Attn, tmp_path: Pat
             ["--to", "99"],
             "--to: must be a position from 0 to 9, or from -1 to -10, counted from the end (got 99)",
         ),
-        (["--from", "cat"], "--from: needs --to: without it every query's weights sum to 1"),
+        (["--from", "cat"], "--from: needs --to or --image"),
         (["--ascending"], "--ascending: needs --sort"),
         (["--sort", "from_to_weight"], "--sort: from_to_weight needs --to"),
     ],

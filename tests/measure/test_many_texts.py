@@ -146,8 +146,8 @@ def test_groups_and_texts_that_are_left_out(tmp_path: Path, attn: Attn) -> None:
     ("flags", "error"),
     [
         (["--sentence", "a"], "--sentence: cannot be combined with --texts: give one of them"),
-        (["--maps", "self"], "--maps: needs --sentence or --file: a map is of one text"),
-        (["--rollout"], "--rollout: needs --sentence or --file: it is about a text"),
+        (["--maps", "self"], "--maps: cannot be combined with --texts"),
+        (["--rollout"], "--rollout: cannot be combined with --texts"),
         (["--text-group", "x"], "--text-group: must be a group of FILE, which has no groups (got x)"),
     ],
 )

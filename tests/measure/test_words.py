@@ -230,7 +230,7 @@ def test_a_word_is_the_same_word_with_and_without_a_blank_before_it() -> None:
 def test_what_cannot_be_merged_is_refused_in_one_line(tmp_path: Path, attn: Attn) -> None:
     folder = str(save_letters(tmp_path, "BERT"))
     for arguments, told in (
-        (["heads", "--words"], "--words: needs --sentence, --file or --texts: a probe has no words"),
+        (["heads", "--words"], "--words: needs --sentence or --file"),
         (["heads", "--words", "--sound", "none.wav"], "--sound: no such file: none.wav"),
         (["heads", SENTENCE, "--words", "--weighted"], "--words: cannot be combined with --weighted"),
         (["heads", SENTENCE, "--words", "--rollout"], "--words: cannot be combined with --rollout"),

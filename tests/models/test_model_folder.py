@@ -328,7 +328,7 @@ def test_a_token_without_a_name_is_its_number(tmp_path: Path) -> None:
         ),
         (["--allow-download"], "--allow-download: needs --model"),
         (["--sort", "entrop"], "did you mean 'entropy'"),
-        (["--sentence", "x", "--sort", "induction_stripe"], "induction_stripe needs --probe repeated"),
+        (["--sentence", "x", "--sort", "induction_stripe"], "induction_stripe cannot be combined with"),
         (["--rollout"], "--rollout: needs --sentence or --file"),
         (["--num-tokens", "100"], "--num-tokens: must be at most 62 for tiny-induction (got 100)"),
         (["--sentence", "a" * 200], "--sentence: must be at most 128 tokens for tiny-induction (got 201)"),

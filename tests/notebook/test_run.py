@@ -67,7 +67,7 @@ def test_every_mistake_is_in_one_exception() -> None:
     assert str(raised.value).splitlines() == [
         "causl: unknown key (did you mean 'causal'?)",
         "head_dim: must be greater than 0 (got 0)",
-        "batch_size: needs num_tokens: only random vectors come in batches",
+        "batch_size: needs num_tokens",
     ]
     with pytest.raises(attncli.UserError, match=r"^experiment: got slef \(did you mean 'self'\?\): "):
         attncli.run("slef")

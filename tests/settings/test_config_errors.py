@@ -44,7 +44,7 @@ ONE_ERROR = {
     "seed: 1\nseed: 2": "x.yaml:3:1: seed: duplicate key, first given on line 2",
     'sentence: ""': "x.yaml:2:1: sentence: must hold at least one token (got an empty text)",
     "sentence: a\nnum_tokens: 3": "x.yaml:3:1: num_tokens: cannot be combined with sentence: give one of them",
-    "batch_size: 3": "x.yaml:2:1: batch_size: needs num_tokens: only random vectors come in batches",
+    "batch_size: 3": "x.yaml:2:1: batch_size: needs num_tokens",
     "file: nowhere.txt": "x.yaml:2:1: file: no such file: nowhere.txt",
     "sentence: &a x\ncontext: *a": "x.yaml:3:10: alias *a: aliases are not allowed, write the value out",
     "sentence: !!python/object/apply:os.system [ls]": "x.yaml:2:11: tag tag:yaml.org,2002:python/object/apply:"
@@ -60,8 +60,7 @@ ONE_ERROR = {
     "seed: 3\nsweep: {seed: [1, 2]}": "x.yaml:3:9: seed: is given at x.yaml:2:1, too: sweep it, or give it",
     "sweep: {num_tokens: [3], sentence: [a]}": "x.yaml:2:22: num_tokens: cannot be combined with sentence: give one of them",
     f"sweep: {{seed: [{', '.join('1' * 400)}], head_dim: [{', '.join('1' * 400)}]}}": "x.yaml:2:1: sweep: makes 160,000 points, more than 100,000",
-    "projection: none\nhead_dim: 3": "x.yaml:3:1: head_dim: needs projection linear or uniform: without one the "
-    "embeddings are used as they are",
+    "projection: none\nhead_dim: 3": "x.yaml:3:1: head_dim: cannot be combined with projection none",
     "embedding: previous": "x.yaml:2:1: embedding: previous needs a step before it that has a table of words: it keeps that step's vectors",
     "defaults: {seed: 1}": "x.yaml:2:1: defaults: must stand at the top of the file, beside `steps:`",
     "embedding: ./random": "x.yaml:2:1: embedding: no such file: random (or one of random, gaussian, integers, previous)",
@@ -161,7 +160,7 @@ steps:
         "x.yaml:14:5: steps: each step must be a mapping with `experiment: NAME`",
         "x.yaml:16:5: embed_dim (10) must be divisible by num_heads (3), or head_dim given",
         "x.yaml:20:5: embed_dim (64) must be divisible by num_heads (3)",
-        "x.yaml:21:5: head_dim: needs projection linear or uniform: without one the embeddings are used as they are",
+        "x.yaml:21:5: head_dim: cannot be combined with projection none",
         "x.yaml:22:5: defaults: must stand at the top of the file, beside `steps:`",
     ]
 

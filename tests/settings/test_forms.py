@@ -1,57 +1,15 @@
-"""What settings declare of others: the forms of a command that do not read them, and what they require."""
+"""What settings need or exclude, and the forms of commands, which have settings of their own."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_core import PydanticUndefined
 
 from attncli.errors import UserError
 from attncli.settings import FORMS, SPECS, SPECS_OF_FORMS, every_setting_of, form_asked_for, spec_class_of
-from attncli.settings.fields import Form, Given, NotFor, Requires, Spec, build_spec
-from attncli.settings.heads import (
-    MAPS_OF_HEADS,
-    MEASURED_WITH,
-    HeadsSpec,
-    RequiresFile,
-)
-from attncli.settings.models import FILE, MANY_TEXTS, ON_GRID, PROBE
-from attncli.settings.text import FILE_SETTINGS
-
-
-def declared_by(spec_class: type[Spec]) -> list[tuple[str, NotFor | Requires]]:
-    return [
-        (key, declared)
-        for key, setting in spec_class.model_fields.items()
-        for declared in setting.metadata
-        if isinstance(declared, NotFor | Requires)
-    ]
-
-
-DECLARED = [(name, *declared) for name, spec_class in SPECS.items() for declared in declared_by(spec_class)]
-
-
-def named(value: str | NotFor | Requires | Form) -> str:
-    """The name of a case, the same in every process."""
-    if isinstance(value, str):
-        return value
-    return "not for" if isinstance(value, NotFor) else value.key
-
-
-@pytest.mark.parametrize(("experiment", "key", "declared"), DECLARED, ids=named)
-def test_what_is_declared_names_a_setting_and_says_something(
-    experiment: str, key: str, declared: NotFor | Requires
-) -> None:
-    if isinstance(declared, Requires):
-        assert (
-            declared.key != key
-            and {declared.key, *declared.involved} <= SPECS[experiment].model_fields.keys()
-        )
-        return
-    for form in declared.forms:
-        assert declared.reason or form.refusal
-        keys = [form.key] if form.key else [*FILE_SETTINGS]
-        assert any(key in spec_class.model_fields for spec_class in SPECS.values() for key in keys)
+from attncli.settings.fields import Given, SettingCondition, Spec, alternatives, build_spec
+from attncli.settings.heads import HeadsSpec
+from attncli.settings.models import FILE, ON_GRID, TRANSCRIBED
 
 
 def lines_of(spec_class: type[Spec], settings: dict[str, Any]) -> list[str]:
@@ -67,27 +25,30 @@ def lines_of(spec_class: type[Spec], settings: dict[str, Any]) -> list[str]:
 
 
 VALUES: dict[str, Any] = {
-    **{"words": True, "texts": "texts.txt", "sentence": "a b", "file": "texts.txt", "probe": "repeated"},
-    **{"context": "c", "from": ["a"], "to": ["b"], "skip_sink": 1, "weighted": True, "rollout": True},
+    **{"texts": "texts.txt", "sentence": "a b", "file": "texts.txt", "document": ["texts.txt"]},
+    **{"context_file": "texts.txt", "probe": "repeated", "sound": "talk.wav", "image": "cat.png"},
     **{
+        "from": "a",
+        "to": "b",
+        "runs": 2,
+        "num_buckets": 4,
         "maps": "cross",
-        "full": ["0:1"],
         "pattern": "induction",
         "sort": "entropy",
-        "ascending": True,
-        "top": 2,
     },
-    **{"table": True, "statistic": "entropy", "head": "0:1"},
-    "sound": "talk.wav",
-    "names": "nnsight",
+    **{"statistic": "entropy", "head": "0:1", "into": "0:1", "ablate": "0:1", "names": "nnsight"},
+    "projection_order": ["query", "key", "value"],
+    "by": "found",
 }
-ASKED: dict[Form, dict[str, Any]] = {
-    ON_GRID: {"model": str(HeadsSpec.default_model), "image": "cat.png"},
-    FILE: {"model": str(HeadsSpec.default_model), "sound": "talk.wav"},
-    MANY_TEXTS: {"texts": "texts.txt"},
-    PROBE: {"num_tokens": 5},
-    MAPS_OF_HEADS: {"model": str(HeadsSpec.default_model), "image": "pictures.txt", "head": "0:1"},
+"""Values of settings that are neither a number nor a switch, and no name."""
+MODEL = {"model": str(HeadsSpec.default_model)}
+CAUSES: dict[str, dict[str, Any]] = {
+    ON_GRID: {**MODEL, "image": "cat.png"},
+    FILE: {**MODEL, "sound": "talk.wav"},
+    TRANSCRIBED: {**MODEL, "sound": "talk.wav"},
+    "probe": {"probe": "repeated"},
 }
+"""Settings that are what excludes others, where that is no setting itself."""
 
 
 @pytest.fixture
@@ -97,46 +58,68 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-OF_HEADS = [
-    (key, form, declared.reason or form.refusal)
-    for key, declared in declared_by(HeadsSpec)
-    if isinstance(declared, NotFor)
-    for form in declared.forms
-]
+def declared(table: str) -> list[tuple[str, str, str]]:
+    """Each experiment with what `needs` or `excludes` of its Spec name: a setting, and the cause or need."""
+    return [
+        (name, setting, first if table == "excludes" else second)
+        for name, spec_class in SPECS.items()
+        for base in spec_class.__mro__
+        for first, second in vars(base).get(table, {}).items()
+        for setting in (second if table == "excludes" else first).split(", ")
+    ]
+
+
+def test_what_is_declared_names_settings() -> None:
+    known = {key for command in SPECS for key in every_setting_of(command).model_fields}
+    for _, setting, other in (*declared("needs"), *declared("excludes")):
+        others = [] if other in CAUSES else [each.key for each in alternatives(other)]
+        assert {SettingCondition.of(setting).key, *others} <= known
+
+
+def lines_with(name: str, settings: dict[str, Any]) -> list[str]:
+    """The errors of the settings, by themselves or with a model and a text."""
+    in_model = {**settings, **MODEL, "sentence": "a b"}
+    return [line for given in (settings, in_model) for line in lines_of(SPECS[name], given)]
+
+
+def value_of(setting: str) -> dict[str, Any]:
+    key, value = SettingCondition.of(setting)
+    return {key: value or VALUES.get(key, "1")}
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(("key", "form", "message"), OF_HEADS, ids=named)
-def test_a_form_refuses_each_setting_that_it_does_not_read(key: str, form: Form, message: str) -> None:
-    settings = {**ASKED[form], key: VALUES[key]}
-    setting = next((each for each in FILE_SETTINGS if each in ASKED[form]), "")
-    line = f"x.yaml:{[*settings].index(key) + 1}:1: {key}: {message.replace('`', '').format(setting)}"
-    assert line in lines_of(HeadsSpec, settings)
-    assert lines_of(HeadsSpec, ASKED[form]) == []
-    default = HeadsSpec.model_fields[key].default
-    if default and default is not PydanticUndefined:
-        assert line in lines_of(HeadsSpec, {**settings, key: default})
-
-
-EXCLUDED = [
-    (name, key, other)
-    for name, spec_class in SPECS.items()
-    for base in spec_class.__mro__
-    for key, others in vars(base).get("excludes", {}).items()
-    for other in others.split()
-]
-
-
-@pytest.mark.parametrize(("name", "key", "other"), EXCLUDED)
+@pytest.mark.parametrize(("name", "setting", "cause"), declared("excludes"))
 def test_settings_that_exclude_each_other_are_refused_by_one_sentence(
-    name: str, key: str, other: str
+    name: str, setting: str, cause: str
 ) -> None:
-    spec_class = SPECS[name]
-    assert {key, other} <= spec_class.model_fields.keys()
-    values: dict[str, Any] = {**VALUES, **dict.fromkeys(("ablate", "into"), "0:1"), "jointly": True}
-    given = {each: values.get(each, "1") for each in (key, other)}
-    lines = lines_of(spec_class, given | {"model": str(HeadsSpec.default_model), "sentence": "a b"})
-    assert any(line.endswith(f": {other}: cannot be combined with {key}") for line in lines), lines
+    causing = CAUSES[cause] if cause in CAUSES else value_of(cause)
+    if not {*causing, *value_of(setting)} <= SPECS[name].model_fields.keys():
+        return  # a setting that other Specs have
+    file = next((each for each in causing if each in ("image", "sound")), "")
+    message = f"cannot be combined with {file or str(SettingCondition.of(cause)).replace('`', '')}"
+    message = "needs sentence or file" if cause == "probe" else message
+    key, value = SettingCondition.of(setting)
+    lines = lines_with(name, causing | value_of(setting))
+    assert any(line.endswith(f":1: {key}: {f'{value} {message}'.lstrip()}") for line in lines), lines
+
+
+UNMET: dict[str, dict[str, Any]] = {
+    "method=zero": {"method": "mean"},
+    "softmax": {"softmax": False},
+    "layer": {"head": 1},
+}
+"""Settings without what is needed, where defaults have it."""
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("name", "setting", "needed"), declared("needs"))
+def test_a_setting_that_needs_another_one_says_so(name: str, setting: str, needed: str) -> None:
+    key, value = SettingCondition.of(setting)
+    words = " or ".join(str(each).replace("`", "") for each in alternatives(needed))
+    if key not in SPECS[name].model_fields:
+        return  # a setting that other Specs have
+    lines = lines_with(name, value_of(setting) | UNMET.get(needed, {}))
+    assert any(line.endswith(f":1: {key}: {f'{value} needs {words}'.lstrip()}") for line in lines), lines
 
 
 @pytest.mark.usefixtures("files")
@@ -147,15 +130,9 @@ def test_errors_come_in_the_order_of_the_settings() -> None:
     assert len(lines) == 3 and places == sorted(places)
 
 
-@pytest.mark.parametrize("name", MEASURED_WITH)
-def test_a_statistic_that_is_not_measured_says_what_it_requires(name: str) -> None:
-    (line,) = lines_of(HeadsSpec, {"sentence": "a b", "statistic": name})
-    assert line.startswith(f"x.yaml:2:1: statistic: {name} needs {MEASURED_WITH[name].key.replace('`', '')}")
-
-
 @pytest.mark.usefixtures("files")
 def test_a_pattern_that_pictures_do_not_have_is_said_once() -> None:
-    lines = lines_of(HeadsSpec, {**ASKED[ON_GRID], "pattern": "induction"})
+    lines = lines_of(HeadsSpec, {**CAUSES[ON_GRID], "pattern": "induction"})
     assert lines == ["x.yaml:3:1: pattern: induction is of texts, not of pictures"]
 
 
@@ -230,6 +207,7 @@ def test_a_config_file_is_told_what_a_command_reads_in_place_of_a_setting(asked:
     assert line == f"{place}, which reads decoders alone: they have no second text"
 
 
-def test_a_statistic_of_files_whose_feature_is_off_says_so_without_backticks() -> None:
-    (problem,) = RequiresFile(()).contradictions("sort", HeadsSpec(), "near_mass")
-    assert problem.message == "near_mass needs a feature that is off"
+def test_a_setting_of_a_feature_that_is_off_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HeadsSpec, "needs", {"sort=near_mass": ""})
+    line = "x.yaml:1:1: sort: near_mass needs a feature that is off"
+    assert line in lines_of(HeadsSpec, {"sort": "near_mass"})

@@ -20,8 +20,7 @@ def errors_of(experiment: str, **settings: object) -> list[str]:
 
 
 REFUSED = [
-    ("self", {"rope": True, "alibi": True}, "alibi: cannot be combined with rope: use one way to tell "
-     "positions"),
+    ("self", {"rope": True, "alibi": True}, "rope: cannot be combined with alibi: give one of them"),
     ("self", {"rope": True, "head_dim": 7}, "head_dim (7) must be divisible by 2 with rope"),
     ("self", {"rope": True, "projection": "none", "embed_dim": 9}, "head_dim (9) must be divisible "
      "by 2 with rope"),
@@ -29,12 +28,10 @@ REFUSED = [
      "differential"),
     ("self", {"rope": True, "differential": True, "head_dim": 6}, "head_dim (6) must be divisible by 4 with "
      "rope and differential"),
-    ("self", {"sink": 1, "differential": True}, "sink: cannot be combined with differential: it has two "
-     "softmaxes, and a sink is for one"),
+    ("self", {"sink": 1, "differential": True}, "sink: cannot be combined with differential"),
     ("cross", {"temperature": 0}, "temperature: must be greater than 0: a small one, as 0.01, is nearly one-hot "
      "(got 0)"),
-    ("self", {"temperature": 2, "softmax": False}, "temperature: needs softmax: it changes what the softmax "
-     "does"),
+    ("self", {"temperature": 2, "softmax": False}, "temperature: needs softmax"),
     ("self", {"rope_base": 5}, "rope_base: needs rope"),
     ("self", {"num_buckets": 8}, "num_buckets: needs relative_bias"),
     ("self", {"relative_bias": True, "max_distance": 8}, "max_distance: must be greater than 8, the distances "

@@ -14,15 +14,12 @@ from attncli.records.columns import few_notes
 from attncli.settings.fields import (
     Contradictions,
     Everyday,
-    Form,
-    NotFor,
-    Requires,
     Size,
     TokenName,
     contradiction,
 )
 from attncli.settings.heads import GRIDS
-from attncli.settings.models import FILE, PROBE, EncodedTextSpec, files_read
+from attncli.settings.models import FILE, TRANSCRIBED, EncodedTextSpec, files_read
 from attncli.settings.pages import ModelPage
 from attncli.settings.readings import reads
 from attncli.settings.text import Text, Texts
@@ -39,19 +36,6 @@ if TYPE_CHECKING:
     Effect = str
 else:
     Effect = Literal[tuple(EFFECTS)]
-FILE_ALONE = Form(
-    "",
-    "is of models that predict tokens: give a text beside `{}`",
-    is_asked=lambda spec: spec.is_of_grid_alone,
-)
-OF_SWAPS = Requires("method", "swap")
-MEASURED_WITH = {
-    "approximate": Requires("approximate"),
-    "probability": Requires("answer"),
-    "logit_difference": Requires("against"),
-    "restored": Requires("against"),
-}
-"""What the effects need that are not measured of every text."""
 EVERY_HEAD = "all"
 EACH_TOKEN: Final = "each"
 
@@ -87,7 +71,27 @@ class AblateSpec(EncodedTextSpec):
             *("other", "token", "into"),
         }
     )
-    excludes: ClassVar[Mapping[str, str]] = {"into": "jointly"}
+    needs: ClassVar[Mapping[str, str]] = {
+        "other, token, into": "method=swap",
+        "method=swap": "other|texts",
+        "approximate": "method=zero",
+        "against": "answer",
+        "sort=approximate": "approximate",
+        "sort=probability": "answer|texts",
+        "sort=logit_difference, sort=restored": "against|texts",
+        "sort=cls_change": GRIDS,
+    }
+    excludes: ClassVar[Mapping[str, str]] = {
+        "into": "jointly",
+        "method=swap": "context",
+        "texts": "other, token=each",
+        "answer": "sort=output_change",
+        "sentence": "sort=cls_change",
+        "file": "sort=cls_change",
+        "probe": "answer, other",
+        FILE: "method=swap",
+        TRANSCRIBED: "answer, truncate",
+    }
     next_steps = ("--method mean", "--texts FILE", "-o page.html")
     settings_elsewhere: ClassVar[Mapping[str, str]] = {
         "layer": "takes out each head by itself: --heads LAYER:HEAD,... takes out these alone"
@@ -105,19 +109,19 @@ class AblateSpec(EncodedTextSpec):
             "or (swap: activation patching) what it gave on another prompt",
         )
     )
-    other: Annotated[
-        Text | None, Everyday("with --method swap: the other prompt, of as many tokens"), OF_SWAPS
-    ] = Field(
-        None,
-        description="with `method` swap: the other prompt, of as many tokens (for many: `texts` in JSON "
-        "Lines or CSV with text, other, answer, against and token)",
+    other: Annotated[Text | None, Everyday("with --method swap: the other prompt, of as many tokens")] = (
+        Field(
+            None,
+            description="with `method` swap: the other prompt, of as many tokens (for many: `texts` in JSON "
+            "Lines or CSV with text, other, answer, against and token)",
+        )
     )
-    token: Annotated[TokenName | None, OF_SWAPS] = Field(
+    token: TokenName | None = Field(
         None,
         description="with `method` swap: at this token alone, named as cat, cat#2, 5, -1 or last; each: at "
         "every token by itself (default: at all tokens)",
     )
-    into: Annotated[Annotated[str, BeforeValidator(head_name)] | None, OF_SWAPS] = Field(
+    into: Annotated[str, BeforeValidator(head_name)] | None = Field(
         None,
         description="with `method` swap: into this one later head alone, as LAYER:HEAD, by the direct path "
         "(path patching)",
@@ -125,7 +129,7 @@ class AblateSpec(EncodedTextSpec):
     jointly: Annotated[bool, Everyday()] = Field(
         False, description="also take out all of these heads at once"
     )
-    approximate: Annotated[bool, Everyday("every head by one backward pass"), NotFor(FILE_ALONE)] = Field(
+    approximate: Annotated[bool, Everyday("every head by one backward pass")] = Field(
         False,
         description="every head by one backward pass, |d loss / d gate|; exact for 16 of them, or "
         "for `heads`",
@@ -133,13 +137,11 @@ class AblateSpec(EncodedTextSpec):
     answer: Annotated[
         str | None,
         Everyday("measure this token alone, after the text"),
-        NotFor(FILE_ALONE),
-        NotFor(PROBE, reason="needs `sentence` or `file`: random tokens have no answer"),
     ] = Field(
         None, description="measure this token alone, after the text (or at the mask of an encoder's text)"
     )
-    against: Annotated[str | None, Everyday("with --answer: compare with this token"), Requires("answer")] = (
-        Field(None, description="with `answer`: compare its logit with this token's")
+    against: Annotated[str | None, Everyday("with --answer: compare with this token")] = Field(
+        None, description="with `answer`: compare its logit with this token's"
     )
     sort: Annotated[Effect | None, Everyday("the heads with the largest effect first")] = Field(
         None, description="show the heads with the largest effect first (default: the first that is measured)"
@@ -190,22 +192,6 @@ class AblateSpec(EncodedTextSpec):
         left_out |= set() if self.jointly else {"joint"}
         return left_out | (set() if self.approximate else {"approximation"})
 
-    def _contradictions_of_swaps(self) -> Contradictions:
-        if self.method != "swap":
-            return
-        if self.texts is None and self.other is None:
-            yield contradiction(
-                "method", "swap needs `other`, another prompt, or `texts` with pairs", "other"
-            )
-        if self.texts is not None and self.other is not None:
-            yield contradiction("other", "stands in the lines of `texts`", "texts")
-        if self.other is not None and self.probe:
-            yield contradiction("other", "needs `sentence` or `file`: another prompt than that", "probe")
-        if self.context is not None:
-            yield contradiction("context", "cannot be combined with `method` swap", "method")
-        if self.token == EACH_TOKEN and self.texts is not None:
-            yield contradiction("token", "each is for one pair: `texts` have tokens of their own", "texts")
-
     def names_of_tokens(self) -> dict[str, str]:
         return {} if self.token in (None, EACH_TOKEN) else {"token": str(self.token)}
 
@@ -215,27 +201,12 @@ class AblateSpec(EncodedTextSpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        if self.read_file is not None:
-            what, kind, _ = self.read_file
-            if self.method == "swap":
-                yield contradiction("method", f"swap is for prompts, not for a {what}", kind.setting)
-            for key in self.given("answer", "truncate") if kind.is_transcribed else ():
-                yield from NotFor(FILE).contradictions(key, self)
-        if self.sort == "cls_change" and not self.is_of_grid_alone:
-            message = f"cls_change needs {GRIDS.key}, and no text beside it"
-            yield contradiction("sort", message, *GRIDS.settings)
+        for key in self.given("answer", "approximate") if self.is_of_grid_alone else ():
+            setting = self.setting_of_file()
+            message = f"is of models that predict tokens: give a text beside `{setting}`"
+            yield contradiction(key, message, setting)
         if self.jointly and len(self.named_heads) < 2:
             yield contradiction("jointly", "needs `heads`, two or more", "heads")
-        is_of_lines = self.texts is not None and self.sort != "approximate"
-        if self.sort in MEASURED_WITH and not is_of_lines:
-            yield from MEASURED_WITH[self.sort].contradictions("sort", self, self.sort)
-        if self.sort == "output_change" and self.answer:
-            yield contradiction(
-                "sort", "output_change is for models without a head: leave `answer` out", "answer"
-            )
-        yield from self._contradictions_of_swaps()
-        if self.approximate and self.method != "zero":
-            yield contradiction("approximate", "is for `method` zero: a gate goes from 1 to 0", "method")
 
 
 METHODS = {

@@ -19,7 +19,6 @@ from attncli.settings.fields import (
     ExplainRowSpec,
     Heading,
     NoFlag,
-    NotFor,
     Scale,
     Size,
     Spec,
@@ -28,6 +27,7 @@ from attncli.settings.fields import (
 )
 from attncli.settings.models import (
     FILE,
+    ON_GRID,
     AblatedSpec,
     HeadNumber,
     LookedFrom,
@@ -69,6 +69,8 @@ class VariantSpec(Spec):
 
     group = "Variants"
     off_keys = frozenset(VARIANTS)
+    needs = DETAILS
+    excludes: ClassVar[Mapping[str, str]] = {"differential": "sink"}
 
     qk_norm: bool = Field(
         False, description="divide each head's query and key by their root mean square, before any rotation"
@@ -109,16 +111,6 @@ class VariantSpec(Spec):
     def unused_keys(self) -> frozenset[str]:
         on = self.variants_on()
         return super().unused_keys() | {detail for detail, variant in DETAILS.items() if variant not in on}
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        if self.differential and self.sink is not None:
-            message = "cannot be combined with `differential`: it has two softmaxes, and a sink is for one"
-            yield contradiction("sink", message, "differential")
-        on = self.variants_on()
-        for detail, variant in DETAILS.items():
-            if variant not in on and self.given(detail):
-                yield contradiction(detail, f"needs `{variant}`", variant)
 
 
 class PositionSpec(VariantSpec):
@@ -161,10 +153,7 @@ class PositionSpec(VariantSpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        schemes = [key for key in POSITIONS if getattr(self, key)]
-        for other in schemes[1:]:
-            message = f"cannot be combined with `{schemes[0]}`: use one way to tell positions"
-            yield contradiction(other, message, schemes[0])
+        yield from self.conflicts(*POSITIONS)
         exact = self.num_buckets // 2 if self.causal else self.num_buckets // 4
         if self.relative_bias and self.max_distance <= exact:
             message = f"must be greater than {exact}, the distances that have a bucket each"
@@ -188,6 +177,7 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
     """How query, key and value are sampled and combined; its `model` is None."""
 
     group = "Projections"
+    excludes: ClassVar[Mapping[str, str]] = {"projection=none": "head_dim, value_dim, projection_order"}
 
     projection: Annotated[
         Literal["linear", "uniform", "none"], Everyday("of query, key, value: linear, uniform, none")
@@ -226,15 +216,6 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
             raise ValueError(f"must name query, key and value once each (got {', '.join(value)})")
         return value
 
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        if self.projection == "none":
-            for key in self.given("head_dim", "value_dim", "projection_order"):
-                message = (
-                    "needs `projection` linear or uniform: without one the embeddings are used as they are"
-                )
-                yield contradiction(key, message, "projection")
-
 
 MAX_DENSE_BYTES = 64 * 2**20
 """Of weights in float32: larger matrices are streamed."""
@@ -253,6 +234,7 @@ class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
 
     # Whether its report has all heads.
     shows_all_heads: ClassVar[bool] = False
+    needs: ClassVar[Mapping[str, str]] = {"temperature, sink, differential": "softmax"}
     # fmt: off
     heading_keys = (
         "file", "model", "layer", "batch_size", "embedding", "embed_dim", "projection", "num_heads",
@@ -345,8 +327,6 @@ class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
         if self.engine == "streaming":
             for key, message in self.needs_dense().items():
                 yield contradiction(key, message, "engine")
-        for key in self.given("temperature", "sink", "differential") if not self.softmax else ():
-            yield contradiction(key, "needs `softmax`: it changes what the softmax does", "softmax")
         halvings = [key for key in ("rope", "differential") if key in on]
         if self.head_dim % 2 ** len(halvings):
             with_keys = " and ".join(f"`{key}`" for key in halvings)
@@ -427,10 +407,10 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
         yield from super().contradictions()
         if self.embed_dim % self.num_heads:
             message = f"({self.embed_dim}) must be divisible by `num_heads` ({self.num_heads})"
-            if self.projection == "none":
+            is_used = self.projection == "none"
+            if is_used or "head_dim" not in self.model_fields_set:
+                message += "" if is_used else ", or `head_dim` given"
                 yield contradiction("embed_dim", message, "num_heads", "projection")
-            elif "head_dim" not in self.model_fields_set:
-                yield contradiction("embed_dim", f"{message}, or `head_dim` given", "num_heads")
         if self.num_heads % self.num_kv_heads:
             message = f"({self.num_heads}) must be divisible by `num_kv_heads` ({self.num_kv_heads})"
             yield contradiction("num_heads", message, "num_kv_heads")
@@ -488,6 +468,8 @@ class CrossSpec(ContextSpec, RandomContextSpec, AttentionSpec):
         "attn cross --num-tokens 3 --num-context-tokens 5 --embed-dim 8",
     )
     next_steps = ("--explain", "--show scores,output", "-o page.html")
+    needs: ClassVar[Mapping[str, str]] = {"num_context_tokens": "num_tokens"}
+    excludes: ClassVar[Mapping[str, str]] = {"num_tokens": "context, context_file"}
 
     def measured_of_rows(self) -> tuple[str, ...]:
         return without_positions(super().measured_of_rows())
@@ -495,15 +477,6 @@ class CrossSpec(ContextSpec, RandomContextSpec, AttentionSpec):
     def text_sources(self) -> tuple[TextSource, ...]:
         *texts, context = super().text_sources()
         return *texts, context._replace(num_tokens=self.num_context_tokens)
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        for key in self.given("context", "context_file") if self.num_tokens else ():
-            message = "cannot be combined with `num_tokens`: both sides are texts, or both are random"
-            yield contradiction(key, message, "num_tokens")
-        if self.given("num_context_tokens") and not self.num_tokens:
-            message = "needs `num_tokens`: both sides are texts, or both are random"
-            yield contradiction("num_context_tokens", message, "num_tokens")
 
 
 def without_positions(statistics: Iterable[str]) -> tuple[str, ...]:
@@ -570,7 +543,8 @@ class HeadSpec(LayerSpec):
 class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
     """Attention in a layer of a model, with its tokens, vectors and projections."""
 
-    excludes: ClassVar[Mapping[str, str]] = {"explain": "words"}
+    needs: ClassVar[Mapping[str, str]] = {"from": "|".join(FILE_SETTINGS)}
+    excludes: ClassVar[Mapping[str, str]] = {"explain": "words", FILE: "explain", ON_GRID: "file"}
 
     def names_of_tokens(self) -> dict[str, str]:
         return {} if self.token is None else {"token": str(self.token)}
@@ -602,13 +576,6 @@ class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
             if above and named_head(name).stack != "cross":
                 message = f"must be below the layer that is shown, {self.layer} (got {name})"
                 yield contradiction("ablate", message, "layer")
-        if self.read_file is None and self.given("from"):
-            settings = " or ".join(f"`{setting}`" for setting in FILE_SETTINGS)
-            yield contradiction(
-                "from", f"needs {settings}: it chooses what is drawn over one", *FILE_SETTINGS
-            )
-        for key in self.given("explain", *(("file",) if self.reads_grid else ())):
-            yield from NotFor(FILE).contradictions(key, self)
 
 
 class SelfOfModelSpec(ModelAttentionSpec, HeadSpec):

@@ -1,6 +1,7 @@
 """`attn average`: each token averaged with its past, which is attention whose scores are all zero."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -31,6 +32,7 @@ class AverageSpec(TextSpec, ExplainRowSpec):
     )
     next_steps = ("--over all", "--embed-dim 2", "--explain", "--show output")
     group = "Averaging"
+    needs: ClassVar[Mapping[str, str]] = {"softmax_twice": "method=softmax"}
     heading_keys = ("file", "batch_size", "embedding", "embed_dim", "method", "over", "aggregate", "seed")
 
     tokenizer: Literal["words", "whitespace"] = Field("words", description=TOKENIZER_HELP)
@@ -66,9 +68,6 @@ class AverageSpec(TextSpec, ExplainRowSpec):
         if self.method == "softmax" and self.aggregate == "sum":
             message = "must be loop or matmul with `aggregate` sum: a softmax row sums to one, so it averages"
             yield contradiction("method", message, "aggregate")
-        if self.softmax_twice and self.method != "softmax":
-            message = f"needs `method` softmax: there is no first softmax otherwise (got {self.method!r})"
-            yield contradiction("softmax_twice", message, "method")
 
 
 def _form(spec: AverageSpec) -> Any:

@@ -7,8 +7,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from attncli.features.cache.names import CACHE_POLICIES
 from attncli.records.arguments import number_as_text
-from attncli.settings.fields import Count, Everyday, NotFor, Size
-from attncli.settings.models import PROBE, OneTextSpec, split_names
+from attncli.settings.fields import Count, Everyday, Size
+from attncli.settings.models import OneTextSpec, split_names
 from attncli.settings.text import Text
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ BUDGET_HELP = (
 Needle = Annotated[
     Text | None,
     Everyday("a part of the text that its end asks for"),
-    NotFor(PROBE, reason="needs `sentence` or `file`: random tokens ask for nothing"),
     Field(
         description="a part of the text that its end asks for: what is lost on it; put behind the text where "
         "it stands there once"
@@ -74,7 +73,6 @@ Bits = Annotated[
 TokensJudged = Annotated[
     Size | None,
     Everyday("judge so many tokens at a time, all along the text"),
-    NotFor(PROBE, reason="needs `sentence` or `file`"),
     Field(
         description="with `policy` or `bits`: judge so many tokens at a time, all along the text (default: "
         "the last tenth, at most 200, once)"
@@ -95,6 +93,7 @@ class SmallerCachesSpec(OneTextSpec):
         "texts": "reads one text: --file FILE",
         "context": "reads decoders alone: they have no second text",
     }
+    excludes: ClassVar[Mapping[str, str]] = {"probe": "needle, every"}
     off_keys = frozenset({"needle", "sink", "window", "budget", "policy", "bits", "every", "top"})
     heading_keys = ("file", "model", "needle", "seed")
 

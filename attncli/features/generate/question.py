@@ -15,13 +15,12 @@ from attncli.settings.fields import (
     Count,
     Everyday,
     NoFlag,
-    NotFor,
     Size,
     TextSource,
     contradiction,
 )
 from attncli.settings.heads import HeadsSpec
-from attncli.settings.models import FILE, HeadNumber, ModelSpec, files_read
+from attncli.settings.models import FILE, TRANSCRIBED, HeadNumber, ModelSpec, files_read
 from attncli.settings.pages import ModelPage
 from attncli.settings.readings import reads
 from attncli.settings.text import FILE_SETTINGS, IN_FILE, Text, TextPath, Texts, text_or_file
@@ -77,7 +76,11 @@ class PromptSpec(ModelSpec):
 
     group = "Input"
     argument = "sentence"
-    excludes: ClassVar[Mapping[str, str]] = {"chat": "truncate"}
+    needs: ClassVar[Mapping[str, str]] = {"lengths": "needle_depth"}
+    excludes: ClassVar[Mapping[str, str]] = {
+        "chat": "truncate",
+        FILE: "needle, needle_depth, truncate",
+    }
 
     file: Annotated[TextPath | None, IN_FILE] = Field(
         None, description="a text file instead of the sentence; - reads stdin"
@@ -106,11 +109,6 @@ class PromptSpec(ModelSpec):
 
     _single = field_validator("needle_depth", "lengths", mode="before")(_check_single)
 
-    def not_beside_files(self, *keys: str) -> Contradictions:
-        """Keys that are for texts alone, where a file of something else is read."""
-        for key in self.given(*keys):
-            yield from NotFor(FILE).contradictions(key, self)
-
     def needle_tokens(self) -> tuple[int, int] | None:
         """The first token of the needle and the one after its last, where it is given so."""
         match = TOKENS.fullmatch(self.needle or "")
@@ -130,11 +128,8 @@ class PromptSpec(ModelSpec):
                 "file",
                 *FILE_SETTINGS,
             )
-        yield from self.not_beside_files("needle", "needle_depth", "truncate")
         if self.needle_depth is not None and (self.needle is None or self.needle_tokens()):
             yield contradiction("needle_depth", "needs `needle` to be a text to put in", "needle")
-        if self.lengths is not None and self.needle_depth is None:
-            yield contradiction("lengths", "needs `needle_depth`", "needle_depth")
         tokens = self.needle_tokens()
         if tokens is not None and tokens[0] >= tokens[1]:
             yield contradiction("needle", f"must be FIRST:END with FIRST below END (got {self.needle})")
@@ -157,9 +152,12 @@ class GenerateSpec(PromptSpec):
         "attn generate --model ./whisper --sound talk.wav -o words.html",
     )
     group = "Output"
+    needs: ClassVar[Mapping[str, str]] = {"head": "layer", "sort=needle_mass, sort=retrieval": "needle"}
     excludes: ClassVar[Mapping[str, str]] = {
-        "answer": "max_new_tokens sampling_temperature top_p prefill_chunk",
-        "greedy": "sampling_temperature top_p",
+        "answer": "max_new_tokens, sampling_temperature, top_p, prefill_chunk",
+        "greedy": "sampling_temperature, top_p",
+        FILE: "answer, prefill_chunk",
+        TRANSCRIBED: "question, chat",
     }
     heading_keys = ("file", "model", "layer", "head", "seed")
     next_steps = (ONE_HEAD, "--show rows", "-o page.html")
@@ -235,16 +233,8 @@ class GenerateSpec(PromptSpec):
             yield contradiction(
                 "greedy", "needs `sampling_temperature` or `top_p` to be off", "sampling_temperature", "top_p"
             )
-        yield from self.not_beside_files("answer", "prefill_chunk")
-        is_transcribed = _is_transcribed(self.__dict__)
-        if self.max_new_tokens is None and not is_transcribed:
+        if self.max_new_tokens is None and not _is_transcribed(self.__dict__):
             yield contradiction("max_new_tokens", "must be a number, where a text is read", *FILE_SETTINGS)
-        if is_transcribed:
-            yield from self.not_beside_files("question", "chat")
-        if self.head is not None and self.layer is None:
-            yield contradiction("head", "needs its layer: LAYER:HEAD, as 17:3", "layer")
-        if self.sort in ("needle_mass", "retrieval") and self.needle is None:
-            yield contradiction("sort", f"{self.sort} needs `needle`", "needle")
 
 
 def read(

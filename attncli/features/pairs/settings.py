@@ -1,14 +1,14 @@
 """The settings of `attn heads --pairs` and `attn heads --relations`."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from attncli.core.names import PairMethod
 from attncli.models.text_files import check_lines
 from attncli.records.arguments import Folds
-from attncli.settings.fields import Count, Everyday, Extra, Requires
+from attncli.settings.fields import Count, Everyday, Extra
 from attncli.settings.models import AblatedSpec, ModelOfHeadsSpec
 from attncli.settings.text import TextPath, Texts
 
@@ -53,6 +53,7 @@ class PairsSpec(AblatedSpec, ModelOfHeadsSpec):
     group = "Input"
     examples = ()
     off_keys = frozenset({"pairs", "apart", "symmetric", "apc", "method", "folds"})
+    needs: ClassVar[Mapping[str, str]] = {"apc": "symmetric"}
 
     pairs: Annotated[
         TextPath | None,
@@ -73,7 +74,7 @@ class PairsSpec(AblatedSpec, ModelOfHeadsSpec):
         description="with `pairs`: pairs have no direction, as contacts: add the weights of both (default "
         "with `method` logistic)",
     )
-    apc: Annotated[bool, Requires("symmetric")] = Field(
+    apc: bool = Field(
         default_factory=lambda data: data.get("method") == "logistic" and data.get("symmetric", False),
         description="with `symmetric`: take the average product correction of the weights (Dunn et al. 2008; "
         "default with `method` logistic)",

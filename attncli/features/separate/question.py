@@ -12,7 +12,7 @@ import attncli
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.models.text_files import check_lines
 from attncli.records.report import Report
-from attncli.settings.fields import Contradictions, Everyday, Extra, Size, TextSource, contradiction
+from attncli.settings.fields import Everyday, Extra, Size, TextSource
 from attncli.settings.models import ModelSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import TextPath, Texts, check_file
@@ -78,6 +78,7 @@ class SeparateSpec(LabelledTextsSpec):
         "attn separate more.csv --apply detector.json --model M",
         'attn separate prompts.csv --label injected --model M --expect "held_out.auroc > 0.8"',
     )
+    needs: ClassVar[Mapping[str, str]] = {"texts": "label"}
 
     texts: Annotated[TextPath, Everyday("CSV or JSON Lines with text and a label; - reads stdin")] = Field(
         default_factory=_default_texts,
@@ -111,11 +112,6 @@ class SeparateSpec(LabelledTextsSpec):
         if self.label is not None:
             names = LabelNames.of(self.label)
             check_lines(self.texts, lambda: LabelledFile(self.texts, names, self.hold_out))
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        if self.label is None:
-            yield contradiction("texts", "needs `label`: the column that says which texts are which", "label")
 
 
 class DetectedTextsSpec(LabelledTextsSpec):

@@ -11,7 +11,6 @@ from attncli.settings.fields import (
     CONFIG_ONLY,
     Contradictions,
     Everyday,
-    Requires,
     Size,
     TextSource,
     contradiction,
@@ -93,6 +92,7 @@ class SourcedTextSpec(SourcesSpec):
     """A text with sources in it, and an answer to it."""
 
     off_keys = frozenset({"document", "context", "chat", "answer", "head", "runs"})
+    needs: ClassVar[Mapping[str, str]] = {"document": "sentence", "split=document": "document"}
     # The fewest sources that are kept where the end of a text asks.
     least_sources: ClassVar[int] = 2
 
@@ -102,7 +102,6 @@ class SourcedTextSpec(SourcesSpec):
     document: Annotated[
         list[TextPath],
         Everyday("a document that is a source; repeatable"),
-        Requires("sentence", more=", the question below it"),
     ] = Field([], description="a text file that is a source, above the question; repeatable")
     context: Annotated[Text | None, CONFIG_ONLY] = Field(
         None, description="a text whose parts are the sources, as in `file`"
@@ -167,8 +166,6 @@ class SourcedTextSpec(SourcesSpec):
             yield contradiction(
                 "model", "needs a question, and sources: `document` or `file`", "document", "file", "image"
             )
-        if self.split == "document" and not self.document:
-            yield contradiction("split", "document needs `document`: give each as one", "document")
         if self.truncate:
             yield contradiction("truncate", "is not for source: it would cut sources off")
 
@@ -186,6 +183,7 @@ class SourceSpec(SourcedTextSpec):
         "attn source others.jsonl --learn --model M",
     )
     next_steps = ("--method removal", "--show statistics", "-o page.html")
+    needs: ClassVar[Mapping[str, str]] = {"runs": "method=sampled"}
 
     method: Annotated[Literal["weights", "removal", "sampled"], Everyday("what sources are ranked by")] = (
         Field(
@@ -195,7 +193,7 @@ class SourceSpec(SourcedTextSpec):
         )
     )
     head: NamedHeads = None
-    runs: Annotated[NumRuns, Requires("method", "sampled")] = 64
+    runs: NumRuns = 64
 
     def result_kind(self) -> str:
         return "source"

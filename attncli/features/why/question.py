@@ -14,31 +14,18 @@ from attncli.records.arguments import head_name
 from attncli.records.columns import INTERVAL, few_notes
 from attncli.settings.fields import (
     ONE_HEAD,
+    Contradictions,
     Count,
     Everyday,
-    Form,
     Heading,
-    NotFor,
-    Requires,
     Size,
     TokenName,
+    contradiction,
 )
-from attncli.settings.models import MANY_TEXTS, SurveyTextSpec
+from attncli.settings.models import SurveyTextSpec
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts
 from attncli.system.plain_text import counted
-
-LOGIT_OF_HEAD = Form(
-    "answer",
-    "cannot be combined with `answer`, at the last token",
-    is_asked=lambda spec: spec.head is not None and spec.answer is not None,
-)
-SCORE = Form(
-    "answer",
-    "is of heads that add to a logit: `head` needs `answer`",
-    is_asked=lambda spec: spec.is_of_score,
-)
-QUERY_OR_KEY = (Requires("head", more=", whose query or key it is"), NotFor(LOGIT_OF_HEAD))
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +48,6 @@ else:
                     TokenName | None,
                     Heading("Output"),
                     Everyday("with --head: the token that looks"),
-                    *QUERY_OR_KEY,
                 ],
                 Field(
                     None,
@@ -74,7 +60,6 @@ else:
                     TokenName | None,
                     Heading("Output"),
                     Everyday("with --head: the token that it looks at"),
-                    *QUERY_OR_KEY,
                 ],
                 Field(
                     None,
@@ -107,29 +92,28 @@ class WhySpec(QueryAndKeySpec):
         "context": "reads decoders alone: they have no second text",
     }
     heading_keys = ("file", "model", "answer", "against", "seed")
+    needs: ClassVar[Mapping[str, str]] = {"against": "answer", "from, to, over": "head"}
+    excludes: ClassVar[Mapping[str, str]] = {"answer": "from, to, over", "texts": "head"}
 
     answer: Annotated[str | None, Everyday("the token whose logit it is, after the text")] = Field(
         None, description="the token whose logit it is, after the text (default: the most likely one)"
     )
-    against: Annotated[str | None, Everyday("with --answer: compare with this token"), Requires("answer")] = (
-        Field(None, description="with `answer`: how far its logit is above this token's")
+    against: Annotated[str | None, Everyday("with --answer: compare with this token")] = Field(
+        None, description="with `answer`: how far its logit is above this token's"
     )
     head: Annotated[
         Annotated[str, BeforeValidator(head_name)] | None,
         Everyday("why this head, as 5:11, looks where it does"),
-        NotFor(MANY_TEXTS, reason="needs `sentence` or `file`: it is about the tokens of one text"),
     ] = Field(
         None,
         description="why this head, as LAYER:HEAD, looks where it does; with `answer`: what it adds token by "
         "token (default: the head that adds most)",
     )
-    over: Annotated[Count, Requires("head", more=", whose score it is about"), NotFor(LOGIT_OF_HEAD)] = Field(
+    over: Count = Field(
         2,
         description="with `head`: how many earlier heads of each side say what they looked at as they wrote",
     )
-    top: Annotated[Size | None, Everyday(), NotFor(SCORE)] = Field(
-        None, description="show only the first N heads"
-    )
+    top: Annotated[Size | None, Everyday()] = Field(None, description="show only the first N heads")
 
     @classmethod
     def title_of(cls, settings: Mapping[str, Any]) -> str:
@@ -142,6 +126,12 @@ class WhySpec(QueryAndKeySpec):
         if settings.get("texts"):
             return "--show texts", "-o page.html"
         return cls.next_steps[1:] if settings.get("answer") else cls.next_steps
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        for key in self.given("top") if self.is_of_score else ():
+            message = "is of heads that add to a logit: `head` needs `answer`"
+            yield contradiction(key, message, "head", "answer")
 
     @property
     def is_of_score(self) -> bool:

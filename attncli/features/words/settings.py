@@ -1,13 +1,13 @@
 """The settings of `attn heads --sound FILE --words` and `attn heads --find-heads`."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
 from attncli.features.sound.settings import SoundSpec
 from attncli.records.arguments import head_names_without_stack
-from attncli.settings.fields import Contradictions, TextSource, contradiction
+from attncli.settings.fields import Contradictions, TextSource
 from attncli.settings.models import ModelOfHeadsSpec
 from attncli.settings.text import IN_FILE, Text, TextPath
 
@@ -30,6 +30,7 @@ class SpokenWordsSpec(SoundSpec, ModelOfHeadsSpec):
     group = "Input"
     examples = ()
     off_keys = frozenset({"by"})
+    excludes: ClassVar[Mapping[str, str]] = {"words": "truncate"}
 
     sentence: Text | None = Field(None, description="what is spoken (default: what the model writes)")
     file: Annotated[TextPath | None, IN_FILE] = Field(
@@ -58,8 +59,6 @@ class SpokenWordsSpec(SoundSpec, ModelOfHeadsSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         yield from self.conflicts("sentence", "file")
-        for key in self.given("truncate"):
-            yield contradiction(key, "is not for `words` of a sound, which are read to its end", "words")
 
 
 class AlignmentSpec(ModelOfHeadsSpec):
@@ -67,6 +66,7 @@ class AlignmentSpec(ModelOfHeadsSpec):
     title = "Which heads time words"
     group = "Input"
     examples = ()
+    needs: ClassVar[Mapping[str, str]] = {"find_heads": "model"}
 
     find_heads: bool = Field(
         False,
@@ -86,8 +86,3 @@ class AlignmentSpec(ModelOfHeadsSpec):
 
     def result_kind(self) -> str:
         return "heads of alignment"
-
-    def contradictions(self) -> Contradictions:
-        yield from super().contradictions()
-        if self.model is None:
-            yield contradiction("find_heads", "needs `model`, one that hears and writes, as Whisper", "model")

@@ -413,7 +413,7 @@ def test_the_heads_at_once_are_those_that_were_named(attn: Attn, flags: list[str
         (["--heads", "9:0"], "--heads: must be from 0:0 to 1:3 in tiny-induction (got 9:0)"),
         (["--heads", "a"], "--heads: must name a layer and a head, as 5:11 (got a)"),
         (["--jointly"], "--jointly: needs --heads, two or more"),
-        (["--answer", "a"], "--answer: needs --sentence or --file: random tokens have no answer"),
+        (["--answer", "a"], "--answer: needs --sentence or --file"),
         (
             ["--sentence", "abc", "--answer", "ab"],
             "--answer: must be one token for tiny-induction (got",
@@ -424,7 +424,7 @@ def test_the_heads_at_once_are_those_that_were_named(attn: Attn, flags: list[str
             "--sentence: must hold at least one token",
         ),
         (["--num-tokens", "1"], "--num-tokens: must be at least 2 tokens"),
-        (["--approximate", "--method", "mean"], "--approximate: is for --method zero"),
+        (["--approximate", "--method", "mean"], "--approximate: needs --method zero"),
         (["--sort", "output_change"], "--sort: must be one of loss, kl for tiny-induction"),
         (["--sort", "probability"], "--sort: probability needs --answer"),
         (["--texts", "/nonexistent"], "--texts: no such file: /nonexistent"),

@@ -95,7 +95,7 @@ def test_each_pair_may_be_swapped_at_a_token_of_its_own(attn: Attn, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (SWAP, "--method: swap needs --other, another prompt, or --texts with pairs"),
+        (SWAP, "--method: swap needs --other or --texts"),
         (["ablate", TEXT, "--other", OTHER], "--other: needs --method swap"),
         (["ablate", TEXT, "--token", "e"], "--token: needs --method swap"),
         ([*SWAP, "--other", "to g"], "--other: must have as many tokens as the text, 18 (got 5)"),

@@ -416,7 +416,7 @@ def test_a_prompt_that_does_not_fit_says_how_long_it_may_be(attn: Attn) -> None:
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["--head", "1"], "--head: needs its layer: LAYER:HEAD, as 17:3"),
+        (["--head", "1"], "--head: needs --layer"),
         (["--layer", "9"], "--layer: must be from 0 to 1 (got 9)"),
         (["--head", "0:4"], "--head: must be from 0:0 to 0:3 (got 0:4)"),
         (["--sort", "retrieval"], "--sort: retrieval needs --needle"),

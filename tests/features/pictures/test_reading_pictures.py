@@ -522,7 +522,7 @@ REFUSED = [
     (("heads", "--model", "MODEL", "--from", "0.5,2"), "no token of the text"),
     (("heads", "--model", "MODEL", "--sort", "induction"), "induction is of texts"),
     (("heads", "--model", "MODEL", "--skip-sink", "1"), "--skip-sink: cannot be combined with --image"),
-    (("heads", "--model", "MODEL", "--rollout"), "--rollout: stands in the report of every picture"),
+    (("heads", "--model", "MODEL", "--rollout"), "--rollout: cannot be combined with --image"),
     (("self", "--model", "MODEL", "--explain"), "--explain: cannot be combined with --image"),
     (("ablate", "--model", "MODEL", "--approximate"), "is of models that predict tokens"),
 ]

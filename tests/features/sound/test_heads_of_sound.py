@@ -87,7 +87,7 @@ def test_an_encoder_alone_has_its_heads_taken_out(attn: Attn, encoder: str, soun
     ("arguments", "message"),
     [
         (["heads", "--sound", "{sound}"], "--sound: needs --model, one that hears, as Whisper"),
-        (["heads", "--find-heads"], "--find-heads: needs --model, one that hears and writes, as Whisper"),
+        (["heads", "--find-heads"], "--find-heads: needs --model"),
         (["cross", "--sound", "{sound}", "--model", "{model}"], "has no decoder that looks at a sound"),
         (["heads", "--sound", "{sound}", "--model", "{model}", "a b"], "reads no text: leave it out"),
         (["heads", "--sound", "{sound}", "--model", "{model}", "--words"], "has no decoder that looks at"),

@@ -209,7 +209,7 @@ def test_heads_are_ablated_on_what_the_model_writes(writers: Path, attn: Attn) -
     assert ended.code == 0 and "tokens of the words" in ended.out
     assert "--texts FILE" not in ended.out
     refused = attn(asked(writers, "ablate", "--method", "swap", "--other", "x"))
-    assert refused.code == 2 and "swap is for prompts, not for a sound" in refused.err
+    assert refused.code == 2 and "swap cannot be combined with --sound" in refused.err
 
 
 def test_two_sounds_and_two_models_are_compared(writers: Path, attn: Attn, tmp_path: Path) -> None:

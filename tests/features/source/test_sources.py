@@ -562,8 +562,8 @@ def test_removed_sources_are_shown_before_others(attn: Attn, tmp_path: Path) -> 
 WRONG = {
     ("it", "--document", "wide"):
         "--document: wide is UTF-16, not UTF-8: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it",
-    ("--document", "wide"): "--document: needs --sentence, the question below it",
-    ("it", "--split", "document"): "--split: document needs --document: give each as one",
+    ("--document", "wide"): "--document: needs --sentence",
+    ("it", "--split", "document"): "--split: document needs --document",
     ("--model", "."): "--model: needs a question, and sources: --document or --file",
     ("--compare", "--image", "none.png", "--model", "."):
         "--image: no such file: none.png: give a picture; for heads and source also a folder of them, "

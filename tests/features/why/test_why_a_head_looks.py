@@ -103,11 +103,11 @@ def test_query_and_key_are_named_as_everywhere(attn: Attn) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--from", "3"], "--from: needs --head, whose query or key it is"),
-        (["--over", "3"], "--over: needs --head, whose score it is about"),
+        (["--from", "3"], "--from: needs --head"),
+        (["--over", "3"], "--over: needs --head"),
         (
             ["--head", "1:2", "--answer", "e", "--to", "3"],
-            "--to: cannot be combined with --answer, at the last token",
+            "--to: cannot be combined with --answer",
         ),
         (
             ["--head", "1:2", "--top", "2"],
