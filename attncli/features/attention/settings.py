@@ -69,7 +69,7 @@ class VariantSpec(Spec):
 
     group = "Variants"
     off_keys = frozenset(VARIANTS)
-    needs = DETAILS
+    needs: ClassVar[Mapping[str, str]] = DETAILS
     excludes: ClassVar[Mapping[str, str]] = {"differential": "sink"}
 
     qk_norm: bool = Field(

@@ -34,8 +34,9 @@ from attncli.features.circuit.stream_ends import (
     embedding_of,
     unembedding_of,
 )
+from attncli.measure.frozen_blocks import PartVectors
 from attncli.measure.heads import NOTHING_MORE, surveyed
-from attncli.measure.residual_stream import PartVectors, Stream, StreamPart
+from attncli.measure.residual_stream import Stream, StreamPart
 from attncli.measure.scores import call_of, seen_by
 from attncli.models.layers import CapturedLayer
 from attncli.models.predicted import NO_PLACES, predicted_reading
@@ -324,9 +325,9 @@ def _added(
         key[len(SIDES) * place, look.kv_head] = look.key
         query[len(SIDES) * place + 1, look.head] = look.query
         value[len(SIDES) * place + 2, look.kv_head] = look.value
-    gradients, constants = stream.along(call, directions)
+    gradients, constants = stream.frozen.along(call, directions)
     flat = gradients.flatten(1).double()
-    added = torch.cat([flat @ some.flatten(1).double().mT for some in stream.chunks(vectors)], dim=1)
+    added = torch.cat([flat @ some.flatten(1).double().mT for some in stream.frozen.chunks(vectors)], dim=1)
     added[:, -1] += constants
     return added.cpu()
 
@@ -349,7 +350,7 @@ def _added_to_logits(
     matrix = unembedding.weight.detach()
     directions = (matrix[targets] - matrix.mean(dim=0)).double()
     of_targets, of_next = list[Tensor](), list[Tensor]()
-    for some in stream.chunks([vectors for _, vectors in parts]):
+    for some in stream.frozen.chunks([vectors for _, vectors in parts]):
         reads = out.of(some)
         of_targets.append((reads[:, places].double() * directions).sum(dim=(1, 2)))
         of_next.append(paths.added(reads))
@@ -496,10 +497,10 @@ def _triangle(matrices: Float[Tensor, "head embed dim"]) -> Float[Tensor, "head 
 def _maps(stream: Stream, call: int) -> _Maps:
     """The matrices of a block, from what its attention makes of each direction of the stream."""
     captured = stream.attention[call]
-    columns = stream.columns(call)
+    columns = stream.runs[call].mixers[0].columns
     num_heads, embed_dim, value_dim = columns.shape
     directions = torch.eye(embed_dim, dtype=columns.dtype, device=columns.device)
-    layer = stream.attention_on(call, torch.cat([0 * directions[:1], directions]).unsqueeze(1))
+    layer = stream.frozen.attention_on(call, torch.cat([0 * directions[:1], directions]).unsqueeze(1))
     query, key, value = (
         (vectors[1:, :, 0] - vectors[:1, :, 0]).transpose(0, 1)
         for vectors in (layer.query, layer.key, layer.value)
@@ -507,5 +508,5 @@ def _maps(stream: Stream, call: int) -> _Maps:
     group = num_heads // len(key)
     key, value = (matrices.repeat_interleave(group, dim=0) for matrices in (key, value))
     writes = columns.transpose(1, 2).reshape(num_heads * value_dim, 1, embed_dim)
-    output = stream.written(call, writes).view(num_heads, value_dim, embed_dim)
+    output = stream.frozen.written(call, writes).view(num_heads, value_dim, embed_dim)
     return _Maps(captured.layer, query, key, value, output)

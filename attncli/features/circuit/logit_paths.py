@@ -48,7 +48,7 @@ class LogitPaths:
         gradient = out.gradient(direction)
         self._by_projection: dict[int, Float[Tensor, " out"]] = {}
         for call in reversed(range(stream.num_blocks)):
-            by_projection, gradient = stream.gradients_through(call, gradient)
+            by_projection, gradient = stream.frozen.gradients_through(call, gradient)
             self._by_projection[call] = by_projection[-1]
 
     def added(self, reads: Float[Tensor, "part token dim"]) -> Float[Tensor, " part"]:
@@ -64,7 +64,8 @@ class LogitPaths:
         """The directions of some heads of a block."""
         attention = self.stream.attention[call].attention
         assert isinstance(attention, AttentionLayer)
-        columns, written = self.stream.columns(call), self.stream.heads_written(call)
+        wrote = self.stream.runs[call].mixers[0]
+        columns, written = wrote.columns, wrote.heads
         return [
             self._of_head(
                 attention, head, self._by_projection[call] @ columns[head].double(), written[head, -1]

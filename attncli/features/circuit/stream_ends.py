@@ -125,7 +125,7 @@ class ToUnembedding(_End):
         super().__init__(stream)
 
     def _read(self) -> Tensor:
-        return self.stream.behind().unsqueeze(0)
+        return self.stream.runs[-1].gave.unsqueeze(0)
 
     def _run(self, vectors: Tensor | None) -> Tensor:
         reads: list[Tensor] = []
@@ -145,9 +145,9 @@ class ToUnembedding(_End):
     def _run_behind(self, vectors: Tensor | None) -> Mapping[str, Tensor] | None:
         """The model's outputs, its blocks left out; None where a hook stopped it."""
         count = 1 if vectors is None else len(vectors)
-        with self.stream.beginning_behind(count, vectors), self._frozen():
+        with self.stream.frozen.beginning_behind(count, vectors), self._frozen():
             outputs: Mapping[str, Tensor] | None = run_model(
-                self.whole, self.stream.repeated(count), output_of
+                self.whole, self.stream.frozen.repeated(count), output_of
             )
             return outputs
 
@@ -218,7 +218,7 @@ class FromEmbedding(_End):
         hook = self.embedding.register_forward_hook(give)
         try:
             with self._frozen():
-                return self.stream.read_first(count)
+                return self.stream.frozen.read_first(count)
         finally:
             hook.remove()
 
@@ -248,4 +248,4 @@ def copied_by(stream: Stream, unembedding: nn.Linear) -> Copied:
         return end.of(directions.unsqueeze(1))[:, 0]
 
     tokens = unembedding.weight.detach().mT @ table
-    return Copied(matrix(out, stream.behind().shape[-1]) @ tokens @ matrix(into, table.shape[1]))
+    return Copied(matrix(out, stream.runs[-1].gave.shape[-1]) @ tokens @ matrix(into, table.shape[1]))

@@ -208,10 +208,11 @@ class CarryingLayer:
         layer = stream.attention[call]
         assert isinstance(layer.attention, AttentionLayer)  # Stream refuses others
         self.attention = layer.attention
-        self.read, self.projected = stream.read_by(call), stream.projected(call)
-        self.adds = stream.adds_to_stream(call)
-        self.norm = None if self.adds else stream.norm_behind_attention(call)
-        self.projection = stream.projection(call)
+        block = stream.runs[call]
+        heads = block.mixers[0]
+        self.read, self.projected, self.projection = block.read, heads.projected, heads.projection
+        self.adds = block.mlp is not None
+        self.norm = None if self.adds else block.norm_behind_attention()
         self.name = run.pretrained.module_name(layer.module)
 
     @property

@@ -1,0 +1,258 @@
+"""Blocks of a model that run on other vectors than they read, the scales of their norms frozen."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from itertools import count
+from typing import ParamSpec, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attncli.core.layer import AttentionLayer
+from attncli.measure.recorded_blocks import RecordedBlocks
+from attncli.models.capture import run_model
+from attncli.models.frozen_norms import in_turn, is_close
+from attncli.models.layers import CapturedLayer, StopCapture
+from attncli.models.model_blocks import forwards_replaced
+from attncli.models.removal import output_of
+
+HookInputs = ParamSpec("HookInputs")
+HookOutput = TypeVar("HookOutput")
+BlockOutput = Tensor | tuple[Tensor, ...]
+"""The vectors of the tokens, alone or before what else a block gives."""
+CHUNK = 2**24
+"""Numbers of the residual stream that a block reads at a time: 64 MB."""
+
+PartVectors = Callable[[], Float[Tensor, "token embed"]]
+"""Returns the vectors of a part; those of all heads at once would take much memory."""
+GivenVectors = Mapping[nn.Module, Float[Tensor, "text token embed"]]
+"""Vectors that modules return in place of their own."""
+
+
+class FrozenBlocks:
+    """Runs single blocks of a recorded run on other vectors, their norms frozen: they are linear then.
+
+    A block is named by the number of its `call`.
+    """
+
+    def __init__(self, recorded: RecordedBlocks) -> None:
+        self.recorded, self.model = recorded, recorded.model
+        self.runs, self.blocks = recorded.runs, recorded.blocks
+
+    def beginning_behind(
+        self, num_copies: int, vectors: Float[Tensor, "text token embed"] | None
+    ) -> AbstractContextManager[None]:
+        """While the model runs, no block is computed: the last gives what it gave, or these vectors."""
+        return self.blocks.begun_at(len(self.blocks.calls), num_copies, vectors)
+
+    def read_first(self, num_copies: int) -> Float[Tensor, "text token embed"]:
+        """What the first block reads, of copies of the text."""
+        reads: list[Tensor] = []
+
+        def stop(_module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+            reads.append(named["hidden_states"] if "hidden_states" in named else inputs[0])
+            raise StopCapture
+
+        with ExitStack() as hooks:
+            hooks.enter_context(self.blocks.calls[0].register_forward_pre_hook(stop, with_kwargs=True))
+            run_model(self.model, self.repeated(num_copies), output_of)
+        return reads[0].reshape(num_copies, self.recorded.num_tokens, -1)
+
+    def written(
+        self, call: int, vectors: Float[Tensor, "text token embed"]
+    ) -> Float[Tensor, "text token embed"]:
+        """What a block adds to the stream when W_O gives these; UserError where it does more than add."""
+        run = self.runs[call]
+        if run.mlp is not None:
+            return vectors
+        writer, _, constant, keeps_stream = self.writer_of(call)
+        if not keeps_stream:
+            self.recorded.refuse("norms stand between what its blocks write and the stream")
+        through, *others = (mixer.projection for mixer in run.mixers)
+        of_texts = [partial(same, of_text) for of_text in vectors]
+        passed = self.passed(call, of_texts, through, {writer, *others}, constant)
+        return torch.stack(passed)
+
+    def gradients_through(
+        self, call: int, gradient: Float[Tensor, "token embed"]
+    ) -> tuple[Float[Tensor, "token out"], Float[Tensor, "token embed"]]:
+        """From the gradient by what a block gives those by what its W_O gives, and by what it reads.
+
+        What its attention and its MLP make of what it reads is left as it was.
+        """
+        run = self.runs[call]
+        if run.mlp is not None or not run.mixers:
+            return gradient, gradient
+        writer = self.writer_of(call)[0]
+        through, *others = (mixer.projection for mixer in run.mixers)
+        with torch.enable_grad():
+            read, projected = (
+                torch.zeros_like(each).unsqueeze(0).requires_grad_()
+                for each in (run.read, run.mixers[0].projected)
+            )
+            nothing = torch.zeros_like(read)
+            gave = self._outputs(
+                call, read, {**dict.fromkeys((writer, *others), nothing), through: projected}
+            )
+        by_projected, by_read = torch.autograd.grad(
+            gave, (projected, read), gradient.to(gave).unsqueeze(0), materialize_grads=True
+        )
+        return by_projected[0].double(), by_read[0].double()
+
+    def writer_of(self, call: int) -> tuple[nn.Module, Tensor, Tensor, bool]:
+        """The module that writes what the MLP gives, what it gave, what the block gives of nothing, and
+        whether what the block reads passes as it is.
+        """
+        run = self.runs[call]
+        nothing = torch.zeros_like(run.read)
+        other = torch.randn(nothing.shape, generator=torch.Generator().manual_seed(0)).to(nothing)
+        for module, wrote in run.writers:
+            written = [*((mixer.projection, mixer.projected) for mixer in run.mixers), (module, wrote)]
+            reads = torch.stack([run.read, *[nothing] * len(written), nothing, other])
+            given = {
+                part: torch.stack([gave if row == place else nothing for row in range(len(reads))])
+                for place, (part, gave) in enumerate(written, start=1)
+            }
+            *gave, constant, of_other = self._outputs(call, reads, given)
+            # A module around the heads, or around all of the block, leaves nothing to pass beside it.
+            others_pass = not any(is_close(alone, constant) for alone in gave[:-1])
+            if others_pass and is_close(sum(gave, -len(written) * constant), run.gave):
+                return module, wrote, constant, is_close(of_other - constant, other)
+        name = self.recorded.pretrained.module_name(run.name)
+        self.recorded.refuse(f"{name} is no sum of what it reads, its heads and its MLP")
+
+    def passed(
+        self,
+        call: int,
+        vectors: Sequence[PartVectors],
+        through: nn.Module | None,
+        silent: set[nn.Module],
+        constant: Float[Tensor, "token embed"],
+    ) -> list[Float[Tensor, "token embed"]]:
+        """What a block makes of vectors that it reads, or that a module in it gives, and of nothing else."""
+        passed: list[Tensor] = []
+        for some in self.chunks(vectors):
+            nothing = torch.zeros_like(some)
+            given = dict.fromkeys(silent, nothing)
+            reads = some if through is None else nothing
+            outputs = self._outputs(call, reads, given if through is None else {**given, through: some})
+            passed += (outputs - constant).unbind()
+        return passed
+
+    def chunks(self, vectors: Sequence[PartVectors]) -> Iterator[Float[Tensor, "text token embed"]]:
+        """The vectors of parts, as many together as a block reads at a time."""
+        size = max(1, CHUNK // self.runs[0].read.numel())
+        for start in range(0, len(vectors), size):
+            yield torch.stack([make() for make in vectors[start : start + size]])
+
+    def _outputs(self, call: int, reads: Float[Tensor, "text token embed"], given: GivenVectors) -> Tensor:
+        """What a block gives, its norms frozen, each text with its own vectors and what modules give."""
+        outputs: list[Tensor] = []
+
+        def stop(_module: nn.Module, _inputs: tuple[object, ...], output: BlockOutput) -> None:
+            outputs.append(output if isinstance(output, Tensor) else output[0])
+            raise StopCapture
+
+        with self._frozen(call, reads, given) as hooks:
+            hooks.enter_context(
+                self.blocks.calls[call].register_forward_hook(_at_call(self._turn(call), stop))
+            )
+            run_model(self.model, self.repeated(len(reads)), output_of)
+        return outputs[0].reshape(reads.shape)
+
+    def attention_on(self, call: int, reads: Float[Tensor, "text token embed"]) -> AttentionLayer:
+        """The attention of a block, its norms frozen, on other vectors in the place of what it read."""
+        layers: list[AttentionLayer] = []
+
+        def keep(layer: CapturedLayer) -> Tensor:
+            attention = layer.copied().attention
+            assert isinstance(attention, AttentionLayer)
+            layers.append(attention)
+            raise StopCapture
+
+        with self._frozen(call, reads, {}):
+            run_model(self.model, self.repeated(len(reads)), keep)
+        return layers[0]
+
+    def along(
+        self, call: int, directions: Sequence[Tensor]
+    ) -> tuple[Float[Tensor, "direction token embed"], Float[Tensor, " direction"]]:
+        """Inner products of query, key and value of a block, each (direction, head, token, dim), with
+        directions, as linear functions of what the block reads: their gradients, and what nothing gives.
+        """
+        with torch.enable_grad():
+            nothing = torch.zeros_like(self.runs[0].read).unsqueeze(0).requires_grad_()
+            layer = self.attention_on(call, nothing)
+            outputs = [tensor[0] for tensor in (layer.query, layer.key, layer.value)]
+        given = [direction.to(output) for direction, output in zip(directions, outputs, strict=True)]
+        size = max(1, CHUNK // sum(output.numel() for output in outputs))
+        gradients = [
+            torch.autograd.grad(
+                outputs,
+                nothing,
+                [direction[start : start + size] for direction in given],
+                retain_graph=True,
+                is_grads_batched=True,
+            )[0]
+            for start in range(0, len(given[0]), size)
+        ]
+        pairs = zip(directions, outputs, strict=True)
+        constants = [
+            direction.flatten(1) @ output.detach().flatten().to(direction) for direction, output in pairs
+        ]
+        return torch.cat(gradients).squeeze(1), torch.stack(constants).sum(dim=0)
+
+    def repeated(self, num_texts: int) -> dict[str, Tensor]:
+        """The model's inputs, that many texts."""
+        return {name: tensor.repeat(num_texts, 1) for name, tensor in self.recorded.inputs.items()}
+
+    def _turn(self, call: int) -> int:
+        """How often the module of a call was called before it: one may serve as several blocks (ALBERT)."""
+        return sum(module is self.blocks.calls[call] for module in self.blocks.calls[:call])
+
+    @contextmanager
+    def _frozen(self, call: int, reads: Tensor, given: GivenVectors) -> Iterator[ExitStack]:
+        """While the model runs: nothing before the block is computed, its norms are frozen."""
+
+        def read(
+            _module: nn.Module, inputs: tuple[object, ...], named: dict[str, object]
+        ) -> tuple[tuple[object, ...], dict[str, object]]:
+            if "hidden_states" in named:
+                return inputs, {**named, "hidden_states": reads}
+            return (reads, *inputs[1:]), named
+
+        def give(vectors: Tensor) -> Callable[[nn.Module, tuple[object, ...], BlockOutput], BlockOutput]:
+            def replaced(_module: nn.Module, _inputs: tuple[object, ...], output: BlockOutput) -> BlockOutput:
+                if isinstance(output, Tensor):
+                    return vectors.reshape(output.shape)
+                return vectors.reshape(output[0].shape), *output[1:]
+
+            return replaced
+
+        with ExitStack() as hooks:
+            block = self.blocks.calls[call]
+            pre_hook = _at_call(self._turn(call), read)
+            hooks.enter_context(block.register_forward_pre_hook(pre_hook, with_kwargs=True))
+            for module, vectors in given.items():
+                hooks.enter_context(module.register_forward_hook(give(vectors)))
+            hooks.enter_context(self.blocks.begun_at(call, len(reads), reads))
+            norms = {module: in_turn(frozen) for module, frozen in self.runs[call].norms.items()}
+            hooks.enter_context(forwards_replaced(norms))
+            yield hooks
+
+
+def same(vectors: Tensor) -> Tensor:
+    """The vectors themselves."""
+    return vectors
+
+
+def _at_call(turn: int, hook: Callable[HookInputs, HookOutput]) -> Callable[HookInputs, HookOutput | None]:
+    """A hook that does something at one call of its module alone, counted from 0."""
+    turns = count()
+
+    def at_call(*given: HookInputs.args, **named: HookInputs.kwargs) -> HookOutput | None:
+        return hook(*given, **named) if next(turns) == turn else None
+
+    return at_call
