@@ -1,7 +1,6 @@
 """A command for an experiment: its flags are the settings of its Spec."""
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,8 +23,9 @@ from attncli.commands.command import (
     setting_options,
     with_piped_text,
 )
+from attncli.commands.expectations import Expected
 from attncli.commands.output import Destination, first_words, progress_line
-from attncli.errors import DONE, FAILED, INTERRUPTED, ClosedPipe, UserError, forget_stdout
+from attncli.errors import DONE, INTERRUPTED, UserError
 from attncli.settings import every_setting_of, spec_class_of
 from attncli.settings.config_file import resolved_yaml
 from attncli.settings.fields import (
@@ -38,11 +38,9 @@ from attncli.settings.fields import (
     values_of,
     with_maps,
 )
-from attncli.system.plain_text import plain_text
 
 if TYPE_CHECKING:
     from attncli.records.report import Report
-    from attncli.runs.report_values import Expectations as _Expectations
 
 
 MAX_METAVAR = 30
@@ -87,49 +85,6 @@ def errors_at(spec: Spec, given: dict[str, Given], config: str | None) -> Iterat
         ]
         error.lines = tuple(lines)
         raise
-
-
-class Expected:
-    """The conditions of --expect, each checked in every report that is written."""
-
-    def __init__(self, texts: Sequence[str], spec: Spec) -> None:
-        """Raise UserError for an invalid condition, and for a name that no report of the spec will have."""
-        self._expectations: _Expectations | None = None
-        self._broken: list[str] = []
-        if not texts:
-            return
-        from attncli.runs.report_values import Expectations, parse_conditions, refuse_unknown
-
-        conditions = parse_conditions(texts, "--expect", numbers_only=True)
-        refuse_unknown(conditions, [spec], rows=False)
-        self._expectations = Expectations(conditions)
-
-    def check(self, report: "Report") -> None:
-        """Note what does not hold in a report."""
-        if self._expectations is None:
-            return
-        from attncli.runs.report_values import values_of
-
-        self._broken += self._expectations.broken(*values_of(report))
-
-    def write(self, to: Destination, reports: "Iterable[Report]") -> None:
-        """Write reports; where a reader has gone, conditions still say how the command ends."""
-        rest = iter(reports)
-        try:
-            to.write(rest)
-        except ClosedPipe:
-            if self._expectations is None:
-                raise
-            forget_stdout()
-            for _ in rest:  # each is checked as it is read
-                pass
-
-    def exit_code(self) -> int:
-        """1, with a line on standard error for each condition that did not hold; else 0."""
-        lines = [] if self._expectations is None else [*self._broken, *self._expectations.unmet()]
-        for line in lines:
-            print(plain_text(line), file=sys.stderr)
-        return FAILED if lines else DONE
 
 
 def run_experiment(

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from attncli.commands.expectations import exit_code
 from attncli.commands.output import (
     ProgressLine,
     counted_runs,
@@ -16,7 +17,7 @@ from attncli.commands.output import (
     readable_seconds,
 )
 from attncli.core.runtime import one_torch_thread
-from attncli.errors import DONE, FAILED, MOST_LINES, SOME_FAILED, available_bytes, first_lines
+from attncli.errors import MOST_LINES, available_bytes, first_lines
 from attncli.runs.connection import opened_to_read
 from attncli.runs.driver import (
     SECONDS_A_CHUNK,
@@ -81,16 +82,6 @@ class RunErrors:
             else:
                 self._before()
                 print(message, file=sys.stderr)
-
-
-def exit_code(unmet: list[str], *, broken: int, failed: int) -> int:
-    """1 where something expected does not hold, else 3 where a run failed, else 0."""
-    for line in unmet:
-        print(plain_text(line), file=sys.stderr)
-    if broken:
-        runs = "1 run does" if broken == 1 else f"{broken:,} runs do"
-        print(f"{runs} not meet what is expected", file=sys.stderr)
-    return FAILED if broken or unmet else SOME_FAILED if failed else DONE
 
 
 def chosen_executor(workers: int, scheduler: str | None) -> Executor:

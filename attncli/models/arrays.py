@@ -13,13 +13,13 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attncli.core.process import quiet_warnings
 from attncli.errors import UserError, nearest
-from attncli.models.weight_headers import safetensors_header, tensors_and_end
+from attncli.models.weight_headers import TensorInFile, safetensors_header, tensors_and_end
 from attncli.records.values import NamedTensor
 from attncli.system.files import MOST_UNPACKED, STDIN, TEXT_BYTES, check_file, most_unpacked, read_whole
 from attncli.system.plain_text import binary_kind, parsed_json
@@ -187,59 +187,54 @@ def _needed_to_read(count: int, dtype: np.dtype) -> int:
 
 
 # The package safetensors is an extra of attn, and gives numpy arrays, which are never bfloat16.
-def _read_safetensors(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
+def _safetensors(file: str) -> tuple[dict[str, TensorInFile], Mapping[str, Any]]:
+    """The tensors of a safetensors file, and the texts beside them."""
     size = Path(file).stat().st_size
     with Path(file).open("rb") as stream:
         header, begin = safetensors_header(stream, size)
-        entries = {key: entry for key, entry in header.items() if key != METADATA}
-        chosen = entries[_chosen(file, entries, name)]
-        kind, shape, (start, end) = chosen["dtype"], tuple(chosen["shape"]), chosen["data_offsets"]
-        if kind not in SAFETENSORS:
-            raise UserError(f"{file}: holds {kind!s:.20}: must be one of {', '.join(SAFETENSORS)}")
-        _, stop = tensors_and_end(header, begin)
-        if stop > size:
-            raise UserError(f"{file}: is cut off: its header promises {stop} bytes")
-        dtype = np.dtype(SAFETENSORS[kind])
-        if not 0 <= start <= end or end - start != math.prod(shape) * dtype.itemsize:
-            raise ValueError("a shape of another size")
-        refuse_size(file, _needed_to_read(math.prod(shape), dtype), most_bytes)
-        stream.seek(begin + start)
-        numbers = np.frombuffer(stream.read(end - start), dtype=dtype).reshape(shape)
-    return (numbers.astype(np.uint32) << 16).view(np.float32) if kind == "BF16" else numbers
+    tensors, end = tensors_and_end(header, begin)
+    if end > size:
+        raise UserError(f"{file}: is cut off: its header promises {end} bytes")
+    return tensors, header.get(METADATA, {})
 
 
 def _pickled(file: str) -> "PickledArrays":
-    from attncli.models.pickled_weights import pickled_arrays  # with pickletools, for these files alone
+    from attncli.models.pickled_weights import pickled_arrays  # with torch, for these files alone
 
     return pickled_arrays(Path(file))
 
 
-def _read_pickled(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
-    """A tensor that torch.save wrote; the pickle that says where it is is read, and never run."""
-    tensors = _pickled(file).tensors
+def _tensors_in_file(file: str) -> Mapping[str, TensorInFile]:
+    return _safetensors(file)[0] if file.lower().endswith(".safetensors") else _pickled(file).tensors
+
+
+def _read_tensor(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
+    """A tensor of a safetensors file, or of one that torch.save wrote, by where its numbers lie."""
+    tensors = _tensors_in_file(file)
     about = tensors[_chosen(file, tensors, name)]
-    dtype = np.dtype(SAFETENSORS[str(about.kind)])
-    strides = about.strides
-    span = math.prod(about.shape)
+    if about.kind not in SAFETENSORS:
+        raise UserError(f"{file}: holds {about.kind!s:.20}: must be one of {', '.join(SAFETENSORS)}")
+    dtype, shape, strides = np.dtype(SAFETENSORS[str(about.kind)]), about.shape, about.strides
+    span = count = math.prod(shape)
     if strides is not None:
-        span = 1 + sum((axis - 1) * stride for axis, stride in zip(about.shape, strides, strict=True))
-    refuse_size(file, _needed_to_read(max(span, math.prod(about.shape)), dtype), most_bytes)
+        span = 1 + sum((axis - 1) * stride for axis, stride in zip(shape, strides, strict=True))
+    refuse_size(file, _needed_to_read(max(span, count), dtype), most_bytes)
     with Path(file).open("rb") as stream:
         stream.seek(about.begin)
         numbers = np.frombuffer(stream.read(span * dtype.itemsize), dtype=dtype)
     if strides is not None:
         steps = [stride * dtype.itemsize for stride in strides]
-        numbers = np.lib.stride_tricks.as_strided(numbers, about.shape, steps)
-    numbers = numbers.reshape(about.shape)
+        numbers = np.lib.stride_tricks.as_strided(numbers, shape, steps)
+    numbers = numbers.reshape(shape)
     return (numbers.astype(np.uint32) << 16).view(np.float32) if about.kind == "BF16" else numbers
 
 
 READERS: dict[str, tuple[str, Callable[[str, str | None, int | None], np.ndarray]]] = {
     ".npy": ("NumPy", _read_npy),
     ".npz": ("NumPy", _read_npz),
-    ".safetensors": ("safetensors", _read_safetensors),
-    ".pt": ("PyTorch", _read_pickled),
-    ".pth": ("PyTorch", _read_pickled),
+    ".safetensors": ("safetensors", _read_tensor),
+    ".pt": ("PyTorch", _read_tensor),
+    ".pth": ("PyTorch", _read_tensor),
 }
 PICKLED = (".bin", ".ckpt", ".pkl", ".pickle")
 
@@ -486,12 +481,8 @@ def _names_of(file: str) -> list[str]:
                     members = archive.namelist()
                 names = [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
                 return [name for name in names if name != TOKENS] or names
-            case ".pt" | ".pth":
-                return [*_pickled(file).tensors]
-            case ".safetensors":
-                with Path(file).open("rb") as stream:
-                    header, _ = safetensors_header(stream, Path(file).stat().st_size)
-                return [name for name in header if name != METADATA]
+            case ".pt" | ".pth" | ".safetensors":
+                return [*_tensors_in_file(file)]
     return []
 
 
@@ -516,9 +507,7 @@ def report_beside_arrays(file: str, *, most_bytes: int | None = None) -> str | N
                     written = _read_npz(file, REPORT, most_bytes, kinds="fiubU")
                     return str(written) if written.dtype.kind == "U" else None
             case ".safetensors":
-                with Path(file).open("rb") as stream:
-                    header, _ = safetensors_header(stream, Path(file).stat().st_size)
-                text = header.get(METADATA, {}).get(REPORT)
+                text = _safetensors(file)[1].get(REPORT)
                 return text if isinstance(text, str) else None
     return None
 

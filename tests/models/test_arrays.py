@@ -126,7 +126,7 @@ DAMAGED = {
     "entry.safetensors": (safetensors(3), "is not a safetensors file, or is damaged"),
     "cut.safetensors": (safetensors(ENTRY, b"1234"), "is cut off: its header promises 95 bytes"),
     "kind.safetensors": (
-        safetensors({**ENTRY, "dtype": "F4"}, b"0" * 16),
+        safetensors({**ENTRY, "dtype": "F4", "shape": [32]}, b"0" * 16),
         "holds F4: must be one of F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, BOOL",
     ),
     "huge.safetensors": (

@@ -25,10 +25,11 @@ from attncli.commands.command import (
     option,
     store_errors,
 )
-from attncli.commands.keeping import RunErrors, exit_code, keep, lines_about
+from attncli.commands.expectations import exit_code, write_checked
+from attncli.commands.keeping import RunErrors, keep, lines_about
 from attncli.commands.output import STDOUT, Destination, checked_store, first_words, progress_line
 from attncli.core.runtime import one_torch_thread
-from attncli.errors import DONE, ClosedPipe, UserError, forget_stdout
+from attncli.errors import DONE, UserError
 from attncli.runs.jobs import Item
 from attncli.runs.plan import Plan, PromptFile, make_plan
 from attncli.runs.report_values import Condition, Expectations, parse_conditions, refuse_unknown, values_of
@@ -214,15 +215,7 @@ def _show(
             stopped=lambda: fail_fast and bool(failed or broken),
             num_together=num_together(estimated_work(plan, len(plan))),
         )
-        reports = checked(results)
-        try:
-            to.write(reports)
-        except ClosedPipe:
-            if not conditions:
-                raise
-            forget_stdout()
-            for _ in reports:  # an expectation of every run also covers the runs that nobody reads
-                pass
+        write_checked(to, checked(results), has_conditions=bool(conditions))
     if failed:
         print(f"{failed} of {len(plan)} experiments failed", file=sys.stderr)
     return exit_code(expectations.unmet(), broken=broken, failed=failed)

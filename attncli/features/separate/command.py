@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attncli.commands import experiment
 from attncli.commands.command import FRESH, SCHEDULER, WORKERS, given_settings, store_errors
-from attncli.commands.experiment import EXPECT, STORE, Expected, errors_at, run_experiment
+from attncli.commands.expectations import Expected
+from attncli.commands.experiment import EXPECT, STORE, errors_at, run_experiment
 from attncli.commands.output import Destination, checked_store, progress_line
 from attncli.core.progress import Stage
 from attncli.errors import DONE, SOME_FAILED, UserError
