@@ -96,16 +96,12 @@ class CommandWithExamples(TyperCommand):
         return super().invoke(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Typer's, with `--head_dim` for `--head-dim`; a mistake in the form of the line is explained."""
+        """Typer's; a mistake in the form of the line is explained."""
         typed, program = [*args], list[str]()
         if not ctx.allow_interspersed_args:
             from attncli.commands.mistakes import split_before_program
 
             typed, program = split_before_program(args, _flags(self))
-        if any(arg.startswith("--") and "_" in arg for arg in typed):
-            from attncli.commands.mistakes import hyphenated
-
-            typed = hyphenated(typed, _flags(self))
         try:
             parsed = super().parse_args(ctx, [*typed, *program])
         except typer.TyperException as error:
@@ -334,7 +330,11 @@ def _typer_command(command: "Command") -> Any:
         cls=CommandWithExamples,
         help=f"{command.summary}.",
         no_args_is_help=any(parameter.required for parameter in command.parameters),
-        context_settings={**HELP_NAMES, "allow_interspersed_args": not command.runs_program},
+        context_settings={
+            **HELP_NAMES,
+            "allow_interspersed_args": not command.runs_program,
+            "token_normalize_func": lambda name: name.replace("_", "-"),  # --head_dim is --head-dim
+        },
     )(call)
     made: Any = typer.main.get_command(app)
     made.examples, made.needs_torch = command.examples, command.needs_torch

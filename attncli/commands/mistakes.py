@@ -89,19 +89,6 @@ def flag_before_command(message: str, args: Sequence[str], flags: Flags, command
     return f"{flag}: is not a flag of attn: flags follow a command: {typed}"
 
 
-def hyphenated(args: Sequence[str], flags: Collection[str]) -> list[str]:
-    """The arguments with `--head_dim` as `--head-dim`, where only the latter is a flag."""
-    spelled: list[str] = []
-    for place, arg in enumerate(args):
-        if arg == "--":
-            return [*spelled, *args[place:]]
-        name, equals, value = arg.partition("=")
-        plain = name.replace("_", "-")
-        is_same = name.startswith("--") and name not in flags and plain in flags
-        spelled.append(f"{plain}{equals}{value}" if is_same else arg)
-    return spelled
-
-
 def split_before_program(args: Sequence[str], flags: Flags) -> tuple[list[str], list[str]]:
     """The words of a command, and those of the program that it runs, which begin with `--` or no flag."""
     place = 0

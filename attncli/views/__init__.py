@@ -85,6 +85,11 @@ class Display:
     is_saved: bool = False
 
     @property
+    def columns(self) -> int:
+        """The width, in a pipe that of text."""
+        return self.width or TEXT_WIDTH
+
+    @property
     def has_color(self) -> bool:
         """Whether colours are used."""
         return self.colors != "none"

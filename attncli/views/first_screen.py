@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from attncli.records.columns import Record, Records, Result
 from attncli.records.report import PLACES, NamedTensor, Report
 from attncli.system.plain_text import plain_text
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import Display
 from attncli.views.matrices import Curves, Spreads, head_name
 from attncli.views.model_screens import (
     DECIMALS,
@@ -26,23 +26,23 @@ from attncli.views.model_screens import (
     half_width,
     looked_at_columns,
     patterns_on_average,
-    some_of,
     tenths,
 )
 from attncli.views.report_sections import (
     LAST,
     TableLabels,
     TensorTables,
+    named_in,
     notes_in,
     place_columns,
     split_header,
     statistic_columns,
     statistic_tables,
-    text_line,
-    title_line,
+    text_read,
+    titled,
 )
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts, Section
-from attncli.views.texts import NO_NUMBER, fixed, shortened
+from attncli.views.texts import NO_NUMBER, fixed, shortened, shortened_heading
 
 if TYPE_CHECKING:
     from attncli.views.arrangement import DrawnBlock
@@ -71,22 +71,43 @@ class Element:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, kw_only=True)
-class TitleLine(Element):
-    """The experiment and what the report is about."""
+@dataclass(frozen=True)
+class NamingLine(Element):
+    """A line in which names of models, programs and files are shortened until it fits, and nothing else."""
 
+    words: Callable[[Report], str]
+    style: str = "title"
+
+    def sections(self, report: Report, display: Display) -> ScreenParts:
+        names = map(plain_text, named_in(report))
+        yield Paragraph(shortened_heading(plain_text(self.words(report)), display.width, *names), self.style)
+
+
+@dataclass(frozen=True)
+class TitleLine(NamingLine):
+    """`why: smollm2, 270 heads, on 15 tokens`: the experiment and what the report is about."""
+
+    words: Callable[[Report], str] = titled
     said: tuple[str, ...] = ("about",)
 
+
+@dataclass(frozen=True)
+class ShortenedLine(Element):
+    """A text, its end left out if it does not fit a line; nothing for an empty one."""
+
+    words: Callable[[Report], str]
+    style: str = ""
+
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        yield title_line(report, display)
+        if text := " ".join(self.words(report).split()):
+            yield Paragraph(shortened(plain_text(text), display.width), self.style)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadLine(Element):
+@dataclass(frozen=True)
+class ReadLine(ShortenedLine):
     """What the model read."""
 
-    def sections(self, report: Report, display: Display) -> ScreenParts:
-        yield text_line(report, display)
+    words: Callable[[Report], str] = text_read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +148,12 @@ class Notes(Element):
         usual = self.usual(report) if callable(self.usual) else self.usual
         notes = notes_in(self.notes(report), display, usual=usual, apart=self.apart, least=self.least)
         yield replace(notes, rank=self.rank)
+
+
+def notes_and_how_to_read(report: Report) -> Iterator[str]:
+    """The notes of a report, and below them what its numbers mean."""
+    yield from report.notes
+    yield report.how_to_read
 
 
 @dataclass(frozen=True)
@@ -207,7 +234,7 @@ class TextCells(TableColumn):
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
         most = self.most
         if self.beside is not None:
-            most = (display.width or TEXT_WIDTH) - self.beside
+            most = display.columns - self.beside
         texts = [self.words.get(row[self.name], plain_text(row[self.name])) for row in rows]
         cells = [shortened(text, most) for text in texts]
         return [Column(header_lines(self.header, self.name), cells, left=True)]
@@ -332,9 +359,7 @@ class Ranked(Element):
 
     rows: str
     columns: tuple[TableColumn, ...]
-    title: Callable[[Report, Records[Any], int], str] = lambda _, rows, total: some_of(
-        len(rows), total, "row"
-    )
+    title: Callable[[Report, Records[Any], int], str] = lambda *_: ""
     label: TableColumn = HeadLabel()
     usual: int | NumRows = LEAST_ROWS
     least: int | NumRows = LEAST_ROWS
@@ -349,11 +374,10 @@ class Ranked(Element):
             count if isinstance(count, int) else count(report, display) for count in (self.usual, self.least)
         )
         most = len(rows) if self.most is None else min(self.most(report, display), len(rows))
-        usual = min(usual, len(rows))
         yield Elastic(
             lambda count: self._sections(report, rows[:count], len(rows), display) if count else (),
-            usual,
-            min(least, usual),
+            min(usual, len(rows)),
+            min(least, len(rows)),
             most,
             self.rank,
         )

@@ -299,7 +299,7 @@ def head_letters(heads: Mapping[str, Sequence[Row]], display: Display, linear: S
             for stack, drawn in whole.items():
                 yield Drawing(f"{stack}: {title}", [line.text.rstrip() for line in drawn])
         else:
-            part = replace(display, width=((display.width or TEXT_WIDTH) + GAP) // len(heads) - GAP)
+            part = replace(display, width=(display.columns + GAP) // len(heads) - GAP)
             blocks = [[plain_line(stack), *grid(rows, part, lines - 1)] for stack, rows in heads.items()]
             yield Drawing(title, [line.text.rstrip() for line in beside(blocks, GAP)])
 

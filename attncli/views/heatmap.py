@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from attncli.records.report import Report
 from attncli.system.plain_text import plain_text
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import Display
 from attncli.views.colours import Shading, shading
 from attncli.views.matrices import (
     Matrix,
@@ -516,7 +516,7 @@ def _legend(shades: Shading, subject: Subject, plan: MapPlan, display: Display) 
     separator = "  "
     for remark in remarks:
         addition = styled(separator + remark, DIM, display.has_color)
-        if lines[-1].cells + addition.cells > (display.width or TEXT_WIDTH):
+        if lines[-1].cells + addition.cells > display.columns:
             lines.append(styled(remark, DIM, display.has_color))
         else:
             lines[-1] = joined([lines[-1], addition])
@@ -529,7 +529,7 @@ NOTHING = "No matrix and no curve to draw here; --format table shows the numbers
 
 def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
     """Heading, pictures, tokens that were shortened, notes."""
-    width = display.width or TEXT_WIDTH
+    width = display.columns
     title = heading(report) if display.title is None else plain_text(display.title)
     has_title = bool(title.strip())
     if has_title:

@@ -10,7 +10,7 @@ from attncli.core.names import EFFECTS, LOOKED_AT, Effect
 from attncli.records.columns import Records
 from attncli.records.report import PLACES, NamedTensor
 from attncli.system.plain_text import counted, plain_text
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import Display
 from attncli.views.matrices import unit_of
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Section
 from attncli.views.texts import (
@@ -95,7 +95,7 @@ def head_grid(
     a model with more heads than that as many of its first layers as fit, and a line that says so.
     """
     layers, heads = (sorted(set(places)) for places in zip(*cells, strict=True))
-    width = display.width or TEXT_WIDTH
+    width = display.columns
     for count in range(len(layers), 0, -1):
         more = _not_shown(counted(len(layers) - count, "layer"), width) if count < len(layers) else []
         room = most_lines - len(more) if most_lines is not None else None

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from attncli.errors import UserError
 from attncli.records.report import PLACES, Box, NamedTensor, Picture, Report
 from attncli.system.plain_text import counted, plain_text, readable_token
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import Display
 from attncli.views.colours import LEVELS, Shading, colour_map, picture_palette, shading
 from attncli.views.matrices import head_name, in_words, pictured, place_names, tokens_of
 from attncli.views.terminal import character_lines, colour_bar, half_block_lines, map_lines
@@ -416,7 +416,7 @@ def overlay_lines(look: Look, size: CellSize, display: Display) -> list[ScreenLi
 
 def lines_with_range(look: Look, display: Display, most_lines: int) -> list[ScreenLine]:
     """The overlay in at most so many lines, without colour the picture beside it, and the range above."""
-    room = display.width or TEXT_WIDTH
+    room = display.columns
     size = fitted_size(look.picture, room if display.has_color else room // 2 - GAP, most_lines)
     blocks = [overlay_lines(look, size, display)]
     if not display.has_color:
@@ -426,7 +426,7 @@ def lines_with_range(look: Look, display: Display, most_lines: int) -> list[Scre
 
 def lines_with_list(look: Look, display: Display, most_lines: int) -> list[ScreenLine]:
     """The overlay in at most so many lines, beside it the strongest parts and what lies elsewhere."""
-    room = (display.width or TEXT_WIDTH) - LIST_WIDTH - GAP
+    room = display.columns - LIST_WIDTH - GAP
     size = fitted_size(look.picture, room if display.has_color else room // 2 - GAP, most_lines)
     blocks = [overlay_lines(look, size, display)]
     if not display.has_color:
@@ -530,7 +530,7 @@ class TileLines(Sequence[str]):
 
 def rows_of(groups: Tiles, columns: int, display: Display) -> list[list[LookTile]]:
     """The tiles from left to right: each group begins a row, or stands beside others that fit whole."""
-    across = max(1, ((display.width or TEXT_WIDTH) + 1) // (columns + 1))
+    across = max(1, (display.columns + 1) // (columns + 1))
     each = max(1, across // max(map(len, groups)))
     rows: list[list[LookTile]] = []
     for start in range(0, len(groups), each):

@@ -6,7 +6,7 @@ from functools import cache
 from attncli.core.names import named_head
 from attncli.records.report import PictureMaps, PictureRow
 from attncli.system.plain_text import counted, plain_text
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import Display
 from attncli.views.overlays import (
     EVERY_QUERY,
     TILES,
@@ -79,7 +79,7 @@ def maps_layout(maps: PictureMaps, display: Display, sizes: Sequence[int]) -> tu
     """The columns of a tile, the largest in which all maps fit beside the picture; else the maps in groups
     that each fit, in the smallest.
     """
-    width, count = display.width or TEXT_WIDTH, len(maps.names)
+    width, count = display.columns, len(maps.names)
     fitting = (columns for columns in sizes if (1 + count) * (columns + 1) - 1 <= width)
     columns = next(fitting, sizes[-1])
     each = max(1, (width + 1) // (columns + 1) - 1)
@@ -96,7 +96,7 @@ def rows_in(
     maps: PictureMaps, columns: int, places: Sequence[int], display: Display
 ) -> Callable[[int], list[str]]:
     """What draws the row of a picture, once: the name of its file, and below it the picture and its maps."""
-    width = display.width or TEXT_WIDTH
+    width = display.columns
 
     @cache
     def lines_of(number: int) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from attncli.records.report import PictureMaps, Report
 from attncli.system.plain_text import counted
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import Display
 from attncli.views.overlays import (
     LINES,
     MOST_LINES,
@@ -52,7 +52,7 @@ def one_look(look: Look, display: Display) -> Elastic:
 
 def tiles_part(title: str, groups: Tiles, display: Display, usual: int) -> Elastic:
     """Groups of tiles in as many lines as there are; where not all fit some, evenly, the last one always."""
-    width = display.width or TEXT_WIDTH
+    width = display.columns
     whole = 1 + len(TileLines(groups, TILES[0], display))
     most = whole if display.height is None else min(whole, display.height)
 
@@ -122,7 +122,7 @@ def picture_rows(maps: PictureMaps, display: Display) -> Iterator[Elastic]:
         said = " and ".join(counted(number, what) for what, number in hidden.items() if number)
         kept = f"the first {most} pictures" if most < maps.num_pictures else "all"
         note = f"Not shown: {said}. --show weights or -o page.html has {kept}."
-        lines = wrap_cells(note, display.width or TEXT_WIDTH) if said else []
+        lines = wrap_cells(note, display.columns) if said else []
         yield from (Paragraph(line, "note") for line in lines)
 
-    yield Elastic(of, min(MOST_PICTURES, most), 1, most, rank=1)
+    yield Elastic(of, MOST_PICTURES, 1, most, rank=1)

@@ -23,8 +23,9 @@ from attncli.records.report import (
     Tensors,
     Terms,
 )
+from attncli.settings.text import PATH_KEYS
 from attncli.system.plain_text import counted, plain_text
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import Display
 from attncli.views.matrices import (
     Matrix,
     first_position,
@@ -37,6 +38,7 @@ from attncli.views.matrices import (
 from attncli.views.sections import Column, Drawing, Elastic, Grid, NamedValues, Paragraph, Section
 from attncli.views.texts import (
     NO_NUMBER,
+    file_name,
     file_text,
     files_of,
     fixed,
@@ -44,7 +46,6 @@ from attncli.views.texts import (
     model_setting,
     scalar,
     shortened,
-    shortened_heading,
     token_in_line,
     token_texts,
     wrap_cells,
@@ -110,7 +111,7 @@ def notes_in(
 
     With `least` so many rows are there in any case, and a line says how many notes are not.
     """
-    texts, width = [plain_text(note) for note in notes], display.width or TEXT_WIDTH
+    texts, width = [plain_text(note) for note in notes], display.columns
 
     def fitting(room: int) -> tuple[list[Section], int]:
         lines = room
@@ -137,18 +138,13 @@ def notes_in(
 
     every = sum(len(wrap_cells(text, width)) for text in texts)
     rows = every if usual is None else usual
-    return Elastic(of, rows, min(least, every), most=every, rank=LAST)
+    return Elastic(of, rows, min(least, every), every, LAST)
 
 
-def one_line(text: str, display: Display, style: str = "") -> Paragraph:
-    """A text, shortened to one line."""
-    return Paragraph(shortened(plain_text(text), display.width), style)
-
-
-def title_line(report: Report, display: Display) -> Paragraph:
-    """`why: smollm2, 270 heads, on 15 tokens`: what the report is about."""
-    names = plain_text(str(report.spec.get("model") or report.spec.get("program") or ""))
-    return Paragraph(shortened_heading(titled(report), display.width, names), "title")
+def named_in(report: Report) -> Iterator[str]:
+    """The names that a line may shorten: that of the model or program, and those of files."""
+    yield str(report.spec.get("model") or report.spec.get("program") or "")
+    yield from (file_name(report.spec[key]) for key in PATH_KEYS if isinstance(report.spec.get(key), str))
 
 
 def titled(report: Report) -> str:
@@ -168,14 +164,14 @@ def asked_top(report: Report) -> int | None:
     return top if isinstance(top, int) and top > 0 else None
 
 
-def text_line(report: Report, display: Display) -> Paragraph:
-    """What the model read, on one line."""
+def text_read(report: Report) -> str:
+    """What the model read."""
     spec = report.spec
     if spec.get("probe"):
         ships = ". It ships with attn: attn watch RUN shows yours" if spec.get("ships_with_attn") else ""
-        return one_line(f"probe: {spec.get('num_tokens')} random tokens, twice{ships}", display)
+        return f"probe: {spec.get('num_tokens')} random tokens, twice{ships}"
     if inputs := spec.get("inputs"):
-        return one_line(f"inputs: {inputs}", display)
+        return f"inputs: {inputs}"
     group = f", group {spec['text_group']}" if spec.get("text_group") else ""
     texts = f"{file_text('texts', spec['texts'])}{group}" if spec.get("texts") else ""
     if report.pictures:
@@ -183,7 +179,7 @@ def text_line(report: Report, display: Display) -> Paragraph:
     elif many := next(files_of(report), None):
         texts = f"{many[0]}s of {many[1]} {spec.get('sentence') or ''}"
     text = texts or spec.get("sentence") or file_text("file", spec.get("file"))
-    return one_line(" ".join(str(text).split()), display)
+    return str(text)
 
 
 # Columns that hold a position, and its axis.
@@ -348,14 +344,11 @@ class TensorTables:
         # Thousands of rows come with their quantiles, which are shown instead.
         self.rows = Tensors() if "quantiles" in report.statistics else report.tensors_of("rows")
         self.with_statistics = self._of_rows()
-        self.pairs = self._pairs()
 
     def sections(self) -> Iterator[Section]:
         """Matrix by matrix; beside or below the weights the statistics of each row."""
         for name, group in groupby(matrices(self.report), key=lambda matrix: matrix.name):
-            if name in self.pairs:
-                yield from self.pairs[name]
-            elif name not in self.report.explained:
+            if name not in self.report.explained:
                 yield from self._matrices(list(group))
         if self.rows and self.with_statistics is None:
             tensor = next(iter(self.rows.values()))
@@ -372,26 +365,6 @@ class TensorTables:
             return None
         statistic = next(tensor for rank, tensor in self.rows.items() if rank not in RANKED)
         return name if statistic.axes[:-1] == whole.axes[:-2] else None
-
-    def _pairs(self) -> dict[str, list[Grid]]:
-        """The wrong matrix beside the right one in one table, where both fit."""
-        grids: dict[str, list[Grid]] = {}
-        for name, names in self.report.pairs.items():
-            wrong, right = (self.report.tensors[side] for side in names)
-            is_matrix = wrong.values.ndim == 2 and wrong.values.shape == right.values.shape
-            if not is_matrix or wrong.axes[1] == "dim" or wrong.values.size > MAX_CELLS:
-                continue
-            headers = self.labels.columns(wrong.axes[1], wrong.values.shape[1])
-            columns: list[Column] = []
-            for side, tensor in (("wrong", wrong), ("right", right)):
-                first, *others = number_columns(headers, tensor.values, self.display.precision)
-                between = [Column(("",), ["│"] * len(wrong.values))] if columns else []
-                columns += [*between, replace(first, header=(side, *first.header)), *others]
-            label = self.labels.rows(wrong.axes[0], len(wrong.values))
-            grid = Grid(f"{name} ({' × '.join(wrong.axes)}): wrong and right", label, columns)
-            if grid.fits(self.display.width):
-                grids |= {names[0]: [grid], names[1]: []}
-        return grids
 
     def _matrices(self, tensor_matrices: Sequence[Matrix]) -> Iterator[Section]:
         is_drawn = False

@@ -40,25 +40,6 @@ SIZES = ("embed_dim", "num_heads", "head_dim")
 SHOWN_ELSEWHERE = ("file", "seed")
 
 
-def opening(report: Report, display: Display) -> Iterator[Paragraph]:
-    """The text on a line, and the sizes; the heading of a report that no experiment made."""
-    if report.experiment not in SPECS:
-        yield Paragraph(heading(report), "title")
-        return
-    width = display.width or 0
-    room = width - cell_len(f"{report.experiment}: ")
-    texts = [text_of(report, "sentence", most=None), text_of(report, "context", most=None)]
-    if texts[1]:
-        room = (room - len(ARROW)) // 2
-    texts = [shortened(text, max(room, 1)) for text in texts if text]
-    yield Paragraph(": ".join(filter(None, (report.experiment, ARROW.join(texts)))), "title")
-    # On two lines where one is too short.
-    lines = [", ".join([*token_counts(report), *_settings(report)]), untrained(report)]
-    whole = "   ".join(filter(None, lines))
-    for line in [whole] if cell_len(whole) <= width else filter(None, lines):
-        yield Paragraph(line, "line")
-
-
 def _settings(report: Report) -> Iterator[str]:
     """The sizes of the heading, and those of its settings that are not usual."""
     spec = report.spec
@@ -104,7 +85,7 @@ class MatrixPart:
         self.names, self.title = list(matrices), title
         first = next(iter(matrices.values()))
         self.axes = first.axes
-        self.width = display.width or 0
+        self.width = display.columns
         self.labels = TableLabels(report, display)
         self.num_queries, self.num_keys = first.values.shape
         self.precision = display.precision + (self.num_keys > MANY_KEYS)
@@ -170,7 +151,7 @@ class MatrixPart:
 def matrix_rows(of: Callable[[int], Iterable[Section]], count: int, most: int = MOST_ROWS) -> Elastic:
     """A matrix of that many rows: all of few, the first of many, as many as fit on a terminal."""
     usual = count if count <= most else min(most, FIRST_ROWS)
-    return Elastic(of, usual, min(LEAST_ROWS, count), count)
+    return Elastic(of, usual, LEAST_ROWS, count)
 
 
 MAP_LINES, PICTURE_LINES, TILE_LINES = 12, 19, 12
@@ -182,10 +163,24 @@ SUM_TOLERANCE, ALIKE = 5e-3, 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Opening(Element):
-    """The text on a line, and the sizes."""
+    """The text on a line, and the sizes; the heading of a report that no experiment made."""
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        yield from opening(report, display)
+        if report.experiment not in SPECS:
+            yield Paragraph(heading(report), "title")
+            return
+        width = display.columns
+        room = width - cell_len(f"{report.experiment}: ")
+        texts = [text_of(report, "sentence", most=None), text_of(report, "context", most=None)]
+        if texts[1]:
+            room = (room - len(ARROW)) // 2
+        texts = [shortened(text, max(room, 1)) for text in texts if text]
+        yield Paragraph(": ".join(filter(None, (report.experiment, ARROW.join(texts)))), "title")
+        # On two lines where one is too short.
+        lines = [", ".join([*token_counts(report), *_settings(report)]), untrained(report)]
+        whole = "   ".join(filter(None, lines))
+        for line in [whole] if cell_len(whole) <= width else filter(None, lines):
+            yield Paragraph(line, "line")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,7 @@ class Elastic:
 
     It has its `usual` rows where the height is not known. In the lines of a terminal it has `least` rows (0:
     it may go), then up to its usual ones, then up to `most`, as far as there is room: the part of the lowest
-    `rank` first.
+    `rank` first. With `most`, the number of rows that there are, the others are no more than that.
     """
 
     of: Callable[[int], Iterable[Section]]
@@ -108,6 +108,11 @@ class Elastic:
     least: int = 0
     most: int = 0
     rank: int = 0
+
+    def __post_init__(self) -> None:
+        if self.most:
+            object.__setattr__(self, "usual", min(self.usual, self.most))
+            object.__setattr__(self, "least", min(self.least, self.usual))
 
 
 ScreenParts = Iterator[Section | Elastic]

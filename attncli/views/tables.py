@@ -15,7 +15,7 @@ from attncli.records.report import PLACES, Report
 from attncli.settings import known_spec_class
 from attncli.settings.fields import ONE_HEAD
 from attncli.system.plain_text import plain_text
-from attncli.views import PARTS, TEXT_WIDTH, Display
+from attncli.views import PARTS, Display
 from attncli.views.first_screen import FirstScreen
 from attncli.views.layout import Screen, fitted, markdown_blocks
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, named_parts, parts_of, pictured
@@ -74,7 +74,7 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
     new_steps = [_with_head(step, report) for step in steps if _is_new(step, report)]
     if not display.is_saved and _is_of_shipped_model(report):
         new_steps.insert(0, "--model FOLDER")
-    while len(new_steps) > 1 and cell_len(_next_line(name, new_steps)) > (display.width or TEXT_WIDTH):
+    while len(new_steps) > 1 and cell_len(_next_line(name, new_steps)) > display.columns:
         del new_steps[-2 if len(new_steps) > 2 else -1]  # the last one is often a file
     if new_steps:
         yield Paragraph(_next_line(name, new_steps), "prose")
@@ -172,7 +172,7 @@ def _screen(report: Report, display: Display) -> list[Section | Elastic]:
     if screen is None or not screen.suits(report):
         return []
     # As wide as the terminal, and in a pipe as wide as most, so that both print the same there.
-    width = display.width or TEXT_WIDTH
+    width = display.columns
     screen_display = replace(display, width=width, precision=display.screen_precision)
     return list(screen.sections(report, screen_display))
 
@@ -208,7 +208,7 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
             mentioned |= section.mentioned
         yield section
     long = _long_tokens(report, labels.row_width, mentioned)
-    for line in ("", *text_columns(sentences(mentioned), display.width or TEXT_WIDTH), *long):
+    for line in ("", *text_columns(sentences(mentioned), display.columns), *long):
         yield Paragraph(line, "dim")
     for note in report.sentences:
         if note != report.missing:

@@ -99,7 +99,7 @@ MISTAKES = [
     ),
     ("heads " + "a" * 300, "TEXT: must be at most 128 tokens for tiny-induction (got 301): --truncate cuts it"),
     ("heads --stream", "--stream: is not a flag of attn heads: --load disk reads weights as they are used"),
-    ("cache --low_cpu_mem_usage", "--low_cpu_mem_usage: is not a flag of attn cache: --load disk reads weights as they are used"),
+    ("cache --low_cpu_mem_usage", "--low-cpu-mem-usage: is not a flag of attn cache: --load disk reads weights as they are used"),
     ("self --head_dim=x", "--head-dim: must be a whole number (got x)"),
     ("self --layer 0", "--layer: is written with the head, as --head 1:2"),
     ("self --token 1", "--token: needs --explain: it chooses what is explained"),

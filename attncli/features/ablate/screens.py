@@ -9,7 +9,7 @@ from attncli.features.ablate.results import BaselineNumbers, HeadEffect, HeadEff
 from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import plain_text
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import Display
 from attncli.views.first_screen import (
     FirstScreen,
     HeadGrids,
@@ -19,6 +19,7 @@ from attncli.views.first_screen import (
     Ranked,
     ReadLine,
     Sentences,
+    ShortenedLine,
     SpecialCells,
     TitleLine,
     lines_of,
@@ -26,7 +27,7 @@ from attncli.views.first_screen import (
 from attncli.views.model_screens import NATS, effect_named, looked_at_columns, nats, some_of
 from attncli.views.report_sections import asked_top, split_header
 from attncli.views.sections import Column
-from attncli.views.texts import fixed, shortened
+from attncli.views.texts import fixed
 
 MOST_LINES, FEWEST_HEADS = 30, 4
 HIGHEST_GRID = 13
@@ -46,9 +47,9 @@ def is_of_all_heads(report: Report) -> bool:
     return not report.spec.get("heads") or bool(report.spec.get("approximate"))
 
 
-def _other_prompt(report: Report, display: Display) -> Iterator[str]:
-    if other := report.spec.get("other"):
-        yield shortened(plain_text(f"other: {' '.join(str(other).split())}"), display.width)
+def _other_prompt(report: Report) -> str:
+    other = report.spec.get("other")
+    return f"other: {other}" if other else ""
 
 
 def _heads_below(report: Report, display: Display) -> int:
@@ -60,7 +61,7 @@ def _heads_below(report: Report, display: Display) -> int:
     )
     taken = OTHER_LINES + has_second_header + (lines_of(drawings) if any(d.usual for d in drawings) else 0)
     lines = (*_summary(report, display), *map(plain_text, report.notes))
-    taken += sum(-(-cell_len(line) // (display.width or TEXT_WIDTH)) for line in lines)
+    taken += sum(-(-cell_len(line) // display.columns) for line in lines)
     return asked_top(report) or max(FEWEST_HEADS, MOST_LINES - taken)
 
 
@@ -184,7 +185,7 @@ SCREEN = FirstScreen(
     (
         TitleLine(),
         ReadLine(),
-        Sentences(_other_prompt),
+        ShortenedLine(_other_prompt),
         Sentences(_summary),
         Ranked(
             "heads",

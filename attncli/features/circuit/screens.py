@@ -17,7 +17,7 @@ from attncli.features.circuit.results import Compositions, HeadEdges
 from attncli.records.columns import Result
 from attncli.records.report import Report
 from attncli.system.plain_text import plain_text
-from attncli.views import TEXT_WIDTH, Display, NothingToDraw
+from attncli.views import Display, NothingToDraw
 from attncli.views.first_screen import Element, FirstScreen, Notes, ReadLine, Sentences, TitleLine
 from attncli.views.model_screens import half_width
 from attncli.views.sections import Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
@@ -138,7 +138,7 @@ class StrongestEdges(Element):
     columns: ColumnsOfEdges
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        edges, width = head_edges(report.result), display.width or TEXT_WIDTH
+        edges, width = head_edges(report.result), display.columns
         between = [edge for edge in edges if edge.end != LOGITS]
         every = len(letter_lines(edges, MOST_LINES, width))
 

@@ -32,9 +32,9 @@ from attncli.views.first_screen import (
 from attncli.views.matrices import matrices_of, pictured, place_names
 from attncli.views.model_screens import token_cell
 from attncli.views.report_sections import TableLabels, statistic_tables
-from attncli.views.screens import LEAST_ROWS, LooksAtPictures, MatrixPart
+from attncli.views.screens import LEAST_ROWS, LooksAtPictures, MatrixPart, heading_lines
 from attncli.views.sections import Column, Elastic, Paragraph, ScreenParts, Section
-from attncli.views.texts import fixed, heading, shortened
+from attncli.views.texts import fixed, shortened
 
 NOTES, NOTES_OF_SURVEYS = 1, 3
 # Of the matrix of a diff, where it says all, and where the rows or heads that changed follow.
@@ -52,10 +52,6 @@ DIFF_STATISTICS = ("scores.variance", "scaled_scores.variance", "entropy.mean", 
 MOST_STATISTICS, MOST_HEADS = 16, 10
 
 
-def _heading(report: Report, display: Display) -> Iterator[str]:
-    yield heading(report)
-
-
 def _settings_and_notes(report: Report, display: Display) -> Iterator[str]:
     """The settings that differ; the first notes where no heads follow."""
     count = NOTES if report.tensors else NOTES_OF_SURVEYS
@@ -63,7 +59,7 @@ def _settings_and_notes(report: Report, display: Display) -> Iterator[str]:
     if report.result_of(ReportDifferences).by_head:
         notes = tuple(note for note in notes if note.endswith(UNMAPPED))
     for note in (report.about, *notes):
-        yield shortened(plain_text(note), 2 * (display.width or 0))
+        yield shortened(plain_text(note), 2 * display.columns)
 
 
 def _changes(report: Report, display: Display) -> ScreenParts:
@@ -138,7 +134,7 @@ DIFF_STEPS = ("--show weights", "--show statistics", "-o page.html")
 COMPARISON_SCREEN = FirstScreen(
     ReportDifferences,
     (
-        Sentences(_heading, "title", said=("about",)),
+        Sentences(heading_lines, "title", said=("about",)),
         Sentences(_settings_and_notes, "line"),
         LooksAtPictures(most=1),  # the difference
         Special(_changes, "which tables there is room for follows from what differs"),
@@ -226,7 +222,7 @@ def _next_tokens(predictions: Records[TokenChange], display: Display) -> str:
             break
         numbers = f"{of_a} -> {of_b}"
         longer = f"{line}{'' if line.endswith(':') else ','} {token_cell(row.token)} {numbers}"
-        if cell_len(longer) > (display.width or 0):
+        if cell_len(longer) > display.columns:
             break
         line = longer
     return line if not line.endswith(":") else f"{line} no probability changed by {0.1**display.precision:g}"

@@ -10,7 +10,7 @@ from attncli.features.examples.results import ExampleToken, HeadExample, HeadExa
 from attncli.records.columns import FEW, Records, few_notes
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special, TitleLine
 from attncli.views.model_screens import half_width
 from attncli.views.sections import Drawing, Elastic, Paragraph, ScreenParts, Section
@@ -58,7 +58,7 @@ def _examples(result: HeadExamples, display: Display, most: int) -> Iterator[Sec
         lines = []
         for example in examples:
             start = f"{fixed(example.value, DECIMALS)}  {plain_text(example.text):<{room}}  "
-            lines.append(_fitting(start, example, result.tokens_of(example), display.width or TEXT_WIDTH))
+            lines.append(_fitting(start, example, result.tokens_of(example), display.columns))
         yield Drawing(TITLES.get(kind, plain_text(kind)), lines)
     yield Paragraph("", "dim")
     if left_out := len(result.rows) - num_drawn:

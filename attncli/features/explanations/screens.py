@@ -15,7 +15,7 @@ from attncli.features.explanations.results import (
 from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import Display
 from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
@@ -27,6 +27,8 @@ from attncli.views.first_screen import (
     Special,
     SpecialCells,
     TextCells,
+    TitleLine,
+    notes_and_how_to_read,
 )
 from attncli.views.picture_maps import ORIGINAL, row_name, rows_in
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
@@ -85,7 +87,7 @@ def _asked(report: Report, display: Display) -> Iterator[str]:
         asked = row_name(maps.rows[0])
     if said := plain_text(_said(report.result_of(Explanations))):
         ending = f" → {said}" if asked else said
-        yield shortened(asked, max(LEAST_TEXT, (display.width or TEXT_WIDTH) - len(ending))) + ending
+        yield shortened(asked, max(LEAST_TEXT, display.columns - len(ending))) + ending
         return
     written = plain_text(" ".join((report.written or "").split()))
     yield shortened(f"{asked} → {written}", display.width)
@@ -106,10 +108,8 @@ def _said(result: Explanations) -> str:
 
 def _side_by_side(report: Report, display: Display) -> ScreenParts:
     """One line per source, a column per way: the rank that each gives it; of a picture also over it."""
-    result = report.result_of(Explanations)
-    count = len(result.sources)
-    usual = min(MOST_SOURCES, count)
-    yield Elastic(lambda most: _ranks(report, most, display), usual, min(LEAST_SOURCES, usual), count, rank=1)
+    count = len(report.result_of(Explanations).sources)
+    yield Elastic(lambda most: _ranks(report, most, display), MOST_SOURCES, LEAST_SOURCES, count, rank=1)
     yield from _on_picture(report, display)
 
 
@@ -126,7 +126,7 @@ def _ranks(report: Report, count: int, display: Display) -> Iterator[Section]:
         columns.append(Column(HEADERS.get(row.way, ("", plain_text(row.way))), ranks[:count]))
     what = "cell" if is_picture else "source"
     label = Column(("", what), [plain_text(row.name) for row in some], left=True)
-    room = (display.width or TEXT_WIDTH) - label.width - sum(GAP + column.width for column in columns) - GAP
+    room = display.columns - label.width - sum(GAP + column.width for column in columns) - GAP
     if room >= LEAST_TEXT and any(row.text for row in some):
         texts = [shortened(plain_text(" ".join(str(row.text).split())), room) for row in some]
         columns.append(Column(("", "patches" if is_picture else "text"), texts, left=True))
@@ -143,7 +143,7 @@ def _on_picture(report: Report, display: Display) -> ScreenParts:
     """The picture, what is lost over it, and the ways that are nearest to that, as many as fit."""
     if (maps := report.picture_maps) is None:
         return
-    width = display.width or TEXT_WIDTH
+    width = display.columns
     places = [*range(min(MOST_TILES, len(maps.names), (width + TILE_GAP) // (TILE + TILE_GAP) - 1))]
     names = [ORIGINAL, *(NAMES.get(maps.names[place], plain_text(maps.names[place])) for place in places)]
     header = " ".join(f"{shortened(name, TILE):<{TILE}}" for name in names).rstrip()
@@ -177,18 +177,13 @@ def _named(rows: Records[WayOfReading] | Records[ComparedWay]) -> str:
     return ", ".join(NAMES.get(row.way, plain_text(row.way)) for row in rows)
 
 
-def _notes(report: Report) -> Iterator[str]:
-    yield from report.notes
-    yield report.how_to_read
-
-
 EXPLANATIONS_SCREEN = FirstScreen(
     Explanations,
     (
-        Sentences(_title, "title", said=("about", "how_to_read")),
+        TitleLine(said=("about", "how_to_read")),
         Sentences(_asked),
         Special(_side_by_side, "its columns are the ways, which data name"),
-        Notes(_notes),
+        Notes(notes_and_how_to_read),
     ),
 )
 """One line per source, and its rank in each way."""
@@ -253,7 +248,7 @@ def _words(report: Report, display: Display) -> Iterator[str]:
 WAYS_SCREEN = FirstScreen(
     ComparedWays,
     (
-        Sentences(_title, "title", said=("about", "how_to_read")),
+        TitleLine(said=("about", "how_to_read")),
         Sentences(_findings, "line"),
         Ranked(
             "ways",
@@ -272,7 +267,7 @@ WAYS_SCREEN = FirstScreen(
             left_out=lambda rows, total: f"{total - len(rows)} more rows, and notes: --show all.",
         ),
         Sentences(_words),
-        Notes(_notes, apart=True),
+        Notes(notes_and_how_to_read, apart=True),
     ),
     finding=_findings,
 )
@@ -293,7 +288,7 @@ def _heads_title(report: Report, rows: Records[LearnedHead], total: int) -> str:
 WEIGHTS_SCREEN = FirstScreen(
     LearnedWeights,
     (
-        Sentences(_title, "title", said=("about", "how_to_read")),
+        TitleLine(said=("about", "how_to_read")),
         Sentences(_fit, "line"),
         Ranked(
             "rows",
@@ -303,7 +298,7 @@ WEIGHTS_SCREEN = FirstScreen(
             usual=MOST_HEADS,
             least=3,
         ),
-        Notes(_notes, apart=True),
+        Notes(notes_and_how_to_read, apart=True),
     ),
 )
 """The heads whose attention says most of what answers lose."""

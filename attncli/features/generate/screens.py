@@ -11,10 +11,12 @@ from attncli.views import Display
 from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
+    NamingLine,
     Notes,
     PlaceCells,
     Ranked,
     Sentences,
+    ShortenedLine,
     Special,
     StatisticCells,
     rows_of,
@@ -38,7 +40,7 @@ HEAD_ORDER = (
 )
 
 
-def _written_title(report: Report, display: Display) -> Iterator[str]:
+def _written_title(report: Report) -> str:
     """`generate: SmolLM2, 30 layers × 9 heads, 366 tokens, 24 new ones`"""
     counts = report.result_of(WrittenText).counts
     new = "in the answer" if report.spec.get("answer") else "new"
@@ -46,21 +48,20 @@ def _written_title(report: Report, display: Display) -> Iterator[str]:
     linear = rows_of(report, "linear")
     of_linear = size_of(LINEAR, linear) if linear and rows_of(report, "heads") else ""
     parts = [model_name(report), place_text(report.spec), *sizes, of_linear]
-    yield plain_text(f"generate: {', '.join(filter(None, parts))}")
+    return f"generate: {', '.join(filter(None, parts))}"
 
 
-def _prompt(report: Report, display: Display) -> Iterator[str]:
-    """What was read, on one line."""
+def _prompt(report: Report) -> str:
+    """What was read."""
     file = report.spec.get("file")
     prompt = report.spec.get("sentence") or (file_text("file", file) if file else "")
     names = " ".join(picture.name for picture in report.pictures)
-    words = f"{names} {prompt} {report.spec.get('question') or ''}".split()
-    yield shortened(plain_text(f"prompt: {' '.join(words)}"), display.width)
+    return f"prompt: {names} {prompt} {report.spec.get('question') or ''}"
 
 
 def _wrote(report: Report, display: Display) -> Iterator[str]:
     """What was written, on a few lines."""
-    width = display.width or 0
+    width = display.columns
     said = "answer" if report.spec.get("answer") else "wrote"
     lines = wrap_cells(f"{said}: {plain_text(' '.join((report.written or '').split()))}", width)
     if len(lines) > TEXT_LINES:
@@ -70,7 +71,7 @@ def _wrote(report: Report, display: Display) -> Iterator[str]:
 
 def _where_it_looked(report: Report, display: Display) -> ScreenParts:
     """The first tokens and the keys that they looked at."""
-    width, result = display.width or 0, report.result_of(WrittenText)
+    width, result = display.columns, report.result_of(WrittenText)
     labels = TableLabels(report, replace(display, width=min(width, 100)))
     room = LINES_OF_ALL - len([*_wrote(report, display)])
     room -= sum(len(wrap_cells(plain_text(note), width)) for note in report.notes)
@@ -148,8 +149,8 @@ def _telling_statistics(report: Report, heads: Records[WriterHead]) -> list[str]
 WRITER_SCREEN = FirstScreen(
     WrittenText,
     (
-        Sentences(_written_title, "title"),
-        Sentences(_prompt),
+        NamingLine(_written_title),
+        ShortenedLine(_prompt),
         Sentences(_wrote),
         LooksAtPictures(),
         Special(_where_it_looked, "its rows are those that looked for a needle most"),

@@ -6,7 +6,15 @@ from attncli.records.report import Report
 from attncli.records.surveys import HeadSurvey
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
-from attncli.views.first_screen import FirstScreen, HeadGrids, Notes, ReadLine, Sentences
+from attncli.views.first_screen import (
+    FirstScreen,
+    HeadGrids,
+    NamingLine,
+    Notes,
+    ReadLine,
+    Sentences,
+    ShortenedLine,
+)
 from attncli.views.head_screens import (
     HEADS_OR_PATTERNS,
     MAPS,
@@ -17,28 +25,25 @@ from attncli.views.head_screens import (
     sizes_of,
 )
 from attncli.views.report_sections import model_name, titled
-from attncli.views.texts import shortened, text_name, token_name
+from attncli.views.texts import text_name, token_name
 
 FEW_ROWS = 5
 
 
-def _title(report: Report, display: Display) -> Iterator[str]:
+def _title(report: Report) -> str:
     """`heads: minilm, 6 layers × 12 heads, 17 tokens`; of some heads what the report is about."""
     survey = report.result_of(HeadSurvey)
     if is_cut(report) and report.about:
-        yield titled(report)
-        return
+        return titled(report)
     count = len(report.tokens), token_name(report)
     if survey.texts is not None:
         count = survey.texts.num_texts, text_name(report)
-    read = counted(*count)
-    yield plain_text(f"heads: {', '.join([model_name(report), *sizes_of(survey), read])}")
+    return f"heads: {', '.join([model_name(report), *sizes_of(survey), counted(*count)])}"
 
 
-def _context(report: Report, display: Display) -> Iterator[str]:
-    if context := report.spec.get("context"):
-        text = plain_text(f"encoder reads: {' '.join(str(context).split())}")
-        yield shortened(text, display.width)
+def _context(report: Report) -> str:
+    context = report.spec.get("context")
+    return f"encoder reads: {context}" if context else ""
 
 
 def _explanation(report: Report, display: Display) -> Iterator[str]:
@@ -77,9 +82,9 @@ def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
 SURVEY_SCREEN = FirstScreen(
     HeadSurvey,
     (
-        Sentences(_title, "title"),
+        NamingLine(_title),
         ReadLine(),
-        Sentences(_context),
+        ShortenedLine(_context),
         Sentences(_explanation, "note"),
         *HEADS_OR_PATTERNS,
         SIGNED_HEADS,

@@ -1,41 +1,35 @@
 """The first screen of `heads --relations`: the head that finds most of each syntactic relation."""
 
-from collections.abc import Iterator
-
 from attncli.features.pairs.relation_results import BestOfRelation, HeadRelations
 from attncli.records.columns import Records
 from attncli.records.report import Report
-from attncli.system.plain_text import counted, plain_text
-from attncli.views import Display
+from attncli.system.plain_text import counted
 from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
     IntervalCells,
+    NamingLine,
     Notes,
     NumberCells,
     Ranked,
     RowCells,
-    Sentences,
     TextCells,
 )
 from attncli.views.report_sections import model_name
-from attncli.views.texts import NO_NUMBER, file_name, fixed, shortened_heading
+from attncli.views.texts import NO_NUMBER, file_name, fixed
 
 MOST_RELATIONS, MOST_NAME, DECIMALS = 12, 14, 2
 DIRECTIONS = {"to_head": "to head", "from_head": "from head"}
 
 
-def _heads(report: Report, display: Display) -> Iterator[str]:
+def _heads(report: Report) -> str:
     heads = counted(len(report.result_of(HeadRelations).heads), "head")
-    title = f"heads: {model_name(report)}, {heads} along syntactic relations"
-    yield shortened_heading(plain_text(title), display.width, plain_text(model_name(report)))
+    return f"heads: {model_name(report)}, {heads} along syntactic relations"
 
 
-def _read(report: Report, display: Display) -> Iterator[str]:
-    result, file = report.result_of(HeadRelations), str(report.spec.get("relations"))
-    name = file_name(file)
-    read = f"{result.num_sentences:,} sentences of {result.num_words:,} words: {name}"
-    yield shortened_heading(plain_text(read), display.width, plain_text(name))
+def _read(report: Report) -> str:
+    result, name = report.result_of(HeadRelations), file_name(report.spec.get("relations"))
+    return f"{result.num_sentences:,} sentences of {result.num_words:,} words: {name}"
 
 
 def _left_out(rows: Records[BestOfRelation], total: int) -> str:
@@ -50,8 +44,8 @@ def _beyond_offset(row: BestOfRelation) -> str:
 RELATIONS_SCREEN = FirstScreen(
     HeadRelations,
     (
-        Sentences(_heads, "title"),
-        Sentences(_read),
+        NamingLine(_heads),
+        NamingLine(_read, ""),
         Ranked(
             "best",
             (
@@ -65,7 +59,6 @@ RELATIONS_SCREEN = FirstScreen(
                 RowCells("more", _beyond_offset),
             ),
             label=TextCells("relation", most=MOST_NAME),
-            title=lambda *_: "",
             left_out=_left_out,
             usual=MOST_RELATIONS,
         ),

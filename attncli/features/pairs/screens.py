@@ -1,6 +1,5 @@
 """The first screen of `heads --pairs`: the best head of each measure, held out, and one example."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from attncli.features.pairs.results import (
@@ -19,18 +18,18 @@ from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
     IntervalCells,
+    NamingLine,
     Notes,
     NumberCells,
     Ranked,
     RowCells,
-    Sentences,
     SpecialCells,
     TextCells,
 )
 from attncli.views.matrices import head_name
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
-from attncli.views.texts import NO_NUMBER, file_name, fixed, shortened, shortened_heading
+from attncli.views.texts import NO_NUMBER, file_name, fixed, shortened
 
 DECIMALS = 2
 MEASURES = {
@@ -45,19 +44,16 @@ MEDIUM = 30
 """Lines of a terminal in which the two measures that heads are ranked by must do."""
 
 
-def _read(report: Report, display: Display) -> Iterator[str]:
+def _read(report: Report) -> str:
     result = report.result_of(HeadsOnPairs)
     heads = counted(len(result.heads), "head")
-    title = f"heads: {model_name(report)}, {heads} on {counted(result.num_pairs, 'known pair')}"
-    yield shortened_heading(plain_text(title), display.width, plain_text(model_name(report)))
+    return f"heads: {model_name(report)}, {heads} on {counted(result.num_pairs, 'known pair')}"
 
 
-def _texts(report: Report, display: Display) -> Iterator[str]:
-    result, file = report.result_of(HeadsOnPairs), str(report.spec.get("pairs"))
-    name = file_name(file)
+def _texts(report: Report) -> str:
+    result = report.result_of(HeadsOnPairs)
     groups = f" in {counted(result.num_groups, 'group')}" if result.num_groups < result.num_texts else ""
-    text = plain_text(f"{counted(result.num_texts, 'text')}{groups}: {name}")
-    yield shortened_heading(text, display.width, plain_text(name))
+    return f"{counted(result.num_texts, 'text')}{groups}: {file_name(report.spec.get('pairs'))}"
 
 
 def _directions(report: Report, rows: Records[PairScore], display: Display) -> list[Column]:
@@ -102,7 +98,7 @@ def _example_title(report: Report, rows: Records[ExampleOfPair], total: int) -> 
 
 
 def _finds(report: Report, rows: Records[ExampleOfPair], display: Display) -> list[Column]:
-    most = max(8, ((display.width or 80) - 50) // 2)
+    most = max(8, (display.columns - 50) // 2)
     looked_at = [
         NO_NUMBER if row.looked_at is None else plain_text(f"{row.looked_at} {row.looked_at_token}")
         for row in rows
@@ -135,13 +131,12 @@ SCORES = (
 PAIRS_SCREEN = FirstScreen(
     HeadsOnPairs,
     (
-        Sentences(_read, "title"),
-        Sentences(_texts),
+        NamingLine(_read),
+        NamingLine(_texts, ""),
         Ranked(
             "measures",
             (HeadLabel(), SpecialCells(_directions), SpecialCells(_folds), *SCORES),
             label=MEASURE,
-            title=lambda *_: "",
             usual=_most_measures,
             least=_most_measures,
         ),

@@ -78,7 +78,6 @@ MISTAKES_SCREEN = FirstScreen(
         Ranked(
             "pitfalls",
             (SpecialCells(_what_goes_wrong),),
-            title=lambda *_: "",
             label=SpecialCells(_names),
             usual=_every_mistake,
             least=1,

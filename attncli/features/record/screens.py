@@ -8,10 +8,9 @@ from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.first_screen import FirstScreen, Notes, Sentences, Special
+from attncli.views.first_screen import FirstScreen, NamingLine, Notes, Sentences, Special
 from attncli.views.head_screens import HEADS_OR_PATTERNS, MAPS, sizes_of
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts, Section
-from attncli.views.texts import shortened_heading
 
 NUMBER = re.compile(r"\d{1,18}")
 FEW = 3
@@ -20,15 +19,14 @@ LEAST_NOTES = 1
 """Lines of notes on any terminal: how many there are, at least."""
 
 
-def _title(report: Report, display: Display) -> Iterator[str]:
+def _title(report: Report) -> str:
     """`record: 12 layers × 12 heads, 17 tokens, of python predict.py`."""
     survey = report.result_of(RecordedHeads)
     read = counted(survey.num_texts, "text")
     if survey.texts is None:
         read = counted(max(row.tokens_of_text for row in survey.modules), "token")
-    program = plain_text(str(report.spec.get("program") or ""))
-    parts = ", ".join([*sizes_of(survey), read, *([f"of {program}"] if program else [])])
-    yield shortened_heading(f"record: {parts}", display.width, program)
+    program = report.spec.get("program")
+    return f"record: {', '.join([*sizes_of(survey), read, *([f'of {program}'] if program else [])])}"
 
 
 def _training(report: Report, _display: Display | None = None) -> Iterator[str]:
@@ -110,7 +108,7 @@ def _modules(report: Report, display: Display) -> ScreenParts:
             left = sum(map(len, runs[len(fitting) :]))
             yield Paragraph(f"... {counted(left, 'more module')}: --show modules", "dim")
 
-    yield Elastic(of, len(runs), min(FEW, len(runs)), len(runs), rank=2)
+    yield Elastic(of, len(runs), FEW, len(runs), rank=2)
 
 
 def modules_grid(runs: Sequence[Sequence[RecordedModule]], width: int | None, *, several: bool) -> Grid:
@@ -145,7 +143,7 @@ NEXT_STEPS = ("--calls all", "--show modules", "--show heads", "-o page.html", "
 RECORDED_SCREEN = FirstScreen(
     RecordedHeads,
     (
-        Sentences(_title, "title"),
+        NamingLine(_title),
         Sentences(_training),
         Special(_modules, "layers that differ by a number stand on one line"),
         *HEADS_OR_PATTERNS,

@@ -8,20 +8,19 @@ from attncli.records.columns import Records
 from attncli.records.report import PLACES, Report, Row, Table
 from attncli.system.plain_text import plain_text
 from attncli.views import Display
-from attncli.views.first_screen import FirstScreen, Sentences, Special
+from attncli.views.first_screen import FirstScreen, Sentences, ShortenedLine, Special
 from attncli.views.matrices import head_name
 from attncli.views.report_sections import TableLabels, statistic_tables
 from attncli.views.screens import LEAST_ROWS
 from attncli.views.sections import Elastic, Paragraph, ScreenParts, Section
-from attncli.views.texts import shortened
 
 MOST_SUMMARY_ROWS, MOST_FAILED = 18, 2
 STRONGEST = 10
 HEADS_TITLE = "the head with the largest mean of each statistic"
 
 
-def _store(report: Report, display: Display) -> Iterator[str]:
-    yield shortened(plain_text(f"results: {report.spec.get('store')}"), display.width)
+def _store(report: Report) -> str:
+    return f"results: {report.spec.get('store')}"
 
 
 def _notes(report: Report, display: Display) -> Iterator[str]:
@@ -91,7 +90,7 @@ SUMMARY_STEPS = ("--statistic NAME", "--group-by none", "-o summary.csv")
 SUMMARY_SCREEN = FirstScreen(
     StoreSummary,
     (
-        Sentences(_store, "title", settings={"store": str, "group_by": list}),
+        ShortenedLine(_store, "title", settings={"store": str, "group_by": list}),
         Sentences(_notes, "line"),
         Special(_summary, "which rows say most follows from what they are grouped by"),
     ),

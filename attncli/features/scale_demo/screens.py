@@ -68,7 +68,7 @@ def _sharpness(result: ScaleEffects, display: Display) -> Grid:
     table, precision = result.sharpness, display.precision
     logits = [fixed(logit, precision) for logit in result.logits.values[:MOST_LOGITS]]
     label = Column(("logit",), [*logits, "gradient norm"], left=True)
-    room = ((display.width or 0) - label.width) // len(table) - precision - 5
+    room = (display.columns - label.width) // len(table) - precision - 5
     longest = min(max(room, BARS[0]), BARS[1])
     columns = []
     for row in table:
@@ -81,7 +81,7 @@ def _sharpness(result: ScaleEffects, display: Display) -> Grid:
 
 
 def _curve(report: Report, display: Display) -> Iterator[Elastic]:
-    columns = min((display.width or 0) - LABEL_CELLS, CURVE_COLUMNS)
+    columns = min(display.columns - LABEL_CELLS, CURVE_COLUMNS)
     for group in curves_of(report):
         if not group.is_of_rows:
             yield Elastic(

@@ -16,6 +16,7 @@ from attncli.views import Display
 from attncli.views.first_screen import (
     FirstScreen,
     IntervalCells,
+    NamingLine,
     Notes,
     NumberCells,
     Ranked,
@@ -27,7 +28,7 @@ from attncli.views.first_screen import (
 )
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
-from attncli.views.texts import NO_NUMBER, file_name, fixed, shortened_heading
+from attncli.views.texts import NO_NUMBER, file_name, fixed
 
 DECIMALS = 2
 MOST_HEADS, MOST_NOTE_LINES = 4, 4
@@ -36,15 +37,13 @@ SHORTEST = 24
 """Lines of a terminal that has little room."""
 
 
-def _title(report: Report, display: Display) -> Iterator[str]:
-    result, file = report.result_of(SeparatedTexts), str(report.spec.get("texts"))
-    name = file_name(file)
+def _title(report: Report) -> str:
+    result, name = report.result_of(SeparatedTexts), file_name(report.spec.get("texts"))
     positive = "positive" if not result.fitted else result.fitted[0].positive
     texts = f"{counted(result.num_texts, 'text')} of {name}: {result.num_positive:,} {positive}"
     by = report.spec.get("hold_out")
     groups = f"{result.num_groups} groups by {by}" if by else f"{result.num_groups} parts"
-    names = plain_text(name), plain_text(model_name(report))
-    yield shortened_heading(plain_text(f"{model_name(report)}, {texts}; {groups}"), display.width, *names)
+    return f"{model_name(report)}, {texts}; {groups}"
 
 
 def _verdict(report: Report, display: Display) -> Iterator[str]:
@@ -62,7 +61,7 @@ def _by_group(report: Report, rows: Records[DetectorAuroc], display: Display) ->
     result = report.result_of(SeparatedTexts)
     names = [row.group for row in result.by_group if rows and row.detector == rows[0].detector]
     cells = {(row.detector, row.group): row for row in result.by_group}
-    room = (display.width or 80) - LABEL_WIDTH - MEAN_WIDTH
+    room = display.columns - LABEL_WIDTH - MEAN_WIDTH
     widths = [max(len(part) for part in plain_text(name).split()) for name in names]
     if room < sum(max(width, 4) + 2 for width in widths):
         return [Column(("worst", "group"), [fixed(row.lowest, DECIMALS) for row in rows])]
@@ -116,12 +115,11 @@ SEPARATE_SCREEN = FirstScreen(
     SeparatedTexts,
     (
         Sentences(_verdict, "title"),
-        Sentences(_title),
+        NamingLine(_title, ""),
         Ranked(
             "detectors",
             (*MEANS, SpecialCells(_by_group)),
             label=TextCells("detector"),
-            title=lambda *_: "",
             usual=9,
             least=9,
         ),
@@ -153,12 +151,10 @@ SEPARATE_SCREEN = FirstScreen(
 """Whether the heads add to what needs no attention; each detector by group; heads; misclassified texts."""
 
 
-def _applied_title(report: Report, display: Display) -> Iterator[str]:
-    result, file = report.result_of(AppliedDetector), str(report.spec.get("texts"))
-    name = file_name(file)
+def _applied_title(report: Report) -> str:
+    result, name = report.result_of(AppliedDetector), file_name(report.spec.get("texts"))
     positive = f"{result.num_positive:,} of {counted(result.num_texts, 'text')} of {name} are positive"
-    names = plain_text(name), plain_text(model_name(report))
-    yield shortened_heading(plain_text(f"separate: {model_name(report)}, {positive}"), display.width, *names)
+    return f"separate: {model_name(report)}, {positive}"
 
 
 def _measured(report: Report, display: Display) -> Iterator[str]:
@@ -175,7 +171,7 @@ def _after_applying(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
 APPLIED_SCREEN = FirstScreen(
     AppliedDetector,
     (
-        Sentences(_applied_title, "title"),
+        NamingLine(_applied_title),
         Sentences(_measured),
         Ranked(
             "scores",
@@ -185,7 +181,6 @@ APPLIED_SCREEN = FirstScreen(
                 TextCells("start", "begins", beside=45),
             ),
             label=TEXT,
-            title=lambda *_: "",
             usual=20,
             least=3,
         ),

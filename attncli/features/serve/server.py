@@ -141,8 +141,7 @@ def bound_socket(port: int) -> socket.socket:
     """A socket of this machine alone, at that port; 0 is a free one. UserError where it cannot be had."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        if not hasattr(socket, "SO_EXCLUSIVEADDRUSE"):  # elsewhere two could have one port
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((HOST, port))
     except OSError as error:
         listening.close()

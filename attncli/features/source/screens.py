@@ -14,7 +14,7 @@ from attncli.features.source.results import (
 from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import Display
 from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
@@ -22,8 +22,11 @@ from attncli.views.first_screen import (
     PlaceCells,
     Ranked,
     Sentences,
+    ShortenedLine,
     Special,
     StatisticCells,
+    TitleLine,
+    notes_and_how_to_read,
 )
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import ScreenLine, file_text, fixed, joined, plain_line, shortened, styled
@@ -49,10 +52,8 @@ def _title(report: Report, display: Display) -> Iterator[str]:
 def _ranked(report: Report, display: Display) -> ScreenParts:
     """One line per source."""
     sources = report.result_of(AnswerSources).sources
-    count = len(sources)
-    usual = min(MOST_SOURCES, count)
     yield Elastic(
-        lambda most: _sources(sources, most, display), usual, min(LEAST_SOURCES, usual), count, rank=1
+        lambda most: _sources(sources, most, display), MOST_SOURCES, LEAST_SOURCES, len(sources), rank=1
     )
 
 
@@ -108,13 +109,11 @@ def split_further(report: Report) -> str | None:
     return None if split is None else f'"QUESTION" {flag} {file} --split {split}'
 
 
-def _question(report: Report, display: Display) -> Iterator[str]:
+def _question(report: Report) -> str:
     spec = report.spec
     where = ", ".join(map(str, spec.get("document") or ())) or spec.get("file") or ""
-    text = " ".join(str(spec.get("sentence") or "").split())
     named = where if spec.get("document") or not where else file_text("file", where)
-    asked = ": ".join(filter(None, (named, text)))
-    yield shortened(plain_text(asked), display.width)
+    return ": ".join(filter(None, (named, str(spec.get("sentence") or ""))))
 
 
 def _sources(sources: Records[RankedSource], count: int, display: Display) -> Iterator[Section]:
@@ -130,7 +129,7 @@ def _sources(sources: Records[RankedSource], count: int, display: Display) -> It
         columns += [Column(HEADERS[name], cells), Column(("", "#"), ranks)]
     label = Column(("", "source"), [_source_name(source) for source in some], left=True)
     taken = label.width + sum(GAP + column.width for column in columns) + GAP
-    room = max((display.width or TEXT_WIDTH) - taken, LEAST_TEXT)
+    room = max(display.columns - taken, LEAST_TEXT)
     texts = [shortened(plain_text(" ".join(str(source.text).split())), room) for source in some]
     grid = Grid("", label, [*columns, Column(("", "text"), texts, left=True)])
     yield grid.first_group(display.width)
@@ -182,7 +181,7 @@ def _answer_lines(result: AnswerSources, display: Display) -> list[ScreenLine]:
                 words.append([])
             if part:
                 words[-1].append(styled(plain_text(part), colour, bool(colour)))
-    width = display.width or TEXT_WIDTH
+    width = display.columns
     lines: list[list[ScreenLine]] = []
     for word in filter(None, map(joined, filter(None, words))):
         if lines and sum(part.cells for part in lines[-1]) + 1 + word.cells <= width:
@@ -203,12 +202,12 @@ def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
 SOURCE_SCREEN = FirstScreen(
     AnswerSources,
     (
-        Sentences(_title, "title", said=("about", "how_to_read")),
-        Sentences(_question),
+        TitleLine(said=("about", "how_to_read")),
+        ShortenedLine(_question),
         Special(_ranked, "its texts have what the numbers leave of the width"),
         Special(_answer, "each word has the colour of its source"),
         Sentences(_compared, "line"),
-        Notes(_notes),
+        Notes(notes_and_how_to_read),
     ),
     next_steps=_next_steps,
 )
@@ -216,7 +215,7 @@ SOURCE_SCREEN = FirstScreen(
 RETRIEVAL_SCREEN = FirstScreen(
     RetrievingHeads,
     (
-        Sentences(_title, "title", said=("about", "how_to_read")),
+        TitleLine(said=("about", "how_to_read")),
         Ranked(
             "rows",
             (PlaceCells(), StatisticCells()),
@@ -225,7 +224,7 @@ RETRIEVAL_SCREEN = FirstScreen(
             usual=MOST_CHOSEN,
             least=lambda report, _: len(report.result_of(RetrievingHeads).chosen),
         ),
-        Notes(_notes, apart=True),
+        Notes(notes_and_how_to_read, apart=True),
     ),
     next_steps=_next_steps,
 )

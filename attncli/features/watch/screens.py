@@ -22,7 +22,7 @@ from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.settings.fields import ONE_HEAD
 from attncli.system.plain_text import counted, plain_text
-from attncli.views import TEXT_WIDTH, Display
+from attncli.views import Display
 from attncli.views.first_screen import (
     Element,
     FirstScreen,
@@ -95,7 +95,7 @@ def _last_changes(report: Report, display: Display) -> ScreenParts:
     """What heads became at the last steps."""
     result = report.result_of(HeadsInTraining)
     if lines := [*_change_lines(result.changes or (), display)]:
-        yield Elastic(partial(_last, lines), min(USUAL_CHANGES, len(lines)), 0, len(lines), rank=2)
+        yield Elastic(partial(_last, lines), USUAL_CHANGES, 0, len(lines), rank=2)
 
 
 Steps = Records[TrainingStep] | Records[StepOfHead]
@@ -119,7 +119,7 @@ def _grid(lines: Sequence[_Line], display: Display) -> Grid:
     ]
     said = Column(("",), [line.said for line in lines], left=True)
     used = label.width + sum(GAP + column.width for column in (*ends, said)) + GAP
-    cells = max(LEAST_CELLS, min(MOST_CELLS, (display.width or TEXT_WIDTH) - used))
+    cells = max(LEAST_CELLS, min(MOST_CELLS, display.columns - used))
     drawn = [
         sparkline(line.numbers, cells, keeps_least=line.name.startswith(KEEPS_LEAST), is_share=line.is_share)
         for line in lines
@@ -152,7 +152,7 @@ def _change_lines(changes: Sequence[PatternChange], display: Display) -> Iterato
 
     From uniform to unnamed and back is left out: heads without a purpose do that.
     """
-    width = display.width or TEXT_WIDTH
+    width = display.columns
     told = [change for change in changes if not {change.before, change.after} <= {*PURPOSELESS}]
     for step, of_step in groupby(told, key=lambda change: change.step):
         by_pattern: dict[str, list[str]] = {}
@@ -217,8 +217,7 @@ class LinesOverSteps(Element):
                 yield Paragraph(f"Not shown: {counted(left_out, 'more line')}: --show all.", "note")
 
         every = len(lines)
-        usual = every if self.usual is None else min(self.usual, every)
-        yield Elastic(of, usual, min(LEAST_LINES, every), every, rank=1)
+        yield Elastic(of, self.usual or every, LEAST_LINES, every, rank=1)
 
 
 def _statistics_and_loss(report: Report) -> list[str]:

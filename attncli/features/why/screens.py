@@ -24,6 +24,7 @@ from attncli.views.first_screen import (
     HeadLabel,
     HowToRead,
     LookedAtCells,
+    NamingLine,
     Notes,
     NumberCells,
     PatternCells,
@@ -37,7 +38,7 @@ from attncli.views.first_screen import (
 from attncli.views.model_screens import LEAST_ROWS
 from attncli.views.report_sections import TableLabels, model_name
 from attncli.views.sections import Column, Elastic, Grid, ScreenParts, Section
-from attncli.views.texts import fixed, shortened_heading, weight_text
+from attncli.views.texts import fixed, weight_text
 
 MOST_EFFECTS, MOST_KEYS, FEWEST_KEYS = 6, 4, 2
 
@@ -146,9 +147,8 @@ MOST_WROTE, MOST_PAIRS = 6, 3
 BOUNDS = (1e-6, 1e-5, 1e-4)  # the digits below differ from machine to machine
 
 
-def _score_title(report: Report, display: Display) -> Iterator[str]:
-    title = plain_text(f"why: {model_name(report)}, head {report.spec.get('head')}")
-    yield shortened_heading(title, display.width, plain_text(model_name(report)))
+def _score_title(report: Report) -> str:
+    return f"why: {model_name(report)}, head {report.spec.get('head')}"
 
 
 def _sides(report: Report, display: Display) -> ScreenParts:
@@ -228,7 +228,7 @@ def _looked_at(labels: TableLabels, precision: int, writer: WritingHead) -> str:
 SCORE_SCREEN = FirstScreen(
     ScoreParts,
     (
-        Sentences(_score_title, "title", settings={"head": object}, said=("about",)),
+        NamingLine(_score_title, settings={"head": object}, said=("about",)),
         ReadLine(),
         Sentences(_looks, "line"),
         Special(_sides, "the parts of the key and of the query stand side by side"),

@@ -1,7 +1,6 @@
 """The first screens of words in time and of the heads that time them (`attn heads`), and subtitles."""
 
 from collections.abc import Iterable, Iterator
-from posixpath import basename
 from typing import TextIO
 
 from attncli.features.words.results import AligningHeads, SpokenWord, SpokenWords
@@ -12,6 +11,7 @@ from attncli.views import Display, NothingToDraw
 from attncli.views.first_screen import (
     FirstScreen,
     HeadLabel,
+    NamingLine,
     Notes,
     NumberCells,
     Ranked,
@@ -22,7 +22,7 @@ from attncli.views.first_screen import (
 )
 from attncli.views.report_sections import model_name
 from attncli.views.sections import Column
-from attncli.views.texts import NO_NUMBER, shortened_heading
+from attncli.views.texts import NO_NUMBER, file_name
 
 MOST_WORDS, MOST_HEADS, MOST_WORD, DECIMALS = 14, 10, 24, 2
 BAR = 30
@@ -32,12 +32,11 @@ LINE_SECONDS, LINE_WORDS, PAUSE = 6.0, 10, 0.8
 SENTENCE_ENDS = (".", "?", "!", "\u3002", "\uff1f", "\uff01")
 
 
-def _words_read(report: Report, display: Display) -> Iterator[str]:
+def _words_read(report: Report) -> str:
     result = report.result_of(SpokenWords)
-    name = plain_text(basename(str(report.spec.get("sound"))))
     words = counted(len(result.words), "word")
-    title = f"heads: {model_name(report)}, {words} in the {result.seconds:.2f} s of {name}"
-    yield shortened_heading(plain_text(title), display.width, name, plain_text(model_name(report)))
+    name = file_name(report.spec.get("sound"))
+    return f"heads: {model_name(report)}, {words} in the {result.seconds:.2f} s of {name}"
 
 
 def _bars(report: Report, rows: Records[SpokenWord], display: Display) -> list[Column]:
@@ -54,7 +53,7 @@ def _bars(report: Report, rows: Records[SpokenWord], display: Display) -> list[C
 WORDS_SCREEN = FirstScreen(
     SpokenWords,
     (
-        Sentences(_words_read, "title"),
+        NamingLine(_words_read),
         Ranked(
             "words",
             (
@@ -64,7 +63,6 @@ WORDS_SCREEN = FirstScreen(
                 NumberCells("probability", decimals=DECIMALS),
             ),
             label=TextCells("word", most=MOST_WORD),
-            title=lambda *_: "",
             left_out=lambda rows, total: f"{total - len(rows)} more words: --show all.",
             usual=MOST_WORDS,
         ),
@@ -74,11 +72,10 @@ WORDS_SCREEN = FirstScreen(
 """Each word with its begin and end."""
 
 
-def _heads_read(report: Report, display: Display) -> Iterator[str]:
+def _heads_read(report: Report) -> str:
     result = report.result_of(AligningHeads)
-    title = f"heads: {model_name(report)}, {len(result.heads)} heads of cross-attention"
-    words = plain_text(f"{title} on {result.num_words} spoken words")
-    yield shortened_heading(words, display.width, plain_text(model_name(report)))
+    heads = f"{len(result.heads)} heads of cross-attention on {result.num_words} spoken words"
+    return f"heads: {model_name(report)}, {heads}"
 
 
 def _together(report: Report, display: Display) -> Iterator[str]:
@@ -94,7 +91,7 @@ def _together(report: Report, display: Display) -> Iterator[str]:
 ALIGNING_SCREEN = FirstScreen(
     AligningHeads,
     (
-        Sentences(_heads_read, "title"),
+        NamingLine(_heads_read),
         Ranked(
             "heads",
             (
@@ -104,7 +101,6 @@ ALIGNING_SCREEN = FirstScreen(
                 NumberCells("concentration"),
             ),
             label=HeadLabel(has_stacks=False),
-            title=lambda *_: "",
             left_out=lambda rows, total: f"{total - len(rows)} more heads: --show all.",
             usual=MOST_HEADS,
         ),
