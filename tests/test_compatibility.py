@@ -18,6 +18,7 @@ from attncli.runs.saved_reports import report_schema
 from tests.conftest import Attn
 from tests.running import ROOT
 from tools.release_examples import BATCH, FOLDER, REPORTS
+from tools.upgrade_store import upgrade
 
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
 VERSIONS = [version for version in re.findall(r"^## ([\d.]+)", CHANGELOG, re.MULTILINE) if version >= "0.4"]
@@ -45,9 +46,10 @@ def saved(version: str, experiment: str, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(version: str, tmp_path: Path) -> Path:
-    path = tmp_path / "store.db"
+    path, upgraded = tmp_path / "store.db", tmp_path / "upgraded.db"
     path.write_bytes(gzip.decompress((FOLDER / f"{version}.db.gz").read_bytes()))
-    return path
+    upgrade(path, upgraded)
+    return upgraded
 
 
 def assert_still_there(old: Any, new: Any, place: str, *, tolerance: float = 0) -> None:
@@ -126,7 +128,7 @@ def values_computed_again(attn: Attn, folder: Path) -> dict[tuple[int, str], flo
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_old_store_is_summarised_exported_and_gone_on_with(
+def test_an_old_store_is_upgraded_summarised_exported_and_gone_on_with(
     store: Path, version: str, attn: Attn, tmp_path: Path
 ) -> None:
     results = attn(["results", str(store), "--group-by", "causal"])

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from attncli.commands.expectations import exit_code
 from attncli.commands.output import (
@@ -24,7 +23,6 @@ from attncli.runs.driver import (
     SECONDS_A_CHUNK_TOGETHER,
     Driver,
     Executor,
-    MergeExecutor,
     run_here,
     run_in_workers,
 )
@@ -38,10 +36,9 @@ from attncli.runs.store import (
     open_store,
     refuse_without_safetensors,
 )
-from attncli.runs.store_files import check_header, is_new_folder
+from attncli.runs.store_files import check_header
 from attncli.runs.work import estimated_work, num_workers
 from attncli.settings.fields import in_words_of
-from attncli.system.files import is_file_name
 from attncli.system.plain_text import counted, plain_text
 from attncli.system.platforms import usable_cores
 
@@ -121,8 +118,7 @@ def keep(
         line = stack.enter_context(progress_line())
         line.begin(first_words(models))
         keys = _keys(plan, line)
-        keeping = {"rows": rows, "weights": weights, "in_folder": not is_file_name(path)}
-        store = stack.enter_context(open_store(path, fresh=fresh, **keeping))
+        store = stack.enter_context(open_store(path, fresh=fresh, rows=rows, weights=weights))
         num_runs, num_done = store.take_plan(plan, keys)
         work = estimated_work(plan, num_runs - num_done)
         if workers is None and scheduler is None:
@@ -161,7 +157,6 @@ def _drive(driver: Driver, executor: Executor, line: ProgressLine, errors: RunEr
     try:
         with errors:
             driver.run(executor)
-            driver.merge(cast(MergeExecutor, executor))
     except (KeyboardInterrupt, SystemExit):  # of Ctrl-C or SIGTERM
         line.clear()
         interrupted = f"interrupted: {_kept(store.path, driver)}; rerun the same command to resume"
@@ -206,7 +201,7 @@ def _repeats(plan: Plan, num_runs: int) -> list[str]:
 
 def lines_about(plan: Plan, path: Path) -> Iterator[str]:
     """How many of a plan's runs a store has already; the store is not changed."""
-    if not path.exists() or (path.is_dir() and is_new_folder(path)):
+    if not path.exists():
         yield f"{path} is not there yet"
         return
     check_header(path)

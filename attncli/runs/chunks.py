@@ -13,7 +13,6 @@ from attncli.errors import UserError
 from attncli.records.report import Report
 from attncli.runs.jobs import Chain, Item, Job
 from attncli.runs.keys import TEXT_KEYS
-from attncli.runs.packing import Packed, packed
 from attncli.runs.report_values import values_of
 from attncli.runs.runner import (
     Kept,
@@ -57,8 +56,6 @@ class Chunk:
     jobs: tuple[UnfinishedJob, ...]
     rows: bool = False
     weights: bool = False
-    compress: bool = True
-    """Whether the numbers of long runs are compressed."""
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -78,30 +75,19 @@ class Chunk:
         return {number: run for number, run in enumerate(each) if run is not None}
 
 
-class PartFile(NamedTuple):
-    """The file of a folder store in which a worker has written runs: its name and its bytes."""
-
-    file: str
-    size: int
-
-
 @dataclass
 class ChunkResult:
     """The outcomes of the runs to keep, by their number in the chunk: statistics or an error.
 
     Statistics are columns and their values. `environment` holds the versions that computed them;
-    `seconds_a_job` is how long a job took (0 where that is not known). Where the worker has written the
-    values to a part of a store, `part` is its file, and each value is its place there; `refusal` is why the
-    worker could not.
+    `seconds_a_job` is how long a job took (0 where that is not known).
     """
 
-    values: dict[int, tuple[StoredColumns, Packed]] = field(default_factory=dict)
+    values: dict[int, tuple[StoredColumns, np.ndarray]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
     weights: dict[int, np.ndarray] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     seconds_a_job: float = 0.0
-    part: PartFile | None = None
-    refusal: UserError | None = None
 
 
 ChunkRunner = Callable[[Chunk], ChunkResult]
@@ -155,9 +141,7 @@ def _keep(chunk: Chunk, outcomes: Mapping[int, Outcome | Values], result: ChunkR
             result.weights[number] = values.weights
     for alike in by_columns.values():
         columns = next(iter(alike.values())).columns
-        of_runs = np.stack([outcome.numbers for outcome in alike.values()])
-        rows = packed(columns, of_runs, compress=chunk.compress)
-        result.values |= {number: (columns, row) for number, row in zip(alike, rows, strict=True)}
+        result.values |= {number: (columns, outcome.numbers) for number, outcome in alike.items()}
 
 
 def _values_of(chunk: Chunk, report: Report) -> Values:

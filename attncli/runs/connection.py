@@ -6,12 +6,12 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attncli.errors import RunError, UserError, reason_of
 from attncli.runs.schema import refuse_other_schema, version_of
-from attncli.system.files import CATALOGUE
 
 CACHE_KIB = 64 * 2**10
 LOG_PAGES = 16 * 2**10
@@ -31,14 +31,6 @@ LIMITS = {
 LOG, JOURNAL = "-wal", "-journal"
 END_OF_NAME = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 """How a journal ends that names another file, which SQLite would remove."""
-
-
-"""In a folder store: everything but the numbers of its runs."""
-
-
-def database_of(path: Path) -> Path:
-    """The SQLite database of a store: the file itself, or the one in its folder."""
-    return path / CATALOGUE if path.is_dir() else path
 
 
 def beside(path: Path, ending: str) -> Path:
@@ -85,7 +77,7 @@ class Connection(sqlite3.Connection):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         # A damaged text is shown, with replacement characters.
-        self.text_factory = lambda text: text.decode(errors="replace")
+        self.text_factory = partial(str, encoding="utf-8", errors="replace")
         for category, most in LIMITS.items():
             self.setlimit(category, most)
         self.set_progress_handler(self._seen_signals().__next__, STEPS_BETWEEN_SIGNALS)
@@ -132,18 +124,17 @@ def _opened(path: Path, mode: str) -> Connection:
     return connection
 
 
-def connect(path: Path, *, is_shared: bool = False) -> Connection:
+def connect(path: Path) -> Connection:
     """A connection to an existing store, in WAL mode: others can read while one process writes.
 
-    One in a folder that machines share has no log, since SQLite's needs one machine: there whoever reads
-    must do so in short queries. Raises UserError for a store that is not as attn writes it.
+    Raises UserError for a store that is not as attn writes it.
     """
     refuse_special_files(path)
     connection = _opened(path, "rw")
     try:
         connection.seconds = SECONDS_TO_WRITE
         refuse_other_schema(connection, path)
-        connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if is_shared else 'WAL'}")
+        connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         # Otherwise, with many runs per chunk, every page is read again and copied from the log after each.
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
@@ -154,18 +145,17 @@ def connect(path: Path, *, is_shared: bool = False) -> Connection:
     return connection
 
 
-def connect_to_read(path: Path, *, is_shared: bool = False) -> Connection:
-    """A connection that changes nothing, in which stores of every version have the tables of this version.
+def connect_to_read(path: Path) -> Connection:
+    """A connection that changes nothing; if it may write, it recovers the log that a crash left.
 
-    If it may write, it recovers the log that a crash left. UserError for a store that is not as attn writes
-    it.
+    UserError for a store that is not as attn writes it.
     """
     refuse_special_files(path)
     log = beside(path, LOG)
     mode = "rw"
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         # Without a log nobody is writing, and SQLite does not have to create one, which it could not.
-        mode = "ro" if log.exists() or is_shared else UNCHANGING
+        mode = "ro" if log.exists() else UNCHANGING
     connection = _opened(path, mode)
     try:
         try:
@@ -205,8 +195,7 @@ def signals_seen(connection: Connection) -> Iterator[None]:
 def opened_to_read(path: Path) -> Iterator[Connection]:
     """A store to read, closed at the end. Raises RunError in one line for what SQLite says meanwhile."""
     try:
-        opened = connect_to_read(database_of(path), is_shared=path.is_dir())
-        with closing(opened) as connection, signals_seen(connection):
+        with closing(connect_to_read(path)) as connection, signals_seen(connection):
             yield connection
     except sqlite3.Error as error:
         raise RunError(f"{path}: cannot be read: {reason_of(error)}{advice_on(error)}") from None

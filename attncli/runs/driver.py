@@ -5,8 +5,8 @@ import pickle
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from multiprocessing import Pipe, parent_process
@@ -27,7 +27,6 @@ from attncli.errors import RunError, is_about_memory, out_of_memory
 from attncli.runs.chunks import Chunk, ChunkResult, ChunkRunner, UnfinishedJob, run_chunk
 from attncli.runs.jobs import Job
 from attncli.runs.keys import RunKeys
-from attncli.runs.parts import Merge, Merged, merge_parts
 from attncli.runs.plan import Plan
 from attncli.runs.report_values import Expectations
 from attncli.runs.store import Store
@@ -318,8 +317,6 @@ Executor = Callable[[Iterable[Chunk], ChunkRunner], Iterator[tuple[Chunk, ChunkE
 A chunk whose worker died, or whose work raised, is tried again in halves; a chunk of one run that fails every
 time comes back with Died.
 """
-MergeExecutor = Callable[[Iterable[Merge], Callable[[Merge], Merged | None]], Generator[tuple[Merge, object]]]
-"""The same for other work."""
 
 
 def _length(job: Job) -> int:
@@ -386,7 +383,7 @@ class Driver:
     def run(self, executor: Executor) -> None:
         """Every run that is not done; with fail_fast until one fails or does not meet an expectation."""
         self._show_progress()
-        results = executor(self._chunks(), self.store.work(run_chunk))
+        results = executor(self._chunks(), run_chunk)
         try:
             for chunk, result in results:
                 if not isinstance(result, ChunkResult):
@@ -398,14 +395,6 @@ class Driver:
             # End the workers now, not when the iterator is collected.
             if hasattr(results, "close"):
                 results.close()
-
-    def merge(self, executor: MergeExecutor) -> None:
-        """Put small files of the store together; what cannot be stays as it is."""
-        if merges := self.store.merges():
-            with closing(executor(merges, merge_parts)) as results:
-                for _, merged in results:
-                    if isinstance(merged, Merged):
-                        self.store.take_merged(merged)
 
     def _show_progress(self) -> None:
         self.on_progress(self.num_runs, self.kept, self.done, self.failed)
@@ -455,7 +444,7 @@ class Driver:
     def _take(self, chunk: Chunk, result: ChunkResult) -> None:
         """Store first: every run reported as done is stored."""
         with _uninterrupted():
-            kept = self.store.write(chunk, result)
+            self.store.write(chunk, result)
             self.failed += len(result.errors)
             self.done += len(result.values)
         if result.seconds_a_job:
@@ -467,8 +456,7 @@ class Driver:
                 if number in result.errors:
                     self.on_errors(run.job.name(run.item), result.errors[number].splitlines())
                 else:
-                    columns, _ = result.values[number]
-                    self._check(run.job.name(run.item), columns, self.store.numbers(columns, kept[number]))
+                    self._check(run.job.name(run.item), *result.values[number])
         self._show_progress()
 
     def _check(self, name: str, columns: StoredColumns, values: np.ndarray) -> None:

@@ -4,6 +4,7 @@ import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import compress, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,18 +14,17 @@ from attncli.errors import RunError, UserError
 from attncli.records.report import PLACES
 from attncli.runs.chunks import DONE
 from attncli.runs.connection import Damaged, opened_to_read
-from attncli.runs.figures import Figures
-from attncli.runs.packing import Packed
-from attncli.runs.parts import refuse_without_pyarrow
-from attncli.runs.store import IS_STEP, columns_of, figures_of, is_number, kept_of
+from attncli.runs.number_tables import NUMBER_TABLES, NumbersOfRuns, TablePart, parts_of, quoted
+from attncli.runs.store import IS_STEP, columns_of, is_number, kept_of
 from attncli.runs.store_files import check_header
 from attncli.runs.stored_columns import StoredColumns
-from attncli.system.plain_text import counted, parsed_json
+from attncli.system.plain_text import parsed_json
 
 STEP = re.compile("[0-9]{1,15}")
-RUNS_AT_ONCE, BYTES_AT_ONCE = 1000, 64 * 2**20
-RUNS_A_QUERY = 10_000
-"""Where its writer waits for a query's end."""
+NUMBERS_AT_ONCE = 2**20
+"""Read together: 8 MiB, several times for a moment."""
+MOST_APART = 1000
+"""Runs that are read together are not further from each other."""
 
 
 def differing_settings(several: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -55,6 +55,16 @@ class Runs(NamedTuple):
 def model_of(settings: Mapping[str, Any]) -> Any:
     """The model that the settings of a run name, or the program that they name instead of a model."""
     return settings.get("model", settings.get("program"))
+
+
+class _Shape(NamedTuple):
+    """The columns of runs, and the tables that have their numbers."""
+
+    columns: StoredColumns
+    parts: Sequence[TablePart]
+
+
+WITHOUT_NUMBERS = _Shape((), ())
 
 
 class StepOnText(NamedTuple):
@@ -91,21 +101,24 @@ def _is_setting(value: Any) -> bool:
     return not isinstance(value, dict) and not (isinstance(value, int) and abs(value) >= 2**63)
 
 
+def _is_text(value: Any) -> bool:
+    """True for a text or NULL."""
+    return value is None or isinstance(value, str)
+
+
 class Reader:
     """A store that is open for reading: the runs in the plan of the last batch, or all runs.
 
     Runs that are damaged are left out, and noted in `damaged`.
     """
 
-    def __init__(self, connection: sqlite3.Connection, figures: Figures, *, all_runs: bool = False) -> None:
-        self._connection, self._figures = connection, figures
+    def __init__(self, connection: sqlite3.Connection, *, all_runs: bool = False) -> None:
+        self._connection = connection
         self.all_runs = all_runs
         self.keeps_rows, _, self.plan = kept_of(connection)
         self._chosen = "" if all_runs else " AND plan IS NULL"
-        self.damaged: dict[int | str | None, str] = {}
-        """What is wrong with a run, by its number; a part, by its name; by None, with what runs share."""
-        self._damaged_parts: dict[str, set[int]] = {}
-        """The runs of each damaged part."""
+        self.damaged: dict[int | None, str] = {}
+        """What is wrong with a run, by its number; by None, with what runs share."""
         self._num_damaged = dict.fromkeys(("done", "failed"), 0)
         # The settings of every experiment in the store, by their number.
         self.settings: dict[int, dict[str, Any]] = {}
@@ -118,21 +131,23 @@ class Reader:
         has_runs = connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()
         if not self.settings and (self.damaged or has_runs):
             raise Damaged("the settings of its runs are damaged")
-        self._columns: dict[int, StoredColumns | None] = {}
+        self._settings_in_use: dict[int, dict[str, Any]] | None = None
+        self._shapes: dict[tuple[int, frozenset[str] | None], _Shape | None] = {}
+        """By their number and the statistics that are read."""
 
     def counts(self) -> dict[str, int]:
         """How many runs are done, and how many failed, without those that were read and are damaged."""
         query = f"SELECT status, count(*) FROM runs WHERE true{self._chosen} GROUP BY status"
         counts = dict(self._connection.execute(query).fetchall())
-        in_parts = sum(map(len, self._damaged_parts.values()))
-        damaged = {**self._num_damaged, "done": self._num_damaged["done"] + in_parts}
-        return {status: counts.get(status, 0) - num for status, num in damaged.items()}
+        return {status: counts.get(status, 0) - num for status, num in self._num_damaged.items()}
 
     def settings_in_use(self) -> dict[int, dict[str, Any]]:
         """The settings of the chosen runs, by their number."""
-        query = f"SELECT DISTINCT settings FROM runs WHERE true{self._chosen} ORDER BY settings"
-        numbers = (number for (number,) in self._connection.execute(query))
-        return {number: self.settings[number] for number in numbers if number in self.settings}
+        if self._settings_in_use is None:
+            query = f"SELECT DISTINCT settings FROM runs WHERE true{self._chosen} ORDER BY settings"
+            numbers = [number for (number,) in self._connection.execute(query)]
+            self._settings_in_use = {n: self.settings[n] for n in numbers if n in self.settings}
+        return self._settings_in_use
 
     def count_earlier(self, settings: int | None = None) -> int:
         """How many runs, all or those with these settings, are not in the plan of the last batch."""
@@ -182,27 +197,38 @@ class Reader:
                 yield FailedRun(run, str(source), str(error))
 
     def done(self, statistics: Collection[str] | None = None) -> Iterator[Runs]:
-        """The runs that are done, in order; where only some statistics are asked for, perhaps no others."""
-        runs: list[RunInfo] = []
-        values: list[Packed] = []
-        num_bytes = 0
-        last: object = None
+        """The runs that are done, in order; with `statistics`, only their numbers are read."""
+        chosen = None if statistics is None else frozenset(statistics)
+        window: list[tuple[RunInfo, _Shape]] = []
+        num_numbers = 0
         # Of a damaged status, too, so that it is noted.
-        stored = self._select("shape, encoding, figures", "status IS NOT 'failed'")
-        for *about, status, shape, encoding, figures in stored:
-            packed = self._checked(status, shape, encoding, figures)
-            run = self._run(about, status, has_values=packed is not None)
-            if run is None or packed is None:
+        for *about, status, number in self._select("shape", "status IS NOT 'failed'"):
+            shape = self._shape(number, chosen)
+            run = self._run(about, status, has_values=shape is not None)
+            if run is None or shape is None:
                 continue
-            if runs and (shape != last or len(runs) == RUNS_AT_ONCE or num_bytes > BYTES_AT_ONCE):
-                yield self._neighbours(last, runs, values, statistics)
-                runs, values, num_bytes = [], [], 0
-            last = shape
-            runs.append(run)
-            values.append(packed)
-            num_bytes += self._figures.itemsize(packed) * len(self._columns_of(shape) or ())
-        if runs:
-            yield self._neighbours(last, runs, values, statistics)
+            is_apart = window and run.run - window[-1][0].run > MOST_APART
+            if window and (is_apart or num_numbers + len(shape.columns) > NUMBERS_AT_ONCE):
+                yield from self._with_numbers(window)
+                window, num_numbers = [], 0
+            window.append((run, shape))
+            num_numbers += len(shape.columns)
+        if window:
+            yield from self._with_numbers(window)
+
+    def _with_numbers(self, window: Sequence[tuple[RunInfo, "_Shape"]]) -> Iterator[Runs]:
+        """Runs with their numbers, neighbours with the same columns together; None where they are damaged."""
+        shapes = {id(shape): shape for _, shape in window}.values()
+        numbers = range(window[0][0].run, window[-1][0].run + 1)
+        read = NumbersOfRuns(self._connection, [shape.parts for shape in shapes], numbers)
+        for _, alike in groupby(window, key=lambda pair: id(pair[1])):
+            neighbours = [*alike]
+            runs, shape = [run for run, _ in neighbours], neighbours[0][1]
+            complete, values = read.of_runs(shape.parts, [run.run for run in runs], len(shape.columns))
+            for place in {*range(len(runs))} - {*complete.tolist()} if len(complete) < len(runs) else ():
+                self._note_damaged(runs[place].run, "its statistics are", DONE)
+            if complete.size:
+                yield Runs(shape.columns, [runs[place] for place in complete.tolist()], values)
 
     def has_steps(self) -> bool:
         """Whether the runs are steps of a training run."""
@@ -213,22 +239,22 @@ class Reader:
     def steps(self) -> Iterator[StepOnText]:
         """The steps of a training run, in their order, each on each of its texts."""
         query = (
-            "SELECT run, id, coalesce(plan, ?), settings, status, sentence, shape, encoding, figures "
+            "SELECT run, id, coalesce(plan, ?), settings, status, sentence, shape "
             f"FROM runs WHERE {IS_STEP} AND status IS NOT 'failed' ORDER BY CAST(id AS INTEGER), run"
         )
         stored = self._connection.execute(query, (self.plan,))
-        for *about, status, sentence, shape, encoding, figures in stored:
-            packed = self._checked(status, shape, encoding, figures)
-            run = self._run(about, status, texts=(sentence,), has_values=packed is not None)
-            if run is None or packed is None:
+        for *about, status, sentence, number in stored:
+            shape = self._shape(number)
+            run = self._run(about, status, texts=(sentence,), has_values=shape is not None)
+            if run is None or shape is None:
                 continue
             if STEP.fullmatch(run.id or "") is None:
                 self.damaged[run.run] = "the number of its step is damaged"
             elif not isinstance(model_of(self.settings[run.settings]), str):
                 self.damaged[run.run] = "its settings are damaged"
             else:
-                columns, _, values = self._neighbours(shape, [run], [packed])
-                yield StepOnText(int(run.id or 0), run.settings, sentence, columns, values[0])
+                for columns, _, values in self._with_numbers([(run, shape)]):
+                    yield StepOnText(int(run.id or 0), run.settings, sentence, columns, values[0])
 
     def texts_of_steps(self) -> list[tuple[dict[str, Any], str | None]]:
         """The settings with which the steps of a training run were measured, each with its text."""
@@ -249,40 +275,35 @@ class Reader:
             if context is None or isinstance(context, str)
         }
 
-    def _columns_of(self, shape: int) -> StoredColumns | None:
-        """None where they are damaged."""
-        if shape not in self._columns:
-            try:
-                self._columns[shape] = columns_of(self._connection, shape)
-            except Damaged:
-                self._columns[shape] = None
-        return self._columns[shape]
+    def _shape(self, number: Any, statistics: frozenset[str] | None = None) -> "_Shape | None":
+        """The columns of runs, perhaps only those of some statistics; None where they are damaged."""
+        if number is None:
+            return WITHOUT_NUMBERS
+        if not is_number(number):
+            return None
+        key = number, statistics
+        if key not in self._shapes:
+            self._shapes[key] = self._read_shape(number, statistics)
+        return self._shapes[key]
 
-    def _checked(self, status: Any, shape: Any, encoding: Any, figures: Any) -> Packed | None:
-        """What leads to the numbers of a run that is done; None where it or their columns are damaged."""
-        columns = self._columns_of(shape) if status == "done" and is_number(shape) else None
-        return None if columns is None else self._figures.checked(columns, encoding, figures)
-
-    def _neighbours(
-        self,
-        shape: Any,
-        runs: list[RunInfo],
-        values: Sequence[Packed],
-        statistics: Collection[str] | None = None,
-    ) -> Runs:
-        columns = self._columns_of(shape)
-        assert columns is not None, "a run with values has columns"
-        columns, numbers, damaged = self._figures.numbers(columns, values, statistics)
-        if damaged:
-            for row, part in damaged.items():
-                self._damaged_parts.setdefault(part, set()).add(runs[row].run)
-            self.damaged |= {
-                part: f"is damaged, with {counted(len(of_part), 'run')}"
-                for part, of_part in self._damaged_parts.items()
-            }
-            whole = [row for row in range(len(runs)) if row not in damaged]
-            runs, numbers = [runs[row] for row in whole], numbers[whole]
-        return Runs(columns, runs, numbers)
+    def _read_shape(self, number: int, statistics: Collection[str] | None) -> "_Shape | None":
+        try:
+            columns = columns_of(self._connection, number)
+        except Damaged:
+            return None
+        parts = parts_of(columns)
+        known = {table: {*table.statistics(self._connection)} for table in NUMBER_TABLES}
+        if not parts or not all(known[each.table].issuperset(map(quoted, each.statistics)) for each in parts):
+            return None
+        if statistics is None:
+            return _Shape(columns, parts)
+        chosen = [column.statistic in statistics for column in columns]
+        places = np.cumsum(chosen) - 1
+        some = (part.only(statistics) for part in parts)
+        return _Shape(
+            tuple(compress(columns, chosen)),
+            [part._replace(columns=places[part.columns]) for part in some if part.statistics],
+        )
 
     def _run(
         self,
@@ -298,7 +319,7 @@ class Reader:
             fault = "its number is"
         elif status not in ("done", "failed"):
             fault = "its status is"
-        elif not all(text is None or isinstance(text, str) for text in (name, *texts)):
+        elif not (_is_text(name) and all(map(_is_text, texts))):
             fault = "its texts are"
         elif not is_number(plan):
             fault = "its plan is"
@@ -308,38 +329,28 @@ class Reader:
             fault = "its statistics are"
         else:
             return RunInfo(run, name, plan, settings)
+        self._note_damaged(run, fault, status)
+        return None
+
+    def _note_damaged(self, run: Any, fault: str, status: Any) -> None:
         if run not in self.damaged and status in self._num_damaged:
             self._num_damaged[status] += 1
         self.damaged[run] = f"{fault} damaged"
-        return None
 
     def _select(self, columns: str, where: str) -> Iterator[tuple[Any, ...]]:
         """The runs that meet a condition in order: the fields of RunInfo, status, then these columns."""
         about = "run, id, coalesce(plan, ?), settings, status"
         query = f"SELECT {about}, {columns} FROM runs WHERE {where}{self._chosen}"
-        if self._figures.is_shared:
-            return self._in_parts(query)
         return self._connection.execute(f"{query} ORDER BY run", (self.plan,))
-
-    def _in_parts(self, query: str) -> Iterator[tuple[Any, ...]]:
-        """The runs of a query in order, so that none takes long."""
-        query, last = f"{query} AND run > ? ORDER BY run LIMIT {RUNS_A_QUERY}", -(2**63)
-        while rows := self._connection.execute(query, (self.plan, last)).fetchall():
-            yield from rows
-            last = rows[-1][0]
 
 
 MOST_DAMAGED_NAMED = 3
 
 
-def _line_on_damaged(path: Path, damaged: Mapping[int | str | None, str]) -> str:
+def _line_on_damaged(path: Path, damaged: Mapping[int | None, str]) -> str:
     """That runs were left out, and what can be done."""
-    names = {name: name if isinstance(name, str) else f"run {name}:" for name in damaged}
-    lines = [what if name is None else f"{names[name]} {what}" for name, what in damaged.items()]
-    if any(isinstance(name, str) for name in damaged):
-        advice = "left out: remove the file, and the same batch computes its runs again"
-    else:
-        advice = "left out: restore a copy of the store, or start over with --fresh"
+    lines = [what if run is None else f"run {run}: {what}" for run, what in damaged.items()]
+    advice = "left out: restore a copy of the store, or start over with --fresh"
     if len(lines) > MOST_DAMAGED_NAMED:
         lines[MOST_DAMAGED_NAMED:] = [f"{len(lines) - MOST_DAMAGED_NAMED:,} more"]
     return f"{path}: {'; '.join(lines)}: {advice}"
@@ -354,10 +365,8 @@ def reading(path: Path, *, all_runs: bool = False) -> Iterator[Reader]:
     if not path.exists():
         raise UserError(f"{path}: no such file")
     check_header(path)
-    if path.is_dir():
-        refuse_without_pyarrow(path)
     with opened_to_read(path) as connection:
-        reader = Reader(connection, figures_of(path, connection), all_runs=all_runs)
+        reader = Reader(connection, all_runs=all_runs)
         yield reader
     if reader.damaged:
         raise RunError(_line_on_damaged(path, reader.damaged))

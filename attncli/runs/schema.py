@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 
 from attncli.errors import UserError
+from attncli.runs.number_tables import NUMBER_TABLES
 
 APPLICATION_ID = 0x6174746E  # "attn" in the file's header
-CATALOGUE_ID = 0x61747470  # "attp", of the database of a folder store
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 TABLES = """
 -- One row: what is kept of each run, and the number of the plan of the last batch.
@@ -29,7 +29,7 @@ CREATE TABLE settings (
 );
 -- The versions that runs were made with, as JSON.
 CREATE TABLE environments (environment INTEGER PRIMARY KEY, versions TEXT NOT NULL UNIQUE);
--- What the figures of a run are, by their position; runs of the same shape share these rows.
+-- Which numbers a run has, in their order; runs of the same shape share these rows.
 CREATE TABLE columns (
     shape INTEGER NOT NULL,
     position INTEGER NOT NULL,
@@ -53,28 +53,23 @@ CREATE TABLE runs (
     environment INTEGER REFERENCES environments,
     plan INTEGER,                     -- the last plan that names it; NULL for that of the last batch
     shape INTEGER,
-    weights TEXT,                     -- the file beside the store that has this run's weights
-    encoding INTEGER,                 -- how its figures are kept, see packing.py; NULL for float64
-    figures BLOB                      -- numbers, little end first, in the order of their columns
-);
-"""
-
-# Of a folder store, whose runs have their numbers in parts: `figures` is a part's number and a row of it.
-PARTS = """
-CREATE TABLE parts (
-    part INTEGER PRIMARY KEY,
-    file TEXT NOT NULL,
-    size INTEGER NOT NULL,
-    first_row INTEGER NOT NULL DEFAULT 0  -- of the part in its file, which small parts share in the end
+    weights TEXT                      -- the file beside the store that has this run's weights
 );
 """
 
 
-def create(connection: sqlite3.Connection, *, rows: bool, weights: bool, has_parts: bool = False) -> None:
-    """An empty store; the one of a folder `has_parts`."""
-    connection.executescript(TABLES + PARTS if has_parts else TABLES)
+def create_tables(connection: sqlite3.Connection) -> None:
+    """The tables of a store, those of numbers without statistics."""
+    connection.executescript(TABLES)
+    for table in NUMBER_TABLES:
+        connection.execute(table.definition())
+
+
+def create(connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None:
+    """An empty store."""
+    create_tables(connection)
     connection.execute("INSERT INTO store (keeps_rows, keeps_weights) VALUES (?, ?)", (rows, weights))
-    connection.execute(f"PRAGMA application_id = {CATALOGUE_ID if has_parts else APPLICATION_ID}")
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.commit()
 
@@ -98,19 +93,26 @@ OF_ANALYZE = {
 
 
 def _schema_of(connection: sqlite3.Connection) -> Schema:
-    rows = connection.execute("SELECT type, name, tbl_name, coalesce(sql, '') FROM main.sqlite_schema")
-    words = (tuple(" ".join(COMMENT_OR_BLANK.sub(" ", str(each)).split()) for each in row) for row in rows)
-    return frozenset(words) - OF_ANALYZE
+    rows = connection.execute(
+        "SELECT type, name, tbl_name, coalesce(sql, '') FROM main.sqlite_schema"
+    ).fetchall()
+    of_numbers = {table.name: table for table in NUMBER_TABLES}
+    schema = set()
+    for kind, name, of_table, sql in rows:
+        table = of_numbers.get(name)
+        if kind == "table" and table and sql == table.definition(table.statistics(connection)):
+            sql = table.definition()  # whatever statistics it has
+        definition = (kind, name, of_table, sql)
+        words = (" ".join(COMMENT_OR_BLANK.sub(" ", str(each)).split()) for each in definition)
+        schema.add(tuple(words))
+    return frozenset(schema) - OF_ANALYZE
 
 
 @cache
-def _schemas() -> tuple[Schema, Schema]:
-    """The schema of a store in one file, and the one of a folder store."""
+def _known_schema() -> Schema:
     with closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript(TABLES)
-        of_file = _schema_of(connection)
-        connection.executescript(PARTS)
-        return of_file, _schema_of(connection)
+        create_tables(connection)
+        return _schema_of(connection)
 
 
 def refuse_other_schema(connection: sqlite3.Connection, path: Path) -> None:
@@ -119,11 +121,12 @@ def refuse_other_schema(connection: sqlite3.Connection, path: Path) -> None:
     A view in the place of a table, a trigger, a default or a computed column would run what whoever made the
     file wants.
     """
-    schema = _schema_of(connection)
-    if schema in _schemas():
+    connection.execute("BEGIN")  # a batch may add statistics meanwhile
+    schema, known = _schema_of(connection), _known_schema()
+    connection.execute("COMMIT")
+    added, missing = sorted(schema - known), sorted(known - schema)
+    if not added and not missing:
         return
-    nearest = min(_schemas(), key=lambda known: len(known ^ schema))
-    added, missing = sorted(schema - nearest), sorted(nearest - schema)
     kind, name, *_ = (added or missing)[0]
     which = f"{kind} {name:.40}"
     what = f"{which}, which attn did not write so" if added else f"no {which}"

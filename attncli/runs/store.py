@@ -1,7 +1,4 @@
-"""The store of a batch: an SQLite database, to which the driver adds one transaction per chunk.
-
-Where it has the numbers of the runs, in its rows or in parts beside it, only `Figures` know.
-"""
+"""The store of a batch: an SQLite database, to which the driver adds one transaction per chunk."""
 
 import json
 import os
@@ -17,15 +14,20 @@ from typing import NamedTuple
 import numpy as np
 
 from attncli.errors import UserError, WriteError, reason_of
-from attncli.runs.chunks import DONE, FAILED, Chunk, ChunkResult, ChunkRunner, Run, UnfinishedJob
-from attncli.runs.connection import Damaged, advice_on, beside, connect, database_of, signals_seen
-from attncli.runs.figures import Blobs, Figures
+from attncli.runs.chunks import DONE, FAILED, Chunk, ChunkResult, Run, UnfinishedJob
+from attncli.runs.connection import Damaged, advice_on, beside, connect, signals_seen
 from attncli.runs.jobs import Item
 from attncli.runs.keys import RunKeys, settings_as_json
-from attncli.runs.packing import Packed
-from attncli.runs.parts import PLACE, Merge, Merged, Parts, refuse_without_pyarrow, runs_of_part
+from attncli.runs.number_tables import (
+    NUMBER_TABLES,
+    NumbersOfRuns,
+    NumberTable,
+    insert_numbers,
+    parts_of,
+    quoted,
+)
 from attncli.runs.plan import Plan
-from attncli.runs.store_files import check_header, create_file, driving, is_new_folder, remove
+from attncli.runs.store_files import check_header, create_file, driving, remove
 from attncli.runs.stored_columns import StoredColumn, StoredColumns
 
 ENDING = "-weights"
@@ -88,14 +90,12 @@ KEYS_A_QUERY = 500
 # The number of a run is its place in the plan, if that is free: the place is given twice.
 ADD_RUN = """
 INSERT INTO runs (run, key, id, source, settings, sentence, context, status, error, environment, shape,
-    weights, encoding, figures)
+    weights)
 SELECT CASE WHEN EXISTS (SELECT 1 FROM runs WHERE run = ?) THEN NULL ELSE ? END,
-    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 WHERE true
 ON CONFLICT (key) DO UPDATE SET status = excluded.status, error = excluded.error,
-    environment = excluded.environment, shape = excluded.shape, weights = excluded.weights,
-    encoding = excluded.encoding, figures = excluded.figures
-WHERE status != 'done'
+    environment = excluded.environment, shape = excluded.shape, weights = excluded.weights
 """
 
 # The runs of a plan, equal ones once; on disk, since there may be many.
@@ -108,7 +108,7 @@ CREATE TEMP TABLE planned (
     item INTEGER NOT NULL    -- its experiment's place in the plan
 ) WITHOUT ROWID
 """
-# Only what changed is written, since the row of a run also holds its values.
+# Only what changed is written.
 LEAVE_OUT = """
 UPDATE runs SET plan = (SELECT plan FROM store)
 WHERE plan IS NULL AND key NOT IN (SELECT key FROM temp.planned)
@@ -128,17 +128,16 @@ WHERE runs.key = planned.key AND planned.item = ? AND runs.settings = ?
 class Store:
     """An open store, which only this process writes."""
 
-    def __init__(
-        self, path: Path, connection: sqlite3.Connection, figures: Figures, *, rows: bool, weights: bool
-    ) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None:
         self.path = path
         self.rows, self.keeps_weights = rows, weights
-        self._connection, self._figures = connection, figures
+        self._connection = connection
         # By identity; the item is kept so that its id is not reused.
         self._settings: dict[int, tuple[Item, int]] = {}
         self._shapes: dict[StoredColumns, int] = {}
         self._columns: dict[int, StoredColumns] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
+        self._statistics: dict[NumberTable, set[str]] = {}
         self._weights = WeightFiles(path)
 
     def take_plan(self, plan: Plan, keys: RunKeys) -> tuple[int, int]:
@@ -179,28 +178,18 @@ class Store:
 
     def values(self, key: bytes) -> tuple[StoredColumns, np.ndarray]:
         """The columns and values of a run that is done."""
-        query = "SELECT run, shape, encoding, figures FROM runs WHERE key = ?"
-        run, shape, encoding, figures = self._connection.execute(query, (key,)).fetchone()
+        query = "SELECT run, shape FROM runs WHERE key = ?"
+        run, shape = self._connection.execute(query, (key,)).fetchone()
         if shape not in self._columns:
             self._columns[shape] = columns_of(self._connection, shape)
         columns = self._columns[shape]
-        packed = self._figures.checked(columns, encoding, figures)
-        if packed is None:
+        parts = parts_of(columns)
+        of_run = NumbersOfRuns(self._connection, [parts], range(run, run + 1))
+        complete, values = of_run.of_runs(parts, [run], len(columns))
+        if not complete.size:
             raise Damaged(f"run {run}: its statistics are damaged")
-        return columns, self._checked_numbers(columns, packed)
-
-    def numbers(self, columns: StoredColumns, packed: Packed) -> np.ndarray:
-        """The numbers of a run that was written now, as `write` gives it."""
-        checked = self._figures.checked(columns, *packed)
-        assert checked is not None, "its worker packed them"
-        return self._checked_numbers(columns, checked)
-
-    def _checked_numbers(self, columns: StoredColumns, packed: Packed) -> np.ndarray:
-        _, values, damaged = self._figures.numbers(columns, [packed])
-        if damaged:
-            raise Damaged(f"{damaged[0]} is damaged")
         numbers: np.ndarray = values[0]
-        return numbers
+        return columns, numbers
 
     def steps(self) -> dict[bytes, int]:
         """The step of each run of a training run that is done, by its key."""
@@ -216,40 +205,58 @@ class Store:
 
     def remove_steps(self, first: int, last: int | None = None) -> None:
         """Remove that step of a training run and those after it, up to the last."""
-        with self._connection:
-            query = f"DELETE FROM runs WHERE {IS_STEP} AND CAST(id AS INTEGER) BETWEEN ? AND ?"
-            self._connection.execute(query, (first, sys.maxsize if last is None else last))
+        steps = f"{IS_STEP} AND CAST(id AS INTEGER) BETWEEN ? AND ?"
+        with self._adding():
+            self._remove(steps, first, sys.maxsize if last is None else last)
 
-    def replace_values(self, key: bytes, columns: StoredColumns, values: Packed) -> None:
+    def _remove(self, condition: str, *values: object) -> None:
+        """Remove the runs that meet a condition, and their numbers."""
+        for table in NUMBER_TABLES:
+            query = f"DELETE FROM {table.name} WHERE run IN (SELECT run FROM runs WHERE {condition})"
+            self._connection.execute(query, values)
+        self._connection.execute(f"DELETE FROM runs WHERE {condition}", values)
+
+    def replace_values(self, key: bytes, columns: StoredColumns, values: np.ndarray) -> None:
         """Give a run that is done other values: one transaction."""
-        with self._connection:
-            self._connection.execute("BEGIN EXCLUSIVE")
-            query = "UPDATE runs SET shape = ?, encoding = ?, figures = ? WHERE key = ?"
-            self._connection.execute(query, (self._shape(columns), *values, key))
+        with self._adding():
+            ((run,),) = self._connection.execute("SELECT run FROM runs WHERE key = ?", (key,))
+            for table in NUMBER_TABLES:
+                self._connection.execute(f"DELETE FROM {table.name} WHERE run = ?", (run,))
+            self._connection.execute("UPDATE runs SET shape = ? WHERE run = ?", (self._shape(columns), run))
+            insert_numbers(self._connection, columns, [run], values[None])
 
     def chunk(self, jobs: tuple[UnfinishedJob, ...]) -> Chunk:
         """Jobs for a worker, with what to keep of them."""
-        return Chunk(jobs, rows=self.rows, weights=self.keeps_weights, compress=self._figures.compress)
+        return Chunk(jobs, rows=self.rows, weights=self.keeps_weights)
 
-    def work(self, compute: ChunkRunner) -> ChunkRunner:
-        """What a worker does with a chunk, so that `write` takes its result."""
-        return self._figures.work(compute)
-
-    def write(self, chunk: Chunk, result: ChunkResult) -> dict[int, Packed]:
-        """Write every run of a chunk in one transaction: all of them are stored when this returns.
-
-        What `numbers` takes of those that are done. It raises the refusal of a result.
-        """
-        if result.refusal is not None:
-            raise result.refusal
+    def write(self, chunk: Chunk, result: ChunkResult) -> None:
+        """Write every run of a chunk in one transaction: all of them are stored when this returns."""
         runs = chunk.runs()
         weights = {runs[number].key.hex(): matrix for number, matrix in result.weights.items()}
         with self._adding():
-            kept = self._figures.keep(result)
-            rows = self._rows(runs, result, kept, self._weights.write(weights))
+            rows = self._rows(runs, result, self._weights.write(weights))
             # In the order of the table, which is quicker.
             self._connection.executemany(ADD_RUN, sorted(rows, key=itemgetter(0)))
-        return kept
+            numbers = self._run_numbers([runs[number].key for number in result.values])
+            by_columns: dict[int, list[int]] = {}
+            for number, (columns, _) in result.values.items():
+                by_columns.setdefault(id(columns), []).append(number)
+            for alike in by_columns.values():
+                alike.sort(key=lambda number: numbers[runs[number].key])
+                of_runs = np.stack([result.values[number][1] for number in alike])
+                columns, _ = result.values[alike[0]]
+                insert_numbers(
+                    self._connection, columns, [numbers[runs[number].key] for number in alike], of_runs
+                )
+
+    def _run_numbers(self, keys: Sequence[bytes]) -> dict[bytes, int]:
+        """The numbers of runs that are in the store, by their keys."""
+        numbers: dict[bytes, int] = {}
+        for start in range(0, len(keys), KEYS_A_QUERY):
+            part = keys[start : start + KEYS_A_QUERY]
+            query = f"SELECT key, run FROM runs WHERE key IN ({', '.join('?' * len(part))})"
+            numbers |= dict(self._connection.execute(query, part))
+        return numbers
 
     @contextmanager
     def _adding(self) -> Iterator[None]:
@@ -260,56 +267,12 @@ class Store:
                 yield
         except BaseException:
             # What was not committed did not happen, including new numbers of settings and shapes.
-            for known in (self._settings, self._shapes, self._numbers):
+            for known in (self._settings, self._shapes, self._numbers, self._statistics):
                 known.clear()
             raise
 
-    def merges(self) -> list[Merge]:
-        """What workers can put together where it is in many small files."""
-        return self._figures.merges() if isinstance(self._figures, Parts) else []
-
-    def take_merged(self, merged: Merged) -> None:
-        """Take what they put together in the place of what it is from: one transaction."""
-        assert isinstance(self._figures, Parts), "nothing else has files"
-        with self._adding():
-            self._figures.take_merged(merged)
-        self._figures.remove_merged(merged)
-
-    def mend(self, parts: Parts) -> None:
-        """Forget the runs of lost parts, and take up parts that a batch had written when it was killed."""
-        if lost := [(part,) for part in parts.lost()]:
-            with self._adding():
-                of_parts = [(PLACE.pack(part, 0)[:8],) for (part,) in lost]
-                self._connection.executemany("DELETE FROM runs WHERE substr(figures, 1, 8) = ?", of_parts)
-                self._connection.executemany("DELETE FROM parts WHERE part = ?", lost)
-        parts.remove_unfinished()
-        for file in parts.unnamed():
-            with self._adding():
-                is_needed = self._take_up(file)
-            if not is_needed:
-                file.unlink()
-
-    def _take_up(self, file: Path) -> bool:
-        """Add the runs of a part that are not done yet; whether there are any."""
-        if (runs := runs_of_part(file)) is None:
-            return False
-        about_part = {"file": file.name, "size": file.stat().st_size}
-        part = self._number("parts", **about_part)
-        num_added = 0
-        for row, (about, columns) in enumerate(runs):
-            made_with = self._number("environments", versions=about["environment"])
-            settings = {"experiment": about["experiment"], "seed": about["seed"], "spec": about["settings"]}
-            places = about["run"], about["run"], about["key"], about["id"], about["source"]
-            known = (*places, self._number("settings", **settings), None, None)
-            shape = self._shape(columns)
-            values = (*known, DONE, None, made_with, shape, None, about["encoding"], PLACE.pack(part, row))
-            num_added += self._connection.execute(ADD_RUN, values).rowcount
-        if not num_added:
-            self._connection.execute("DELETE FROM parts WHERE part = ?", (part,))
-        return bool(num_added)
-
     def _rows(
-        self, runs: Mapping[int, Run], result: ChunkResult, kept: Mapping[int, Packed], weights: str | None
+        self, runs: Mapping[int, Run], result: ChunkResult, weights: str | None
     ) -> Iterator[tuple[object, ...]]:
         """The parameters of ADD_RUN for each run of a chunk; `weights` is the file with their weights."""
         environment = None
@@ -318,16 +281,15 @@ class Store:
         shapes = {id(columns): columns for columns, _ in result.values.values()}
         numbers = {name: self._shape(columns) for name, columns in shapes.items()}
         for number, (columns, _) in result.values.items():
-            about = self._about(runs[number], has_texts=result.part is None)
             file = weights if number in result.weights else None
-            yield (*about, DONE, None, environment, numbers[id(columns)], file, *kept[number])
+            yield (*self._about(runs[number]), DONE, None, environment, numbers[id(columns)], file)
         for number, error in result.errors.items():
-            yield (*self._about(runs[number]), FAILED, error, environment, None, None, None, None)
+            yield (*self._about(runs[number]), FAILED, error, environment, None, None)
 
-    def _about(self, run: Run, *, has_texts: bool = True) -> tuple[object, ...]:
-        """What is known of a run before it is computed, unless a part has it."""
+    def _about(self, run: Run) -> tuple[object, ...]:
+        """What is known of a run before it is computed."""
         about = (run.job.label, run.item.source, self._settings_of(run.item))
-        return run.place, run.place, run.key, *about, *(run.texts() if has_texts else (None, None))
+        return run.place, run.place, run.key, *about, *run.texts()
 
     def _settings_of(self, item: Item) -> int:
         if id(item) not in self._settings:
@@ -349,7 +311,10 @@ class Store:
             (self._numbers[row],) = number
         return self._numbers[row]
 
-    def _shape(self, columns: StoredColumns) -> int:
+    def _shape(self, columns: StoredColumns) -> int | None:
+        """The number of these columns, which are added if necessary; None for a run without numbers."""
+        if not columns:
+            return None
         if not self._shapes:
             for (shape,) in self._connection.execute("SELECT DISTINCT shape FROM columns").fetchall():
                 if not is_number(shape):
@@ -360,7 +325,18 @@ class Store:
             marks = ", ".join("?" * (2 + len(StoredColumn._fields)))
             rows = ((shape, position, *column) for position, column in enumerate(columns))
             self._connection.executemany(f"INSERT INTO columns VALUES ({marks})", rows)
+            self.add_statistics(columns)
         return self._shapes[columns]
+
+    def add_statistics(self, columns: StoredColumns) -> None:
+        """Give the tables of numbers the columns that a shape needs."""
+        for part in parts_of(columns):
+            if part.table not in self._statistics:
+                self._statistics[part.table] = {*part.table.statistics(self._connection)}
+            for column in map(quoted, part.statistics):
+                if column not in self._statistics[part.table]:
+                    self._connection.execute(f"ALTER TABLE {part.table.name} ADD COLUMN {column} REAL")
+                    self._statistics[part.table].add(column)
 
 
 def note_planned(connection: sqlite3.Connection, plan: Plan, keys: RunKeys) -> None:
@@ -435,60 +411,26 @@ def kept_of(connection: sqlite3.Connection) -> KeptOfRuns:
 
 
 @contextmanager
-def open_store(
-    path: Path, *, fresh: bool, rows: bool, weights: bool, in_folder: bool = False
-) -> Iterator[Store]:
+def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterator[Store]:
     """The store of that name, created if necessary, for one process at a time.
 
-    It is one file, or a folder with Parquet parts. Raises UserError for anything but an attn store, and for a
-    store with other contents, which is left unchanged; RunError if another process is writing it; WriteError
-    if it cannot be written.
+    Raises UserError for anything but an attn store, and for a store with other contents, which is left
+    unchanged; RunError if another process is writing it; WriteError if it cannot be written.
     """
-    is_folder = in_folder and not path.is_file()
-    if path.is_dir() and not in_folder:
-        raise UserError(f"{path}: is a folder: steps of a training run are kept in one file, FILE.db")
-    is_new = is_new_folder(path) if is_folder else not path.exists()
-    if not is_new:
+    if path.exists():
         check_header(path, any_version=fresh)
-    if is_folder:
-        _prepare_folder(path, weights=weights)
-    with driving(path) as word, _sqlite_errors(path):
+    with driving(path), _sqlite_errors(path):
         if fresh and path.exists():
-            if not is_new:
-                check_header(path, any_version=True)
+            check_header(path, any_version=True)
             remove(path)
-        if not database_of(path).exists():
+        if not path.exists():
             create_file(path, rows=rows, weights=weights)
         check_header(path)
-        with closing(connect(database_of(path), is_shared=is_folder)) as connection, signals_seen(connection):
+        with closing(connect(path)) as connection, signals_seen(connection):
             _refuse_other_keeping(path, kept_of(connection), rows=rows, weights=weights)
             named = {name for (name,) in connection.execute("SELECT DISTINCT weights FROM runs")}
             WeightFiles(path).remove_others(named)
-            if not is_folder:
-                yield Store(path, connection, Blobs(), rows=rows, weights=weights)
-                return
-            parts = Parts(connection, database_of(path), word)
-            store = Store(path, connection, parts, rows=rows, weights=weights)
-            store.mend(parts)
-            yield store
-            store.mend(parts)  # a worker may have died after it wrote a part, before it said so
-            connection.execute("PRAGMA journal_mode = DELETE")
-
-
-def figures_of(path: Path, connection: sqlite3.Connection) -> Figures:
-    """What reads the numbers of a store that is open."""
-    return Parts(connection, database_of(path)) if path.is_dir() else Blobs()
-
-
-def _prepare_folder(path: Path, *, weights: bool) -> None:
-    """Make the folder of a store if necessary."""
-    refuse_without_pyarrow(path)
-    if weights:
-        raise UserError(f"--weights: needs a store in one file: -o {path.name}.db")
-    try:
-        path.mkdir(exist_ok=True)
-    except OSError as error:
-        raise WriteError(f"-o {path}: cannot be written: {error.strerror}") from None
+            yield Store(path, connection, rows=rows, weights=weights)
 
 
 def _refuse_other_keeping(path: Path, kept: KeptOfRuns, *, rows: bool, weights: bool) -> None:

@@ -263,8 +263,7 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
             return *first, "--table", "-o page.html"
         # Random tokens have no words to look for, and a store has what was looked for.
         texts = Path(str(settings.get("texts")))
-        is_stored = texts.suffix.lower() in STORE_SUFFIXES or texts.is_dir()
-        has_words = not (settings.get("probe") or is_stored)
+        has_words = not (settings.get("probe") or texts.suffix.lower() in STORE_SUFFIXES)
         return tuple(step for step in cls.next_steps if step != "--to WORD" or has_words)
 
     def sought(self) -> dict[str, list[str]]:

@@ -13,11 +13,9 @@ from attncli.system.plain_text import plain_text
 from attncli.system.platforms import is_readable_within
 
 STDIN = "-"
-CATALOGUE = "catalogue.db"
-"""The database in the folder of a store."""
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 STORE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
-"""Of a store in one file."""
+"""Of a store."""
 MEBIBYTE = 2**20
 SETTINGS_BYTES = 16 * MEBIBYTE
 """Of a YAML file."""
@@ -52,13 +50,8 @@ KINDS = {
 
 
 def is_store_name(name: str) -> bool:
-    """True if a name given to -o is that of a store: a file, or a folder that ends in / or is a store."""
-    return is_file_name(name) or name.endswith("/") or (Path(name) / CATALOGUE).is_file()
-
-
-def is_file_name(name: str | Path) -> bool:
-    """True for the name of a store in one file."""
-    return Path(name).suffix.lower() in STORE_SUFFIXES and not Path(name).is_dir()
+    """True if a name given to -o is that of a store."""
+    return Path(name).suffix.lower() in STORE_SUFFIXES
 
 
 def not_a_file(mode: int, *, may_be_pipe: bool = False) -> str | None:

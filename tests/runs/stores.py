@@ -1,12 +1,9 @@
 """Small batches for the tests: files to run, and what a store holds afterwards."""
 
-import math
 import os
 import signal
 import sqlite3
-import struct
 import sys
-import zlib
 from pathlib import Path
 
 from attncli.runs.chunks import Chunk, ChunkResult, run_chunk
@@ -38,35 +35,37 @@ def done_runs(store: Path) -> list[tuple[str, str]]:
         connection.close()
 
 
-def unpacked_number_by_number(
-    encoding: int | None, figures: bytes, statistics: list[str]
-) -> list[float | None]:
-    """The numbers of a run as docs/batch.md defines them; None for what is no number."""
-    size = 4 if encoding in (1, 2) else 8
-    if encoding in (2, 3):
-        planes, count = zlib.decompress(figures), len(statistics)
-        figures = bytes(planes[place * count + number] for number in range(count) for place in range(size))
-    numbers = struct.unpack(f"<{len(statistics)}{'f' if size == 4 else 'd'}", figures)
-    if encoding in (2, 3):
-        names = list(dict.fromkeys(statistics))
-        places = sorted(range(len(statistics)), key=lambda place: (names.index(statistics[place]), place))
-        numbers = [number for _, number in sorted(zip(places, numbers, strict=True))]
-    return [number if math.isfinite(number) else None for number in numbers]
+NUMBERS = {
+    "run_statistics": (),
+    "head_statistics": ("layer", "head"),
+    "token_statistics": ("layer", "head", "batch", "token"),
+}
 
 
 def with_tidy(store: Path) -> sqlite3.Connection:
-    """The store, opened by SQLite, with a temporary table `tidy` of the runs of the last plan."""
+    """The store, opened by SQLite, with a temporary table `tidy` of the runs of the last plan.
+
+    Each number is looked up by the name of its column, and by the places that its row has.
+    """
     connection = sqlite3.connect(store)
     ((keeps_rows,),) = connection.execute("SELECT keeps_rows FROM store")
-    places = "batch, token, " if keeps_rows else ""
-    connection.execute(f"CREATE TEMP TABLE tidy (run, id, layer, head, {places}statistic, value)")
-    query = "SELECT run, id, shape, encoding, figures FROM runs WHERE status = 'done' AND plan IS NULL"
-    for run, name, shape, encoding, figures in connection.execute(query).fetchall():
-        about = f"SELECT layer, head, {places}statistic FROM columns WHERE shape = ? ORDER BY position"
-        columns = connection.execute(about, (shape,)).fetchall()
-        values = unpacked_number_by_number(encoding, figures, [column[-1] for column in columns])
-        rows = [(run, name, *column, value) for column, value in zip(columns, values, strict=True)]
-        connection.executemany(f"INSERT INTO temp.tidy VALUES ({', '.join('?' * len(rows[0]))})", rows)
+    kept = "batch, token, " if keeps_rows else ""
+    connection.execute(f"CREATE TEMP TABLE tidy (run, id, layer, head, {kept}statistic, value)")
+    names = {name for (name,) in connection.execute("SELECT DISTINCT statistic FROM columns")}
+    for table, places in NUMBERS.items():
+        of_table = {name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
+        for name in sorted(names & of_table):
+            missing = {place: "NULL" for place in ("layer", "head", "batch", "token") if place not in places}
+            place = {each: missing.get(each, f"n.{each}") for each in ("layer", "head", "batch", "token")}
+            same = " AND ".join(f"c.{each} IS {of_row}" for each, of_row in place.items())
+            of_kept = f"{place['batch']}, {place['token']}, " if keeps_rows else ""
+            connection.execute(
+                f"INSERT INTO temp.tidy SELECT r.run, r.id, {place['layer']}, {place['head']}, {of_kept}"
+                f'c.statistic, n."{name}" FROM runs r JOIN columns c USING (shape) '
+                f"JOIN {table} n USING (run) "
+                f"WHERE r.status = 'done' AND r.plan IS NULL AND c.statistic = ? AND {same}",
+                (name,),
+            )
     connection.commit()
     return connection
 

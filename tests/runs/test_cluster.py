@@ -2,24 +2,20 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from attncli.errors import RunError, UserError
 from attncli.runs import cluster
-from attncli.runs.chunks import Chunk, run_chunk
 from attncli.runs.driver import Died
-from attncli.runs.parts import write_part
 from tests import chunk_work
 from tests.chunk_work import KILLER, WRONG, by_number, chunks_of
 from tests.conftest import Attn
-from tests.runs.stores import write_batch
+from tests.runs.stores import assert_same_figures, tidy, write_batch
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
@@ -77,30 +73,13 @@ def test_a_run_that_kills_its_worker_every_time_is_the_only_one_lost() -> None:
     assert results == {i: i**2 for i in numbers if i != KILLER}
 
 
-def test_workers_write_the_parts_of_a_folder_themselves(
-    attn: Attn, scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments, folder, file = write_batch(tmp_path, 40), tmp_path / "runs", tmp_path / "runs.db"
-    assert attn([*arguments, "-o", str(file)]).code == 0
-    with monkeypatch.context() as here:
-        here.setattr("attncli.runs.parts._written", None)  # here none is written, and none is read
-        here.setattr("attncli.runs.parts._read_lists", None)
-        ended = attn([*arguments, "-o", f"{folder}/", "--scheduler", scheduler])
+def test_what_a_cluster_computes_is_in_a_store(attn: Attn, scheduler: str, tmp_path: Path) -> None:
+    arguments = write_batch(tmp_path, 40)
+    stores = [tmp_path / "here.db", tmp_path / "there.db"]
+    assert attn([*arguments, "-o", str(stores[0])]).code == 0
+    ended = attn([*arguments, "-o", str(stores[1]), "--scheduler", scheduler])
     assert ended.code == 0 and "has 80 of 80 runs" in ended.err
-    tables = [attn(["results", "--tidy", str(store)]).out.splitlines() for store in (folder, file)]
-    pairs = [[line.rpartition(",")[::2] for line in table[1:]] for table in tables]
-    assert [name for name, _ in pairs[0]] == [name for name, _ in pairs[1]]
-    numbers = [[float(value or "nan") for _, value in table] for table in pairs]
-    assert numbers[0] == pytest.approx(numbers[1], rel=1e-6, abs=1e-6, nan_ok=True)
-
-
-def test_workers_that_see_another_folder_are_told(scheduler: str, tmp_path: Path) -> None:
-    work = partial(
-        write_part, compute=run_chunk, lock=tmp_path / "catalogue.db-lock", token="0123456789abcdef"
-    )
-    ((_, result),) = run_cluster(work, [Chunk(())], scheduler)
-    line = f"{tmp_path}: is not the folder of this batch on {socket.gethostname()}: a folder store needs one "
-    assert str(result.refusal) == f"{line}that all machines share, under the same path"
+    assert_same_figures(tidy(stores[1]), tidy(stores[0]))
 
 
 def test_nobody_there_and_no_address(monkeypatch: pytest.MonkeyPatch) -> None:

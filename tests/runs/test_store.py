@@ -262,7 +262,8 @@ def test_a_lock_that_vanishes_while_it_is_taken_is_taken_again(
         (["--expect", "entropy"], "--expect 'entropy': must be a name, one of < <= > >= = == !=, and a value"),
         (["--expect", "entropy < low"], "--expect 'entropy < low': must end in a number (got low)"),
         (["--set", "x"], "--set: must be KEY=VALUE (got 'x')"),
-        (["-o", "runs"], f"-o runs: the suffix must be one of .db, .sqlite, .sqlite3 (a store), / (one in a folder), {', '.join(SUFFIXES)}, or give --format"),
+        (["-o", "runs/"], f"-o runs/: the suffix must be one of .db, .sqlite, .sqlite3 (a store), {', '.join(SUFFIXES)}, or give --format"),
+        (["-o", "runs"], f"-o runs: the suffix must be one of .db, .sqlite, .sqlite3 (a store), {', '.join(SUFFIXES)}, or give --format"),
         (["-o", "nowhere/x.db"], "-o nowhere/x.db: no such directory: nowhere"),
     ],
 )  # fmt: skip
@@ -574,8 +575,8 @@ def test_the_deviation_is_that_of_all_values_however_they_came(
     connection = with_tidy(store)
     values = [v for (v,) in connection.execute("SELECT value FROM tidy WHERE statistic = 'scores.max'") if v]
     connection.close()
-    for runs_at_once in (1, 7, 1000):
-        monkeypatch.setattr("attncli.runs.reading.RUNS_AT_ONCE", runs_at_once)
+    for numbers_at_once in (1, 500, 2**20):
+        monkeypatch.setattr("attncli.runs.reading.NUMBERS_AT_ONCE", numbers_at_once)
         (row,) = rows_of(attn, store, *POOLED, "--statistic", "scores.max")
         np.testing.assert_allclose(row["std"], statistics.stdev(values), rtol=1e-12)
     (row,) = rows_of(attn, store, *POOLED, "--statistic", "scores.max", "--where", "run = 3")

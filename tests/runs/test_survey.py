@@ -108,7 +108,12 @@ def test_a_store_without_even_weights_goes_by_the_mean_length(tmp_path: Path, at
     assert counts["first token"] is None
     with closing(sqlite3.connect(store)) as connection:
         of_some = " AND shape = (SELECT min(shape) FROM columns)" if which == "some" else ""
-        renamed = "UPDATE columns SET statistic = '-' || statistic WHERE statistic LIKE '%.even'"
+        is_even = "statistic LIKE '%.even'"
+        for (name,) in connection.execute(
+            f"SELECT DISTINCT statistic FROM columns WHERE {is_even}"
+        ).fetchall():
+            connection.execute(f'ALTER TABLE run_statistics ADD COLUMN "-{name}" REAL')
+        renamed = f"UPDATE columns SET statistic = '-' || statistic WHERE {is_even}"
         assert connection.execute(renamed + of_some).rowcount > 0
         connection.commit()
     patterns = survey(attn, "--store", str(store))["statistics"]["patterns"]

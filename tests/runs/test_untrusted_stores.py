@@ -4,7 +4,6 @@ import os
 import signal
 import sqlite3
 import threading
-import zlib
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -101,18 +100,18 @@ def test_what_analyze_and_vacuum_leave_is_read(attn: Attn, store: Path) -> None:
     assert attn(["results", "--tidy", str(store)]) == before and before.code == 0
 
 
-BOMB = zlib.compress(bytes(2**26), 9).hex()
-"""Of 64 MiB."""
 DAMAGED_RUNS = [
-    ("UPDATE runs SET figures = x'00' WHERE run = 2", "its statistics are"),
-    ("UPDATE runs SET figures = NULL WHERE run = 2", "its statistics are"),
-    ("UPDATE runs SET figures = 'text' WHERE run = 2", "its statistics are"),
-    ("UPDATE runs SET figures = figures || x'00' WHERE run = 2", "its statistics are"),
-    ("UPDATE runs SET encoding = NULL WHERE run = 2", "its statistics are"),
-    ("UPDATE runs SET encoding = 2 WHERE run = 2", "its statistics are"),
-    ("UPDATE runs SET encoding = 4 WHERE run = 2", "its statistics are"),
-    ("UPDATE runs SET encoding = 'a' WHERE run = 2", "its statistics are"),
-    (f"UPDATE runs SET encoding = 2, figures = x'{BOMB}' WHERE run = 2", "its statistics are"),
+    (f"{statement} WHERE run = 2", "its statistics are")
+    for statement in (
+        """UPDATE head_statistics SET "entropy.mean" = 'text'""",
+        """UPDATE head_statistics SET "entropy.mean" = x'00'""",
+        """UPDATE run_statistics SET "scores.mean" = 'text'""",
+        "DELETE FROM head_statistics",
+        "DELETE FROM run_statistics",
+        "INSERT INTO head_statistics (run, place) SELECT run, 99 FROM run_statistics",
+    )
+]
+DAMAGED_RUNS += [
     ("UPDATE runs SET shape = 99 WHERE run = 2", "its statistics are"),
     ("UPDATE runs SET shape = 'a' WHERE run = 2", "its statistics are"),
     ("UPDATE runs SET settings = 99 WHERE run = 2", "its settings are"),

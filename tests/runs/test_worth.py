@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -28,7 +28,6 @@ from attncli.runs import work as worth
 from attncli.runs.chunks import Chunk, ChunkResult, UnfinishedJob, run_chunk
 from attncli.runs.driver import Driver
 from attncli.runs.jobs import Job
-from attncli.runs.packing import Packed
 from attncli.runs.plan import PromptFile, make_plan
 from attncli.runs.report_values import Expectations
 from attncli.runs.work import (
@@ -254,14 +253,11 @@ class EmptyStore:
     def planned(self, keys: list[bytes]) -> dict[bytes, tuple[int, bool]]:
         return {key: (int.from_bytes(key, "big"), False) for key in keys}
 
-    def work(self, compute: Callable[[Chunk], ChunkResult]) -> Callable[[Chunk], ChunkResult]:
-        return compute
-
     def chunk(self, jobs: tuple[UnfinishedJob, ...]) -> Chunk:
         return Chunk(jobs)
 
-    def write(self, chunk: Chunk, result: ChunkResult) -> dict[int, Packed]:
-        return {}
+    def write(self, chunk: Chunk, result: ChunkResult) -> None:
+        """Keeps nothing."""
 
 
 def sizes_of_chunks(folder: Path, seconds_a_run: float, **options: float) -> list[int]:

@@ -99,8 +99,8 @@ PARAMETERS = (
     ),
     option(
         "--output -o",
-        "Write reports to a file, whole or not at all; or keep every run in a store (.db, .sqlite), or in a "
-        "folder of Parquet files (runs/): rerun the same command to resume.",
+        "Write reports to a file, whole or not at all; or keep every run in a store (.db, .sqlite): "
+        "rerun the same command to resume.",
         "FILE",
         everyday="write reports, or keep every run in a store (.db)",
     ),
@@ -149,7 +149,7 @@ def run_files(
     if store is not None:
         checked_store(store)
     elif output and not (output in STDOUT or format or Path(output).suffix.lower() in SUFFIXES):
-        known = f"{', '.join(STORE_SUFFIXES)} (a store), / (one in a folder), {', '.join(SUFFIXES)}"
+        known = f"{', '.join(STORE_SUFFIXES)} (a store), {', '.join(SUFFIXES)}"
         raise UserError(f"-o {output}: the suffix must be one of {known}, or give --format")
     conditions = parse_conditions(expect, "--expect", numbers_only=True)
     to = Destination(output=None if store else output, format=format, several=True, **flags)

@@ -433,7 +433,7 @@ def spec_of(side: str, overrides: Overrides, draws: bool) -> Spec:
         spec_class = spec_class_of(side, values_of(given))
     elif len(side.split()) > 1 and not is_file(side):
         raise UserError(f"diff: a text needs the model that reads it: --model FOLDER (got {side:.40})")
-    elif is_store_name(side) and (is_file(side) or Path(side).is_dir()):
+    elif is_store_name(side) and is_file(side):
         saved = f"attn heads --store {side} -o {Path(side).stem}.json"
         raise UserError(f"{side}: is a store of many runs: {saved} saves a survey in one, to compare that")
     elif Path(side).suffix.lower() not in (".yaml", ".yml") and not is_file(side):

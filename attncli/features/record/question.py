@@ -42,7 +42,7 @@ from attncli.runs.report_values import Expectations, parse_conditions, refuse_un
 from attncli.runs.saved_reports import read_array_report
 from attncli.runs.store import open_store
 from attncli.settings import is_offered
-from attncli.system.files import is_file_name, is_store_name
+from attncli.system.files import is_store_name
 from attncli.system.plain_text import counted, note, whole_number
 from attncli.views import VIEWS
 
@@ -243,8 +243,6 @@ def _store_named(flags: Mapping[str, Any], calls: str | None) -> Path | None:
     output = flags[OUTPUT.name]
     if output is None or not is_store_name(output):
         return None
-    if not is_file_name(output):
-        raise UserError(f"-o {output}: a recording is kept in one file: -o {output.rstrip('/')}.db")
     of_a_report = {each.name: flags[each.name] or None for each in (FORMAT, SHOW, OPEN, TITLE)}
     refuse_given(of_a_report, f"is for a report: attn results {output} shows what a store has")
     if calls == "last":

@@ -18,7 +18,6 @@ from attncli.features.record.settings import RecordSpec
 from attncli.runs.chunks import Chunk, ChunkResult
 from attncli.runs.jobs import Item, Job
 from attncli.runs.keys import canonical
-from attncli.runs.packing import packed, rounded
 from attncli.runs.report_values import Expectations
 from attncli.runs.store import Store
 from attncli.runs.stored_columns import StoredColumn, StoredColumns
@@ -118,7 +117,7 @@ class RunsIntoStore:
             self.take_new()
 
     def _check(self, run: WrittenRun, number: int) -> None:
-        lines = self.expectations.broken(run.columns, rounded(run.values))
+        lines = self.expectations.broken(run.columns, run.values)
         self.num_broken += bool(lines)
         for line in lines:
             self.tell(f"run {run.name(number)}: {line}")
@@ -136,7 +135,7 @@ class RunsIntoStore:
                 key = sha256(canonical([self.spec.program, self._first, run.process, run.number])).digest()
                 item = self._item._replace(id=run.name(place))
                 jobs.append((Job((item,), None, place), (key,)))
-                result.values[number] = run.columns, packed(run.columns, run.values[None])[0]
+                result.values[number] = run.columns, run.values
             self.store.write(Chunk(tuple(jobs)), result)
 
     def __str__(self) -> str:

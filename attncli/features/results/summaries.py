@@ -83,6 +83,9 @@ class Summary:
         self._names = self.reader.statistics()
         settings = self.reader.settings.values()
         self._settings = dict.fromkeys(key for of_run in settings for key in of_run)
+        self._groups_by_settings = not {*RUN_NAMES} & {*self.group_by}
+        self._groups: dict[int, GroupKey] = {}
+        """Of runs by their settings."""
         of_runs = [*PLACES, *RUN_NAMES, *self._settings]
         errors = [
             f"{flag} {name}: the store has no such {what}{nearest(name, known)}; known: {listed(known)}"
@@ -130,7 +133,12 @@ class Summary:
         return column.statistic, *(getattr(column, n) if n in PLACES else None for n in self.group_by)
 
     def _of_run(self, run: RunInfo) -> GroupKey:
-        return tuple(self._run_value(name, run) for name in self.group_by)
+        """The settings and names of the run by which it is grouped."""
+        if not self._groups_by_settings:
+            return tuple(self._run_value(name, run) for name in self.group_by)
+        if run.settings not in self._groups:
+            self._groups[run.settings] = tuple(self._run_value(name, run) for name in self.group_by)
+        return self._groups[run.settings]
 
     def _run_value(self, name: str, run: RunInfo) -> Any:
         if name in PLACES:

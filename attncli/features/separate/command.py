@@ -58,7 +58,9 @@ def run_separate(
             _say_how_to_apply(destination, given)
         return code
     if kept is not None:
-        _refuse_other_stores(kept, source)
+        if source is not None:
+            other = f"cannot be combined with the store {source}"
+            raise UserError(f"-o {kept}: {other}: -o FILE.json keeps reports")
         destination = {**destination, "output": None}
     for key in ("apply", *(["model"] if source else [])):
         if key in given:
@@ -99,15 +101,6 @@ def _refuse_unlabelled(given: Mapping[str, Given], expect: Sequence[str]) -> Non
     for text in expect:
         if text.strip().startswith("measured."):
             raise UserError(f"--expect '{text}': needs --label, the column that says which texts are which")
-
-
-def _refuse_other_stores(kept: Path, source: str | None) -> None:
-    from attncli.system.files import is_file_name
-
-    if not is_file_name(kept):
-        raise UserError(f"-o {kept}: is a store in a folder, which keeps no labels: -o FILE.db keeps them")
-    if source is not None:
-        raise UserError(f"-o {kept}: cannot be combined with the store {source}: -o FILE.json keeps reports")
 
 
 def _say_how_to_apply(destination: Mapping[str, Any], given: Mapping[str, Given]) -> None:

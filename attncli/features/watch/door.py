@@ -35,7 +35,6 @@ from attncli.features.watch.training_steps import (
     parse_expectations,
     settings_of,
     store_step,
-    stored_values,
     text_key,
     text_of,
     with_loss,
@@ -299,7 +298,7 @@ class Watch:
                 store_step(self._store, self.unwritten)
                 self.unwritten.clear()
             for each in self._completed:
-                self._store.replace_values(each.key, each.columns, stored_values(each))
+                self._store.replace_values(each.key, each.columns, each.values)
             self._completed.clear()
         except (sqlite3.Error, OSError) as error:
             self._warn("store", f"{self._store.path}: cannot be written: {error}: steps stay in memory")

@@ -53,7 +53,7 @@ from attncli.runs.store import open_store
 from attncli.runs.store_files import create_file, is_driven
 from attncli.settings.fields import Given, checked_spec
 from attncli.settings.heads import HeadsSpec
-from attncli.system.files import is_file_name, is_store_name
+from attncli.system.files import is_store_name
 from attncli.system.plain_text import counted, note, plain_text
 from attncli.views import load_view
 
@@ -318,7 +318,7 @@ def show_watch(
 def is_store_of_steps(run: str) -> bool:
     """Whether a run is named by its store, which may not be there yet, and not by its checkpoints."""
     is_checkpoint = (Path(run) / "config.json").is_file()
-    return is_file(run) or (not is_checkpoint and not run.endswith("/") and is_store_name(run))
+    return is_file(run) or (not is_checkpoint and is_store_name(run))
 
 
 def show_store(
@@ -480,8 +480,6 @@ def _check_store(kept: Path | None, fresh: bool) -> None:
         if fresh:
             raise UserError("--fresh: needs a store: -o FILE.db")
         return
-    if not is_file_name(kept):
-        raise UserError(f"-o {kept}/: steps of a training run are kept in one file: -o {kept.name}.db")
     checked_store(kept)
 
 

@@ -32,7 +32,6 @@ from attncli.records.values import PLACES, NamedTensor
 from attncli.runs.chunks import Chunk, ChunkResult
 from attncli.runs.jobs import Item, Job
 from attncli.runs.keys import RunKeys, canonical, resolved_settings
-from attncli.runs.packing import Packed, packed, rounded
 from attncli.runs.plan import Plan
 from attncli.runs.reading import Reader, StepOnText, model_of
 from attncli.runs.report_values import (
@@ -100,21 +99,16 @@ def content_key(spec: HeadsSpec, step: int, commit: str | None = None) -> bytes:
 def measured_step(
     step: int, spec: StepSpec, key: bytes, report: Report, loss: float | None = None
 ) -> MeasuredStep:
-    """The values of a survey of heads, rounded as in a store, and the loss of the step where it is known."""
+    """The values of a survey of heads, and the loss of the step where it is known."""
     columns, values = values_of(report)
-    measured = MeasuredStep(step, spec, key, columns, rounded(values))
+    measured = MeasuredStep(step, spec, key, columns, values)
     return measured if loss is None else with_loss(measured, loss)
 
 
 def with_loss(measured: MeasuredStep, loss: float) -> MeasuredStep:
     """The same step with its loss."""
     columns, values = _with_loss(measured.columns), np.append(measured.values, loss)
-    return measured._replace(columns=columns, values=rounded(values))
-
-
-def stored_values(measured: MeasuredStep) -> Packed:
-    """The values of a step as a store has them."""
-    return packed(measured.columns, measured.values[None])[0]
+    return measured._replace(columns=columns, values=values)
 
 
 def store_step(store: Store, measured: Sequence[MeasuredStep]) -> None:
@@ -123,7 +117,7 @@ def store_step(store: Store, measured: Sequence[MeasuredStep]) -> None:
     for number, each in enumerate(measured):
         item = Item(each.spec, f"{STEP}{each.step}", id=str(each.step))
         chunk.append((Job((item,), None, store.last_run() + 1 + number), (each.key,)))
-        result.values[number] = each.columns, stored_values(each)
+        result.values[number] = each.columns, each.values
     store.write(Chunk(tuple(chunk)), result)
 
 

@@ -822,7 +822,6 @@ REFUSED = [
     (["--heads", "a=x"], "--heads: must be a pattern and a number, as '*.attn=8' (got a=x)"),
     (["--grid", "14"], "--grid: must be rows x columns, as 14x14 (got 14)"),
     (["--image", "cat.png"], "--image: needs --grid, which says how many patches it has"),
-    (["-o", "runs/"], "-o runs/: a recording is kept in one file: -o runs.db"),
     (
         ["-o", "run.db", "--show", "all"],
         "--show: is for a report: attn results run.db shows what a store has",

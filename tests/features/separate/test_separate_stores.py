@@ -119,7 +119,6 @@ def test_what_no_store_does_is_refused_in_a_line(attn: Attn, tmp_path: Path, hal
         ((store, "--label", "answer"), "has no column answer (it has answered, lines, text)"),
         ((store, *BY, "--model", str(SHIPPED_MODEL)), "cannot be combined with the store"),
         ((store, *BY, "-o", other), "cannot be combined with the store"),
-        ((str(halves), *BY, "-o", f"{tmp_path}/runs/"), "is a store in a folder, which keeps no labels"),
         ((str(halves), *BY, "--workers", "2"), "needs a store"),
     ):
         ended = attn(["separate", *arguments])

@@ -188,7 +188,6 @@ REFUSED = [
      "--head: must be a head of checkpoint-10: layers 0 to 1, heads 0 to 2 (got 7:0)"),
     (["watch", "owner/tiny@step*"], "owner/tiny@step*: no such folder (a hub id needs --allow-download)"),
     (["watch", "{}/*", "--fresh"], "--fresh: needs a store: -o FILE.db"),
-    (["watch", "{}/*", "-o", "kept/"], "-o kept/: steps of a training run are kept in one file: -o kept.db"),
     (["watch", "lessons/learning-to-copy.db", "--fresh"],
      "--fresh: is for checkpoints, and {lesson} is a store"),
     (["watch", "lessons/learning-to-copy.db", "--sentence", "a b"],

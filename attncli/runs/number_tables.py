@@ -1,0 +1,202 @@
+"""The numbers of runs as SQL has them: one row per run, per head or per token, one column per statistic.
+
+NULL is a number that a report has as NaN, or a statistic that the run does not have: the table `columns` says
+which it has.
+"""
+
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from attncli.runs.stored_columns import StoredColumn, StoredColumns
+
+ROWS_AT_ONCE = 2000
+"""Whose numbers are objects of Python's for a moment."""
+OWN_COLUMNS = ("run", "place", "layer", "head", "batch", "token")
+
+
+def quoted(statistic: str) -> str:
+    """The column of a statistic, as SQL has it; one named like a column of a place has a longer name."""
+    name = f"statistic {statistic}" if statistic.lower() in OWN_COLUMNS else statistic
+    return '"' + name.replace('"', '""') + '"'
+
+
+class NumberTable(NamedTuple):
+    """A table of numbers, and the columns that say to which part of its run a row belongs."""
+
+    name: str
+    places: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The run, and the number of the row in its run if it has several."""
+        return ("run", "place") if self.places else ("run",)
+
+    def definition(self, quoted_columns: Sequence[str] = ()) -> str:
+        """The statement that creates it, as SQLite keeps it after these columns were added one by one."""
+        statistics = "".join(f", {column} REAL" for column in quoted_columns)
+        if not self.places:
+            return f"CREATE TABLE {self.name} (run INTEGER PRIMARY KEY{statistics})"
+        places = ", ".join(f"{place} INTEGER" for place in self.places)
+        return (
+            f"CREATE TABLE {self.name} (run INTEGER NOT NULL, place INTEGER NOT NULL, {places}{statistics}, "
+            "PRIMARY KEY (run, place)) WITHOUT ROWID"
+        )
+
+    def statistics(self, connection: sqlite3.Connection) -> list[str]:
+        """The columns of statistics that it has, quoted."""
+        names = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({self.name})")]
+        return ['"' + name.replace('"', '""') + '"' for name in names[len({*self.key, *self.places}) :]]
+
+
+OF_RUNS = NumberTable("run_statistics")
+OF_HEADS = NumberTable("head_statistics", ("layer", "head"))
+OF_TOKENS = NumberTable("token_statistics", ("layer", "head", "batch", "token"))
+NUMBER_TABLES = (OF_RUNS, OF_HEADS, OF_TOKENS)
+
+
+def _table_of(column: StoredColumn) -> NumberTable:
+    if column.token is not None or column.batch is not None:
+        return OF_TOKENS
+    return OF_RUNS if column.layer is None and column.head is None else OF_HEADS
+
+
+class TablePart(NamedTuple):
+    """The columns of a run that are in one table: which they are, and the row and the statistic of each."""
+
+    table: NumberTable
+    statistics: tuple[str, ...]
+    places: tuple[tuple[int | None, ...], ...]
+    """The layer, head, batch and token of each row, as far as the table has them."""
+    columns: np.ndarray
+    rows: np.ndarray
+    of_statistic: np.ndarray
+
+    def only(self, statistics: Collection[str]) -> "TablePart":
+        """The same rows with these statistics alone."""
+        chosen = [name in statistics for name in self.statistics]
+        kept = np.array(chosen)[self.of_statistic]
+        names = tuple(name for name, is_chosen in zip(self.statistics, chosen, strict=True) if is_chosen)
+        numbers = np.cumsum(chosen) - 1
+        return self._replace(
+            statistics=names,
+            columns=self.columns[kept],
+            rows=self.rows[kept],
+            of_statistic=numbers[self.of_statistic[kept]],
+        )
+
+    def cells(self, run: int, of_run: Sequence[Sequence[float]]) -> Iterator[tuple[float | None, ...]]:
+        """The rows of a run as its table has them."""
+        if not self.table.places:
+            yield (run, *of_run[0])
+            return
+        for number, (place, statistics) in enumerate(zip(self.places, of_run, strict=True)):
+            yield (run, number, *place, *statistics)
+
+
+@lru_cache(maxsize=64)
+def parts_of(columns: StoredColumns) -> tuple[TablePart, ...]:
+    """The tables that have the numbers of a run with these columns."""
+    parts = []
+    for table in NUMBER_TABLES:
+        own = [place for place, column in enumerate(columns) if _table_of(column) is table]
+        statistics: dict[str, int] = {}
+        places: dict[tuple[int | None, ...], int] = {}
+        where = [
+            (
+                places.setdefault(tuple(getattr(columns[place], name) for name in table.places), len(places)),
+                statistics.setdefault(columns[place].statistic, len(statistics)),
+            )
+            for place in own
+        ]
+        if own:
+            rows, of_statistic = np.array(where).T
+            parts.append(
+                TablePart(table, tuple(statistics), tuple(places), np.array(own), rows, of_statistic)
+            )
+    return tuple(parts)
+
+
+def insert_numbers(
+    connection: sqlite3.Connection, columns: StoredColumns, runs: Sequence[int], values: np.ndarray
+) -> None:
+    """Add the numbers (run, column) of runs, whose tables have these columns already."""
+    for part in parts_of(columns):
+        cells = np.full((len(runs), len(part.places), len(part.statistics)), np.nan)
+        cells[:, part.rows, part.of_statistic] = values[:, part.columns]
+        names = [*part.table.key, *part.table.places, *map(quoted, part.statistics)]
+        query = f"INSERT INTO {part.table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+        rows = (
+            row for run, of_run in zip(runs, cells.tolist(), strict=True) for row in part.cells(run, of_run)
+        )
+        connection.executemany(query, rows)
+
+
+class _Rows(NamedTuple):
+    """The rows of neighbouring runs in a table: the run of each, and its numbers by the statistic's name."""
+
+    runs: np.ndarray
+    numbers: np.ndarray
+    statistics: Mapping[str, int]
+
+    def of_part(self, part: TablePart, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of runs that are complete: which these are, and their numbers (run, column of the part)."""
+        starts, ends = (np.searchsorted(self.runs, runs, side=side) for side in ("left", "right"))
+        complete = np.flatnonzero(ends - starts == len(part.places))
+        statistics = np.array([self.statistics[name] for name in part.statistics])
+        return complete, self.numbers[starts[complete, None] + part.rows, statistics[part.of_statistic]]
+
+
+def _read_rows(
+    connection: sqlite3.Connection, table: NumberTable, statistics: Sequence[str], runs: range
+) -> _Rows:
+    """The rows of these runs; those that hold anything but numbers are left out."""
+    query = (
+        f"SELECT {', '.join(['run', *map(quoted, statistics)])} FROM {table.name} "
+        f"WHERE run BETWEEN ? AND ? ORDER BY {', '.join(table.key)}"
+    )
+    read = connection.execute(query, (runs.start, runs.stop - 1))
+    blocks = [np.empty((0, 1 + len(statistics)))]
+    while rows := read.fetchmany(ROWS_AT_ONCE):
+        try:
+            blocks.append(np.array(rows, dtype=np.float64))
+        except (ValueError, TypeError):
+            numbers = [row for row in rows if not any(isinstance(cell, str | bytes) for cell in row)]
+            blocks.append(np.array(numbers, dtype=np.float64).reshape(-1, 1 + len(statistics)))
+    cells = np.concatenate(blocks)
+    return _Rows(cells[:, 0], cells[:, 1:], {name: place for place, name in enumerate(statistics)})
+
+
+class RunNumbers(NamedTuple):
+    """The numbers (run, column) of the runs that have all of them, and which of the runs these are."""
+
+    complete: np.ndarray
+    values: np.ndarray
+
+
+class NumbersOfRuns:
+    """The numbers of runs whose own numbers are between two others, perhaps only some statistics."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, shapes: Collection[Sequence[TablePart]], runs: range
+    ) -> None:
+        needed: dict[NumberTable, dict[str, None]] = {}
+        for part in (part for parts in shapes for part in parts):
+            needed.setdefault(part.table, {}).update(dict.fromkeys(part.statistics))
+        self._rows = {
+            table: _read_rows(connection, table, [*statistics], runs) for table, statistics in needed.items()
+        }
+
+    def of_runs(self, parts: Sequence[TablePart], runs: Sequence[int], num_columns: int) -> RunNumbers:
+        """The numbers of runs with the same columns."""
+        numbers = np.array(runs, dtype=np.float64)
+        values = np.full((len(runs), num_columns), np.nan)
+        has_all = np.ones(len(runs), dtype=bool)
+        for part in parts:
+            complete, of_part = self._rows[part.table].of_part(part, numbers)
+            values[complete[:, None], part.columns] = of_part
+            has_all &= np.isin(np.arange(len(runs)), complete)
+        return RunNumbers(np.flatnonzero(has_all), values[has_all])
