@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from attncli.measure.library import layers, next_tokens
     from attncli.measure.own_tensors import attention_statistics
     from attncli.measure.patching import activation_cache, hooks, patch
-    from attncli.models.pretrained import read_text
     from attncli.models.probes import read_probe
+    from attncli.models.reading_text import read_text
     from attncli.models.words import words_of_characters
     from attncli.notebook.opened import NotebookModel, open_model
     from attncli.notebook.run import NotebookReport, run
@@ -59,7 +59,7 @@ _OF_MODELS = {
     **dict.fromkeys(("activation_cache", "hooks", "patch"), "measure.patching"),
     **dict.fromkeys(("NotebookModel", "open_model"), "notebook.opened"),
     "read_probe": "models.probes",
-    "read_text": "models.pretrained",
+    "read_text": "models.reading_text",
     "words_of_characters": "models.words",
 }
 """These need the packages of the extra `models`."""

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import attncli
 from attncli.models.predicted import predicted_pair
-from attncli.models.pretrained import read_text
+from attncli.models.reading_text import read_text
 from tests.checkpoints import smollm2
 from tests.conftest import Attn
 from tools import indirect_object_prompts, study_indirect_objects

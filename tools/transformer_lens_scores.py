@@ -19,8 +19,8 @@ from transformer_lens.patching import (
 )
 
 from attncli.models.loading import in_use, open_model
-from attncli.models.pretrained import read_text
 from attncli.models.probes import read_probe
+from attncli.models.reading_text import read_text
 from attncli.settings.heads import HeadsSpec
 
 QUERY, KEY = 40, 17

@@ -22,7 +22,8 @@ from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextOrReading, TextsOrFile
-from attncli.models.pretrained import Pretrained, Reading, read_text, reader_of, reading_for
+from attncli.models.pretrained import Pretrained, Reading, reader_of
+from attncli.models.reading_text import read_text, reading_for
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
 from attncli.models.words import words_of_characters
 from attncli.records.arguments import (

@@ -32,7 +32,8 @@ from attncli.models.patched_heads import (
     are_in_force,
     patches_open,
 )
-from attncli.models.pretrained import Pretrained, Reading, check_made_for, read_text
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.reading_text import check_made_for, read_text
 from attncli.models.side_by_side import of_this_run
 from attncli.models.stored import blocks_of
 from attncli.records.arguments import HeadsArgument, by, checked, head_name, head_names, one_of, shown

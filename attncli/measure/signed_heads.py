@@ -19,6 +19,7 @@ from attncli.measure.patterns import MixerPlace
 from attncli.models.layer_sources import CapturedMixer, capturing_mixers
 from attncli.models.pretrained import Pretrained
 from attncli.records.columns import Records
+from attncli.records.report import Mask, NamedTensor
 from attncli.records.surveys import SIGNED_OVER_TEXTS, SignedHead
 
 STATISTICS = tuple(each.name for each in fields(SignedStatistics))
@@ -228,7 +229,7 @@ class WritingSignedHeads:
         (layer,) = self.layers.values()
         return layer.shares
 
-    def rows(self) -> Float[npt.NDArray[np.float32], "..."] | None:
+    def rows(self) -> NamedTensor | None:
         """The signed weights (layer, head, query, key), without the axes of which one was chosen; 0 on keys
         after a query, NaN where a layer has no such head. None where they are not kept.
         """
@@ -239,6 +240,9 @@ class WritingSignedHeads:
             for layer in self.layers.values()
         }
         if self.layer is None:
-            return by_layer(whole)
-        rows = whole[self.layer]
-        return (rows if self.head is None else rows[0]).numpy()
+            rows = by_layer(whole)
+        else:
+            rows = (whole[self.layer] if self.head is None else whole[self.layer][0]).numpy()
+        num_queries, num_keys = rows.shape[-2:]
+        visible = np.tri(num_queries, num_keys, num_keys - num_queries, dtype=bool)
+        return NamedTensor(("layer", "head", "query", "key")[-rows.ndim :], rows, Mask.of(visible))

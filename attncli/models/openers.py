@@ -1,5 +1,7 @@
 """Openers of files that are not text, one per reading; cards name them."""
 
+from typing import NamedTuple
+
 from attncli.errors import UserError
 from attncli.feature import LoadedOnUse
 from attncli.index import readings
@@ -7,39 +9,41 @@ from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.prompts import Prompt
 
 
+class FileInput(NamedTuple):
+    """A file, and what a question gives beside it.
+
+    `is_cross`: one layer of cross-attention is read. A model that writes is asked the `question`, in its
+    `chat` template if wanted, and writes `max_new_tokens` at most; None: to the end.
+    """
+
+    file: str
+    text: str | None = None
+    truncate: bool = False
+    is_cross: bool = False
+    question: str | None = None
+    chat: bool = False
+    max_new_tokens: int | None = None
+
+
 class Opener:
     """Opens the files of one reading, for each use that questions make of it.
 
-    `text` is what is given beside the file. Each method raises UserError for a file, and for a model, that
-    cannot be read so.
+    Each method raises UserError for a file, and for a model, that cannot be read so.
     """
 
-    def read(
-        self, pretrained: Pretrained, file: str, text: str | None = None, *, truncate: bool = False
-    ) -> Reading:
+    def read(self, pretrained: Pretrained, given: FileInput) -> Reading:
         """Read for a survey of all heads; without a text, a decoder also writes one."""
         raise NotImplementedError
 
-    def read_to_predict(self, pretrained: Pretrained, file: str, text: str | None) -> Reading:
+    def read_to_predict(self, pretrained: Pretrained, given: FileInput) -> Reading:
         """Read for predictions of words, if there are words."""
-        return self.read(pretrained, file, text)
+        return self.read(pretrained, given)
 
-    def read_for_layer(
-        self, pretrained: Pretrained, file: str, text: str | None, *, is_cross: bool, truncate: bool
-    ) -> Reading:
-        """Read for one layer of cross-attention if `is_cross`, else of self-attention."""
+    def read_for_layer(self, pretrained: Pretrained, given: FileInput) -> Reading:
+        """Read for one layer."""
         raise NotImplementedError
 
-    def read_prompt(
-        self,
-        pretrained: Pretrained,
-        file: str,
-        text: str,
-        *,
-        max_new_tokens: int | None,
-        question: str | None,
-        chat: bool,
-    ) -> Prompt:
+    def read_prompt(self, pretrained: Pretrained, given: FileInput) -> Prompt:
         """Read as a prompt that a model continues."""
         raise UserError(f"model: {pretrained.name} writes of text alone")
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from attncli.errors import UserError
 from attncli.models.answers import GivenAnswer, log_probabilities_at, one_token_each
 from attncli.models.pretrained import FIRST_WORD_ID, ModelText, Pretrained, Reading, reader_of
+from attncli.models.reading_text import tokens_of_text
 from attncli.models.token_names import checked_position
 
 MASKED_SHARE = 0.15
@@ -271,7 +272,7 @@ def read_judged(
     if needle is not None:
         text = _ending_in(text, needle, pretrained)
     if every is None:
-        read = pretrained.read(text, key, truncate=truncate, with_spans=needle is not None)
+        read = tokens_of_text(pretrained, text, key, truncate=truncate, with_spans=needle is not None)
     else:
         encoded = pretrained.encoded(text, truncation=False, return_offsets_mapping=needle is not None)
         ids = encoded["input_ids"]

@@ -1,10 +1,10 @@
-"""A pretrained model and its tokenizer: reading text, its tokens and words, the head that predicts."""
+"""A pretrained model and its tokenizer: its tokens and words, the head that predicts, what it reads."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
@@ -24,7 +24,6 @@ from attncli.models.architectures import (
     TOWERS,
     Predicts,
     arguments_of,
-    decoder_start,
     has_two_stacks,
     layers_without_softmax,
     predicted_tokens,
@@ -35,10 +34,9 @@ from attncli.models.encoding import check_encoded, tokenizer_errors, unknown_tok
 from attncli.models.folder import IDS_INSTEAD, read_config
 from attncli.models.layers import CapturedLayer, ProcessedInputs
 from attncli.models.token_places import Origin
-from attncli.models.words import Spans, UnknownWord, Words, WordsOfCharacters, unknown_notes, words_of
-from attncli.records.arguments import by, checked, shown
+from attncli.models.words import Spans, UnknownWord, Words, unknown_notes
 from attncli.records.report import Picture
-from attncli.records.token_ids import TokenIds, text_or_ids
+from attncli.records.token_ids import TokenIds
 
 FIRST_WORD_ID = 2**32
 """Above all ids of a vocabulary."""
@@ -305,141 +303,6 @@ class Pretrained:
         ends = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
         return frozenset((self.tokenizer.unk_token_id,)) - {getattr(self.tokenizer, end) for end in ends}
 
-    def read(
-        self,
-        text: str,
-        key: str,
-        *,
-        truncate: bool | None = False,
-        num_new: int = 0,
-        is_whole: bool = False,
-        words: WordsOfCharacters | None = None,
-        with_spans: bool = False,
-        beside_others: bool = False,
-    ) -> ModelText:
-        """A text's tokens, not padded, and truncated only on request, at the tokenizer's truncation side.
-
-        TokenIds are read as they are, without a tokenizer. `num_new` places stay free; a whole text gets no
-        special tokens around it. `words` gives the words that tokens are to be merged into. Raises UserError
-        for no tokens or too many, which names `key` and, unless it is None, `truncate`.
-        """
-        if not beside_others:
-            self.check_reads_text()
-        if isinstance(text, TokenIds):
-            if words is not None or with_spans:
-                what = "`words`" if words is not None else "a needle"
-                raise UserError(f"{key}: token ids are no text, in which {what} could be looked for")
-            return self._read_ids(text, key, truncate=truncate, num_new=num_new)
-        if words is not None and not self.tokenizer.is_fast:
-            message = "does not say where its tokens stand in the text: leave `words` out"
-            raise UserError(f"words: the tokenizer of {self.name} {message}")
-        options: dict[str, Any] = {
-            "padding": False,
-            "truncation": False,
-            "return_offsets_mapping": words is not None or with_spans,
-            "add_special_tokens": not is_whole,
-        }
-        encoded = self.encoded(text, **options)
-        ids = encoded["input_ids"]
-        if not ids:
-            raise UserError(f"{key}: the tokenizer of {self.name} finds no tokens in it")
-        count = len(ids)
-        most = self._most_of(
-            count, key, truncate=None if is_whole and not truncate else truncate, num_new=num_new
-        )
-        if most is not None:
-            options |= {"truncation": True, "max_length": most}
-            encoded = self.encoded(text, **options)
-            ids = encoded["input_ids"]
-        tokens, special = self.labels(ids), self.special_ids - self.unknown_ids
-        words_read = None
-        if words is not None:
-            words_read = words_of(text, words(text), tokens, ids, encoded["offset_mapping"], special)
-        spans = encoded["offset_mapping"] if with_spans else None
-        return ModelText(
-            tokens,
-            torch.tensor(ids),
-            count - len(ids),
-            words_read,
-            left_out_side=self._cut_side,
-            spans=spans,
-            unknown=self.unknown_words(text, ids, **options),
-        )
-
-    @property
-    def _cut_side(self) -> Literal["first", "last"]:
-        """Which tokens of a long text are cut off."""
-        return "first" if getattr(self.own_tokenizer, "truncation_side", "right") == "left" else "last"
-
-    def _most_of(self, count: int, key: str, *, truncate: bool | None, num_new: int) -> int | None:
-        """To how many tokens a text of so many is cut; None for one that the model reads whole.
-
-        Raises UserError where it is too long and not to be cut.
-        """
-        most = self.most_tokens()
-        if most is None or count <= most - num_new:
-            return None
-        most -= num_new
-        if not truncate or most < 1:
-            besides = f" beside {num_new + 1} new ones" if num_new else ""
-            message = f"must be at most {most} tokens for {self.name}{besides} (got {count})"
-            raise UserError(f"{key}: {message}{'' if truncate is None else ': `truncate` cuts it'}")
-        return most
-
-    def _read_ids(self, given: TokenIds, key: str, *, truncate: bool | None, num_new: int) -> ModelText:
-        """The tokens with these ids, under their labels, else as the vocabulary names them.
-
-        Of ids that are cut, special tokens at the beginning and the end stay, as with a text.
-        """
-        self._check_ids(given, key)
-        ids, labels = [*given.ids], given.labels or self.labels(given.ids)
-        count = len(ids)
-        most = self._most_of(count, key, truncate=truncate, num_new=num_new)
-        if most is not None:
-            special = [number in self.special_ids - self.unknown_ids for number in ids]
-            before, after = (
-                next((n for n, is_special in enumerate(each) if not is_special), 0)
-                for each in (special, special[::-1])
-            )
-            if before + after >= most:
-                before = after = 0
-            num_left = most - before - after
-            start = before if self._cut_side == "last" else count - after - num_left
-            places = [*range(before), *range(start, start + num_left), *range(count - after, count)]
-            ids, labels = [ids[place] for place in places], tuple(labels[place] for place in places)
-        return ModelText(
-            labels,
-            torch.tensor(ids),
-            count - len(ids),
-            left_out_side=self._cut_side,
-            is_labelled=given.labels is not None or self.own_tokenizer is None,
-        )
-
-    def _check_ids(self, given: TokenIds, key: str) -> None:
-        """Raise UserError for an id that the model has no vector for, and for padding at either end."""
-        most = self._num_ids or self.model.config.get_text_config().vocab_size
-        place, largest = max(enumerate(given.ids), key=lambda numbered: numbered[1])
-        if largest >= most:
-            raise UserError(
-                f"{key}: ids[{place}] must be below {most}, the tokens of {self.name} (got {largest})"
-            )
-        pad = self._padding_id
-        end = next((end for end in (0, len(given.ids) - 1) if given.ids[end] == pad), None)
-        if end is not None:
-            message = f"is padding ({pad}), which would be read like any token: leave it out"
-            raise UserError(f"{key}: ids[{end}] {message}")
-
-    @cached_property
-    def _padding_id(self) -> int | None:
-        """The token that only fills up shorter texts; None where it has another role as well."""
-        roles = ("bos", "eos", "cls", "sep", "unk", "mask", "decoder_start")
-        owner: Any = self.own_tokenizer or self.model.config
-        pad = getattr(owner, "pad_token_id", None)
-        others = {
-            getattr(each, f"{role}_token_id", None) for role in roles for each in (owner, self.model.config)
-        }
-        return None if pad in others else pad
-
     def check_reads_text(self) -> None:
         """Raise UserError for a model that reads something else first of all."""
         if self.model.main_input_name != "input_ids":
@@ -455,7 +318,7 @@ class Pretrained:
         pair = options.get("text_pair")
         # Marks of other inputs may have numbers above all tokens.
         reads_more = not arguments_of(self.model).isdisjoint((*PIXELS, *SOUNDS))
-        num_ids = None if reads_more else self._num_ids
+        num_ids = None if reads_more else self.num_ids
         check_encoded(read, [text] if pair is None else [text, pair], self.name, num_ids=num_ids)
         return read
 
@@ -476,7 +339,7 @@ class Pretrained:
             return unknown_tokens(self.tokenizer)
 
     @property
-    def _num_ids(self) -> int | None:
+    def num_ids(self) -> int | None:
         """How many tokens the model has vectors for; None where it does not look them up by number."""
         return getattr(self.model.get_input_embeddings(), "num_embeddings", None)
 
@@ -515,16 +378,6 @@ class Pretrained:
         """A token of the vocabulary as people write it: without the mark of a blank, bytes as characters."""
         text: str = self.tokenizer.convert_tokens_to_string([token]) if self.token_spelling else token
         return text.strip() if text.strip() and "\ufffd" not in text else token
-
-    def shifted_right(self, text: ModelText) -> ModelText:
-        """What a decoder reads to write this text: its start token first, the last token left out."""
-        start = decoder_start(self.model.config, getattr(self.whole, "generation_config", None))
-        if start is None:
-            return text
-        ids = torch.cat([torch.tensor([start]), text.ids[:-1]])
-        (label,) = self.labels([start])
-        words = None if text.words is None else text.words.shifted_right(label)
-        return replace(text, tokens=(label, *text.tokens[:-1]), ids=ids, words=words, spans=None)
 
     def inputs(self, readings: Sequence["Reading"]) -> dict[str, Tensor]:
         """The arguments of the model's forward for texts of one length; a context goes to the encoder."""
@@ -600,70 +453,6 @@ def part_that_takes(pretrained: Pretrained, inputs: Collection[str]) -> Pretrain
                 pretrained, name=f"{pretrained.name} ({name})", model=module, with_head=None, classifier=None
             )
     return None
-
-
-def _opened(value: Any) -> Any:
-    if not isinstance(value, Pretrained):
-        raise ValueError(f"must be what open_model gives (got {shown(value)})")
-    return value
-
-
-OpenedModel = Annotated[Pretrained, by(_opened)]
-
-
-TextOrIds = Annotated[str | Mapping[str, Any], by(text_or_ids)]
-"""A text, or {"ids": [...], "tokens": [...]} with token ids and, if wanted, their labels."""
-
-
-@checked
-def read_text(
-    model: OpenedModel,
-    text: TextOrIds,
-    *,
-    context: TextOrIds | None = None,
-    key: str = "text",
-    truncate: bool | None = False,
-    words: WordsOfCharacters | None = None,
-) -> Reading:
-    """A text as a model reads it; with a decoder the context, else the same text, goes to the encoder.
-
-    In place of a text, {"ids": [...], "tokens": [...]} has token ids and, if wanted, their labels. `words`
-    are those that tokens are merged into where that is wanted. UserError, which names `key`, for a text that
-    has no tokens or more than the model reads, unless `truncate` cuts it (None: nobody can ask for that).
-    """
-    read = model.read(text_or_ids(text), key, truncate=truncate, words=words)
-    if not model.has_decoder:
-        if context is not None:
-            raise UserError(f"context: {model.name} has no decoder: it reads one text")
-        return Reading(read)
-    of_encoder = read
-    if context is not None:
-        of_encoder = model.read(text_or_ids(context), "context", truncate=truncate, words=words)
-    return Reading(model.shifted_right(read), of_encoder)
-
-
-def check_made_for(pretrained: Pretrained, reading: Reading, key: str) -> Reading:
-    """The reading. Raises UserError, at `key`, where its tokens are not those of the model."""
-    if reading.inputs is not None:  # of no vocabulary
-        return reading
-    embedding = pretrained.model.get_input_embeddings()
-    vocabulary = getattr(embedding, "num_embeddings", None)
-    for text in (reading.text, reading.context):
-        if (
-            vocabulary is not None
-            and text is not None
-            and len(text.ids)
-            and int(text.ids.max()) >= vocabulary
-        ):
-            raise UserError(f"{key}: was read by another model: {pretrained.name} has {vocabulary} tokens")
-    return reading
-
-
-def reading_for(pretrained: Pretrained, text: TextOrIds | Reading, key: str = "text") -> Reading:
-    """The text as the model reads it; a reading is checked. See `read_text` and `check_made_for`."""
-    if isinstance(text, Reading):
-        return check_made_for(pretrained, text, key)
-    return read_text(pretrained, text, key=key)
 
 
 def texts_of_stack(reading: Reading, stack: str) -> tuple[ModelText, ModelText]:

@@ -3,7 +3,8 @@
 import torch
 
 from attncli.errors import UserError
-from attncli.models.pretrained import ModelText, OpenedModel, Pretrained, Reading
+from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.reading_text import OpenedModel
 from attncli.records.arguments import Size, checked
 
 

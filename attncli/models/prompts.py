@@ -7,6 +7,7 @@ from attncli.errors import UserError
 from attncli.models.answers import AnswerTokens, answer_forms, likelier_form
 from attncli.models.chat_places import Span, placed_chat
 from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.reading_text import tokens_of_text
 from attncli.models.writing import in_chat_template
 
 SENTENCE_ENDS = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n")
@@ -75,8 +76,14 @@ def read_prompt(
         )
     if isinstance(needle, str):
         _check_spans(pretrained)
-    read = pretrained.read(
-        text, key, truncate=truncate, num_new=num_new, is_whole=chat, with_spans=isinstance(needle, str)
+    read = tokens_of_text(
+        pretrained,
+        text,
+        key,
+        truncate=truncate,
+        num_new=num_new,
+        is_whole=chat,
+        with_spans=isinstance(needle, str),
     )
     places = () if needle is None else _needle_places(needle, text, messages, read)
     chosen = likelier_form(pretrained, forms, read.ids) if forms else AnswerTokens([])

@@ -155,7 +155,7 @@ def _check_tokens(spec: ModelSpec, texts: Texts) -> None:
         return
     from attncli.models.loading import source_of, without_weights
     from attncli.models.predicted import check_num_tokens
-    from attncli.models.pretrained import read_text
+    from attncli.models.reading_text import read_text
     from attncli.models.token_names import token_named
 
     described = without_weights(source_of(source), allow_download=spec.allow_download)
@@ -197,8 +197,8 @@ def read_survey_text(
     words: bool = False,
 ) -> "Reading":
     """The text of the settings, or the probe; with a decoder the text for the encoder, too."""
-    from attncli.models.pretrained import read_text
     from attncli.models.probes import read_probe
+    from attncli.models.reading_text import read_text
     from attncli.models.words import words_of_characters
 
     if spec.probe:

@@ -25,7 +25,7 @@ from attncli.settings.fields import (
     TokenName,
     contradiction,
 )
-from attncli.settings.text import FILE_SETTINGS, IN_FILE, Text, TextPath, Texts
+from attncli.settings.text import FILE_SETTINGS, FileOfText, Text, TextPath, Texts
 
 if TYPE_CHECKING:  # help and usage errors do without it
     from attncli.models.text_files import TextFile
@@ -300,9 +300,7 @@ class TextOrProbeSpec(Spec):
     }
 
     sentence: Text | None = Field(None, description="the text that the model reads")
-    file: Annotated[TextPath | None, IN_FILE] = Field(
-        None, description="a text file instead of the sentence; - reads stdin"
-    )
+    file: FileOfText = None
     probe: Annotated[
         Literal["repeated"] | None,
         NoFlag("is what is read without a text: leave it out (--num-tokens N says how long)"),

@@ -52,6 +52,10 @@ Text = NonBlankText
 TextPath = Annotated[str, AfterValidator(check_file)]
 """The name of a text file, or - for stdin."""
 IN_FILE = Everyday("a text file; - reads stdin")
+FileOfText = Annotated[
+    TextPath | None, IN_FILE, Field(description="a text file instead of the sentence; - reads stdin")
+]
+"""The setting `file`, beside `sentence`."""
 
 
 def is_vector_file(embedding: str) -> bool:
@@ -123,9 +127,7 @@ class SentenceSpec(Spec):
     group = "Input"
     argument = "sentence"
 
-    file: Annotated[TextPath | None, IN_FILE] = Field(
-        None, description="a text file instead of the sentence; - reads stdin"
-    )
+    file: FileOfText = None
     sentence: Annotated[Text | None, Everyday()] = Field(
         default_factory=lambda data: (
             None if any(data.get(key) for key in ("num_tokens", "file", *FILE_SETTINGS)) else SENTENCE

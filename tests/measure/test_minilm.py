@@ -18,7 +18,7 @@ import torch
 from attncli.features.circuit.edges import head_edges
 from attncli.features.why.scores import score_parts
 from attncli.models.loading import in_use, open_model
-from attncli.models.pretrained import read_text
+from attncli.models.reading_text import read_text
 from attncli.runs.saved_reports import read_reports
 from tests.conftest import Attn
 from tests.eager import eager_weights

@@ -12,8 +12,9 @@ from transformers import AutoModel, BatchEncoding, GPT2Config, PreTrainedTokeniz
 import attncli
 from attncli.errors import UserError
 from attncli.models.loading import kept_pretrained, load_pretrained
-from attncli.models.pretrained import Pretrained, read_text
+from attncli.models.pretrained import Pretrained
 from attncli.models.probes import repeated_probe
+from attncli.models.reading_text import read_text, shifted_right, tokens_of_text
 from tests.model_folders import save_model
 
 
@@ -23,9 +24,9 @@ def load(folder: Path) -> Pretrained:
 
 def test_tokens_are_neither_padded_nor_cut(tmp_path: Path) -> None:
     pretrained = load(save_model(tmp_path, "BERT", padded=6))
-    assert pretrained.read("the cat", "sentence").tokens == ("[CLS]", "the", "cat", "[SEP]")
-    assert len(pretrained.read("the cat walks on the street", "sentence").tokens) == 8
-    assert pretrained.read("ß", "sentence").tokens == ("[CLS]", "[UNK]", "[SEP]")
+    assert tokens_of_text(pretrained, "the cat", "sentence").tokens == ("[CLS]", "the", "cat", "[SEP]")
+    assert len(tokens_of_text(pretrained, "the cat walks on the street", "sentence").tokens) == 8
+    assert tokens_of_text(pretrained, "ß", "sentence").tokens == ("[CLS]", "[UNK]", "[SEP]")
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_positions_set_the_limit(tmp_path: Path, architecture: str, most: int | 
     assert pretrained.most_tokens() == most
     if most is not None:
         with pytest.raises(UserError, match=f"sentence: must be at most {most} tokens"):
-            pretrained.read("the " * most, "sentence")
+            tokens_of_text(pretrained, "the " * most, "sentence")
         ids = torch.full((1, most), 5)
         with torch.no_grad():
             pretrained.model(ids)
@@ -46,7 +47,7 @@ def test_positions_set_the_limit(tmp_path: Path, architecture: str, most: int | 
 
 def test_a_decoder_reads_the_text_after_its_start(tmp_path: Path) -> None:
     pretrained = load(save_model(tmp_path, "BART"))
-    shifted = pretrained.shifted_right(pretrained.read("the cat", "sentence"))
+    shifted = shifted_right(pretrained, tokens_of_text(pretrained, "the cat", "sentence"))
     assert shifted.tokens == ("[PAD]", "[CLS]", "the", "cat")
     assert shifted.ids.tolist() == [0, 2, 4, 5]
 

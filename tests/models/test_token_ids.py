@@ -13,7 +13,8 @@ from transformers import AutoModel, AutoTokenizer
 import attncli
 from attncli.errors import UserError
 from attncli.models.loading import load_pretrained
-from attncli.models.pretrained import Pretrained, read_text
+from attncli.models.pretrained import Pretrained
+from attncli.models.reading_text import read_text
 from attncli.models.text_files import TextFile
 from attncli.records.surveys import HeadSurvey
 from attncli.records.token_ids import TokenIds

@@ -10,7 +10,8 @@ from attncli.features.ablate.results import HeadEffects
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, OneOrMoreTexts, several_texts
 from attncli.models.predicted import Predicted, check_swap, predicted_of
-from attncli.models.pretrained import reader_of, reading_for
+from attncli.models.pretrained import reader_of
+from attncli.models.reading_text import reading_for
 from attncli.records.arguments import (
     AnswerArgument,
     HeadArgument,

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from math import nan
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -17,6 +18,7 @@ from attncli.core.predictions import Predictions, token_losses
 from attncli.core.runtime import threads_of_idle_cores
 from attncli.core.summaries import mean_interval, rank_correlation, relative_changes
 from attncli.errors import UserError, refuse_bytes
+from attncli.features.ablate.removed_heads import HeadsOfModel
 from attncli.features.ablate.results import Approximation, BaselineNumbers, Effects, HeadEffect, HeadEffects
 from attncli.measure.heads import (
     NOTHING_MORE,
@@ -26,7 +28,6 @@ from attncli.measure.heads import (
     looked_at,
     surveyed_texts,
 )
-from attncli.measure.patterns import most_frequent_pattern
 from attncli.measure.residual_stream import Stream, StreamPart
 from attncli.models.architectures import unshown_layers
 from attncli.models.capture import check_computed_here, run_model
@@ -40,7 +41,6 @@ from attncli.models.removal import (
     ModelHead,
     Removal,
     Removed,
-    index_of_head,
     mean_outputs,
     output_of,
 )
@@ -157,51 +157,57 @@ def _refuse_what_does_not_fit(pretrained: Pretrained, reading: Predicted) -> Non
     refuse_bytes("ablate", needed, "fewer tokens, or leave out `approximate`")
 
 
-SAMPLED_HEADS = 16
-"""Heads that are removed exactly beside the approximation, evenly spread over its order."""
+class Looks(NamedTuple):
+    """What heads look at from the tokens of a text where they are missed most, by their numbers."""
+
+    rows: Records[LookedAtKey]
+    missed_at: Mapping[int, int | None]
+    tokens: Sequence[str]
+
+    def of_head(self, number: int) -> dict[str, object]:
+        """The cells of a head; without a softmax only the token where it is missed."""
+        if not self.rows:
+            return {}
+        if number < len(self.rows):
+            return dict(self.rows[number])
+        query = self.missed_at.get(number)
+        token = None if query is None else self.tokens[query]
+        return {**dict.fromkeys(LookedAtKey.columns), "query": query, "query_token": token}
 
 
+@dataclass
 class Ablation:
     """Removes heads from a model on some texts, and keeps the effects of each."""
 
-    def __init__(
-        self,
-        readings: Sequence[Predicted],
-        pretrained: Pretrained,
-        *,
-        named: Sequence[str],
-        method: RemovalMethod,
-        jointly: bool,
-        approximate: bool,
-        each_token: bool,
-        into: str | None,
-        progress: Callable[[float], None] | None,
-    ) -> None:
-        self.readings = readings
-        self.each_token, self.into = each_token, into
-        self.into_place: HeadPlace | None = None
-        self.pretrained = pretrained
-        self.named, self.method = named, method
-        self.jointly, self.approximate = jointly, approximate
-        self.progress = progress
-        self.heads: list[ModelHead] = []
-        self.mixers: dict[int, str] = {}
-        """What the layers without a softmax are, by their heads' places among the heads."""
-        self.chosen: list[int] = []
-        self.removed: list[list[HeadPlace]] = []
-        self.patterns: list[list[str]] = []
-        self.looks: Records[LookedAtKey] = LookedAtKey.rows([])
-        self.missed_at: dict[int, int | None] = {}
-        self.effects: list[list[EffectNumbers]] = []
-        self.baselines: list[EffectNumbers] = []
-        self.back_effects: list[list[EffectNumbers]] = []
-        self.back_baselines: list[EffectNumbers] = []
-        self.gradients: list[Tensor] = []
-        self.places: Sequence[HeadPlace] = []
-        self.adapt: Callable[[], None] = lambda: None
-        self.notes: dict[str, None] = {}
-        self.unshown = pretrained.unshown_layers
-        """Which layers have no heads here."""
+    readings: Sequence[Predicted]
+    pretrained: Pretrained
+    _: KW_ONLY
+    named: Sequence[str]
+    method: RemovalMethod
+    jointly: bool
+    approximate: bool
+    each_token: bool
+    into: str | None
+    progress: Callable[[float], None] | None
+    all_heads: HeadsOfModel | None = None
+    chosen: list[int] = field(default_factory=list)
+    reader: HeadPlace | None = None
+    """The place of the head `into`."""
+    removed: list[list[HeadPlace]] = field(default_factory=list)
+    patterns: list[list[str]] = field(default_factory=list)
+    looks: Looks = Looks(LookedAtKey.rows([]), {}, ())  # noqa: RUF009 - immutable
+    effects: list[list[EffectNumbers]] = field(default_factory=list)
+    baselines: list[EffectNumbers] = field(default_factory=list)
+    back_effects: list[list[EffectNumbers]] = field(default_factory=list)
+    back_baselines: list[EffectNumbers] = field(default_factory=list)
+    gradients: list[Tensor] = field(default_factory=list)
+    adapt: Callable[[], None] = lambda: None
+    notes: dict[str, None] = field(default_factory=dict)
+    unshown: str = ""
+    """A sentence on the layers that have no heads here."""
+
+    def __post_init__(self) -> None:
+        self.unshown = self.pretrained.unshown_layers
 
     def run(self) -> None:
         """All texts. UserError for heads that are not there, and for what the model cannot do."""
@@ -229,10 +235,7 @@ class Ablation:
         survey, run, _ = self._surveyed(reading)
         baseline = Baseline(run.output, reading)
         self.baselines.append(baseline.numbers)
-
-        def outputs(some: Sequence[int]) -> Tensor:
-            return run.without([self.removed[i] for i in some], removal)
-
+        outputs = partial(self._without, run, removal)
         begun, share = number / len(self.readings), 1 / len(self.readings)
         effects = self._effects(run, baseline, outputs, begun, share)
         self.effects.append([numbers for numbers, _ in effects])
@@ -266,30 +269,17 @@ class Ablation:
             return survey, run, given
         compare_distances(survey)
         heads = surveyed_texts(survey)[0].heads
-        if not self.heads:
-            self.heads = [
+        if self.all_heads is None:
+            with_softmax = [
                 ModelHead(head.layer, head.module, head.kind, head.stack, head.head) for head in heads
             ]
-            places = list(_places(survey))
-            self._add_linear(run, places)
-            self._choose(places)
+            self.all_heads = HeadsOfModel.of_run(self.pretrained, run, with_softmax, [*_places(survey)])
+            self._choose(self.all_heads)
         if self.method == "swap":
-            self._choose_tokens(reading)
+            self._choose_tokens(self.all_heads, reading)
         for head, of_texts in zip(heads, self.patterns, strict=False):
             of_texts.append(head.pattern)
         return survey, run, given
-
-    def _add_linear(self, run: RemovalRuns, places: list[HeadPlace]) -> None:
-        """The heads of layers without a softmax, behind the others, and their places."""
-        attending = {head.layer for head in self.heads}
-        has_both = any(heads.captured.layer in attending for heads in run.linear)
-        stack = LINEAR if has_both else self.heads[0].stack
-        for call, heads in enumerate(run.linear, start=run.num_softmax):
-            module = self.pretrained.module_name(heads.module)
-            for head in range(heads.num_heads):
-                self.mixers[len(self.heads)] = heads.mixer
-                self.heads.append(ModelHead(heads.captured.layer, module, LINEAR, stack, head))
-                places.append(HeadPlace(call, head))
 
     def _effects(
         self,
@@ -302,7 +292,7 @@ class Ablation:
         """The effects of each set of heads that is removed, and the token where it is missed most."""
         effects: list[tuple[EffectNumbers, int | None]] = [({}, None)] * len(self.removed)
         done = 0
-        begins = [[self.into_place]] * len(self.removed) if self.into_place else self.removed
+        begins = [[self.reader]] * len(self.removed) if self.reader else self.removed
         for some in runs_together(run, begins):
             for i, effect in zip(some, baseline.effects(outputs(some)), strict=True):
                 effects[i] = effect
@@ -316,9 +306,8 @@ class Ablation:
         """What each head looks at from the token where it is missed most."""
         if survey.options.first_keys and not self.each_token:
             by_head = dict(zip(self.chosen, missed_at[: len(self.chosen)], strict=True))
-            num_softmax = len(self.heads) - len(self.mixers)
-            self.missed_at = by_head
-            self.looks = looked_at(survey, 0, [by_head.get(head) for head in range(num_softmax)])
+            rows = looked_at(survey, 0, [by_head.get(head) for head in range(self.heads.num_softmax)])
+            self.looks = Looks(rows, by_head, self.readings[0].text.tokens)
 
     def _run_pair(self, reading: Predicted, other: Predicted, number: int) -> None:
         """Heads of a prompt give what they gave on the other one, then the other way round."""
@@ -327,13 +316,13 @@ class Ablation:
         runs, gave, texts = (run, other_run), (given, other_given), (reading, other)
         baselines = [Baseline(each.output, text) for each, text in zip(runs, texts, strict=True)]
         streams = None
-        if self.into_place is not None:
+        if self.reader is not None:
             streams = [Stream(self.pretrained, text) for text in texts]
         for back in (0, 1):
             removal = Removal("swap", given=gave[1 - back])
             outputs = partial(self._without, runs[back], removal)
             if streams is not None:
-                paths = _Paths(runs[back], streams[back], streams[1 - back], self.into_place)
+                paths = _Paths(runs[back], streams[back], streams[1 - back], self.reader)
                 outputs = partial(self._through, paths)
             begun, share = (number + back / 2) / len(self.readings), 0.5 / len(self.readings)
             effects = self._effects(runs[back], baselines[back], outputs, begun, share)
@@ -350,99 +339,43 @@ class Ablation:
     def _through(self, paths: "_Paths", some: Sequence[int]) -> Tensor:
         return paths.outputs([self.removed[i] for i in some])
 
-    def _choose_tokens(self, reading: Predicted) -> None:
+    @property
+    def heads(self) -> HeadsOfModel:
+        """All heads, known from the first run on."""
+        assert self.all_heads is not None, "a text was run"
+        return self.all_heads
+
+    def _choose_tokens(self, heads: HeadsOfModel, reading: Predicted) -> None:
         """Swap at all tokens, at one of this text, or at each by itself."""
         tokens: list[int | None] = [reading.token]
         if self.each_token:
             tokens = [*range(len(reading.text.ids))]
-        alone = [self.places[index] for index in self.chosen]
+        alone = [heads.places[number] for number in self.chosen]
         self.removed = [[place._replace(token=token)] for place in alone for token in tokens]
         if self.jointly:
             self.removed.append([place._replace(token=reading.token) for place in alone])
 
-    def _choose(self, places: Sequence[HeadPlace]) -> None:
-        """The heads that are removed exactly: those named, or all; of an approximation a sample.
-
-        Each is removed in a run of its own; with `jointly`, one more run is without all of them.
-        """
-        self.patterns = [[] for _ in self.heads]
-        self.chosen = list(range(len(self.heads)))
-        if self.named:
-            self.chosen = [index_of_head(self.heads, name, "heads", self.pretrained) for name in self.named]
-            self._refuse_sinks()
-        elif self.method == "sink":
-            self.chosen = [index for index in self.chosen if index not in self.mixers]
-        elif self.approximate:
-            order = self._mean_gradients().argsort(descending=True, stable=True)
-            spread = torch.linspace(0, len(order) - 1, min(SAMPLED_HEADS, len(order))).round().long()
-            self.chosen = sorted(order[spread].tolist())
-        self.places = places
+    def _choose(self, heads: HeadsOfModel) -> None:
+        """Each chosen head is removed in a run of its own; with `jointly`, one more run is without all."""
+        self.patterns = [[] for _ in heads.heads]
+        self.chosen = heads.chosen(self.named, self.method, self._mean_gradients())
         if self.into is not None:
-            self._choose_into(places)
-        together = [places[index] for index in self.chosen]
+            self.reader = heads.place_of_reader(self.into)
+            earlier = heads.before(self.reader, self.chosen)
+            if not earlier or (self.named and len(earlier) < len(self.chosen)):
+                where = "must be in a later layer than the heads that write to it"
+                raise UserError(f"into: {where} (got {self.into})")
+            self.chosen = earlier
+        together = [heads.places[number] for number in self.chosen]
         self.removed = [[place] for place in together] + ([together] if self.jointly else [])
 
-    def _refuse_sinks(self) -> None:
-        """UserError for a named head without a softmax, which has no first value that it could look at."""
-        for index, name in zip(self.chosen, self.named, strict=True):
-            if self.method == "sink" and index in self.mixers:
-                use = "use zero, mean or swap"
-                raise UserError(
-                    f"method: sink is for heads with a softmax, and {name} is {self.mixers[index]}: {use}"
-                )
-
-    def _choose_into(self, places: Sequence[HeadPlace]) -> None:
-        """The later head, and of those that are chosen the heads before it; UserError where one is not."""
-        into = index_of_head(self.heads, str(self.into), "into", self.pretrained)
-        if into in self.mixers:
-            raise UserError(
-                f"into: must be a head with a softmax, not of a {self.mixers[into]} (got {self.into})"
-            )
-        self.into_place = places[into]
-        earlier = [
-            index
-            for index in self.chosen
-            if (
-                self.heads[index].layer < self.heads[into].layer
-                if index in self.mixers
-                else places[index].call < self.into_place.call
-            )
-        ]
-        if not earlier or (self.named and len(earlier) < len(self.chosen)):
-            where = "must be in a later layer than the heads that write to it"
-            raise UserError(f"into: {where} (got {self.into})")
-        self.chosen = earlier
-
-    def _mean_gradients(self) -> Tensor:
-        """The mean of |d loss / d gate| over the texts, for each head."""
-        return torch.stack(self.gradients).mean(dim=0)
+    def _mean_gradients(self) -> Tensor | None:
+        """The mean of |d loss / d gate| over the texts, for each head; None unless it approximates."""
+        return torch.stack(self.gradients).mean(dim=0) if self.gradients else None
 
     def _exact(self) -> list[EffectNumbers]:
         """The effects of each chosen head over the texts."""
         return _over_texts([of_text[: len(self.chosen)] for of_text in self.effects])
-
-    def _row(self, index: int) -> dict[str, object]:
-        """Where a head is, and the pattern that it shows in most texts."""
-        row = self.heads[index]._asdict()
-        if index in self.mixers:
-            return {**row, "pattern": self.mixers[index]}
-        return {**row, "pattern": most_frequent_pattern(self.patterns[index])}
-
-    def _look_of(self, index: int) -> dict[str, object]:
-        """Where a head is missed most, and what it looks at from there, where it has a softmax."""
-        if not self.looks:
-            return {}
-        if index not in self.mixers:
-            return dict(self.looks[index])
-        query = self.missed_at.get(index)
-        token = None if query is None else self.readings[0].text.tokens[query]
-        return {**dict.fromkeys(LookedAtKey.columns), "query": query, "query_token": token}
-
-    def _in_order(self, rows: list[dict[str, object]]) -> Records[HeadEffect]:
-        """The rows of all heads in the order of the layers; those of named ones as they were named."""
-        if self.mixers and not self.named:
-            rows.sort(key=lambda row: int(str(row["layer"])))
-        return HeadEffect.rows(rows)
 
     def swapped_rows(
         self, effects: Sequence[Sequence[EffectNumbers]], *, with_looks: bool
@@ -454,12 +387,12 @@ class Ablation:
         texts = self.pretrained.written_tokens(self.readings[0].text) if self.each_token else []
         for place, numbers in enumerate(_over_texts([of_text[:alone] for of_text in effects])):
             index, token = self.chosen[place // per_head], place % per_head
-            row = self._row(index)
+            row = self.heads.row(index, self.patterns[index])
             row |= {"token": token} if self.each_token else {}
             row |= numbers
-            row |= self._look_of(index) if with_looks else {}
+            row |= self.looks.of_head(index) if with_looks else {}
             rows.append(row | ({"token_text": texts[token]} if self.each_token else {}))
-        return self._in_order(rows)
+        return HeadEffect.rows(rows if self.named else self.heads.by_layer(rows))
 
     def rows(self) -> Records[HeadEffect]:
         """One for each head that was measured: where it is, what it looks at, and what is lost without it."""
@@ -467,14 +400,15 @@ class Ablation:
             return self.swapped_rows(self.effects, with_looks=True)
         exact: dict[int, Mapping[str, float | None]] = dict(zip(self.chosen, self._exact(), strict=True))
         nothing = dict.fromkeys(exact[self.chosen[0]])
-        approximate = self._mean_gradients().tolist() if self.gradients else []
+        gradients = self._mean_gradients()
+        approximate = [] if gradients is None else gradients.tolist()
         rows: list[dict[str, object]] = []
-        for index in range(len(self.heads)) if approximate else self.chosen:
-            row = self._row(index)
+        for index in range(len(approximate)) if approximate else self.chosen:
+            row = self.heads.row(index, self.patterns[index])
             row |= exact.get(index, nothing)
             row |= {"approximate": approximate[index]} if approximate else {}
-            rows.append(row | self._look_of(index))
-        return self._in_order(rows)
+            rows.append(row | self.looks.of_head(index))
+        return HeadEffect.rows(rows if self.named else self.heads.by_layer(rows))
 
     @property
     def baseline(self) -> EffectNumbers:
@@ -486,10 +420,10 @@ class Ablation:
         joint: EffectNumbers = {}
         if self.jointly:
             (joint,) = _over_texts([effects[-1:] for effects in self.effects])
-        if not self.gradients:
+        if (gradients := self._mean_gradients()) is None:
             return joint, None
         losses = torch.tensor([effects["loss"] for effects in self._exact()], dtype=torch.float64).abs()
-        correlation = rank_correlation(self._mean_gradients()[self.chosen], losses).item()
+        correlation = rank_correlation(gradients[self.chosen], losses).item()
         return joint, Approximation.single(rank_correlation=correlation, heads=len(losses))
 
 

@@ -234,13 +234,13 @@ def read(
     spec: AblateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Predicted":
     """What the model reads, and what is predicted of it; UserError for what does not fit."""
-    from attncli.models.openers import OPENERS
+    from attncli.models.openers import OPENERS, FileInput
     from attncli.models.predicted import predicted_reading
     from attncli.models.pretrained import reader_of
     from attncli.runs.runner import read_survey_text
 
     if (file := spec.read_file) is not None:
-        reading = OPENERS[file.what].read_to_predict(pretrained, file.name, texts.text)
+        reading = OPENERS[file.what].read_to_predict(pretrained, FileInput(file.name, texts.text))
         reader, key = reader_of(pretrained, reading), file.kind.setting
         return predicted_reading(
             reading, reader, generator, answer=spec.answer, against=spec.against, key=key
@@ -266,7 +266,7 @@ def _pair(
 ) -> "Predicted":
     """A prompt with the other one; swapped at `token`, else at that of the settings, else at all."""
     from attncli.models.predicted import predicted_pair
-    from attncli.models.pretrained import read_text
+    from attncli.models.reading_text import read_text
     from attncli.models.token_names import token_named
 
     there = read_text(pretrained, other, key="other", truncate=spec.truncate)
@@ -287,7 +287,7 @@ def _read_line(
     spec: AblateSpec, line: "TextLine", pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Predicted":
     """A line of a file of prompts, whose answers come before those of the settings."""
-    from attncli.models.pretrained import read_text
+    from attncli.models.reading_text import read_text
 
     answers = {"answer": line.answer or spec.answer, "against": line.against or spec.against}
     spec = spec.model_copy(update=answers)

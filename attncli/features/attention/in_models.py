@@ -20,8 +20,9 @@ from attncli.measure.masks import mask_of, scale_of
 from attncli.models.architectures import output_projection, source_of
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, StopCapture
-from attncli.models.openers import OPENERS
+from attncli.models.openers import OPENERS, FileInput
 from attncli.models.pretrained import Pretrained, Reading, attention_between_words, reader_of, texts_of_stack
+from attncli.models.reading_text import shifted_right, tokens_of_text
 from attncli.models.removal import heads_removed
 from attncli.models.side_by_side import of_this_run
 from attncli.models.token_names import check_tokens_named, positions_that_look, token_named
@@ -115,18 +116,15 @@ class ChosenLayer:
 def read(spec: AttentionOfModel, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
     """The texts for the queries and, with a decoder, for the encoder; UserError for what does not fit."""
     if (file := spec.read_file) is not None:
-        is_cross, truncate = spec.reads_context, spec.truncate
-        opener = OPENERS[file.what]
-        reading = opener.read_for_layer(
-            pretrained, file.name, texts.text, is_cross=is_cross, truncate=truncate
-        )
+        given = FileInput(file.name, texts.text, spec.truncate, is_cross=spec.reads_context)
+        reading = OPENERS[file.what].read_for_layer(pretrained, given)
         _explained(spec, reading, pretrained)
         check_tokens_named(spec.looking_tokens(), [reading.text], pretrained, key="from")
         return reading
     assert texts.text is not None
     key = "file" if spec.file else "sentence"
     words = words_of_characters if spec.words else None
-    text = pretrained.read(texts.text, key, truncate=spec.truncate, words=words)
+    text = tokens_of_text(pretrained, texts.text, key, truncate=spec.truncate, words=words)
     if not spec.reads_context:
         reading = Reading(text, text if pretrained.has_decoder else None)
     elif not pretrained.has_decoder:
@@ -134,8 +132,8 @@ def read(spec: AttentionOfModel, texts: Texts, pretrained: Pretrained, generator
     else:
         assert texts.context is not None
         key = "context_file" if spec.text_sources()[1].file else "context"
-        context = pretrained.read(texts.context, key, truncate=spec.truncate, words=words)
-        reading = Reading(pretrained.shifted_right(text), context)
+        context = tokens_of_text(pretrained, texts.context, key, truncate=spec.truncate, words=words)
+        reading = Reading(shifted_right(pretrained, text), context)
     _explained(spec, reading, pretrained)
     return reading
 

@@ -66,12 +66,12 @@ MOVES: dict[str, Callable[[Choice], None]] = {
     "end": lambda choice: choice.choose_token(len(choice.token_labels) - 1),
     "f": Choice.turn,
     "o": Choice.toggle_order,
-    "s": lambda choice: choice.rank(1),
-    "S": lambda choice: choice.rank(-1),
-    "r": Choice.reverse,
-    "g": Choice.toggle_ranking,
-    "c": Choice.step_scale,
-    "x": Choice.toggle_sink,
+    "s": lambda choice: choice.ranking.step(choice.grid, 1),
+    "S": lambda choice: choice.ranking.step(choice.grid, -1),
+    "r": lambda choice: choice.ranking.reverse(),
+    "g": lambda choice: choice.ranking.toggle(),
+    "c": lambda choice: choice.colours.step_scale(),
+    "x": lambda choice: choice.colours.toggle_sink(),
     "t": lambda choice: choice.step_grid(1),
     "T": lambda choice: choice.step_grid(-1),
 }
@@ -134,6 +134,50 @@ class EditScreen(ModalScreen[str | None]):
         self.dismiss(event.value)
 
 
+class Measurement:
+    """What is measured in a separate thread, one thing at a time, so that keys stay alive.
+
+    The thread ends with the process: q does not wait for it.
+    """
+
+    def __init__(self) -> None:
+        self.what, self.begun = "", 0.0
+        self._outcomes: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
+
+    @property
+    def is_running(self) -> bool:
+        """True until its result is taken."""
+        return bool(self.what)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been running."""
+        return time.monotonic() - self.begun
+
+    def begin(self, what: str, compute: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Compute; `done` is what takes the result."""
+        self.what, self.begun = what, time.monotonic()
+
+        def work() -> None:
+            try:
+                self._outcomes.put((done, compute()))
+            except Exception as error:  # raised again later: bugs end the browser as they end any command
+                self._outcomes.put((done, error))
+
+        Thread(target=work, daemon=True).start()
+
+    def ended(self) -> tuple[Callable[[Any], None], Any] | None:
+        """What takes the result, and the result or the error; None while it runs."""
+        if self._outcomes.empty():
+            return None
+        self.what = ""
+        return self._outcomes.get()
+
+    def progress(self) -> str:
+        """What is measured, and for how long; empty if nothing is."""
+        return f"{self.what} ... {self.seconds:.0f} s" if self.is_running else ""
+
+
 class Browser(App[None], inherit_bindings=False):
     """Heads on the left, the map of the chosen one and the bars of the chosen token on the right.
 
@@ -154,37 +198,7 @@ class Browser(App[None], inherit_bindings=False):
         Binding("ctrl+c", "interrupt", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", show=False),
     ]
-    CSS = """
-    * { scrollbar-size: 1 1; scrollbar-color: ansi_bright_black; scrollbar-background: ansi_default;
-        scrollbar-color-hover: ansi_white; scrollbar-background-hover: ansi_default;
-        scrollbar-color-active: ansi_white; scrollbar-background-active: ansi_default; }
-    Screen, Static, Panel { background: ansi_default; color: ansi_default; }
-    #title, #state, #about { height: auto; }
-    #title { text-style: bold; max-height: 2; }
-    #about { min-height: 3; }
-    #hints { dock: bottom; height: 1; text-style: dim; text-wrap: nowrap; text-overflow: ellipsis; }
-    #heads { width: 28; margin-right: 1; }
-    HeadPicker { height: auto; max-height: 50%; margin-bottom: 1; }
-    .-tall HeadPicker { max-height: 75%; }
-    StatisticsPanel, HeadMap, PictureMap, TokenBars { height: 1fr; width: 1fr; overflow-x: hidden; }
-    HeadMap { overflow-x: auto; }
-    #chosen { height: 1fr; }
-    PatternsPanel { display: none; height: auto; width: 1fr; overflow-x: hidden; margin-top: 1; }
-    .-wide.-tall PatternsPanel { display: block; }
-    .-narrow #chosen { layout: vertical; }
-    .-wide #chosen { layout: horizontal; }
-    .-narrow HeadMap, .-narrow PictureMap { margin-bottom: 1; }
-    .-wide HeadMap, .-wide PictureMap { margin-right: 1; width: 3fr; }
-    .-wide TokenBars { width: 2fr; }
-    EditScreen { align: left bottom; background: transparent; }
-    EditScreen #what { height: 1; text-style: bold; }
-    EditScreen Input, EditScreen Input:focus { height: 1; border: none; padding: 0; background: ansi_default;
-        color: ansi_default; text-style: underline; }
-    HelpScreen { align: center middle; background: ansi_default; }
-    HelpScreen VerticalScroll { width: auto; max-width: 100%; height: auto; max-height: 100%;
-        border: round ansi_default; background: ansi_default; padding: 0 1; }
-    HelpScreen Static { width: auto; }
-    """
+    CSS_PATH = "browser.tcss"
 
     def __init__(self, choice: Choice, *, depth: str, model: BrowsedModel | None = None) -> None:
         super().__init__(ansi_color=True)
@@ -193,9 +207,8 @@ class Browser(App[None], inherit_bindings=False):
         self.message = ""
         self.shows_picture = True
         self.failure: Exception | None = None
-        self.running: tuple[str, float] | None = None
+        self.measurement = Measurement()
         self.waiting: deque[Callable[[], None]] = deque()
-        self._outcomes: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Colours as the command line decided, whatever the environment says."""
@@ -232,7 +245,7 @@ class Browser(App[None], inherit_bindings=False):
         """Every panel for the present choice."""
         choice = self.choice
         self.query_one("#title", Static).update(Text(heading(choice.grid.report)))
-        self.query_one("#state", Static).update(Text(self._state()))
+        self.query_one("#state", Static).update(Text(state_line(choice)))
         self._show_about()
         has_heads = choice.grid.num_places > 1
         is_pictured = choice.picture is not None and self.shows_picture
@@ -261,37 +274,19 @@ class Browser(App[None], inherit_bindings=False):
         """The same choice in another size."""
         self.show()
 
-    def _state(self) -> str:
-        """The tensor, its head, and the range of the colours; it fits on 80 columns."""
-        choice, shading = self.choice, self.choice.shading
-        ends = " to ".join(range_ends(shading.low, shading.high, 4, shading.scale))
-        grid = choice.grid
-        name = (" " if grid.axes == PLACES else ", ").join(filter(None, (grid.name, choice.head)))
-        parts = [plain_text(name), f"{shading.scale} scale {ends}"]
-        if shading.scale != choice.scale:
-            parts[-1] += f" ({choice.scale} needs amounts)"
-        if choice.skip:
-            parts.append("first key excluded" if choice.skip == 1 else f"first {choice.skip} keys excluded")
-        return "; ".join(parts)
-
     def _show_about(self) -> None:
         """What is known of the head, what it looks at, and what was measured of the model."""
         choice = self.choice
-        lines = [f"{choice.head} {choice.pattern}" if choice.pattern else ""]
+        pattern = choice.grid.pattern_of(choice.number)
+        lines = [f"{choice.head} {pattern}" if pattern else ""]
         lines += [choice.looks_at(KEYS_NAMED)]
         if choice.head in choice.additions:
             lines.append(_added(choice.additions[choice.head]))
         if choice.effects:
             numbers = (_effect(name, number) for name, number in choice.effects.items())
             lines.append(f"without {', '.join(choice.removed)}: {', '.join(numbers)}")
-        lines += [self._present_work(), self.message]
+        lines += [self.measurement.progress(), self.message]
         self.query_one("#about", Static).update(Text("\n".join(map(plain_text, filter(None, lines)))))
-
-    def _present_work(self) -> str:
-        if self.running is None:
-            return ""
-        what, begun = self.running
-        return f"{what} ... {time.monotonic() - begun:.0f} s"
 
     def _say(self, message: str) -> None:
         """A message until the next move, or the next result."""
@@ -299,32 +294,21 @@ class Browser(App[None], inherit_bindings=False):
         self._show_about()
 
     def _measure(self, what: str, compute: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Compute in a separate thread, so that keys stay alive; then `done` takes the result.
-
-        The thread ends with the process: q does not wait for it.
-        """
-        self.running, self.message = (what, time.monotonic()), ""
-        outcomes = self._outcomes
-
-        def work() -> None:
-            try:
-                outcomes.put((done, compute()))
-            except Exception as error:  # raised again below: bugs end the browser as they end any command
-                outcomes.put((done, error))
-
-        Thread(target=work, daemon=True).start()
+        """Compute in a separate thread; then `done` takes the result."""
+        self.message = ""
+        self.measurement.begin(what, compute, done)
         self._show_about()
 
     def _take_outcome(self) -> None:
         """What a thread has found, or how long it has been at it."""
-        if self.running is None:
+        if not self.measurement.is_running:
             return
-        if self._outcomes.empty():
-            if time.monotonic() - self.running[1] > SAID_AFTER_SECONDS:
+        if (ended := self.measurement.ended()) is None:
+            if self.measurement.seconds > SAID_AFTER_SECONDS:
                 self._show_about()
             return
-        done, outcome = self._outcomes.get()
-        self.running, self.message = None, ""
+        done, outcome = ended
+        self.message = ""
         if isinstance(outcome, UserError | MemoryError):
             self.waiting.clear()  # what waited would hide the line
             self.message = " ".join(outcome.lines) if isinstance(outcome, UserError) else OUT_OF_MEMORY
@@ -335,15 +319,15 @@ class Browser(App[None], inherit_bindings=False):
         else:
             done(outcome)
         self.show()
-        while self.waiting and self.running is None:
+        while self.waiting and not self.measurement.is_running:
             self.waiting.popleft()()
 
     def _comes_next(self, action: Callable[[], None]) -> bool:
         """Whether something is measured now, for which an action waits behind those before it."""
-        if self.running is None:
+        if not self.measurement.is_running:
             return False
         self.waiting.append(action)
-        self._say(f"still {self.running[0]}: this key waits for that")
+        self._say(f"still {self.measurement.what}: this key waits for that")
         return True
 
     def _model_of(self, key: str) -> BrowsedModel | None:
@@ -447,6 +431,20 @@ class Browser(App[None], inherit_bindings=False):
 COLOR_SYSTEMS = {"none": "standard", "16": "standard", "256": "256", "truecolor": "truecolor"}
 
 
+def state_line(choice: Choice) -> str:
+    """The tensor, its head, and the range of the colours; it fits on 80 columns."""
+    shading = choice.shading
+    ends = " to ".join(range_ends(shading.low, shading.high, 4, shading.scale))
+    grid = choice.grid
+    name = (" " if grid.axes == PLACES else ", ").join(filter(None, (grid.name, choice.head)))
+    parts = [plain_text(name), f"{shading.scale} scale {ends}"]
+    if shading.scale != choice.colours.scale:
+        parts[-1] += f" ({choice.colours.scale} needs amounts)"
+    if choice.skip:
+        parts.append("first key excluded" if choice.skip == 1 else f"first {choice.skip} keys excluded")
+    return "; ".join(parts)
+
+
 def _added(addition: Addition) -> str:
     """`adds +1.23 to the logit of ' Mary' (18.20), 4 of 270 by size: 2 Mary +1.1, ...`"""
     keys = sorted(addition.keys, key=lambda key: -abs(key[1]))[:KEYS_NAMED]
@@ -472,7 +470,7 @@ def browse(choice: Choice, *, colors: str, model: BrowsedModel | None = None) ->
     if browser.failure is not None:
         raise browser.failure
     code = browser.return_code or 0
-    if browser.running is not None:
+    if browser.measurement.is_running:
         # Python would end under a thread that computes, and torch abort. The terminal is as it was.
         sys.stdout.flush()
         sys.stderr.flush()

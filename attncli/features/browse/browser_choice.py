@@ -106,6 +106,21 @@ class MapGrid:
         has_numbers = (np.isfinite(self.maps[place].values).any() for place in places)
         return next((number for number, has_some in enumerate(has_numbers) if has_some), 0)
 
+    def pattern_of(self, number: int) -> str:
+        """The pattern of a head with its strongest statistic; empty for an unknown pattern."""
+        row = self.heads.get(self.place(number), {})
+        strengths = {
+            name: (known.statistic, value)
+            for name, known in HEAD_PATTERNS.items()
+            if isinstance(value := row.get(known.statistic), float) and np.isfinite(value)
+        }
+        pattern = str(row.get("pattern", ""))
+        if not strengths or not pattern:
+            return pattern
+        largest = max(strengths, key=lambda name: strengths[name][1] / HEAD_PATTERNS[name].threshold)
+        statistic, value = strengths.get(pattern, strengths[largest])
+        return f"{pattern} ({statistic} {value:.2f})"
+
     def place(self, number: int) -> MapPlace:
         """The place of that number, counted along the rows."""
         return tuple(map(int, np.unravel_index(number, self.shape))) if self.shape else ()
@@ -217,6 +232,7 @@ def token_statistics(
 KEPT_SHADINGS = 16
 
 Colouring = tuple[int, int, str, int]
+"""The number of the grid and of the map in it, the scale, and how many first keys are excluded."""
 
 
 @lru_cache(maxsize=8)
@@ -241,11 +257,89 @@ def _named_query(report: Report) -> int | None:
     return next((token.position for token in named), None)
 
 
+@dataclass
+class Ranking:
+    """The order of the heads: by a statistic, if it is on, else by layer and head."""
+
+    statistic: str | None
+    smallest_first: bool
+    is_on: bool
+
+    def settle(self, grid: MapGrid) -> None:
+        """Keep to the statistics that the maps have."""
+        if self.statistic not in grid.statistics:
+            self.statistic = next(iter(grid.statistics), None)
+            self.is_on = self.is_on and self.statistic is not None
+
+    def of(self, grid: MapGrid) -> list[int]:
+        """The numbers of the heads by the statistic; those without one last."""
+        values = grid.statistics.get(self.statistic or "")
+        if values is None:
+            return list(range(grid.num_places))
+        return _order(values.ravel(), descending=not self.smallest_first)
+
+    def step(self, grid: MapGrid, step: int) -> None:
+        """Rank by the statistic; if it is on, by the one so many after it."""
+        if self.statistic is None:
+            return
+        if self.is_on:
+            names = list(grid.statistics)
+            self.statistic = names[(names.index(self.statistic) + step) % len(names)]
+        self.is_on = True
+
+    def toggle(self) -> None:
+        """The grid of layers and heads, or the ranking."""
+        self.is_on = not self.is_on and self.statistic is not None
+
+    def reverse(self) -> None:
+        """The smallest first, or the largest."""
+        self.smallest_first = not self.smallest_first
+
+
+class Colours:
+    """How maps are coloured: on which scale, and without how many of the first keys.
+
+    The shadings of the last maps are kept.
+    """
+
+    def __init__(self, scale: str, skip_first_keys: int) -> None:
+        self.scale = scale
+        self.num_sinks, self.skips = max(1, skip_first_keys), skip_first_keys > 0
+        self._shadings: dict[Colouring, Shading] = {}
+
+    def skip(self, matrix: Matrix) -> int:
+        """The first keys that are excluded; one key at least stays."""
+        return min(self.num_sinks, matrix.values.shape[1] - 1) if self.skips else 0
+
+    def shading(self, matrix: Matrix, colouring: Colouring) -> Shading:
+        """The places of a map on the colour map."""
+        if colouring not in self._shadings:
+            while len(self._shadings) >= KEPT_SHADINGS:
+                del self._shadings[next(iter(self._shadings))]
+            *_, scale, skip = colouring
+            self._shadings[colouring] = shading(
+                matrix.drawn, scale, skip_keys=skip, from_zero=matrix.is_weights
+            )
+        return self._shadings[colouring]
+
+    def clear(self) -> None:
+        """Forget the shadings: the maps are of another text."""
+        self._shadings.clear()
+
+    def toggle_sink(self) -> None:
+        """Exclude the first keys, or include them."""
+        self.skips = not self.skips
+
+    def step_scale(self) -> None:
+        """The next of linear, log and row."""
+        self.scale = SCALES[(SCALES.index(self.scale) + 1) % len(SCALES)]
+
+
 class Choice:
     """The state of the browser; no textual in it.
 
     `removed` are heads without which the model was measured, with its `effects`; `additions` are what heads
-    add to a logit. `is_ranked`: the heads are in the order of `statistic`. `is_received`: who looks at the
+    add to a logit. `is_received`: who looks at the
     chosen key, instead of where the chosen query looks. `by_weight`: the bars are in the order of their
     numbers.
     """
@@ -261,27 +355,24 @@ class Choice:
     ) -> None:
         self.grids = grids
         self.grid_number, self.number = 0, grids[0].first_number
-        self.statistic, self.smallest_first = sort, smallest_first
-        self.is_ranked = sort is not None
-        self.scale = scale
-        self.num_sinks, self.skips = max(1, skip_first_keys), skip_first_keys > 0
+        self.ranking = Ranking(sort, smallest_first, is_on=sort is not None)
+        self.colours = Colours(scale, skip_first_keys)
         self.is_received = self.by_weight = False
         self.query = self.key = 0
         self.removed: tuple[str, ...] = ()
         self.effects: Mapping[str, float] = {}
         self.additions: dict[str, Addition] = {}
         self._shape = (1, 1)
-        self._shadings: dict[Colouring, Shading] = {}
         self.settle()
-        if self.is_ranked:
-            self.number = self.ranking[0]
+        if self.ranking.is_on:
+            self.number = self.ranking.of(self.grid)[0]
         self._choose_first_token()
 
     def look_at(self, grids: Sequence[MapGrid]) -> None:
         """Another text of the same model: the head and the colours stay, what was measured goes."""
         self.grids, self.grid_number = grids, min(self.grid_number, len(grids) - 1)
         self.removed, self.effects, self.additions = (), {}, {}
-        self._shadings.clear()
+        self.colours.clear()
         self.query = self.key = 0
         self.settle()
         self._choose_first_token()
@@ -327,22 +418,6 @@ class Choice:
         """The name of the chosen head, as 24:4."""
         return self.grid.name_of(self.number)
 
-    @property
-    def pattern(self) -> str:
-        """The pattern of the chosen head with its strongest statistic; empty for an unknown pattern."""
-        row = self.grid.heads.get(self.place, {})
-        strengths = {
-            name: (known.statistic, value)
-            for name, known in HEAD_PATTERNS.items()
-            if isinstance(value := row.get(known.statistic), float) and np.isfinite(value)
-        }
-        pattern = str(row.get("pattern", ""))
-        if not strengths or not pattern:
-            return pattern
-        largest = max(strengths, key=lambda name: strengths[name][1] / HEAD_PATTERNS[name].threshold)
-        statistic, value = strengths.get(pattern, strengths[largest])
-        return f"{pattern} ({statistic} {value:.2f})"
-
     def looks_at(self, most: int) -> str:
         """The largest bars: `14 to looks at 2 Mary 0.81, 0 When 0.10`."""
         numbers = np.nan_to_num(self.numbers.astype(np.float64))
@@ -373,9 +448,7 @@ class Choice:
         """Keep every choice within the report; a token becomes the block that holds it, and back."""
         grid = self.grid
         self.number = min(self.number, grid.num_places - 1)
-        if self.statistic not in grid.statistics:
-            self.statistic = next(iter(grid.statistics), None)
-            self.is_ranked = self.is_ranked and self.statistic is not None
+        self.ranking.settle(grid)
         (old_rows, old_columns), (rows, columns) = self._shape, self.matrix.values.shape
         self._shape = rows, columns
         self.query = min(self.query * rows // old_rows, rows - 1)
@@ -393,8 +466,8 @@ class Choice:
 
     def step_head(self, down: int, right: int) -> None:
         """A layer up or down, a head left or right; in a ranking, from one rank to the next."""
-        if self.is_ranked:
-            ranking = self.ranking
+        if self.ranking.is_on:
+            ranking = self.ranking.of(self.grid)
             rank = ranking.index(self.number) + down + right
             self.choose_head(ranking[min(max(rank, 0), len(ranking) - 1)])
             return
@@ -402,31 +475,6 @@ class Choice:
         row = min(max(row + down, 0), self.grid.num_rows - 1)
         column = min(max(column + right, 0), self.grid.num_columns - 1)
         self.choose_head(row * self.grid.num_columns + column)
-
-    @property
-    def ranking(self) -> list[int]:
-        """The numbers of the heads by the chosen statistic; those without one last."""
-        values = self.grid.statistics.get(self.statistic or "")
-        if values is None:
-            return list(range(self.grid.num_places))
-        return _order(values.ravel(), descending=not self.smallest_first)
-
-    def rank(self, step: int) -> None:
-        """Rank the heads by the chosen statistic; where they are ranked, by the one so many after it."""
-        if self.statistic is None:
-            return
-        if self.is_ranked:
-            names = list(self.grid.statistics)
-            self.statistic = names[(names.index(self.statistic) + step) % len(names)]
-        self.is_ranked = True
-
-    def toggle_ranking(self) -> None:
-        """The grid of layers and heads, or the ranking."""
-        self.is_ranked = not self.is_ranked and self.statistic is not None
-
-    def reverse(self) -> None:
-        """Rank the smallest first, or the largest."""
-        self.smallest_first = not self.smallest_first
 
     @property
     def axes(self) -> tuple[LabelledAxis, LabelledAxis]:
@@ -453,24 +501,17 @@ class Choice:
     @property
     def skip(self) -> int:
         """The first keys that are excluded from the colours; one key at least stays."""
-        return min(self.num_sinks, self.matrix.values.shape[1] - 1) if self.skips else 0
+        return self.colours.skip(self.matrix)
 
     @property
     def colouring(self) -> Colouring:
         """What the colours of the map follow from."""
-        return self.grid_number, self.number, self.scale, self.skip
+        return self.grid_number, self.number, self.colours.scale, self.skip
 
     @property
     def shading(self) -> Shading:
-        """The places of the chosen map on the colour map; those of the last maps are kept."""
-        key = self.colouring
-        if key not in self._shadings:
-            while len(self._shadings) >= KEPT_SHADINGS:
-                del self._shadings[next(iter(self._shadings))]
-            self._shadings[key] = shading(
-                self.matrix.drawn, self.scale, skip_keys=self.skip, from_zero=self.matrix.is_weights
-            )
-        return self._shadings[key]
+        """The places of the chosen map on the colour map."""
+        return self.colours.shading(self.matrix, self.colouring)
 
     @property
     def token(self) -> int:
@@ -538,11 +579,3 @@ class Choice:
     def toggle_order(self) -> None:
         """The bars by position, or the largest number first."""
         self.by_weight = not self.by_weight
-
-    def toggle_sink(self) -> None:
-        """Exclude the first keys from the colours, or include them."""
-        self.skips = not self.skips
-
-    def step_scale(self) -> None:
-        """The next of linear, log and row."""
-        self.scale = SCALES[(SCALES.index(self.scale) + 1) % len(SCALES)]

@@ -375,7 +375,7 @@ class PictureMap(Panel):
         if choice.picture is not None:
             self._map_size = columns, lines = fitted_size(choice.picture, *self.room)
             self._shade = shaded(
-                choice.look, columns, lines * (1 if self.depth == "none" else 2), choice.scale
+                choice.look, columns, lines * (1 if self.depth == "none" else 2), choice.colours.scale
             )
             self._levels, self._palette = levels(self._shade.places), None
             if self.depth in ("256", "truecolor"):
@@ -417,9 +417,9 @@ class HeadPicker(Panel):
     def heading(self) -> str:
         """The statistic in the ranking; the numbers of the heads above the grid."""
         choice = self.choice
-        if choice.is_ranked:
-            order = "smallest" if choice.smallest_first else "largest"
-            return f"{order} {plain_text(choice.statistic or '')}"
+        if choice.ranking.is_on:
+            order = "smallest" if choice.ranking.smallest_first else "largest"
+            return f"{order} {plain_text(choice.ranking.statistic or '')}"
         first, last = self._columns_seen()
         margin = " " * (self._margin + 1 + bool(choice.grid.letters))
         return margin + "".join(f"{i:<{2 * CELL}}" for i in range(first, last, 2))
@@ -439,7 +439,7 @@ class HeadPicker(Panel):
     def num_lines(self) -> int:
         """Layers and what the numbers at the grid are, or heads in the ranking."""
         grid = self.choice.grid
-        return grid.num_places if self.choice.is_ranked else grid.num_rows + 1
+        return grid.num_places if self.choice.ranking.is_on else grid.num_rows + 1
 
     @property
     def _margin(self) -> int:
@@ -456,14 +456,14 @@ class HeadPicker(Panel):
     def line(self, number: int, width: int) -> list[Segment]:
         """A layer's heads, or one head with its number."""
         choice = self.choice
-        if choice.is_ranked:
-            return self._ranked(choice.ranking[number], width)
+        if choice.ranking.is_on:
+            return self._ranked(choice.ranking.of(choice.grid)[number], width)
         grid = choice.grid
         if number == grid.num_rows:
             return [Segment(fitted(self._axes, width), DIM)]
         first, last = self._columns_seen()
         start = number * grid.num_columns + first
-        values = grid.statistics.get(choice.statistic or "", np.full(grid.num_places, np.nan))
+        values = grid.statistics.get(choice.ranking.statistic or "", np.full(grid.num_places, np.nan))
         shaded = shading(values.reshape(1, -1))
         tones, row = self.tones(shaded), shaded.places[0, start : start + last - first]
         pieces = [Segment(f"{grid.row_name(number):>{self._margin}} ", DIM)]
@@ -487,7 +487,7 @@ class HeadPicker(Panel):
 
     def _ranked(self, number: int, width: int) -> list[Segment]:
         grid = self.choice.grid
-        values = grid.statistics[self.choice.statistic or ""]
+        values = grid.statistics[self.choice.ranking.statistic or ""]
         value = fitted(scalar(float(values.ravel()[number]), PRECISION), LARGEST_NUMBER).strip()
         letter = f" {self._letter(number)}" if grid.letters else ""
         name = fitted(grid.name_of(number) + letter, max(width - LARGEST_NUMBER - 1, 0))
@@ -497,15 +497,15 @@ class HeadPicker(Panel):
     def line_to_show(self) -> int:
         """The chosen head's."""
         choice = self.choice
-        if choice.is_ranked:
-            return choice.ranking.index(choice.number)
+        if choice.ranking.is_on:
+            return choice.ranking.of(choice.grid).index(choice.number)
         return choice.number // choice.grid.num_columns
 
     def clicked(self, line: int, x: int) -> bool:
         """Choose the head under the mouse."""
         choice, grid = self.choice, self.choice.grid
-        if choice.is_ranked:
-            choice.choose_head(choice.ranking[line])
+        if choice.ranking.is_on:
+            choice.choose_head(choice.ranking.of(choice.grid)[line])
             return True
         if line == grid.num_rows:
             return False
@@ -545,7 +545,7 @@ class StatisticsPanel(Panel):
             return [Segment(fitted(name, width), BOLD)]
         number_text = scalar(value, PRECISION)
         room = max(width - len(number_text) - 1, 0)
-        is_chosen = number < len(self.choice.grid.statistics) and name == self.choice.statistic
+        is_chosen = number < len(self.choice.grid.statistics) and name == self.choice.ranking.statistic
         style = BOLD if is_chosen else None
         return [Segment(fitted(plain_text(name), room), style or DIM), Segment(f" {number_text}", style)]
 
@@ -554,7 +554,7 @@ class StatisticsPanel(Panel):
         names = list(self.choice.grid.statistics)
         if line >= len(names):
             return False
-        self.choice.statistic = names[line]
+        self.choice.ranking.statistic = names[line]
         return True
 
 

@@ -10,7 +10,8 @@ from attncli.features.cache.results import LimitedHeads, PolicyCosts
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextOrReading
 from attncli.models.predicted import Judged, judged_reading, read_judged
-from attncli.models.pretrained import Pretrained, Reading, TextOrIds, check_made_for
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.reading_text import TextOrIds, check_made_for
 from attncli.records.arguments import (
     Budgets,
     Count,

@@ -8,7 +8,8 @@ from attncli.errors import UserError
 from attncli.features.circuit.results import Compositions, HeadEdges
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, OneOrMoreTexts
-from attncli.models.pretrained import Reading, reading_for
+from attncli.models.pretrained import Reading
+from attncli.models.reading_text import reading_for
 from attncli.records.arguments import (
     HeadsWithoutStack,
     HeadWithoutStack,

@@ -3,7 +3,7 @@
 from attncli.features.diff.results import TextDifferences
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextOrReading
-from attncli.models.pretrained import reading_for
+from attncli.models.reading_text import reading_for
 from attncli.records.arguments import checked
 
 

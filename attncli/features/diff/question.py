@@ -351,7 +351,7 @@ def read(
     spec: TwoTextsSpec, texts: Texts, pretrained: "Pretrained", generator: object
 ) -> "tuple[Reading, Reading]":
     """Both texts as the model reads them; UserError for what does not fit."""
-    from attncli.models.pretrained import read_text
+    from attncli.models.reading_text import read_text
 
     return read_text(pretrained, spec.a, key="A"), read_text(pretrained, spec.b, key="B")
 

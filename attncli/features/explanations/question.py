@@ -97,10 +97,10 @@ def read_cells(
 ) -> "PictureCells":
     """The picture and its cells. Raises UserError for a model that reads no pictures."""
     from attncli.features.explanations.picture_cells import picture_cells
-    from attncli.models.openers import OPENERS
+    from attncli.models.openers import OPENERS, FileInput
 
     assert spec.read_file is not None, "it asks for this form"
-    opened = OPENERS[spec.read_file.what].read(pretrained, spec.read_file.name)
+    opened = OPENERS[spec.read_file.what].read(pretrained, FileInput(spec.read_file.name))
     return picture_cells(pretrained, opened)
 
 

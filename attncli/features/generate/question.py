@@ -23,7 +23,7 @@ from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import FILE, TRANSCRIBED, HeadNumber, ModelSpec, files_read
 from attncli.settings.pages import ModelPage
 from attncli.settings.readings import reads
-from attncli.settings.text import FILE_SETTINGS, IN_FILE, Text, TextPath, Texts, text_or_file
+from attncli.settings.text import FILE_SETTINGS, FileOfText, Text, Texts, text_or_file
 from attncli.system.plain_text import counted
 
 if TYPE_CHECKING:
@@ -82,9 +82,7 @@ class PromptSpec(ModelSpec):
         FILE: "needle, needle_depth, truncate",
     }
 
-    file: Annotated[TextPath | None, IN_FILE] = Field(
-        None, description="a text file instead of the sentence; - reads stdin"
-    )
+    file: FileOfText = None
     sentence: Text | None = Field(
         default_factory=lambda data: (
             SENTENCE if data.get("model") is None and data.get("file") is None else None
@@ -241,18 +239,18 @@ def read(
     spec: GenerateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Prompt":
     """What the model reads; UserError for what does not fit, and for a needle that is not there."""
-    from attncli.models.openers import OPENERS
+    from attncli.models.openers import OPENERS, FileInput
     from attncli.models.prompts import read_prompt
 
     if (file := spec.read_file) is not None:
-        return OPENERS[file.what].read_prompt(
-            pretrained,
+        given = FileInput(
             file.name,
-            texts.text or "",
-            max_new_tokens=spec.max_new_tokens,
+            texts.text,
             question=spec.question,
             chat=spec.chat,
+            max_new_tokens=spec.max_new_tokens,
         )
+        return OPENERS[file.what].read_prompt(pretrained, given)
     assert texts.text is not None and spec.max_new_tokens is not None
     if spec.prefill_chunk is not None and pretrained.has_decoder:
         raise UserError(f"prefill_chunk: {pretrained.name} has an encoder, which reads the prompt at once")

@@ -306,32 +306,6 @@ class WrittenRows:
             },
         )
 
-    def written_by_shares(self, labels: Sequence[str], first_query: int) -> Records[WrittenToken]:
-        """What chose each token by a layer without a softmax, or one of its heads: shares of |w|."""
-        assert self.linear is not None
-        shares, num_read = self.linear.shares(), len(self.prompt_ids)
-        looks = [_top_beside_first(row, self.top_k) for row in shares]
-        return WrittenToken.table(
-            token=labels,
-            position=range(first_query, first_query + len(labels)),
-            first_key=[float(row[0]) for row in shares],
-            keys=[keys for keys, _ in looks],
-            weights=[weights for _, weights in looks],
-            prompt_mass=[float(row[:num_read].sum()) for row in shares],
-            written_mass=[float(row[num_read:].sum()) for row in shares],
-        )
-
-    def signed_rows(self) -> NamedTensor | None:
-        """The signed weights of the heads of layers without a softmax, where they are kept."""
-        assert self.linear is not None
-        rows = self.linear.rows()
-        if rows is None:
-            return None
-        num_keys = len(self.prompt_ids) + len(self.ids) - 1
-        visible = torch.arange(num_keys) <= torch.arange(len(self.prompt_ids) - 1, num_keys).unsqueeze(-1)
-        axes = ("layer", "head", "query", "key")[4 - rows.ndim :]
-        return NamedTensor(axes, rows, Mask.of(visible.numpy()))
-
     def all_rows(self) -> Tensors:
         """Every statistic of every row, and the keys that it looks at most with their weights."""
         tensors = {name: self._placed(numbers, "query") for name, numbers in self.numbers().items()}
@@ -387,6 +361,23 @@ class WrittenRows:
         ids, in_needle = self.keys_after(len(self.ids))
         special = torch.isin(ids, self.special_ids)
         return PromptedRows(weights, len(self.prompt_ids), special.to(device), in_needle.to(device))
+
+
+def _written_by_shares(
+    shares: Sequence[Float[Tensor, " key"]], labels: Sequence[str], first_query: int, rows: WrittenRows
+) -> Records[WrittenToken]:
+    """What chose each token by a layer without a softmax, or one of its heads: shares of |w|."""
+    num_read = len(rows.prompt_ids)
+    looks = [_top_beside_first(row, rows.top_k) for row in shares]
+    return WrittenToken.table(
+        token=labels,
+        position=range(first_query, first_query + len(labels)),
+        first_key=[float(row[0]) for row in shares],
+        keys=[keys for keys, _ in looks],
+        weights=[weights for _, weights in looks],
+        prompt_mass=[float(row[:num_read].sum()) for row in shares],
+        written_mass=[float(row[num_read:].sum()) for row in shares],
+    )
 
 
 def _top_beside_first(row: Tensor, count: int) -> tuple[list[int | None], list[float | None]]:
@@ -498,7 +489,7 @@ def written(
         result,
         weights=rows.whole_rows() if has_rows else None,
         weights_are_mean=has_rows and rows.tokens[-1].weights is None,
-        linear_weights=None if linear is None else rows.signed_rows(),
+        linear_weights=None if linear is None else linear.rows(),
         unshown=unshown,
         is_unfinished=is_unfinished,
         notes=tuple(replace(way, unshown=unshown).notes()),
@@ -528,7 +519,11 @@ def _text_of(
         heads = rows.heads(**({} if needle is None else {"retrieval": needle.scores}))
         tokens = rows.written(labels, first_query, best=None if needle is None else needle.best)
     else:
-        heads, tokens = WriterHead.rows([]), rows.written_by_shares(labels, first_query)
+        assert rows.linear is not None
+        heads, tokens = (
+            WriterHead.rows([]),
+            _written_by_shares(rows.linear.shares(), labels, first_query, rows),
+        )
     return WrittenText(
         heads=heads,
         tokens=tokens,

@@ -10,7 +10,8 @@ from attncli.measure.heads import HeadOptions, check_reading, head_totals, surve
 from attncli.measure.library import many_texts
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextOrReading, TextsOrFile
-from attncli.models.pretrained import reader_of, reading_for
+from attncli.models.pretrained import reader_of
+from attncli.models.reading_text import reading_for
 from attncli.notebook.run import NotebookReport, run
 from attncli.records.arguments import Count, HeadsArgument, TokenNames, checked, head_names, token_names
 from attncli.records.surveys import HeadSurvey

@@ -17,13 +17,8 @@ from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FileLooks, FirstLooks, HeadMaps
 from attncli.measure.patching import activations_and_missing
-from attncli.models.openers import OPENERS
-from attncli.models.pretrained import (
-    Pretrained,
-    Reading,
-    part_that_reads,
-    reader_of,
-)
+from attncli.models.openers import OPENERS, FileInput
+from attncli.models.pretrained import Pretrained, Reading, part_that_reads, reader_of
 from attncli.models.text_files import ManyTexts, TextLine, files_named
 from attncli.models.token_names import positions_named
 from attncli.records.columns import Records
@@ -73,7 +68,7 @@ def options_of(spec: HeadsSpec) -> HeadOptions:
 def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
     """What the model reads, with a decoder also its encoder; UserError for what does not fit."""
     if (file := spec.read_file) is not None:
-        reading = OPENERS[file.what].read(pretrained, file.name, texts.text, truncate=spec.truncate)
+        reading = OPENERS[file.what].read(pretrained, FileInput(file.name, texts.text, spec.truncate))
     else:
         reading = read_survey_text(spec, texts, pretrained, generator, words=spec.words)
     check_reading(reading, pretrained, options_of(spec))
@@ -215,7 +210,7 @@ def _report_files(
 
     def read_one(line: TextLine) -> Reading:
         assert line.file is not None
-        reading = opener.read(pretrained, line.file, words, truncate=spec.truncate)
+        reading = opener.read(pretrained, FileInput(line.file, words, spec.truncate))
         if looks is not None:
             looks.note_places(line.label, reading, pretrained)
         check_reading(reading, pretrained, options)

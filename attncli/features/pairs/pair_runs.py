@@ -23,6 +23,7 @@ from attncli.measure.heads import refuse_merged
 from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.reading_text import shifted_right, tokens_of_text
 from attncli.models.removal import heads_removed
 from attncli.models.text_files import ManyTexts
 from attncli.records.token_ids import TokenIds
@@ -79,7 +80,8 @@ class PairReader:
             is_spelled = paired.unit == "character" and not model.tokenizer.is_fast
             if paired.unit == "word" and not model.tokenizer.is_fast:
                 raise UserError(f"unit: the tokenizer of {model.name} {NO_OFFSETS}")
-            read = model.read(
+            read = tokens_of_text(
+                model,
                 text,
                 "pairs",
                 truncate=self.truncate,
@@ -89,7 +91,7 @@ class PairReader:
             texts.append(
                 replace(read, spans=spans_of_spelling(read, str(text), model)) if is_spelled else read
             )
-        reading = Reading(texts[0]) if len(texts) == 1 else Reading(model.shifted_right(texts[0]), texts[1])
+        reading = Reading(texts[0]) if len(texts) == 1 else Reading(shifted_right(model, texts[0]), texts[1])
         if paired.unit == "word":
             refuse_merged(reading, model, "shorter texts")
         return reading

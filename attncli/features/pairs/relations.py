@@ -25,6 +25,7 @@ from attncli.measure.heads import refuse_merged
 from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading, attention_between_words
+from attncli.models.reading_text import tokens_of_text
 from attncli.models.removal import heads_removed
 from attncli.models.text_files import ManyTexts
 from attncli.records.columns import Records
@@ -158,7 +159,9 @@ def sentences_of(
         raise UserError(f"relations: the tokenizer of {name} does not say where its tokens stand in the text")
 
     def read(sentence: PairedText) -> Reading:
-        text = pretrained.read(sentence.line.text, "relations", truncate=truncate, words=sentence.words_of)
+        text = tokens_of_text(
+            pretrained, sentence.line.text, "relations", truncate=truncate, words=sentence.words_of
+        )
         refuse_merged(Reading(text).in_words(), pretrained, "shorter sentences")
         return Reading(text)
 

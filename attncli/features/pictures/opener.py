@@ -5,7 +5,7 @@ from dataclasses import replace
 from attncli.errors import UserError
 from attncli.features.pictures.reading import picture_in_chat_template, read_picture, read_picture_to_write
 from attncli.features.pictures.tokens import part_that_sees
-from attncli.models.openers import Opener
+from attncli.models.openers import FileInput, Opener
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.prompts import Prompt
 
@@ -13,49 +13,37 @@ from attncli.models.prompts import Prompt
 class PictureOpener(Opener):
     """A picture alone, or beside a text, where the model reads both."""
 
-    def read(
-        self, pretrained: Pretrained, file: str, text: str | None = None, *, truncate: bool = False
-    ) -> Reading:
-        return read_picture(pretrained, file, text)
+    def read(self, pretrained: Pretrained, given: FileInput) -> Reading:
+        return read_picture(pretrained, given.file, given.text)
 
-    def read_to_predict(self, pretrained: Pretrained, file: str, text: str | None) -> Reading:
+    def read_to_predict(self, pretrained: Pretrained, given: FileInput) -> Reading:
         # What predicts words reads a picture beside them as a whole.
-        reader = pretrained if text is None else replace(pretrained, model=pretrained.whole)
-        return read_picture(reader, file, text)
+        reader = pretrained if given.text is None else replace(pretrained, model=pretrained.whole)
+        return read_picture(reader, given.file, given.text)
 
-    def read_for_layer(
-        self, pretrained: Pretrained, file: str, text: str | None, *, is_cross: bool, truncate: bool
-    ) -> Reading:
+    def read_for_layer(self, pretrained: Pretrained, given: FileInput) -> Reading:
         name = pretrained.name
-        if is_cross and not pretrained.has_decoder:
+        if given.is_cross and not pretrained.has_decoder:
             raise UserError(
                 f"model: {name} has no encoder and decoder in one run: use attn heads or attn generate"
             )
-        if is_cross and text is None:
+        if given.is_cross and given.text is None:
             raise UserError("sentence: must be given: the words that look at the picture")
-        if pretrained.has_decoder and text is not None and not is_cross:
+        if pretrained.has_decoder and given.text is not None and not given.is_cross:
             reason = f"the encoder of {name} reads the picture alone"
             raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
-        return read_picture(pretrained, file, text)
+        return read_picture(pretrained, given.file, given.text)
 
-    def read_prompt(
-        self,
-        pretrained: Pretrained,
-        file: str,
-        text: str,
-        *,
-        max_new_tokens: int | None,
-        question: str | None,
-        chat: bool,
-    ) -> Prompt:
-        if question is not None:
-            text = f"{text.rstrip()}\n\n{question}".strip()
-        if chat:
+    def read_prompt(self, pretrained: Pretrained, given: FileInput) -> Prompt:
+        text = given.text or ""
+        if given.question is not None:
+            text = f"{text.rstrip()}\n\n{given.question}".strip()
+        if given.chat:
             text = picture_in_chat_template(text, pretrained)
         whole = replace(pretrained, model=pretrained.whole)
-        reading = read_picture_to_write(whole, file, text, is_whole=chat)
+        reading = read_picture_to_write(whole, given.file, text, is_whole=given.chat)
         most, count = pretrained.most_tokens(), len(reading.text.ids)
-        num_new = 1 if max_new_tokens is None else max_new_tokens
+        num_new = 1 if given.max_new_tokens is None else given.max_new_tokens
         if reading.context is None and most is not None and count + num_new - 1 > most:
             got = f"{count} tokens of the picture and the text, and {num_new} new ones"
             raise UserError(f"max_new_tokens: {pretrained.name} has places for {most} tokens (got {got})")

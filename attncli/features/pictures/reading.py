@@ -33,15 +33,8 @@ from attncli.models.architectures import (
 )
 from attncli.models.folder import PROCESSOR_FILES
 from attncli.models.image_files import OpenedPicture, open_picture
-from attncli.models.pretrained import (
-    FIRST_WORD_ID,
-    OF_GRID,
-    ModelText,
-    OpenedModel,
-    Pretrained,
-    Reading,
-    part_that_reads,
-)
+from attncli.models.pretrained import FIRST_WORD_ID, OF_GRID, ModelText, Pretrained, Reading, part_that_reads
+from attncli.models.reading_text import OpenedModel, shifted_right, tokens_of_text
 from attncli.models.writing import in_chat_template, writer_of
 from attncli.records.arguments import FilePath, checked
 from attncli.system.files import MODEL_SETTINGS_BYTES, read_whole
@@ -106,7 +99,7 @@ def read_picture(
     if text is None:
         return _read_picture(model, opened)
     if model.has_decoder:
-        words = model.shifted_right(model.read(text, "sentence", beside_others=True))
+        words = shifted_right(model, tokens_of_text(model, text, "sentence", beside_others=True))
         return _read_captioned(model, opened, words)
     if writer_of(model.model).model is not model.model:
         only = "gives the weights of its words as it writes them, and not otherwise: use attn generate"

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from attncli.errors import NO_TEXT, UserError
 from attncli.models.labelled_files import MARKED, PARTS, LabelledText, without_marks
-from attncli.models.pretrained import ModelText, Pretrained, Reading, read_text
+from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.reading_text import read_text
 from attncli.models.source_texts import Passage, SourcedText, encoded_sources
 from attncli.models.writing import in_chat_template
 from attncli.records.token_ids import TokenIds

@@ -19,7 +19,8 @@ from attncli.features.why.door import why
 from attncli.measure.next_tokens import KnownProbabilities, expected_next
 from attncli.models.loading import in_use
 from attncli.models.predicted import predicted_reading
-from attncli.models.pretrained import Pretrained, Reading, read_text
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.reading_text import read_text
 from attncli.models.removal import few_tokens, heads_removed
 from attncli.models.stored import showing_blocks
 from attncli.records.report import Report

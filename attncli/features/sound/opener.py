@@ -8,7 +8,7 @@ from attncli.features.sound.reading import (
     published_heads,
     read_sound,
 )
-from attncli.models.openers import Opener
+from attncli.models.openers import FileInput, Opener
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.prompts import Prompt, prompt_of_reading
 
@@ -16,17 +16,14 @@ from attncli.models.prompts import Prompt, prompt_of_reading
 class SoundOpener(Opener):
     """A sound, and the words of a decoder: those that are given, or that the model writes."""
 
-    def read(
-        self, pretrained: Pretrained, file: str, text: str | None = None, *, truncate: bool = False
-    ) -> Reading:
+    def read(self, pretrained: Pretrained, given: FileInput) -> Reading:
         # What the decoder says of it is the text where none is given.
-        said = "" if pretrained.has_decoder and text is None else text
-        return read_sound(pretrained, file, said, truncate=truncate)
+        said = "" if pretrained.has_decoder and given.text is None else given.text
+        return read_sound(pretrained, given.file, said, truncate=given.truncate)
 
-    def read_for_layer(
-        self, pretrained: Pretrained, file: str, text: str | None, *, is_cross: bool, truncate: bool
-    ) -> Reading:
-        if is_cross:
+    def read_for_layer(self, pretrained: Pretrained, given: FileInput) -> Reading:
+        text = given.text
+        if given.is_cross:
             if not pretrained.has_decoder:
                 raise UserError(
                     f"model: {pretrained.name} has no decoder that looks at a sound: use attn self"
@@ -35,26 +32,17 @@ class SoundOpener(Opener):
         elif text is not None and pretrained.has_decoder:
             reason = f"the encoder of {pretrained.name} hears the sound alone"
             raise UserError(f"sentence: {reason}: leave it out, or use attn cross")
-        return read_sound(pretrained, file, text, truncate=truncate)
+        return read_sound(pretrained, given.file, text, truncate=given.truncate)
 
-    def read_prompt(
-        self,
-        pretrained: Pretrained,
-        file: str,
-        text: str,
-        *,
-        max_new_tokens: int | None,
-        question: str | None,
-        chat: bool,
-    ) -> Prompt:
+    def read_prompt(self, pretrained: Pretrained, given: FileInput) -> Prompt:
         if not pretrained.has_decoder:
             raise UserError(f"sound: {pretrained.name} has no decoder that writes of a sound")
-        if text:
+        if given.text:
             raise UserError(f"sentence: {pretrained.name} writes of the sound alone: leave the text out")
-        prompt = prompt_of_reading(read_sound(pretrained, file), pretrained)
-        most, before = most_written(pretrained), num_before_words(pretrained)
-        if most is not None and max_new_tokens is not None and before + max_new_tokens > most:
-            got = f"{before} before the words and {max_new_tokens} new ones"
+        prompt = prompt_of_reading(read_sound(pretrained, given.file), pretrained)
+        most, before, num_new = most_written(pretrained), num_before_words(pretrained), given.max_new_tokens
+        if most is not None and num_new is not None and before + num_new > most:
+            got = f"{before} before the words and {num_new} new ones"
             raise UserError(f"max_new_tokens: {pretrained.name} has places for {most} tokens (got {got})")
         return prompt
 

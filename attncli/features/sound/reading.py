@@ -33,14 +33,8 @@ from attncli.models.architectures import BLOCK, SOUNDS, arguments_of, decoder_st
 from attncli.models.capture import model_errors, unchanged, with_eager_attention
 from attncli.models.in_turn import random_numbers_kept
 from attncli.models.layers import CannotShow, StopCapture
-from attncli.models.pretrained import (
-    FIRST_WORD_ID,
-    ModelText,
-    OpenedModel,
-    Pretrained,
-    Reading,
-    part_that_takes,
-)
+from attncli.models.pretrained import FIRST_WORD_ID, ModelText, Pretrained, Reading, part_that_takes
+from attncli.models.reading_text import OpenedModel
 from attncli.models.token_places import Origin
 from attncli.records.arguments import FilePath, checked
 from attncli.records.report import Axis, Picture

@@ -42,7 +42,7 @@ from attncli.features.watch.training_steps import (
 from attncli.models.capture import undisturbed
 from attncli.models.in_turn import random_numbers_kept
 from attncli.models.loading import IN_PARTS, borrowed, is_sharded, measuring, short_name, unwrapped
-from attncli.models.pretrained import read_text
+from attncli.models.reading_text import read_text
 from attncli.records.arguments import Conditions, Every, FilePath, Seed, Size, checked, conditions
 from attncli.records.report import Report
 from attncli.runs.keys import resolved_settings

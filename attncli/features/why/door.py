@@ -7,7 +7,7 @@ from attncli.errors import UserError
 from attncli.features.why.results import LogitAttribution, ScoreParts
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, OneOrMoreTexts, TextOrReading, several_texts
-from attncli.models.pretrained import reading_for
+from attncli.models.reading_text import reading_for
 from attncli.records.arguments import (
     AnswerArgument,
     Count,

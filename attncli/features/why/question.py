@@ -214,7 +214,7 @@ def _read_line(
 ) -> "Reading":
     """A line of a file of prompts, whose answers come before those of the settings."""
     from attncli.models.predicted import predicted_reading
-    from attncli.models.pretrained import read_text
+    from attncli.models.reading_text import read_text
 
     reading = read_text(pretrained, line.text, key="texts", truncate=spec.truncate)
     answer, against = line.answer or spec.answer, line.against or spec.against

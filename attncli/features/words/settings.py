@@ -9,7 +9,7 @@ from attncli.features.sound.settings import SoundSpec
 from attncli.records.arguments import head_names_without_stack
 from attncli.settings.fields import Contradictions, TextSource
 from attncli.settings.models import ModelOfHeadsSpec
-from attncli.settings.text import IN_FILE, Text, TextPath
+from attncli.settings.text import FileOfText, Text
 
 WAYS_OF_TIMING = ("model", "found", "filter")
 
@@ -33,9 +33,7 @@ class SpokenWordsSpec(SoundSpec, ModelOfHeadsSpec):
     excludes: ClassVar[Mapping[str, str]] = {"words": "truncate"}
 
     sentence: Text | None = Field(None, description="what is spoken (default: what the model writes)")
-    file: Annotated[TextPath | None, IN_FILE] = Field(
-        None, description="a text file instead of the sentence; - reads stdin"
-    )
+    file: FileOfText = None
     words: bool = Field(False, description="when each word is spoken")
     by: Annotated[str, BeforeValidator(_way_or_heads)] = Field(
         "model",

@@ -26,8 +26,8 @@ import attncli
 from attncli.core.names import RemovalMethod
 from attncli.models.loading import kept_pretrained
 from attncli.models.predicted import predicted_reading
-from attncli.models.pretrained import read_text
 from attncli.models.probes import repeated_probe
+from attncli.models.reading_text import read_text
 from attncli.records.report import Report
 from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn

@@ -212,7 +212,7 @@ def test_a_saved_survey_opens_in_the_order_that_it_was_asked_for(
     assert attn(command).code == 0
     assert attn(["browse", path]).code == attn(["browse", path, "--sort", "distance"]).code == 0
     first, overridden = opened
-    assert first.statistic == statistic and first.number == best(first.grid.statistics[statistic])
+    assert first.ranking.statistic == statistic and first.number == best(first.grid.statistics[statistic])
     assert overridden.number == np.nanargmax(overridden.grid.statistics["distance"])
 
 

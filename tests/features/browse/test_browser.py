@@ -35,11 +35,11 @@ def test_ranking_follows_the_reports_statistic() -> None:
     by_entropy = sorted(rows, key=lambda row: -row["entropy"])
     first = by_entropy[0]["layer"], by_entropy[0]["head"]
     choice = after(report, "s", *["up"] * 20)
-    assert choice.statistic == "entropy" and choice.place == first
+    assert choice.ranking.statistic == "entropy" and choice.place == first
     assert after(report, "s", *["up"] * 20, "down").place == (by_entropy[1]["layer"], by_entropy[1]["head"])
     by_induction = sorted(rows, key=lambda row: row["induction"])
     smallest = after(report, "s", "s", "r", *["up"] * 20)
-    assert smallest.statistic == "induction"
+    assert smallest.ranking.statistic == "induction"
     assert smallest.place == (by_induction[0]["layer"], by_induction[0]["head"])
 
 
@@ -50,7 +50,7 @@ def test_a_click_chooses_a_head_and_a_statistic() -> None:
 
     choice = driven(survey(), steps)
     assert choice.place == (1, 3)
-    assert choice.statistic == "induction"
+    assert choice.ranking.statistic == "induction"
 
 
 def test_the_numbers_are_the_reports() -> None:

@@ -95,7 +95,7 @@ class Model:
 
 async def answered(app: Browser, pilot: "Pilot[None]") -> None:
     end = time.monotonic() + PATIENCE
-    while app.running is not None:
+    while app.measurement.is_running:
         assert time.monotonic() < end
         await pilot.pause(0.02)
     await pilot.pause()
@@ -155,7 +155,7 @@ def test_another_text_is_looked_at_by_the_same_head() -> None:
 
     choice = driven(named_survey(), steps, depth="none", model=model)
     assert model.asked == [("0:0",), "the cat satqw"]
-    assert (choice.place, choice.scale, choice.query, choice.removed) == ((1, 0), "log", 2, ())
+    assert (choice.place, choice.colours.scale, choice.query, choice.removed) == ((1, 0), "log", 2, ())
 
 
 def test_escape_leaves_the_text() -> None:
@@ -249,7 +249,7 @@ def test_nobody_waits_for_a_measurement_after_q(monkeypatch: pytest.MonkeyPatch)
     codes: list[int] = []
 
     def run(app: Browser) -> None:
-        app.running = "measuring", 0.0
+        app.measurement.what = "measuring"
 
     monkeypatch.setattr(Browser, "run", run)
     monkeypatch.setattr(os, "_exit", codes.append)

@@ -7,7 +7,7 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
-from attncli.features.browse.browser import KEYS, MOVES, Browser, HelpScreen
+from attncli.features.browse.browser import KEYS, MOVES, Browser, HelpScreen, state_line
 from attncli.features.browse.browser_choice import Choice, MapGrid, grids
 from attncli.features.browse.browser_panels import HeadMap, TokenBars
 from attncli.records.kinds import result_of
@@ -38,7 +38,8 @@ def test_scale_and_sink_change_the_colours_alone() -> None:
     np.testing.assert_allclose(
         logarithmic.shading.places, (logs - logs.min()) / (logs.max() - logs.min()), atol=1e-5
     )
-    assert after(report, "c", "c").scale == "row" and after(report, "c", "c", "c").scale == "linear"
+    assert after(report, "c", "c").colours.scale == "row"
+    assert after(report, "c", "c", "c").colours.scale == "linear"
     without = after(report, "x")
     assert np.isnan(without.shading.places[:, 0]).all() and without.shading.high == values[:, 1:].max()
     np.testing.assert_array_equal(without.numbers, linear.numbers)
@@ -158,10 +159,10 @@ def test_the_header_says_on_80_columns_that_keys_are_excluded(num_sinks: int) ->
     weights = NamedTensor(("layer", "head", "query", "key"), random_weights(12, 12, 3, 3))
     choice = Choice(grids(Report("heads", {}, {}, tensors={"weights": weights})), skip_first_keys=num_sinks)
     choice.choose_head(143)
-    app = Browser(choice, depth="none")
+    state = state_line(choice)
     excluded = "first key excluded" if num_sinks == 1 else "first 2 keys excluded"
-    assert app._state().startswith("weights 11:11; linear scale 0.0000 to 0.")
-    assert app._state().endswith(f"; {excluded}") and cell_len(app._state()) <= 80
+    assert state.startswith("weights 11:11; linear scale 0.0000 to 0.")
+    assert state.endswith(f"; {excluded}") and cell_len(state) <= 80
 
 
 def test_streamed_maps_show_blocks_of_tokens() -> None:
@@ -284,7 +285,7 @@ def test_a_browser_can_open_ranked_and_without_the_sink() -> None:
     report = survey()
     choice = Choice(grids(report), sort="induction", skip_first_keys=2, scale="log")
     best = max(report.statistics["heads"], key=lambda row: row["induction"])
-    assert choice.place == (best["layer"], best["head"]) and choice.is_ranked
+    assert choice.place == (best["layer"], best["head"]) and choice.ranking.is_on
     assert np.isnan(choice.shading.places[:, :2]).all() and choice.shading.scale == "log"
 
 

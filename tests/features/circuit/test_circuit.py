@@ -20,8 +20,9 @@ from attncli.features.why.scores import score_parts
 from attncli.measure.scores import ScoreRow
 from attncli.models.capture import with_eager_attention
 from attncli.models.loading import in_use, open_model
-from attncli.models.pretrained import Pretrained, Reading, read_text
+from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.probes import read_probe
+from attncli.models.reading_text import read_text
 from tests.conftest import in_turn
 from tests.features.why.test_scores import LENS, OTHERS, SHIPPED, TOKENS, eager_weights, reading, tiny
 from tools.tiny_architectures import GROUPED, HIDDEN, SEQ2SEQ, USUAL

@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 import attncli
 from attncli.models.layer_sources import CapturedMixer, capturing_mixers
 from attncli.models.loading import in_use, open_model
-from attncli.models.pretrained import read_text
+from attncli.models.reading_text import read_text
 from attncli.records.report import Report
 from attncli.records.surveys import SIGNED_OVER_TEXTS, HeadSurvey, SignedHead
 from attncli.records.values import Mask

@@ -13,7 +13,7 @@ import attncli
 from attncli.errors import UserError
 from attncli.measure.residual_stream import Stream
 from attncli.models.loading import in_use, open_model
-from attncli.models.pretrained import read_text
+from attncli.models.reading_text import read_text
 from tests.hybrids import HybridFolders
 from tests.running import run
 from tools.architecture_sweep.folders import text_of

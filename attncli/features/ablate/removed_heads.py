@@ -1,0 +1,113 @@
+"""The heads of a model, and which of them are removed by themselves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attncli.core.names import RemovalMethod
+from attncli.errors import UserError
+from attncli.measure.patterns import most_frequent_pattern
+from attncli.models.pretrained import Pretrained
+from attncli.models.projected_heads import LINEAR
+from attncli.models.removal import HeadPlace, ModelHead, index_of_head
+from attncli.models.removal_runs import RemovalRuns
+
+SAMPLED_HEADS = 16
+"""Heads that are removed exactly beside the approximation, evenly spread over its order."""
+
+
+@dataclass(frozen=True)
+class HeadsOfModel:
+    """The heads of a model in the order of its calls, those without a softmax behind the others.
+
+    `places` are theirs among the calls. `mixers` say what the layers without a softmax are, by the numbers of
+    their heads.
+    """
+
+    pretrained: Pretrained
+    heads: Sequence[ModelHead]
+    places: Sequence[HeadPlace]
+    mixers: Mapping[int, str]
+
+    @classmethod
+    def of_run(
+        cls,
+        pretrained: Pretrained,
+        run: RemovalRuns,
+        heads: Sequence[ModelHead],
+        places: Sequence[HeadPlace],
+    ) -> "HeadsOfModel":
+        """The heads with a softmax, at these places, and those of the layers without one in a run."""
+        heads, places, mixers = [*heads], [*places], dict[int, str]()
+        attending = {head.layer for head in heads}
+        has_both = any(linear.captured.layer in attending for linear in run.linear)
+        stack = LINEAR if has_both else heads[0].stack
+        for call, linear in enumerate(run.linear, start=run.num_softmax):
+            module = pretrained.module_name(linear.module)
+            for head in range(linear.num_heads):
+                mixers[len(heads)] = linear.mixer
+                heads.append(ModelHead(linear.captured.layer, module, LINEAR, stack, head))
+                places.append(HeadPlace(call, head))
+        return cls(pretrained, heads, places, mixers)
+
+    @property
+    def num_softmax(self) -> int:
+        """How many heads have a softmax."""
+        return len(self.heads) - len(self.mixers)
+
+    def chosen(self, names: Sequence[str], method: RemovalMethod, ranking: Tensor | None) -> list[int]:
+        """The numbers of the heads that are removed exactly: those named, or all; with a ranking a sample.
+
+        UserError for a name that no head has, and for a head without a softmax that `method` cannot remove.
+        """
+        if names:
+            return [self._named(name, method) for name in names]
+        if method == "sink":
+            return [number for number in range(len(self.heads)) if number not in self.mixers]
+        if ranking is None:
+            return [*range(len(self.heads))]
+        order = ranking.argsort(descending=True, stable=True)
+        spread = torch.linspace(0, len(order) - 1, min(SAMPLED_HEADS, len(order))).round().long()
+        return sorted(order[spread].tolist())
+
+    def _named(self, name: str, method: RemovalMethod) -> int:
+        number = index_of_head(self.heads, name, "heads", self.pretrained)
+        if method == "sink" and number in self.mixers:
+            use = "use zero, mean or swap"
+            raise UserError(
+                f"method: sink is for heads with a softmax, and {name} is {self.mixers[number]}: {use}"
+            )
+        return number
+
+    def row(self, number: int, patterns: Sequence[str]) -> dict[str, object]:
+        """The place of a head, and the pattern that it shows in most texts, or what its layer is."""
+        pattern = self.mixers[number] if number in self.mixers else most_frequent_pattern(patterns)
+        return {**self.heads[number]._asdict(), "pattern": pattern}
+
+    def by_layer(self, rows: list[dict[str, object]]) -> list[dict[str, object]]:
+        """Rows of all heads in the order of the layers."""
+        return sorted(rows, key=lambda row: int(str(row["layer"]))) if self.mixers else rows
+
+    def place_of_reader(self, name: str) -> HeadPlace:
+        """The place of the later head that reads a change. UserError if it has no softmax."""
+        number = index_of_head(self.heads, name, "into", self.pretrained)
+        if number in self.mixers:
+            raise UserError(
+                f"into: must be a head with a softmax, not of a {self.mixers[number]} (got {name})"
+            )
+        return self.places[number]
+
+    def before(self, reader: HeadPlace, numbers: Sequence[int]) -> list[int]:
+        """Those of the heads that are in earlier layers than the reader."""
+        layer = self.heads[self.places.index(reader)].layer
+        return [
+            number
+            for number in numbers
+            if (
+                self.heads[number].layer < layer
+                if number in self.mixers
+                else self.places[number].call < reader.call
+            )
+        ]

@@ -1,0 +1,232 @@
+"""A text, or token ids, as a model reads it: its tokens, their number, special ones, the decoder's start."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import torch
+
+from attncli.errors import UserError
+from attncli.models.architectures import decoder_start
+from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.words import WordsOfCharacters, words_of
+from attncli.records.arguments import by, checked, shown
+from attncli.records.token_ids import TokenIds, text_or_ids
+
+
+def tokens_of_text(
+    pretrained: Pretrained,
+    text: str,
+    key: str,
+    *,
+    truncate: bool | None = False,
+    num_new: int = 0,
+    is_whole: bool = False,
+    words: WordsOfCharacters | None = None,
+    with_spans: bool = False,
+    beside_others: bool = False,
+) -> ModelText:
+    """A text's tokens, not padded, and truncated only on request, at the tokenizer's truncation side.
+
+    TokenIds are read as they are, without a tokenizer. `num_new` places stay free; a whole text gets no
+    special tokens around it. `words` gives the words that tokens are to be merged into. Raises UserError
+    for no tokens or too many, which names `key` and, unless it is None, `truncate`.
+    """
+    if not beside_others:
+        pretrained.check_reads_text()
+    if isinstance(text, TokenIds):
+        if words is not None or with_spans:
+            what = "`words`" if words is not None else "a needle"
+            raise UserError(f"{key}: token ids are no text, in which {what} could be looked for")
+        return _tokens_of_ids(pretrained, text, key, truncate=truncate, num_new=num_new)
+    if words is not None and not pretrained.tokenizer.is_fast:
+        message = "does not say where its tokens stand in the text: leave `words` out"
+        raise UserError(f"words: the tokenizer of {pretrained.name} {message}")
+    options: dict[str, Any] = {
+        "padding": False,
+        "truncation": False,
+        "return_offsets_mapping": words is not None or with_spans,
+        "add_special_tokens": not is_whole,
+    }
+    encoded = pretrained.encoded(text, **options)
+    ids = encoded["input_ids"]
+    if not ids:
+        raise UserError(f"{key}: the tokenizer of {pretrained.name} finds no tokens in it")
+    count = len(ids)
+    most = truncated_length(
+        pretrained, count, key, truncate=None if is_whole and not truncate else truncate, num_new=num_new
+    )
+    if most is not None:
+        options |= {"truncation": True, "max_length": most}
+        encoded = pretrained.encoded(text, **options)
+        ids = encoded["input_ids"]
+    tokens, special = pretrained.labels(ids), pretrained.special_ids - pretrained.unknown_ids
+    words_read = None
+    if words is not None:
+        words_read = words_of(text, words(text), tokens, ids, encoded["offset_mapping"], special)
+    spans = encoded["offset_mapping"] if with_spans else None
+    return ModelText(
+        tokens,
+        torch.tensor(ids),
+        count - len(ids),
+        words_read,
+        left_out_side=_cut_side(pretrained),
+        spans=spans,
+        unknown=pretrained.unknown_words(text, ids, **options),
+    )
+
+
+def _cut_side(pretrained: Pretrained) -> Literal["first", "last"]:
+    """Which tokens of a long text are cut off."""
+    return "first" if getattr(pretrained.own_tokenizer, "truncation_side", "right") == "left" else "last"
+
+
+def truncated_length(
+    pretrained: Pretrained, count: int, key: str, *, truncate: bool | None, num_new: int
+) -> int | None:
+    """The tokens that a text of `count` is cut to; None if the model reads all of them.
+
+    Raises UserError if it is too long and not to be cut.
+    """
+    most = pretrained.most_tokens()
+    if most is None or count <= most - num_new:
+        return None
+    most -= num_new
+    if not truncate or most < 1:
+        besides = f" beside {num_new + 1} new ones" if num_new else ""
+        message = f"must be at most {most} tokens for {pretrained.name}{besides} (got {count})"
+        raise UserError(f"{key}: {message}{'' if truncate is None else ': `truncate` cuts it'}")
+    return most
+
+
+def _tokens_of_ids(
+    pretrained: Pretrained, given: TokenIds, key: str, *, truncate: bool | None, num_new: int
+) -> ModelText:
+    """The tokens with these ids, under their labels, else as the vocabulary names them.
+
+    Of ids that are cut, special tokens at the beginning and the end stay, as with a text.
+    """
+    _check_ids(pretrained, given, key)
+    ids, labels = [*given.ids], given.labels or pretrained.labels(given.ids)
+    count = len(ids)
+    most = truncated_length(pretrained, count, key, truncate=truncate, num_new=num_new)
+    if most is not None:
+        special = [number in pretrained.special_ids - pretrained.unknown_ids for number in ids]
+        before, after = (
+            next((n for n, is_special in enumerate(each) if not is_special), 0)
+            for each in (special, special[::-1])
+        )
+        if before + after >= most:
+            before = after = 0
+        num_left = most - before - after
+        start = before if _cut_side(pretrained) == "last" else count - after - num_left
+        places = [*range(before), *range(start, start + num_left), *range(count - after, count)]
+        ids, labels = [ids[place] for place in places], tuple(labels[place] for place in places)
+    return ModelText(
+        labels,
+        torch.tensor(ids),
+        count - len(ids),
+        left_out_side=_cut_side(pretrained),
+        is_labelled=given.labels is not None or pretrained.own_tokenizer is None,
+    )
+
+
+def _check_ids(pretrained: Pretrained, given: TokenIds, key: str) -> None:
+    """Raise UserError for an id that the model has no vector for, and for padding at either end."""
+    most = pretrained.num_ids or pretrained.model.config.get_text_config().vocab_size
+    place, largest = max(enumerate(given.ids), key=lambda numbered: numbered[1])
+    if largest >= most:
+        raise UserError(
+            f"{key}: ids[{place}] must be below {most}, the tokens of {pretrained.name} (got {largest})"
+        )
+    pad = _padding_id(pretrained)
+    end = next((end for end in (0, len(given.ids) - 1) if given.ids[end] == pad), None)
+    if end is not None:
+        message = f"is padding ({pad}), which would be read like any token: leave it out"
+        raise UserError(f"{key}: ids[{end}] {message}")
+
+
+def _padding_id(pretrained: Pretrained) -> int | None:
+    """The token that only fills up shorter texts; None where it has another role as well."""
+    roles = ("bos", "eos", "cls", "sep", "unk", "mask", "decoder_start")
+    owner: Any = pretrained.own_tokenizer or pretrained.model.config
+    pad = getattr(owner, "pad_token_id", None)
+    others = {
+        getattr(each, f"{role}_token_id", None) for role in roles for each in (owner, pretrained.model.config)
+    }
+    return None if pad in others else pad
+
+
+def shifted_right(pretrained: Pretrained, text: ModelText) -> ModelText:
+    """What a decoder reads to write this text: its start token first, the last token left out."""
+    start = decoder_start(pretrained.model.config, getattr(pretrained.whole, "generation_config", None))
+    if start is None:
+        return text
+    ids = torch.cat([torch.tensor([start]), text.ids[:-1]])
+    (label,) = pretrained.labels([start])
+    words = None if text.words is None else text.words.shifted_right(label)
+    return replace(text, tokens=(label, *text.tokens[:-1]), ids=ids, words=words, spans=None)
+
+
+def _opened(value: Any) -> Any:
+    if not isinstance(value, Pretrained):
+        raise ValueError(f"must be what open_model gives (got {shown(value)})")
+    return value
+
+
+OpenedModel = Annotated[Pretrained, by(_opened)]
+
+
+TextOrIds = Annotated[str | Mapping[str, Any], by(text_or_ids)]
+"""A text, or {"ids": [...], "tokens": [...]} with token ids and, if wanted, their labels."""
+
+
+@checked
+def read_text(
+    model: OpenedModel,
+    text: TextOrIds,
+    *,
+    context: TextOrIds | None = None,
+    key: str = "text",
+    truncate: bool | None = False,
+    words: WordsOfCharacters | None = None,
+) -> Reading:
+    """A text as a model reads it; with a decoder the context, else the same text, goes to the encoder.
+
+    In place of a text, {"ids": [...], "tokens": [...]} has token ids and, if wanted, their labels. `words`
+    are those that tokens are merged into where that is wanted. UserError, which names `key`, for a text that
+    has no tokens or more than the model reads, unless `truncate` cuts it (None: nobody can ask for that).
+    """
+    read = tokens_of_text(model, text_or_ids(text), key, truncate=truncate, words=words)
+    if not model.has_decoder:
+        if context is not None:
+            raise UserError(f"context: {model.name} has no decoder: it reads one text")
+        return Reading(read)
+    of_encoder = read
+    if context is not None:
+        of_encoder = tokens_of_text(model, text_or_ids(context), "context", truncate=truncate, words=words)
+    return Reading(shifted_right(model, read), of_encoder)
+
+
+def check_made_for(pretrained: Pretrained, reading: Reading, key: str) -> Reading:
+    """The reading. Raises UserError, at `key`, where its tokens are not those of the model."""
+    if reading.inputs is not None:  # of no vocabulary
+        return reading
+    embedding = pretrained.model.get_input_embeddings()
+    vocabulary = getattr(embedding, "num_embeddings", None)
+    for text in (reading.text, reading.context):
+        if (
+            vocabulary is not None
+            and text is not None
+            and len(text.ids)
+            and int(text.ids.max()) >= vocabulary
+        ):
+            raise UserError(f"{key}: was read by another model: {pretrained.name} has {vocabulary} tokens")
+    return reading
+
+
+def reading_for(pretrained: Pretrained, text: TextOrIds | Reading, key: str = "text") -> Reading:
+    """The text as the model reads it; a reading is checked. See `read_text` and `check_made_for`."""
+    if isinstance(text, Reading):
+        return check_made_for(pretrained, text, key)
+    return read_text(pretrained, text, key=key)
