@@ -153,7 +153,7 @@ class InRows(NumberSource):
         return self if self.dtype in HALVES else None
 
     def mapped(self) -> Tensor | None:
-        if self.about.begin % self.dtype.itemsize:  # as torch wrote files before 1.6
+        if self.about.begin % self.dtype.itemsize:  # a header of safetensors may have any length
             return None
         pages = self.file.mapped(self.about.begin, self.stored_bytes)
         return torch.from_numpy(pages).view(self.dtype).view(self.shape)

@@ -27,8 +27,8 @@ BITS = re.compile("[0-9]+")
 def safetensors_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
     """What a safetensors file of that size says of its tensors, by name, and where their bytes begin.
 
-    Its length (8 bytes, little-endian), then JSON with offsets. Raises EOFError where the file is too
-    short, else ValueError for a damaged one.
+    Its length (8 bytes, little-endian), then JSON with offsets, which the package safetensors, an extra of
+    attn, does not give. Raises EOFError if the file is too short, else ValueError for a damaged one.
     """
     length = int.from_bytes(file.read(8), "little")
     if not 2 <= length <= min(size - 8, LARGEST_HEADER):
@@ -164,7 +164,7 @@ class GgufHeader:
 def gguf_header(path: Path) -> GgufHeader:
     """https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Raises UserError for a damaged file.
 
-    The gguf package's reader trusts every count and reads beyond the end of the file.
+    The gguf package's reader makes objects of all tokens: 2 s for a vocabulary of 49,000, this 0.1 s.
     """
     check_gguf(path)
     about = path.stat()
