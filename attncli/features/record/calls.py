@@ -30,7 +30,8 @@ def recorded_calls(reader: Reader) -> Iterator[StepOnText]:
 
 def heads_of_call(call: Callable[[], object], tokens: Sequence[str] | None) -> "RecordedHeads | None":
     """The heads that are heard while `call` runs; None if there is no attention in it."""
-    from attncli.features.record.listening.listener import Listener, reading
+    from attncli.features.record.listening.listener import Listener
+    from attncli.features.record.listening.torch_calls import reading
     from attncli.features.record.recorder import Recorder
 
     recorder = Recorder(tokens=tokens)

@@ -15,8 +15,10 @@ from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
+from attncli.features.record.listening.heard_calls import HeardCall
 from attncli.features.record.listening.heard_layers import program_mask, with_copied_mask
-from attncli.features.record.listening.listener import HeardCall, Listener, reading
+from attncli.features.record.listening.listener import Listener
+from attncli.features.record.listening.torch_calls import reading
 from attncli.features.record.recorder import Recorder
 from attncli.features.record.results import RecordedHeads, RecordedModule
 from attncli.records.arguments import Count, Size, by, checked, listed, shown

@@ -16,7 +16,7 @@ from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.mask_tensors import recognised
 from attncli.core.row_tiles import LayerOrWeights
 from attncli.features.record.growing_texts import GrowingText, bytes_to_keep, may_grow, without_unused_keys
-from attncli.features.record.listening.listener import HeardCall
+from attncli.features.record.listening.heard_calls import HeardCall
 from attncli.features.record.measured_calls import (
     CallMeasurer,
     CountedRows,

@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from attncli.core.layer import AttentionLayer
 from attncli.features.record.listening.followed import AFTER_DROPOUT, BY_ROWS, IN_PLACE, JOINED, NO_SHARES
-from attncli.features.record.listening.listener import HeardCall, Listener
+from attncli.features.record.listening.heard_calls import HeardCall
+from attncli.features.record.listening.listener import Listener
 from tests.features.record.test_programs_left_alone import heard, weights_of
 
 TEXTS, HEADS, TOKENS, DIM = 2, 3, 7, 5

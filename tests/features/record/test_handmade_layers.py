@@ -8,7 +8,8 @@ from torch import Tensor
 
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
-from attncli.features.record.listening.listener import HeardCall, Listener
+from attncli.features.record.listening.heard_calls import HeardCall
+from attncli.features.record.listening.listener import Listener
 from tests.conftest import some_seldom
 from tests.features.record.handmade_layers import HandmadeLayer, handmade_layer
 

@@ -12,7 +12,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
-from attncli.features.record.listening.listener import HeardCall, Listener
+from attncli.features.record.listening.heard_calls import HeardCall
+from attncli.features.record.listening.listener import Listener
 
 CLOSE = 1e-5
 
@@ -130,18 +131,22 @@ def output_of(call: HeardCall) -> Tensor:
     return output.transpose(1, 2)
 
 
-@pytest.mark.parametrize("lengths", [(5, 5), (3, 7), (7, 7)])
+ALIBI = torch.tensor([0.5, 0.25, 0.1, 0.05])
+
+
 @pytest.mark.parametrize(
-    "more",
+    ("lengths", "more"),
     [
-        {},
-        {"causal": True},
-        {"causal": True, "window_size": (2, 0)},
-        {"window_size": (2, 2)},
-        {"window_size": (1, 3)},
-        {"window_size": (-1, 1)},
-        {"softmax_scale": 0.2, "causal": True},
-        {"alibi_slopes": torch.tensor([0.5, 0.25, 0.1, 0.05])},
+        ((5, 5), {}),
+        ((5, 5), {"window_size": (2, 2)}),
+        ((5, 5), {"alibi_slopes": ALIBI}),
+        ((7, 7), {"causal": True, "window_size": (2, 0)}),
+        ((7, 7), {"softmax_scale": 0.2, "causal": True}),
+        ((3, 7), {"causal": True}),
+        ((3, 7), {"causal": True, "window_size": (2, 0)}),
+        ((3, 7), {"window_size": (1, 3)}),
+        ((3, 7), {"window_size": (-1, 1)}),
+        ((3, 7), {"alibi_slopes": ALIBI}),
     ],
 )
 def test_flash_attention_is_heard(

@@ -20,7 +20,8 @@ from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.row_tiles import GivenWeights
 from attncli.features.record.listening import heard_layers
-from attncli.features.record.listening.listener import HeardCall, Listener
+from attncli.features.record.listening.heard_calls import HeardCall
+from attncli.features.record.listening.listener import Listener
 from tests.conftest import in_turn
 
 CLOSE = 1e-5

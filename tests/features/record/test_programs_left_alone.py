@@ -16,7 +16,8 @@ from torch.overrides import _get_current_function_mode_stack
 
 from attncli.core.engines import attend
 from attncli.core.layer import Wanted
-from attncli.features.record.listening.listener import HeardCall, Listener
+from attncli.features.record.listening.heard_calls import HeardCall
+from attncli.features.record.listening.listener import Listener
 from attncli.features.record.listening.torch_paths import TRACED, TRANSFORMED
 
 

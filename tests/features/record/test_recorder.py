@@ -17,7 +17,7 @@ from attncli.core.mask_tensors import parts_of_mask, recognised
 from attncli.core.names import HEAD_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.features.record import growing_texts, measured_calls
-from attncli.features.record.listening.listener import HeardCall
+from attncli.features.record.listening.heard_calls import HeardCall
 from attncli.features.record.recorder import RecordedRuns, Recorder, mask_name
 from attncli.features.record.results import RecordedHeads
 from tests.conftest import in_pairs

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 from torch.nn.modules.module import register_module_forward_hook
 
 from attncli.errors import UserError
-from attncli.features.record.listening.listener import HeardCall, Listener, reading
+from attncli.features.record.listening.heard_calls import HeardCall
+from attncli.features.record.listening.listener import Listener
+from attncli.features.record.listening.torch_calls import reading
 from attncli.features.record.measured_calls import RowNotes
 from attncli.features.record.recorder import RecordedRuns, Recorder
 
@@ -57,10 +59,7 @@ class ListeningProcess(ABC):
 
     def begin_again(self) -> None:
         """With nothing heard yet."""
-        self.listener.counts.clear()
-        self.listener.not_heard.clear()
-        self.listener.remarks.clear()
-        self.listener.forget_steps()
+        self.listener.begin_again()
         self._has_heard, self._is_over = False, False
         self._written: object = None
         self._due_at, self._wait = float("inf"), SECONDS_BETWEEN

@@ -47,6 +47,11 @@ def readable(tensor: Tensor) -> Tensor:
     return tensor.detach()
 
 
+def readable_call(call: FusedCall) -> FusedCall:
+    """The call with readable tensors."""
+    return call._replace(query=readable(call.query), key=readable(call.key), value=readable(call.value))
+
+
 def readable_mask(mask: Tensor, device: torch.device) -> Tensor:
     """A mask as a plain tensor: what torch's causal biases mean, which have no numbers of their own.
 

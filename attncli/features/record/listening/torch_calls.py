@@ -1,7 +1,7 @@
 """The functions of torch that a program calls: which they are, and where they leave the axes of a tensor."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -128,6 +128,17 @@ def unseen() -> Iterator[None]:
     """While it is open, what is computed is no part of the program: its modes do not see it."""
     modes = torch.utils._python_dispatch._disable_current_modes()
     with torch.no_grad(), torch._C.DisableTorchFunction(), modes:
+        yield
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """As `unseen`, and without the program's autocast."""
+    with (
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False) if torch.cuda.is_available() else nullcontext(),
+        unseen(),
+    ):
         yield
 
 

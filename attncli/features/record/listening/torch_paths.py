@@ -11,15 +11,12 @@ from functools import wraps
 from pathlib import Path
 from threading import Lock
 from types import CodeType, FrameType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 from torch.nn.modules import module as torch_modules
-
-from attncli.core.layer import Visibility
-from attncli.features.record.listening.kernels import FusedCall, NotHeard, readable
 
 MULTI_HEAD_ATTENTION = functional.multi_head_attention_forward
 """torch's own, whatever a program puts in its place."""
@@ -240,103 +237,3 @@ class UnseenModes:
 
 
 unseen_modes = UnseenModes()
-
-
-def _of_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim: int,
-    num_heads: int,
-    weight: Tensor,
-    bias: Tensor,
-    out_weight: Tensor,
-    out_bias: Tensor,
-    mask: Tensor | None = None,
-    need_weights: bool = True,
-    average_attn_weights: bool = True,
-    mask_type: int | None = None,
-    *,
-    num_tokens: int | None = None,
-) -> FusedCall:
-    """What nn.MultiheadAttention attends to on its fast path, where all three are one tensor."""
-    return _of_projection(query, num_heads, (weight, bias), (mask, mask_type), num_tokens)
-
-
-def _of_layer(
-    src: Tensor,
-    embed_dim: int,
-    num_heads: int,
-    weight: Tensor,
-    bias: Tensor,
-    out_weight: Tensor,
-    out_bias: Tensor,
-    use_gelu: bool,
-    norm_first: bool,
-    eps: float,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    *others: Any,
-    num_tokens: int | None = None,
-    mask: Tensor | None = None,
-    mask_type: int | None = None,
-) -> FusedCall:
-    """What nn.TransformerEncoderLayer attends to on its fast path."""
-    mask, mask_type = (*others[6:], mask, mask_type)[:2] if len(others) > 7 else (mask, mask_type)
-    norm = (norm_weight, norm_bias, eps) if norm_first else None
-    return _of_projection(src, num_heads, (weight, bias), (mask, mask_type), num_tokens, norm)
-
-
-class FastPath(NamedTuple):
-    """What a function attends to by its own arguments, and which of these is the number of heads."""
-
-    read: Callable[..., FusedCall]
-    heads: int
-
-
-FAST_PATHS: dict[Callable[..., Any], FastPath] = {
-    torch._native_multi_head_attention: FastPath(_of_attention, 4),
-    torch._transformer_encoder_layer_fwd: FastPath(_of_layer, 2),
-}
-
-
-KEYS_ALONE = 1
-"""The kind of a mask (text, key)."""
-
-
-def _of_projection(
-    x: Tensor,
-    num_heads: int,
-    projection: tuple[Tensor, Tensor],
-    mask: tuple[Tensor | None, int | None],
-    num_tokens: int | None,
-    norm: tuple[Tensor, Tensor, float] | None = None,
-) -> FusedCall:
-    allowed = None
-    if x.is_nested and x.layout == torch.strided:
-        x, allowed = _padded(x.detach(), num_tokens)
-    x = readable(x).to(projection[0].dtype)  # under autocast it may be another one's
-    if norm is not None:
-        x = functional.layer_norm(x, x.shape[-1:], *norm)
-    weight, bias = (readable(part) for part in projection)
-    parts: Sequence[Tensor] = functional.linear(x, weight, bias).chunk(3, dim=-1)
-    query, key, value = (part.reshape(*part.shape[:2], num_heads, -1).transpose(1, 2) for part in parts)
-    hides, kind = mask
-    if hides is not None:
-        # As torch does there: whatever is not 0 hides.
-        allowed = ~hides.detach().to(torch.bool)
-        allowed = allowed[:, None, None] if kind == KEYS_ALONE else allowed
-    plain = Visibility(query.shape[2], key.shape[2])
-    return FusedCall(query, key, value, plain, query.shape[-1] ** -0.5, allowed)
-
-
-def _padded(nested: Tensor, num_tokens: int | None) -> tuple[Tensor, Tensor]:
-    """Texts of several lengths side by side, and which queries and keys (text, 1, query, key) there are."""
-    lengths = nested._nested_tensor_size()[:, 0]
-    longest = max(num_tokens or 0, int(lengths.max())) if len(lengths) else 0
-    if not longest:
-        raise NotHeard("an attention without texts, queries or keys")
-    x = nested.to_padded_tensor(0.0)
-    x = functional.pad(x, (0, 0, 0, longest - x.shape[1]))
-    there = torch.arange(longest) < lengths[:, None]
-    return x, (there[:, None, :, None] & there[:, None, None]).to(x.device)

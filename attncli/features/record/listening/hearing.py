@@ -1,0 +1,204 @@
+"""The attention in the functions of torch that a program calls: counted, read, and handed on."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from fnmatch import fnmatchcase
+from functools import partial
+from threading import local
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from attncli.errors import UserError
+from attncli.features.record.listening.by_hand import STEPS, follow
+from attncli.features.record.listening.followed import HandmadeAttention
+from attncli.features.record.listening.follower import Follower
+from attncli.features.record.listening.fused_calls import (
+    FAST_PATHS,
+    FUSED_ATTENTION,
+    FastPath,
+    flex_call,
+    sdpa_call,
+)
+from attncli.features.record.listening.heard_calls import CallHint, CallReader, HeardCall
+from attncli.features.record.listening.heard_layers import with_heads_last
+from attncli.features.record.listening.kernels import FusedCall, NotHeard
+from attncli.features.record.listening.modules import RunningModules
+from attncli.features.record.listening.notes import ListenerNotes
+from attncli.features.record.listening.torch_calls import reading
+from attncli.features.record.listening.torch_paths import is_compiled, not_read
+from attncli.models.torch_functions import SOFTMAXES
+
+UNCOMPILED = "What is compiled runs as it is written meanwhile."
+OF_LAYER = "self_attn"
+"""The attention of torch's own layers."""
+BACKWARD = {Tensor.backward, torch.autograd.backward}
+
+
+class StepCounter:
+    """Counts the steps of a program that trains: those of optimizers; without any, the calls of backward."""
+
+    def __init__(self) -> None:
+        self.num_updates = self.num_backward = 0
+
+    @property
+    def steps(self) -> int:
+        """So many training steps were made."""
+        return self.num_updates or self.num_backward
+
+    def count_update(self, *_: object) -> None:
+        """An optimizer made a step."""
+        self.num_updates += 1
+
+
+class Hearing:
+    """Hands the attention in torch's functions to `consume`, in the modules that are `running`.
+
+    `calls` of each module are read, the others counted; of modules whose paths fit `patterns`. `heads` are
+    the numbers of heads by patterns. No error of ours reaches the program.
+    """
+
+    def __init__(
+        self,
+        consume: Callable[[HeardCall], None],
+        running: RunningModules,
+        *,
+        calls: int | Literal["all", "last"],
+        patterns: Sequence[str] | None,
+        heads: Mapping[str, int],
+    ) -> None:
+        self.consume, self.calls, self.patterns = consume, calls, patterns
+        self.running, self.counts = running, Counter[str]()
+        self.notes, self.steps = ListenerNotes(), StepCounter()
+        self._reader = CallReader(running, heads, self.notes)
+        self._threads = local()
+
+    def matches(self, path: str) -> bool:
+        """Whether the path of a module fits a pattern."""
+        return self.patterns is None or any(fnmatchcase(path, pattern) for pattern in self.patterns)
+
+    def read_call(
+        self, asked: Any, function: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any
+    ) -> None:
+        """Read what a function was given and gave; `asked` is what the program has in its place."""
+        if function in BACKWARD:
+            self.steps.num_backward += 1
+            return
+        step = asked if asked in STEPS else function
+        is_followed = step in STEPS
+        is_flex = not is_followed and getattr(function, "_name", "") == "flex_attention"
+        if not (is_followed or is_flex or function is FUSED_ATTENTION or function in FAST_PATHS):
+            return
+        if (reason := not_read()) is not None:
+            if not is_followed or step in SOFTMAXES:
+                self.notes.say(reason)
+        elif is_followed:
+            follow(self.follower(), step, arguments, named, result)
+        elif function is FUSED_ATTENTION:
+            self._hear_fused(function.__name__, sdpa_call, arguments, named)
+        elif is_flex:
+            self._hear_fused("flex_attention", flex_call, arguments, named)
+        else:
+            self._hear_fast_path(FAST_PATHS[function], arguments, named)
+
+    def _hear_fast_path(self, path: FastPath, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """A layer of torch's in one function: what is heard is the attention in it."""
+        stack = self.running.stack
+        layer = stack[-1].module if stack else None
+        num_tokens = next((called.num_tokens for called in reversed(stack) if called.num_tokens), None)
+        inside = getattr(layer, OF_LAYER) if isinstance(layer, nn.TransformerEncoderLayer) else None
+        with self.running.within(inside) if inside is not None else ExitStack():
+            self.hear(
+                "fast path",
+                lambda: path.read(*arguments, **named, num_tokens=num_tokens),
+                CallHint(arguments[path.heads], True),
+            )
+
+    @property
+    def hint(self) -> CallHint:
+        """What the function of torch that runs in this thread tells about the attention in it."""
+        return getattr(self._threads, "hint", CallHint())
+
+    @hint.setter
+    def hint(self, hint: CallHint) -> None:
+        self._threads.hint = hint
+
+    def follower(self) -> Follower:
+        """What is known of the tensors of this thread."""
+        follower: Follower | None = getattr(self._threads, "follower", None)
+        if follower is None:
+            follower = self._threads.follower = Follower(self._heard_by_hand, self._unclear)
+        return follower
+
+    def _hear_fused(
+        self,
+        function: str,
+        read_call: Callable[..., FusedCall],
+        arguments: Sequence[Any],
+        named: Mapping[str, Any],
+    ) -> None:
+        query, key = (
+            arguments[place] if place < len(arguments) else named[name]
+            for place, name in enumerate(("query", "key"))
+        )
+        follower, read = self.follower(), partial(read_call, *arguments, **named)
+        hint = self.hint.of_fused(follower, query, key)
+        if self.hint.num_heads is None and hint.num_heads is not None and follower.has_heads_first(query):
+            read = partial(with_heads_last, read, hint.num_heads)
+        self.hear(function, read, hint)
+
+    def _heard_by_hand(self, read: Callable[[], HandmadeAttention]) -> None:
+        self.hear("by hand", read)
+
+    def _unclear(self, reason: str) -> None:
+        def read() -> HandmadeAttention:
+            raise NotHeard(reason)
+
+        self.hear("by hand", read)
+
+    def note_error(self, error: Exception, place: str | None = None) -> None:
+        """One of ours, in a place that may itself be the reason."""
+        if place is None:
+            try:
+                place = self._path()
+            except Exception as unnamed:  # whatever it is, the program goes on
+                place, error = "a module", unnamed
+        self.notes.miss(place, f"{type(error).__name__}: {error}")
+
+    def _path(self) -> str:
+        self.running.drop_ended()
+        stack = self.running.stack
+        path = self.running.path()
+        number = stack[-1].num_heard if stack else 0
+        return f"{path}#{number + 1}" if number else path
+
+    def hear(
+        self,
+        function: str,
+        read: "Callable[[], HandmadeAttention | FusedCall]",
+        hint: CallHint | None = None,
+    ) -> None:
+        """Count this call, and read it where it is wanted."""
+        if UNCOMPILED not in self.notes.said and is_compiled():
+            self.notes.say(UNCOMPILED)
+        if torch._C._current_graph_task_id() != -1:  # checkpointed layers run again in the backward pass
+            return
+        path = self._path()
+        if self.running.stack:
+            self.running.stack[-1].num_heard += 1
+        if not self.matches(path.partition("#")[0]):
+            return
+        number = self.counts[path]
+        self.counts[path] += 1
+        if not isinstance(self.calls, str) and number >= self.calls:
+            return
+        try:
+            with reading():
+                hint = self.hint if hint is None else hint
+                self.consume(self._reader.heard_call(path, number, function, read(), hint, self.steps.steps))
+        except (NotHeard, UserError) as error:
+            self.notes.miss(path, error)
+        except Exception as error:  # whatever it is, the program goes on
+            self.note_error(error, path)
