@@ -33,8 +33,6 @@ from attncli.measure.patterns import (
     LayerPlace,
     RestOfText,
     SurveyedText,
-    head_table,
-    patterns_by_stack,
     wanted_scores,
     without_first_key,
 )
@@ -53,7 +51,7 @@ from attncli.models.side_by_side import of_this_run
 from attncli.models.text_files import ManyTexts, TextLine
 from attncli.models.token_names import check_tokens_named, positions_named
 from attncli.records.columns import Records
-from attncli.records.surveys import MIN_ROWS, NAMING, HeadSurvey, LookedAtKey, RestOfHead
+from attncli.records.surveys import MIN_ROWS, HeadSurvey, LookedAtKey
 from attncli.records.values import Mask
 
 if TYPE_CHECKING:  # few models have such layers
@@ -430,16 +428,12 @@ def surveyed_texts(survey: Survey) -> list[SurveyedText]:
     shorter = survey.shorter
     numbers = at_any_distance(survey.found, None if shorter is None else shorter.found)
     layers = heads_of_layers(survey.found, numbers)
-    of_heads = [place.stack for place, count in layers for _ in range(count)]
     keys = torch.cat([of_layer.keys for of_layer in numbers], dim=1).numpy(force=True)
     rests = None if survey.rest is None else [*rest_of_texts(survey)]
     texts = []
     for text, by_name in enumerate(numbers_of_texts(numbers)):
-        stacks = stacks_of(survey.found, text)
         rest = None if rests is None else rests[text]
-        patterns = patterns_by_stack(of_heads, by_name, stacks)
-        heads = head_table(layers, patterns, None if rest is None else rest.patterns(), by_name)
-        texts.append(SurveyedText(heads, [*stacks.values()], keys[text], rest))
+        texts.append(SurveyedText.of(layers, by_name, stacks_of(survey.found, text), keys[text], rest))
     return texts
 
 
@@ -475,17 +469,9 @@ def rest_of_texts(survey: Survey) -> Iterator[RestOfText]:
     """What names the patterns of the heads of each text without its first key, in the order of the layers."""
     assert survey.rest is not None
     numbers = at_any_distance(survey.rest, None if survey.shorter is None else survey.shorter.rest)
-    of_heads = [
-        (place, head) for place, count in heads_of_layers(survey.rest, numbers) for head in range(count)
-    ]
+    layers = heads_of_layers(survey.rest, numbers)
     for text, by_name in enumerate(numbers_of_texts(numbers)):
-        heads = RestOfHead.table(
-            stack=[place.stack for place, _ in of_heads],
-            layer=np.array([place.layer for place, _ in of_heads]),
-            head=np.array([head for _, head in of_heads]),
-            **{name: values for name, values in by_name.items() if name in NAMING},
-        )
-        yield RestOfText(heads, stacks_of(survey.rest, text))
+        yield RestOfText.of(layers, by_name, stacks_of(survey.rest, text))
 
 
 def _add_layers(totals: HeadTotals, surveyed: SurveyedLayers, num_texts: int) -> None:

@@ -495,6 +495,19 @@ class RestOfText(NamedTuple):
         """The pattern of each head, in the order of the rows."""
         return patterns_by_stack(self.heads.column("stack").tolist(), numbers_of(self.heads), self.stacks)
 
+    @classmethod
+    def of(
+        cls, layers: Sequence[tuple[LayerPlace, int]], numbers: NumbersByName, stacks: dict[str, Stack]
+    ) -> "RestOfText":
+        """By the numbers of all heads of the layers, each with its number of heads."""
+        heads = RestOfHead.table(
+            stack=[place.stack for place, count in layers for _ in range(count)],
+            layer=np.repeat([place.layer for place, _ in layers], [count for _, count in layers]),
+            head=np.concatenate([np.arange(count) for _, count in layers]),
+            **{name: values for name, values in numbers.items() if name in NAMING},
+        )
+        return cls(heads, stacks)
+
 
 class SurveyedText(NamedTuple):
     """The heads of one text, the rows behind their patterns, and each head's key with the most weight."""
@@ -503,6 +516,21 @@ class SurveyedText(NamedTuple):
     stacks: list[Stack]
     keys: Int[npt.NDArray[np.int64], " head"]
     rest: RestOfText | None
+
+    @classmethod
+    def of(
+        cls,
+        layers: Sequence[tuple[LayerPlace, int]],
+        numbers: NumbersByName,
+        stacks: Mapping[str, Stack],
+        keys: Int[npt.NDArray[np.int64], " head"],
+        rest: RestOfText | None,
+    ) -> "SurveyedText":
+        """By the numbers of all heads of the layers, each with its number of heads."""
+        of_heads = [place.stack for place, count in layers for _ in range(count)]
+        patterns = patterns_by_stack(of_heads, numbers, stacks)
+        heads = head_table(layers, patterns, None if rest is None else rest.patterns(), numbers)
+        return cls(heads, [*stacks.values()], keys, rest)
 
     def survey(self) -> HeadSurvey:
         """The heads, and what they do."""

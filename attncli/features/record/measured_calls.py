@@ -14,6 +14,7 @@ from torch import Tensor
 from attncli.core.engines import attend
 from attncli.core.layer import MAP_SIZE, Computed, Marks, Patterns, Wanted
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights
+from attncli.features.record.listening.notes import listed
 from attncli.features.record.padding import (
     PositionsThere,
     TextsTogether,
@@ -34,7 +35,6 @@ UNCLEAR = (
     "texts are padded, and nothing tells which of the queries are padding: rows of padding may be among the "
     "others."
 )
-MOST_NAMED = 3
 MOST_PLANS = 64
 """Shapes of attention whose patterns are kept: those of most programs, and of texts of other lengths."""
 FIRST_FOUR = "sink_mass_4"
@@ -137,12 +137,6 @@ class RowNotes:
         if undefined := [path for path, rows in self.rows.items() if rows.nan_texts]:
             texts = counted(max(rows.nan_texts for rows in self.rows.values()), "text")
             yield f"NaN in weights of {listed(undefined)}, in {texts}: means leave these out."
-
-
-def listed(paths: Sequence[str]) -> str:
-    """The first of several modules, and how many more there are."""
-    more = len(paths) - MOST_NAMED
-    return ", ".join(paths[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 class MeasuredCall(NamedTuple):

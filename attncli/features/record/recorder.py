@@ -2,49 +2,28 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from threading import RLock, get_ident
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from jaxtyping import Float
 
-from attncli.core.layer import AttentionLayer, Visibility
-from attncli.core.mask_tensors import recognised
+from attncli.core.layer import AttentionLayer
 from attncli.core.row_tiles import LayerOrWeights
+from attncli.features.record.call_positions import CallPositions
 from attncli.features.record.growing_texts import GrowingText, bytes_to_keep, may_grow, without_unused_keys
+from attncli.features.record.heard_modules import HeardModule, described
 from attncli.features.record.listening.heard_calls import HeardCall
-from attncli.features.record.measured_calls import (
-    CallMeasurer,
-    CountedRows,
-    MeasuredCall,
-    RowNotes,
-    listed,
-    own_weights,
-)
-from attncli.features.record.padding import (
-    MOST_RECOGNISED,
-    PositionsThere,
-    mask_of_rest,
-    place_of_first_query,
-    positions_of,
-)
-from attncli.features.record.results import RecordedHeads, RecordedModule, TrainingSteps
-from attncli.measure.head_numbers import HeadNumbers
-from attncli.measure.patterns import (
-    HeadTotals,
-    LayerPlace,
-    RestOfText,
-    SurveyedText,
-    head_table,
-    joined_numbers,
-    patterns_by_stack,
-)
+from attncli.features.record.listening.notes import listed
+from attncli.features.record.measured_calls import CallMeasurer, RowNotes, own_weights
+from attncli.features.record.padding import positions_of
+from attncli.features.record.recorded_heads import recorded_heads
+from attncli.features.record.results import RecordedHeads, RecordedModule
+from attncli.measure.patterns import LayerPlace
 from attncli.records.columns import Records
-from attncli.records.surveys import NAMING, RestOfHead, Stack
 from attncli.system.plain_text import counted
 
 WHOLE_PICTURE = 400
@@ -52,60 +31,6 @@ WHOLE_PICTURE = 400
 MOST_COPIED = 2**27
 """Bytes of queries and keys that are copied at most, for steps of a generation that may follow."""
 STACKS = ("self", "cross")
-
-
-@dataclass
-class HeardModule:
-    """A module of a stack: the call that was measured last, and the totals of those before it."""
-
-    place: LayerPlace
-    function: str
-    measured: int = 0
-    last: MeasuredCall | None = None
-    earlier: HeadTotals = field(default_factory=HeadTotals)
-    earlier_rows: CountedRows = field(default_factory=CountedRows)
-    attention: RecordedModule | None = None
-    """What is known of the last call."""
-    places: list[int] | None = None
-    """The positions of the first text that are there; None for all."""
-    maps: dict[str, Float[npt.NDArray[np.float32], "head query key"]] = field(default_factory=dict)
-    """The weights of the first text, or their maps of blocks."""
-    growing: GrowingText | None = None
-    is_grown: bool = False
-    num_copied: int = 0
-    steps: tuple[int, int] = (0, 0)
-    """The training steps before the first call that counts, and before the last."""
-
-    def totals(self) -> HeadTotals:
-        """Those of all texts."""
-        rest = HeadTotals() if self.earlier.rest is None else _copied(self.earlier.rest)
-        totals = replace(_copied(self.earlier), rest=rest)
-        assert self.last is not None
-        _add(totals, self.place, self.last.numbers, self.last.stacks)
-        _add(rest, self.place, self.last.rest, self.last.rest_stacks)
-        return totals
-
-    @property
-    def num_texts(self) -> int:
-        """How many texts were measured."""
-        assert self.last is not None
-        return self.earlier.num_texts + len(self.last.stacks)
-
-    @property
-    def rows(self) -> CountedRows:
-        """The rows of all texts."""
-        return self.earlier_rows if self.last is None else self.earlier_rows.plus(self.last.rows)
-
-
-def _copied(totals: HeadTotals) -> HeadTotals:
-    return replace(totals, layers=dict(totals.layers), stacks=dict(totals.stacks))
-
-
-def _add(totals: HeadTotals, place: LayerPlace, numbers: HeadNumbers, stacks: Sequence[Stack]) -> None:
-    totals.num_texts += len(stacks)
-    totals.add(place, numbers.names, numbers.values)
-    for stack in stacks:
-        totals.add_rows(stack)
 
 
 ModulePlaces = dict[tuple[str, str], LayerPlace]
@@ -138,7 +63,7 @@ class Recorder:
         self.num_copied = 0
         self._lock = RLock()
         self.measurer = CallMeasurer(tokens, grid, self.whole_tokens)
-        self._queries_there: dict[str, tuple[int, Bool[Tensor, "text query"]]] = {}
+        self._positions = CallPositions()
         self._not_joined: Counter[str] = Counter()
         self._others: Counter[str] = Counter()
         self._by_numbers: dict[str, None] = {}
@@ -180,7 +105,7 @@ class Recorder:
                 self._places[call.module, call.kind] = place
             module = HeardModule(place, call.function)
         source = layer if call.weights is None else own_weights(call.weights, layer)
-        positions = self._positions(call, layer)
+        positions = self._positions.of_call(call, layer)
         measured, maps, places = self.measurer.measured(source, positions, module.place)
         if call.hides_by_numbers and measured.has_rows_without_keys:
             self._by_numbers[call.module] = None
@@ -198,7 +123,7 @@ class Recorder:
         first_step = module.steps[0] if module.measured and self.calls != "last" else call.step
         module.steps = first_step, call.step
         module.last, module.measured = measured, module.measured + 1
-        module.attention = _described(module, layer, positions)
+        module.attention = described(module, layer, positions)
         self._drop(module)
         if call.kind == "self" and self.calls != 1 and isinstance(layer, AttentionLayer) and may_grow(layer):
             size = bytes_to_keep(layer, layer.shape[3])
@@ -231,86 +156,23 @@ class Recorder:
             joined = module.growing.joined()
             positions = positions_of(joined, first_query=0)
             module.last, maps, places = self.measurer.measured(joined, positions, module.place)
-            module.attention = _described(module, joined, positions)
+            module.attention = described(module, joined, positions)
             module.is_grown = False
             if not module.earlier.num_texts:
                 module.maps, module.places = maps, places
-
-    def _positions(self, call: HeardCall, layer: LayerOrWeights) -> PositionsThere:
-        """The positions of each text that are there: in cross-attention the queries that the same part of the
-        program had in its self-attention.
-        """
-        num_texts, _, num_queries, _ = layer.shape
-        if call.kind == "self":
-            first_query = place_of_first_query(layer) if call.first_query is None else call.first_query
-            positions = positions_of(layer, first_query=first_query)
-            self._queries_there.pop(call.module, None)
-            self._queries_there[call.module] = call.outermost, positions.queries
-            is_unknown = first_query is None and num_queries > 1 and not bool(positions.keys.all())
-            return positions._replace(is_unclear=positions.is_unclear or is_unknown)
-        alike = [
-            queries
-            for module, (outermost, queries) in self._queries_there.items()
-            if outermost == call.outermost
-            and queries.shape == (num_texts, num_queries)
-            and _are_near(module, call.module)
-        ]
-        positions = positions_of(layer, first_query=None)
-        # A text that is attended to is another than the one that attends, where there are several.
-        alike = [queries for queries in alike if not torch.equal(queries, positions.keys)] or alike
-        if not alike:
-            return positions
-        if any(not torch.equal(queries, alike[0]) for queries in alike):
-            return positions._replace(is_unclear=True)
-        return positions._replace(queries=alike[0])
 
     # What came of it
 
     def result(
         self, counts: Mapping[str, int], notes: Sequence[str] = (), training_steps: int = 0
     ) -> RecordedHeads:
-        """What each head does; `counts` are the calls of each module, `notes` what else is to be said.
-
-        Of one text in all these are its statistics, else means over the texts of each module. A program that
-        trains made `training_steps`.
-        """
+        """What each head does, as `recorded_heads` has it; `notes` are what else is to be said."""
         with self._lock, torch.inference_mode(mode=False), torch.no_grad():
             modules = self._in_order()
             for module in modules:
                 self._finish(module)
-            if all(module.num_texts == 1 for module in modules):
-                survey = _of_one_text(modules).survey()
-            else:
-                survey, _ = _of_texts(modules).survey()
-            rows = [module.attention for module in modules if module.attention is not None]
-            # A module may attend to itself in one call, and to another text in the next.
-            measured: Counter[str] = Counter()
-            for row, module in zip(rows, modules, strict=True):
-                measured[row.module] += module.measured
-            table = RecordedModule.rows(
-                {
-                    **row,
-                    "texts": module.num_texts,
-                    "calls": counts.get(row.module, measured[row.module])
-                    - (measured[row.module] - module.measured),
-                    "measured": module.measured,
-                    "rows": module.rows.num_rows,
-                    "padding": module.rows.padding,
-                    "nan_texts": module.rows.nan_texts,
-                    "nan_padding": module.rows.nan_padding,
-                }
-                for row, module in zip(rows, modules, strict=True)
-            )
-            parts = {name: kept for name, kept in vars(survey).items() if name != "notes"}
-            sizes = [row.tokens_of_text for row in table if row.kind == "self"] or [table[0].tokens_of_text]
-            parts["tokens_of_text"] = max(sizes)
-            if training_steps:
-                parts["training"] = TrainingSteps.single(
-                    before_first=min(module.steps[0] for module in modules),
-                    before_last=max(module.steps[1] for module in modules),
-                    steps=training_steps,
-                )
-            return RecordedHeads(**parts, modules=table, notes=(*notes, *self._notes(table)))
+            heads = recorded_heads(modules, counts, training_steps)
+            return replace(heads, notes=(*notes, *self._notes(heads.modules)))
 
     def _in_order(self) -> list[HeardModule]:
         return sorted(
@@ -452,111 +314,3 @@ class OpenedRun:
 
 def _shapes(maps: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, tuple[int, ...]]:
     return {name: kept.shape[1:] for name, kept in maps.items()}
-
-
-def _are_near(module: str, other: str) -> bool:
-    """Whether two modules are of the same layer: all of their paths but the last two names are the same."""
-    names, others = module.split("."), other.split(".")
-    shared = max(len(others) - 2, min(len(others) - 1, 1))
-    return names[:shared] == others[:shared]
-
-
-def _described(module: HeardModule, layer: LayerOrWeights, positions: PositionsThere) -> RecordedModule:
-    """The sizes of a call, and which keys its queries see."""
-    num_texts, num_heads, num_queries, num_keys = layer.shape
-    head_dim, scale, visibility = None, None, None
-    if isinstance(layer, AttentionLayer):
-        head_dim, scale, visibility = layer.query.shape[-1], layer.scale, layer.visibility
-    elif layer.seen.numel() <= MOST_RECOGNISED:
-        visibility = recognised(layer.seen)
-    mask = "other" if visibility is None else mask_name(visibility)
-    if mask == "other" and (rest := mask_of_rest(layer, positions)) is not None:
-        visibility, mask = rest, f"{mask_name(rest)}, padding".removeprefix("none, ")
-    return RecordedModule.single(
-        stack=module.place.stack,
-        layer=module.place.layer,
-        module=module.place.module or "",
-        kind=module.place.kind,
-        function=module.function,
-        texts=num_texts,
-        heads=num_heads,
-        queries=num_queries,
-        keys=num_keys,
-        head_dim=head_dim,
-        mask=mask,
-        window=None if visibility is None else visibility.window,
-        scale=scale,
-        calls=module.measured,
-        measured=module.measured,
-    )
-
-
-def mask_name(visibility: Visibility) -> str:
-    """Who sees whom: none, causal, window, padding, several of these, or other."""
-    if visibility.rule is not None:
-        return "other"
-    names = {
-        "causal": visibility.causal,
-        "window": visibility.window is not None,
-        "padding": visibility.key_mask is not None,
-    }
-    return ", ".join(name for name, applies in names.items() if applies) or "none"
-
-
-def _fewest(stacks: Sequence[Stack]) -> dict[str, Stack]:
-    """The rows of each stack: of each statistic the fewest that a layer has which has it at all, and the most
-    that even weights give in a layer.
-    """
-    fewest: dict[str, Stack] = {}
-    for stack in stacks:
-        before = fewest.get(stack.name, stack)
-        rows = {
-            name: min(of_stack.num_rows[name] for of_stack in (before, stack) if name in of_stack.num_rows)
-            for name in dict.fromkeys([*before.num_rows, *stack.num_rows])
-        }
-        even = {
-            name: max(before.even[name], stack.even[name], key=lambda each: each.mean or 0.0)
-            for name in before.even.keys() & stack.even.keys()
-        }
-        starts_special = before.starts_special and stack.starts_special
-        fewest[stack.name] = Stack(stack.name, rows, starts_special, even)
-    return fewest
-
-
-def _of_one_text(modules: Sequence[HeardModule]) -> SurveyedText:
-    """The heads of one text, and what they do."""
-    measured = [(module.place, module.last) for module in modules if module.last is not None]
-    layers = [(place, call.numbers.values.shape[1]) for place, call in measured]
-    of_heads = [(place, head) for place, count in layers for head in range(count)]
-    stack_names = [place.stack for place, _ in of_heads]
-    stacks = _fewest([call.stacks[0] for _, call in measured])
-    rest_stacks = _fewest([call.rest_stacks[0] for _, call in measured])
-    numbers, rest = (
-        joined_numbers([(each.names, each.values[0].numpy()) for each in of_calls])
-        for of_calls in ([call.numbers for _, call in measured], [call.rest for _, call in measured])
-    )
-    rest_heads = RestOfHead.table(
-        stack=stack_names,
-        layer=np.array([place.layer for place, _ in of_heads]),
-        head=np.array([head for _, head in of_heads]),
-        **{name: values for name, values in rest.items() if name in NAMING},
-    )
-    rest_of_text = RestOfText(rest_heads, rest_stacks)
-    patterns = patterns_by_stack(stack_names, numbers, stacks)
-    heads = head_table(layers, patterns, rest_of_text.patterns(), numbers)
-    keys = torch.cat([call.numbers.keys[0] for _, call in measured]).numpy()
-    return SurveyedText(heads, [*stacks.values()], keys, rest_of_text)
-
-
-def _of_texts(modules: Sequence[HeardModule]) -> HeadTotals:
-    """The totals of the texts of every module."""
-    of_modules = [module.totals() for module in modules]
-    rests = [totals.rest for totals in of_modules if totals.rest is not None]
-    joined, rest = (_joined(totals) for totals in (of_modules, rests))
-    return replace(joined, rest=rest)
-
-
-def _joined(totals: Sequence[HeadTotals]) -> HeadTotals:
-    layers = {place: layer for each in totals for place, layer in each.layers.items()}
-    stacks = _fewest([stack for each in totals for stack in each.stacks.values()])
-    return HeadTotals(max(each.num_texts for each in totals), None, layers, stacks)

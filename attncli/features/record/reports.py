@@ -12,6 +12,7 @@ import torch
 from attncli.commands.surveys import INTERVALS_NOTE, sinks_of
 from attncli.core.names import HEAD_STATISTICS
 from attncli.core.runtime import versions
+from attncli.features.record.listening.notes import listed
 from attncli.features.record.results import RecordedHeads
 from attncli.features.record.settings import RecordSpec
 from attncli.records.columns import few_notes
@@ -113,8 +114,9 @@ def _notes(survey: RecordedHeads, stack: str, unmapped: Sequence[str], spec: Rec
     if any(row.stack != stack for row in survey.modules):
         notes.append("Maps are of self-attention; cross-attention is in the table of heads.")
     if unmapped:
-        some = ", ".join(unmapped[:3]) + (f" and {len(unmapped) - 3} more" if len(unmapped) > 3 else "")
-        notes.append(f"Maps leave out {some}: over another number of tokens than the first module.")
+        notes.append(
+            f"Maps leave out {listed(unmapped)}: over another number of tokens than the first module."
+        )
     return notes
 
 

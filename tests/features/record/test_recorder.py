@@ -17,8 +17,9 @@ from attncli.core.mask_tensors import parts_of_mask, recognised
 from attncli.core.names import HEAD_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.features.record import growing_texts, measured_calls
+from attncli.features.record.heard_modules import mask_name
 from attncli.features.record.listening.heard_calls import HeardCall
-from attncli.features.record.recorder import RecordedRuns, Recorder, mask_name
+from attncli.features.record.recorder import RecordedRuns, Recorder
 from attncli.features.record.results import RecordedHeads
 from tests.conftest import in_pairs
 

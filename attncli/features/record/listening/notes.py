@@ -8,7 +8,7 @@ MOST_NAMED = 3
 """Modules that a line names."""
 
 
-def _listed(paths: Iterable[str]) -> str:
+def listed(paths: Iterable[str]) -> str:
     """The first of several, and how many more there are."""
     named = [*paths]
     rest = len(named) - MOST_NAMED
@@ -38,7 +38,7 @@ class ListenerNotes:
 
     def lines(self) -> list[str]:
         """What is to be said."""
-        remarks = (f"{_listed(paths)}: {remark}." for remark, paths in self.remarks.items())
+        remarks = (f"{listed(paths)}: {remark}." for remark, paths in self.remarks.items())
         missed = (
             f"{reason}{f' ({count:,} times)' if count > 1 else ''}."
             for reason, count in self.not_heard.items()

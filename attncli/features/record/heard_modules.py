@@ -1,0 +1,115 @@
+"""What is known of a module of a program that attends: its last call, and the totals of those before."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Float
+
+from attncli.core.layer import AttentionLayer, Visibility
+from attncli.core.mask_tensors import recognised
+from attncli.core.row_tiles import LayerOrWeights
+from attncli.features.record.growing_texts import GrowingText
+from attncli.features.record.measured_calls import CountedRows, MeasuredCall
+from attncli.features.record.padding import MOST_RECOGNISED, PositionsThere, mask_of_rest
+from attncli.features.record.results import RecordedModule
+from attncli.measure.head_numbers import HeadNumbers
+from attncli.measure.patterns import HeadTotals, LayerPlace
+from attncli.records.surveys import Stack
+
+
+@dataclass
+class HeardModule:
+    """A module of a stack: the call that was measured last, and the totals of those before it."""
+
+    place: LayerPlace
+    function: str
+    measured: int = 0
+    last: MeasuredCall | None = None
+    earlier: HeadTotals = field(default_factory=HeadTotals)
+    earlier_rows: CountedRows = field(default_factory=CountedRows)
+    attention: RecordedModule | None = None
+    """What is known of the last call."""
+    places: list[int] | None = None
+    """The positions of the first text that are there; None for all."""
+    maps: dict[str, Float[npt.NDArray[np.float32], "head query key"]] = field(default_factory=dict)
+    """The weights of the first text, or their maps of blocks."""
+    growing: GrowingText | None = None
+    is_grown: bool = False
+    num_copied: int = 0
+    steps: tuple[int, int] = (0, 0)
+    """The training steps before the first call that counts, and before the last."""
+
+    def totals(self) -> HeadTotals:
+        """Those of all texts."""
+        rest = HeadTotals() if self.earlier.rest is None else _copied(self.earlier.rest)
+        totals = replace(_copied(self.earlier), rest=rest)
+        assert self.last is not None
+        _add(totals, self.place, self.last.numbers, self.last.stacks)
+        _add(rest, self.place, self.last.rest, self.last.rest_stacks)
+        return totals
+
+    @property
+    def num_texts(self) -> int:
+        """How many texts were measured."""
+        assert self.last is not None
+        return self.earlier.num_texts + len(self.last.stacks)
+
+    @property
+    def rows(self) -> CountedRows:
+        """The rows of all texts."""
+        return self.earlier_rows if self.last is None else self.earlier_rows.plus(self.last.rows)
+
+
+def _copied(totals: HeadTotals) -> HeadTotals:
+    return replace(totals, layers=dict(totals.layers), stacks=dict(totals.stacks))
+
+
+def _add(totals: HeadTotals, place: LayerPlace, numbers: HeadNumbers, stacks: Sequence[Stack]) -> None:
+    totals.num_texts += len(stacks)
+    totals.add(place, numbers.names, numbers.values)
+    for stack in stacks:
+        totals.add_rows(stack)
+
+
+def described(module: HeardModule, layer: LayerOrWeights, positions: PositionsThere) -> RecordedModule:
+    """The sizes of a call, and which keys its queries see."""
+    num_texts, num_heads, num_queries, num_keys = layer.shape
+    head_dim, scale, visibility = None, None, None
+    if isinstance(layer, AttentionLayer):
+        head_dim, scale, visibility = layer.query.shape[-1], layer.scale, layer.visibility
+    elif layer.seen.numel() <= MOST_RECOGNISED:
+        visibility = recognised(layer.seen)
+    mask = "other" if visibility is None else mask_name(visibility)
+    if mask == "other" and (rest := mask_of_rest(layer, positions)) is not None:
+        visibility, mask = rest, f"{mask_name(rest)}, padding".removeprefix("none, ")
+    return RecordedModule.single(
+        stack=module.place.stack,
+        layer=module.place.layer,
+        module=module.place.module or "",
+        kind=module.place.kind,
+        function=module.function,
+        texts=num_texts,
+        heads=num_heads,
+        queries=num_queries,
+        keys=num_keys,
+        head_dim=head_dim,
+        mask=mask,
+        window=None if visibility is None else visibility.window,
+        scale=scale,
+        calls=module.measured,
+        measured=module.measured,
+    )
+
+
+def mask_name(visibility: Visibility) -> str:
+    """Who sees whom: none, causal, window, padding, several of these, or other."""
+    if visibility.rule is not None:
+        return "other"
+    names = {
+        "causal": visibility.causal,
+        "window": visibility.window is not None,
+        "padding": visibility.key_mask is not None,
+    }
+    return ", ".join(name for name, applies in names.items() if applies) or "none"
