@@ -22,6 +22,7 @@ from attncli.core.row_tiles import GivenWeights
 from attncli.features.record.listening import heard_layers
 from attncli.features.record.listening.heard_calls import HeardCall
 from attncli.features.record.listening.listener import Listener
+from tests.conftest import in_turn
 
 CLOSE = 1e-5
 
@@ -90,14 +91,7 @@ MASKS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        *((name, torch.float32) for name in MASKS),
-        ("numbers", torch.float64),
-        ("smallest numbers", torch.float64),
-    ],
-)
+@pytest.mark.parametrize(("name", "dtype"), in_turn(MASKS, [torch.float32, torch.float64]))
 def test_torch_attention_is_heard_with_its_mask_and_scale(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(3)
     query, key, value = torch.randn(2, 4, 5, 6), torch.randn(2, 2, 7, 6), torch.randn(2, 2, 7, 3)
@@ -352,13 +346,7 @@ LEADS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("lead", "mask"),
-    [
-        *((lead, "all") for lead in LEADS),
-        *zip(LEADS, ("none", "texts", "last", "texts", "last"), strict=True),
-    ],
-)
+@pytest.mark.parametrize(("lead", "mask"), in_turn(LEADS, ["none", "all", "texts", "last"]))
 def test_heads_are_as_many_as_asked_for_on_any_axes(lead: str, mask: str) -> None:
     sizes, num_heads, arranged = LEADS[lead]
     query, key = torch.randn(*sizes, 4, 8), torch.randn(*sizes, 7, 8)
