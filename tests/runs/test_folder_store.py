@@ -133,6 +133,7 @@ def test_parts_are_read_by_others(attn: Attn, tmp_path: Path) -> None:
     assert [row[2] for row in rows] == [value for (value,) in exported]
 
 
+@pytest.mark.nightly
 def test_small_files_become_one(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attncli.runs.driver.MOST_JOBS", 3)
     monkeypatch.setattr("attncli.runs.driver.FIRST_JOBS", (1, 3))
@@ -272,6 +273,7 @@ def test_folders_that_are_no_store_are_refused(
     assert attn(["results", "--tidy", str(store)]) == attn([*arguments, "-o", str(store)]) == (2, "", line)
 
 
+@pytest.mark.nightly
 def test_a_folder_that_cannot_be_written_is_one_line(attn: Attn, tmp_path: Path) -> None:
     def small_files() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
