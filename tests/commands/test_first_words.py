@@ -62,6 +62,7 @@ def test_a_pipe_and_a_redirected_file_are_read(tmp_path: Path) -> None:
     assert tokens(run_attn([*command, "my own"], given="not this").out) == ["my", "own"]
 
 
+@pytest.mark.nightly
 def test_an_empty_pipe_and_a_device_are_no_text() -> None:
     command = ["self", "--format", "json"]
     for given in ("", Path(os.devnull)):
@@ -212,16 +213,3 @@ def test_help_has_a_short_name(attn: Attn, name: str) -> None:
 
 def test_a_dash_is_standard_output(attn: Attn) -> None:
     assert attn(["self", "-o", "-", "--format", "json"]).out == attn(["self", "--format", "json"]).out
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("generate --max-new-tokens 1", "tiny-induction, 1 token, 1 new\n"),
-        ("why", "8 heads, on 1 token\n"),
-        ("circuit", "on 1 token\n"),
-    ],
-)
-def test_of_one_token_it_is_said_in_the_singular(attn: Attn, tmp_path: Path, line: str, says: str) -> None:
-    (tmp_path / "empty.txt").touch()  # the model puts its first token before
-    assert says in attn([*line.split(), "--file", str(tmp_path / "empty.txt")]).out
