@@ -1,4 +1,4 @@
-"""Which positions of each call of a program are there: in cross-attention those of another call's queries."""
+"""The positions of each call that are there; of queries in cross-attention, by an earlier self-attention."""
 
 import torch
 from jaxtyping import Bool

@@ -1,4 +1,4 @@
-"""What is known of a module of a program that attends: its last call, and the totals of those before."""
+"""A module of a program that attends: its last call, and the totals of those before."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

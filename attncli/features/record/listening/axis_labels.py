@@ -57,13 +57,6 @@ def is_whole_axis(parts: Sequence[AxisPart], axes: TensorAxes) -> bool:
     return len(parts) == 1 and sizes_in(axes)[parts[0].label] == parts[0].size
 
 
-def renamed(axes: TensorAxes, label: int, new: int) -> TensorAxes:
-    """The axes with another name for one of them."""
-    return tuple(
-        tuple(part._replace(label=new) if part.label == label else part for part in parts) for parts in axes
-    )
-
-
 def _joined(parts: Sequence[AxisPart]) -> tuple[AxisPart, ...]:
     joined: list[AxisPart] = []
     for part in parts:

@@ -1,8 +1,7 @@
 """What becomes of scores between the product of queries and keys and the softmax."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
 
 import torch
 from torch import Tensor
@@ -150,34 +149,3 @@ def _times(side: Labelled, factor: Labelled, known: Scores, token: int) -> Label
     whole = whole * part.reshape(*part.shape, *[1] * (whole.ndim - part.ndim))
     named = zip((*labels, *known.dims), whole.shape, strict=True)
     return Labelled(whole, tuple(whole_axis(label, size) for label, size in named))
-
-
-def told_by(sizes: Sequence[tuple[int, bool]]) -> tuple[bool, int]:
-    """How much is known of an axis: that it is none of one, and how many features it has."""
-    return prod(size for size, _ in sizes) > 1, prod(size for size, is_feature in sizes if is_feature)
-
-
-def tokens_of_operand(
-    tensor: Tensor,
-    other: Tensor,
-    inputs: Sequence[str],
-    out: str,
-    labels: Mapping[str, Sequence[tuple[int, int, bool]]],
-) -> tuple[int, ...]:
-    """The labels that may be those of an operand's tokens, the likeliest first.
-
-    Tokens are an axis that the other operand does not have; so may be heads, which are features.
-    """
-    letters, others = inputs
-    sizes = dict(zip(others, other.shape, strict=True))
-    here = [letter for letter in out if letter in letters]
-    alone = [
-        (label, size, is_feature, out.index(letter) >= len(out) - 2)
-        for letter in here
-        if letter not in sizes or (sizes[letter] == 1 < tensor.shape[letters.index(letter)])
-        for label, size, is_feature in labels[letter]
-        if size > 1 or letter not in sizes
-    ]
-    # Tokens rather than features, several rather than one, the last rather than the first.
-    ranked = sorted(reversed(alone), key=lambda each: (each[2], each[1] == 1, not each[3]))
-    return tuple(label for label, *_ in ranked)

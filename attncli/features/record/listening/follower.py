@@ -1,4 +1,4 @@
-"""Who is told of attention by hand, and what is known of the tensors on its way."""
+"""A follower of attention by hand: it knows the tensors on the way, and whom to tell."""
 
 from collections.abc import Callable
 from functools import partial

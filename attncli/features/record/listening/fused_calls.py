@@ -1,4 +1,4 @@
-"""What torch's own functions attend to, by their own arguments: fused attention, and a whole layer in one."""
+"""Query, key, value and mask of torch's own functions: fused attention, and a whole layer in one."""
 
 from collections.abc import Callable, Sequence
 from math import prod

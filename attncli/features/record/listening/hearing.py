@@ -76,7 +76,7 @@ class Hearing:
         self._threads = local()
 
     def matches(self, path: str) -> bool:
-        """Whether the path of a module fits a pattern."""
+        """True if the path of a module fits a pattern."""
         return self.patterns is None or any(fnmatchcase(path, pattern) for pattern in self.patterns)
 
     def read_call(

@@ -1,7 +1,8 @@
 """Products of tensors: those of query and key, of weights and values, and those with parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from torch import Tensor
 
@@ -13,7 +14,6 @@ from attncli.features.record.listening.axis_labels import (
     of_operand,
     whole_axis,
 )
-from attncli.features.record.listening.before_softmax import tokens_of_operand, told_by
 from attncli.features.record.listening.carrying import carry
 from attncli.features.record.listening.followed import (
     CONTRACTED,
@@ -247,7 +247,7 @@ def mix(
 def sums_other_tokens(
     follower: Follower, known: Weights, axes: Mapping[str, tuple[AxisPart, ...]], out: str
 ) -> bool:
-    """Whether weights of no product are summed over other tokens than their keys, which a line says."""
+    """True if weights of no product are summed over other tokens than their keys; then a line says so."""
     if known.softmax.of is not None or known.softmax.is_unfollowed or known.softmax.is_heard:
         return False
     left = {part.label for letter in out for part in axes.get(letter, ())}
@@ -266,8 +266,8 @@ def score(follower: Follower, product: Product, scale: float = 1.0) -> None:
         letter: tuple(AxisPart(label, 1, size) for label, size, _ in of_letter if size > 1)
         for letter, of_letter in labels.items()
     }
-    of_left = tokens_of_operand(left, right, inputs, out, labels)
-    of_right = tokens_of_operand(right, left, inputs[::-1], out, labels)
+    of_left = _tokens_of_operand(left, right, inputs, out, labels)
+    of_right = _tokens_of_operand(right, left, inputs[::-1], out, labels)
     features = {label for of_letter in labels.values() for label, _, is_feature in of_letter if is_feature}
     sizes = {label: size for of_letter in labels.values() for label, size, _ in of_letter}
     num_left, num_right = (sizes[tokens[0]] if tokens else 1 for tokens in (of_left, of_right))
@@ -291,12 +291,43 @@ def score(follower: Follower, product: Product, scale: float = 1.0) -> None:
 
 
 def labels_of_letters(follower: Follower, product: Product) -> dict[str, list[tuple[int, int, bool]]]:
-    """What each letter is made of: labels, their sizes, and whether these are features."""
+    """The parts of each letter: labels, their sizes, and True for features."""
     parts: dict[str, list[tuple[int, bool]]] = {}
     for tensor, letters in zip(product.operands, product.inputs, strict=True):
         for letter, sizes in zip(letters, follower.sizes_of_axes(tensor), strict=True):
-            parts[letter] = max(parts.get(letter, [(1, False)]), sizes, key=told_by)
+            parts[letter] = max(parts.get(letter, [(1, False)]), sizes, key=_told_by)
     return {letter: [(next(LABELS), *part) for part in sizes] for letter, sizes in parts.items()}
+
+
+def _told_by(sizes: Sequence[tuple[int, bool]]) -> tuple[bool, int]:
+    """The order by what is known of an axis: that its size is not 1, then the number of its features."""
+    return prod(size for size, _ in sizes) > 1, prod(size for size, is_feature in sizes if is_feature)
+
+
+def _tokens_of_operand(
+    tensor: Tensor,
+    other: Tensor,
+    inputs: Sequence[str],
+    out: str,
+    labels: Mapping[str, Sequence[tuple[int, int, bool]]],
+) -> tuple[int, ...]:
+    """The labels that may be those of an operand's tokens, the likeliest first.
+
+    Tokens are an axis that the other operand does not have; so may be heads, which are features.
+    """
+    letters, others = inputs
+    sizes = dict(zip(others, other.shape, strict=True))
+    here = [letter for letter in out if letter in letters]
+    alone = [
+        (label, size, is_feature, out.index(letter) >= len(out) - 2)
+        for letter in here
+        if letter not in sizes or (sizes[letter] == 1 < tensor.shape[letters.index(letter)])
+        for label, size, is_feature in labels[letter]
+        if size > 1 or letter not in sizes
+    ]
+    # Tokens rather than features, several rather than one, the last rather than the first.
+    ranked = sorted(reversed(alone), key=lambda each: (each[2], each[1] == 1, not each[3]))
+    return tuple(label for label, *_ in ranked)
 
 
 def reach_by_letters(follower: Follower, known: Weights, place: int, product: Product) -> None:

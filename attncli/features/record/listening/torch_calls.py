@@ -113,7 +113,6 @@ CARRYING = {
 }
 """Through these a tensor stays what it was: scores, weights, or a projection of the same tensor."""
 VIEWING = MOVES | SHAPES | PARTS | CASTS
-ADDITIONS = {*functions_named("add"), Tensor.__radd__}
 SUBTRACTIONS = functions_named("sub", "subtract")
 NEGATIONS = functions_named("neg", "rsub")
 ADDMMS = functions_named("addmm")
