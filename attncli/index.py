@@ -409,6 +409,7 @@ FEATURES: dict[str, Feature] = {
             "score_parts": "attncli.features.why.door:score_parts",
         },
         extras=("models",),
+        docs="ablate.md",
     ),
     "source": Feature(
         questions=(

@@ -23,4 +23,5 @@ FEATURE = Feature(
     page={"results:ScoreParts": "page:SCORE"},
     functions={"why": "door:why", "score_parts": "door:score_parts"},
     extras=("models",),
+    docs="ablate.md",
 )
