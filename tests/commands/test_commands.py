@@ -84,6 +84,7 @@ def test_the_page_of_settings_is_fresh() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == page, "run: python tools/settings_page.py"
 
 
+@pytest.mark.nightly
 def test_bare_commands_show_something(attn: Attn) -> None:
     for name in SPECS:
         ended = attn([name])

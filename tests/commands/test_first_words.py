@@ -62,6 +62,7 @@ def test_a_pipe_and_a_redirected_file_are_read(tmp_path: Path) -> None:
     assert tokens(run_attn([*command, "my own"], given="not this").out) == ["my", "own"]
 
 
+@pytest.mark.nightly
 def test_an_empty_pipe_and_a_device_are_no_text() -> None:
     command = ["self", "--format", "json"]
     for given in ("", Path(os.devnull)):

@@ -258,6 +258,7 @@ def test_a_deleted_working_folder_is_one_line(
     assert attn(["self", "--help"]).code == 0
 
 
+@pytest.mark.nightly
 def test_a_backend_that_matplotlib_does_not_know_is_no_harm(tmp_path: Path) -> None:
     environment = {**os.environ, "MPLBACKEND": "evil"}
     ended = run_attn(["self", "a cat", "-o", str(tmp_path / "x.png")], environment=environment)

@@ -146,6 +146,7 @@ def test_toy_experiments_need_no_transformers() -> None:
     assert done.stderr.splitlines() == ['--model: needs: pip install "attncli[models]"']
 
 
+@pytest.mark.nightly
 def test_a_kept_survey_is_shown_without_transformers(attn: Attn, tmp_path: Path) -> None:
     """And what a worker sends back names nothing that would import torch."""
     texts, store = tmp_path / "texts.txt", str(tmp_path / "kept.db")

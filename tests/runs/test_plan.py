@@ -237,6 +237,7 @@ def test_standard_input_is_text_or_json_lines(monkeypatch: pytest.MonkeyPatch, d
         assert [prompt.text for prompt in prompts] == ["a b", "c"]
 
 
+@pytest.mark.nightly
 def test_a_long_file_is_not_held_in_memory(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("experiment: self")
     with (tmp_path / "p.txt").open("w") as file:

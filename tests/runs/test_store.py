@@ -272,6 +272,7 @@ def test_flags_that_cannot_be(attn: Attn, tmp_path: Path, flags: list[str], line
     assert ended == (2, "", f"{line}\n")
 
 
+@pytest.mark.nightly
 def test_sentences_from_standard_input(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("experiment: self\nembed_dim: 4")
     command = ["batch", "x.yaml", "--file", "-", "-o", "r.db"]

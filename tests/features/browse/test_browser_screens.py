@@ -189,6 +189,7 @@ def test_whole_heads_stand_among_the_pooled_ones() -> None:
     assert after(report, *["tab"] * 2, "down", "right", "right", "tab", "left").query == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("experiment", "settings", "places"),
     [

@@ -109,6 +109,7 @@ def test_every_number_that_a_lesson_quotes_is_in_its_own_output(number: int) -> 
             assert any(f"{value:.{decimals}f}" == text for value in printed), (text, part.text)
 
 
+@pytest.mark.nightly
 def test_the_program_of_a_lesson_is_printed_whole_and_runs(attn: Attn) -> None:
     """With the Python that runs attn, whatever stands on PATH."""
     (printed,) = (part.text for part in OF_NUMBER[22].parts if isinstance(part, Prose) and part.literal)

@@ -21,6 +21,7 @@ def jamba(tmp_path_factory: pytest.TempPathFactory) -> str:
     return HybridFolders(tmp_path_factory.mktemp("hybrids"))("jamba")
 
 
+@pytest.mark.nightly
 def test_without_it_layers_are_named_and_left_out_or_refused(jamba: str, tmp_path: Path) -> None:
     words = [text_of(11), "--model", jamba]
     (tmp_path / "texts.txt").write_text(f"{text_of(11)}\n{text_of(13)}\n")

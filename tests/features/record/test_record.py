@@ -204,6 +204,7 @@ def test_a_program_that_trains_is_counted_whole_and_its_step_is_named(
     assert report_data(report)["finding"].startswith(line)  # above the maps of its page
 
 
+@pytest.mark.nightly
 def test_a_call_after_the_last_step_is_of_the_trained_model(tmp_path: Path) -> None:
     evaluated = f"{TRAINING}with torch.no_grad():\n    model(x, x, x)\n"
     shown = record(tmp_path, evaluated, "--calls", "last").stderr.decode()
@@ -221,6 +222,7 @@ def test_the_two_dashes_may_be_left_out(tmp_path: Path) -> None:
     assert ended.stderr == b"no attention was heard: the program's Python did not import torch\n"
 
 
+@pytest.mark.nightly
 def test_without_a_file_the_first_screen_stands_on_standard_error(tmp_path: Path, recorded: Path) -> None:
     ended = record(tmp_path, f"{PROGRAM}print('result')")
     assert (ended.returncode, ended.stdout) == (0, b"result\n")
@@ -290,6 +292,7 @@ LOOKED_FOR = "import importlib.util\nassert importlib.util.find_spec('torch').lo
 """torch may be looked for before it is imported."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "command, words",
     [

@@ -177,6 +177,7 @@ def test_groups_never_cross_folds(num_groups: int) -> None:
     assert sum(split.held_out for split in parts.splits()).eq(1).all()  # type: ignore[union-attr]
 
 
+@pytest.mark.nightly
 def test_groups_that_share_folds_are_kept_apart_where_labels_are_permuted() -> None:
     """Numbers differ between 24 groups, and so does the share of positive texts: within them nothing does."""
     small = 0

@@ -213,6 +213,7 @@ def test_without_matplotlib_a_picture_says_what_it_needs(saved: Path, view: str)
     assert not Path(f"z.{view}").exists()
 
 
+@pytest.mark.nightly
 def test_without_a_home_matplotlib_tells_nothing(saved: Path) -> None:
     no_folder = str(saved / "tokens.txt" / "x")
     environment = {**os.environ, "HOME": no_folder, "MPLCONFIGDIR": no_folder}

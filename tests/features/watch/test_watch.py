@@ -483,6 +483,7 @@ def test_without_a_run_it_shows_the_one_that_ships(tmp_path: Path, attn: Attn) -
     assert attn(["watch", "--sentence", "a b"]).err == refused
 
 
+@pytest.mark.nightly
 def test_at_a_terminal_it_waits_for_a_store_that_the_training_has_yet_to_make(
     watched: Path, tmp_path: Path
 ) -> None:
@@ -502,6 +503,7 @@ def test_at_a_terminal_it_waits_for_a_store_that_the_training_has_yet_to_make(
         assert not opened.read(waits) and "none/run.db: no such file\n" in opened.screen
 
 
+@pytest.mark.nightly
 def test_names_that_no_step_has_are_told_those_it_has(watched: Path, attn: Attn) -> None:
     ended = attn(["watch", str(watched), "--expect", "grad < 3"])
     assert ended.code == 1 and ended.err.startswith("--expect 'grad < 3': no run has grad; known: step, ")
@@ -693,6 +695,7 @@ def test_steps_without_a_loss_are_gaps_in_charts() -> None:
     assert how["markevery"] == [1], "only what stands alone is marked"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("command", "name"), [("results", "x.md"), ("results --tidy", "x.csv"), ("watch", "x.svg")]
 )

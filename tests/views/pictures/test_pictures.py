@@ -331,6 +331,7 @@ def test_any_numbers_are_drawn(values: np.ndarray, scale: str) -> None:
     np.testing.assert_array_equal((shown == NO_NUMBER).all(axis=-1), ~np.isfinite(values))
 
 
+@pytest.mark.nightly
 def test_long_text_and_wide_grids_stay_a_picture() -> None:
     long = figure_of(run("self", sentence=LESSON, explain=True))
     assert "weights (query × key)" in [text.get_text() for text in long.texts]
