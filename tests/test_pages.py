@@ -71,6 +71,7 @@ def test_the_picture_is_what_attn_prints(attn: Attn, monkeypatch: pytest.MonkeyP
     assert shown[0] == shown[1] and made.count("<rect") == kept.count("<rect") > 100
 
 
+@pytest.mark.nightly
 def test_the_site_builds_without_a_warning_and_its_links_lead_somewhere(tmp_path: Path) -> None:
     site = tmp_path / "site"
     ended = subprocess.run(

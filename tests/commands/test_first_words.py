@@ -213,16 +213,3 @@ def test_help_has_a_short_name(attn: Attn, name: str) -> None:
 
 def test_a_dash_is_standard_output(attn: Attn) -> None:
     assert attn(["self", "-o", "-", "--format", "json"]).out == attn(["self", "--format", "json"]).out
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("generate --max-new-tokens 1", "tiny-induction, 1 token, 1 new\n"),
-        ("why", "8 heads, on 1 token\n"),
-        ("circuit", "on 1 token\n"),
-    ],
-)
-def test_of_one_token_it_is_said_in_the_singular(attn: Attn, tmp_path: Path, line: str, says: str) -> None:
-    (tmp_path / "empty.txt").touch()  # the model puts its first token before
-    assert says in attn([*line.split(), "--file", str(tmp_path / "empty.txt")]).out

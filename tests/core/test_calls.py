@@ -21,7 +21,7 @@ from attncli.core.names import ROW_STATISTICS, RowStatistic
 from tests.layers import layer_of
 
 
-@pytest.fixture(params=[1, 2, 3])
+@pytest.fixture(params=[1, 3])
 def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)

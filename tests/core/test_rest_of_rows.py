@@ -77,7 +77,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     ("name", "dtype", "first"),
-    in_turn(SETTINGS, [(dtype, first) for dtype in BOUNDS for first in (0.0, 12.0)], most=2),
+    in_turn(SETTINGS, [(dtype, first) for dtype in BOUNDS for first in (0.0, 12.0)]),
     ids=str,
 )
 def test_rest_from_one_pass_is_that_of_a_second_attention(

@@ -9,8 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,8 +133,12 @@ print(json.dumps({
 """
 """All of attn imported, commands run, and the names that it lists."""
 
-IN_CI = ("cache", "separate", "pitfalls")
-EVERY_FEATURE = [pytest.param(name, marks=() if name in IN_CI else pytest.mark.nightly) for name in FEATURES]
+OFF_IN_CI, GONE_IN_CI = ("cache", "pitfalls"), ("separate",)
+
+
+def every_feature(in_ci: Sequence[str]) -> list[Any]:
+    """All features, of which those that are not in CI wait for `make nightly`."""
+    return [pytest.param(name, marks=() if name in in_ci else pytest.mark.nightly) for name in FEATURES]
 
 
 def numbers_of_lessons(cards: Iterable[Feature]) -> list[int]:
@@ -198,7 +203,7 @@ def assert_nowhere(name: str, saved: Path, folder: Path, root: Path, off: str = 
 PARTS = ("functions", "results")
 
 
-@pytest.mark.parametrize("name", EVERY_FEATURE)
+@pytest.mark.parametrize("name", every_feature(OFF_IN_CI))
 def test_a_feature_that_is_switched_off_is_nowhere(name: str, saved: Path, tmp_path: Path) -> None:
     assert_nowhere(name, saved, tmp_path, ROOT, off=name)
 
@@ -235,7 +240,7 @@ def copy_without(name: str, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", EVERY_FEATURE)
+@pytest.mark.parametrize("name", every_feature(GONE_IN_CI))
 def test_without_the_folder_of_a_feature_all_else_imports_and_runs(
     name: str, saved: Path, tmp_path: Path
 ) -> None:
@@ -419,9 +424,9 @@ def test_a_name_that_no_feature_has_is_one_line(tmp_path: Path, off: str, why: s
         "import sys\nfrom attncli.cli import run\nif __name__ == '__main__':\n    sys.exit(run(sys.argv[1:]))"
     )
     (tmp_path / "program.py").write_text(code)
-    workers = ["--workers", "2"] if off == "cahce" else ["--workers", "1"]
+    command = ["batch", "b.yaml", "-o", "b.db", "--workers", "2"] if off == "cahce" else ["info"]
     done = subprocess.run(
-        [sys.executable, "program.py", "batch", "b.yaml", "-o", "b.db", *workers],
+        [sys.executable, "program.py", *command],
         capture_output=True, text=True, cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "ATTN_OFF": off},
     )  # fmt: skip

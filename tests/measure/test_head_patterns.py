@@ -119,13 +119,6 @@ def test_the_strongest_of_equal_heads_are_the_first() -> None:
     assert [head.place for head in strongest_heads(equal, stack())] == [0, 1, 2]
 
 
-def test_every_head_has_a_letter_on_the_first_screen(attn: Attn) -> None:
-    shown = attn(["heads"]).out
-    assert "layer 0   P  P  -  U\nlayer 1   I  I  I  I\n" in shown and len(shown.splitlines()) <= 30
-    short = attn(["heads", "--sentence", "aba"]).out
-    assert "  one row repeats a token: without a text many do" in short and "  I  " not in short
-
-
 @pytest.mark.parametrize("flags", [["--to", "cat"], ["--from", "tired", "--to", "cat", "--to", "2"]])
 def test_heads_are_ranked_by_the_weight_between_tokens(attn: Attn, tmp_path: Path, flags: list[str]) -> None:
     folder = str(save_model(tmp_path, "BERT"))
@@ -255,21 +248,6 @@ def test_special_tokens_are_those_that_the_tokenizer_marks_but_not_unknown_words
     assert not {"w20", "[UNK]", "[SEP]"} & {*probe}
 
 
-def test_the_screen_has_both_texts_and_one_blank_line_before_what_to_type_next(
-    attn: Attn, tmp_path: Path
-) -> None:
-    command = ["heads", "--model", str(save_model(tmp_path, "T5")), "--sentence", "the cat sat"]
-    with_context = attn([*command, "--context", "die\x1b katze   sat"]).out.splitlines()
-    place = with_context.index("the cat sat")
-    assert with_context[place + 1 : place + 3] == ["encoder reads: die\\x1b katze sat", ""]
-    lines = attn(command).out.splitlines()
-    assert "encoder reads" not in "".join(lines)
-    for shown in (lines, with_context):
-        assert shown[-1].startswith("Next, ") and shown[-2] == "" != shown[-3]
-    (note,) = [line for line in attn([*command, "--skip-sink", "1"]).out.splitlines() if "Without" in line]
-    assert note == "Without the first key, the other weights renormalised."
-
-
 def looking_back(folder: Path, *distances: int) -> GPT2LMHeadModel:
     """A model of one layer whose heads look back by these distances, whatever the tokens are."""
     places, count = 64, len(distances)
@@ -350,14 +328,3 @@ def test_a_head_is_only_unnamed_by_patterns_of_positions_that_were_measured(
 def test_the_pattern_of_most_texts_is_that_of_the_texts_which_measured_it() -> None:
     assert most_frequent_pattern([NOT_MEASURED, NOT_MEASURED, "induction"]) == "induction"
     assert most_frequent_pattern([NOT_MEASURED]) == NOT_MEASURED
-
-
-def test_every_screen_says_that_a_short_text_measures_no_pattern(attn: Attn) -> None:
-    for command in ("why", "ablate"):
-        shown = attn([command, "abc"]).out
-        assert "not measured" in shown and "unnamed" not in shown
-    shown = attn(["heads", "abc"]).out
-    assert "? not measured" in shown and "unnamed" not in shown
-    rows = json.loads(attn(["heads", "abc", "--format", "json"]).out)["statistics"]["heads"]
-    assert NOT_MEASURED in {row["pattern"] for row in rows}
-    assert "not measured" not in attn(["why", SENTENCE]).out

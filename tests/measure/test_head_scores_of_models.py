@@ -47,9 +47,7 @@ def scores_of(
     return {name: of_layers[0] for name, of_layers in scores.items()}
 
 
-@pytest.mark.parametrize(
-    ("name", "skip", "num_texts"), in_turn(NAMES, [(0, 1), (2, 3), (0, 3), (2, 1)], most=2)
-)
+@pytest.mark.parametrize(("name", "skip", "num_texts"), in_turn(NAMES, [(0, 1), (2, 3), (0, 3), (2, 1)]))
 def test_scores_equal_plain_loops(name: str, skip: int, num_texts: int) -> None:
     model = ARCHITECTURES[name].build().double()
     inputs = random_inputs(model)

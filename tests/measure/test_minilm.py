@@ -168,6 +168,7 @@ def test_over_sentences_of_a_book_two_heads_are_named_with_intervals(folder: str
     assert ends[0, 2, "previous_token"] > 0.9 and ends[1, 8, "next_token"] > 0.6
 
 
+@pytest.mark.nightly
 def test_the_parts_of_a_score_add_up_to_it(folder: str) -> None:
     """Norms stand behind its blocks, and are carried along, frozen."""
     with in_use(open_model(folder)) as pretrained:

@@ -309,6 +309,7 @@ def test_the_heads_that_retrieve_find_the_right_source(writer: Pretrained) -> No
     assert right == {"retrieving_heads": 2, "all_heads": 0}
 
 
+@pytest.mark.nightly
 def test_the_parts_of_a_score_add_up_to_it(pretrained: Pretrained) -> None:
     probe = read_probe(pretrained, 12, torch.Generator().manual_seed(0))
     found = score_parts(pretrained, probe, layer=18, head=6)
@@ -318,6 +319,7 @@ def test_the_parts_of_a_score_add_up_to_it(pretrained: Pretrained) -> None:
     assert found.key_side[0]["part"] == "16:0" and found.key_side[0]["weight_without"] < 0.1 < found.weight
 
 
+@pytest.mark.nightly
 def test_the_heads_that_copy_find_their_keys_by_what_the_previous_token_head_wrote(
     pretrained: Pretrained,
 ) -> None:

@@ -16,6 +16,7 @@ from attncli.errors import UserError
 from attncli.models.architectures import MIXERS, layers_without_softmax, mixer_named, unshown_layers
 from attncli.models.layers import CapturedLayer, Numbering, handing_over
 from attncli.models.stored import blocks_of
+from tests.conftest import some_seldom
 from tests.running import run
 from tools.architecture_sweep.folders import head_class, save_model, text_of, tiny_model
 
@@ -86,7 +87,7 @@ def layers_of(model: PreTrainedModel) -> int:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", [*HYBRIDS, *WITHOUT])
+@pytest.mark.parametrize("name", some_seldom([*HYBRIDS, *WITHOUT], HYBRIDS[1::2]))
 def test_the_layers_that_mix_tokens_by_something_else_are_named(name: str) -> None:
     """The oracle: attention gives nothing, and one token is changed before each block."""
     model = tiny_model(name)

@@ -128,47 +128,6 @@ def test_without_softmax_there_are_no_row_statistics() -> None:
     assert "rows" not in report.statistics and any("not a distribution" in note for note in report.notes)
 
 
-def test_average_says_how_far_its_ways_are_apart() -> None:
-    report = run("average", num_tokens=7, batch_size=2, embed_dim=3)
-    assert set(report.statistics["agreement"]) == {"loop_vs_matmul", "loop_vs_softmax"}
-    assert report.tensors["weights"].axes == ("batch", "query", "key")
-    summed = run("average", num_tokens=7, embed_dim=3, aggregate="sum")
-    assert summed.statistics["agreement"]["loop_vs_softmax"] is None
-    np.testing.assert_allclose(
-        summed.tensors["output"].values, summed.tensors["input"].values.cumsum(axis=0), rtol=1e-5, atol=1e-6
-    )
-    for method in ("loop", "matmul", "softmax"):
-        alone = run("average", num_tokens=7, batch_size=2, embed_dim=3, method=method)
-        np.testing.assert_allclose(alone.tensors["output"].values, report.tensors["output"].values, atol=1e-6)
-
-
-def test_scale_demo_raw_variance_grows_and_scaled_stays() -> None:
-    report = run("scale-demo", head_dim=[4, 64, 1024], batch_size=64, num_tokens=16)
-    rows = report.statistics["variance"]
-    assert [row["head_dim"] for row in rows] == [4, 64, 1024]
-    for row in rows:
-        assert row["raw_scores"] == pytest.approx(row["head_dim"], rel=0.25)
-        assert row["scaled_scores"] == pytest.approx(1, rel=0.25)
-    norms = [row["gradient_norm"] for row in run("scale-demo", factors=[1, 8, 64]).statistics["sharpness"]]
-    assert norms == sorted(norms, reverse=True) and norms[-1] < 1e-4
-
-
-def test_scale_demo_shows_four_sizes_of_which_each_alone_is_what_it_was() -> None:
-    rows = run("scale-demo", batch_size=256).statistics["variance"]
-    assert [row["head_dim"] for row in rows] == [4, 16, 64, 256]
-    assert [row["raw_scores"] / row["head_dim"] for row in rows] == pytest.approx([1] * 4, rel=0.1)
-    alone = run("scale-demo", head_dim=16).statistics["variance"]
-    assert alone["head_dim"] == 16 and alone["raw_scores"] == pytest.approx(19.0138, abs=5e-5)
-
-
-def test_norm_agrees_with_torch_where_the_convention_is_its() -> None:
-    biased = run("norm", variance="biased").statistics["agreement_with_torch"]
-    assert all(difference < 1e-5 for difference in biased.values())
-    unbiased = run("norm").statistics["agreement_with_torch"]
-    assert unbiased["batch_norm"] is None and unbiased["layer_norm"] is None
-    assert set(run("norm", kind="layer", batch_size=1).tensors) == {"input", "layer_norm"}
-
-
 @pytest.mark.parametrize("experiment", ["self", "multihead", "cross", "average"])
 def test_sizes_that_do_not_fit_are_refused_with_what_they_need(experiment: str) -> None:
     with pytest.raises(UserError, match=r"needs about [\d.e+]+ [EPTG]B of memory and .* are free"):

@@ -64,6 +64,8 @@ SELDOM = {
     *("seamless_m4t", "mvp", "florence2", "nllb-moe", "hrm_text", "deepseek_v4", "molmo2", "bigbird_pegasus"),
     *("fastspeech2_conformer", "blt", "funnel", "longformer", "longt5", "pegasus_x", "prophetnet", "canine"),
     *("jamba", "inkling2_text", "t5gemma2", "bart", "phimoe", "bitnet", "git", "deepseek_v32", "minimax"),
+    *("xlnet", "squeezebert", "reformer", "longcat_flash", "dpr", "diffllama", "mamba", "minimax_m3_vl_text"),
+    *("openai-gpt", "qwen3_next"),
 }
 """These wait for `make nightly`: each takes a second or more, and is refused, or near to another one here."""
 
@@ -83,5 +85,5 @@ PREDICTING = {
 }
 """Models with their heads for generate, ablate and why: only these commands are right about them."""
 
-SELDOM_PREDICTING = {"llama4_text", "qwen4_exp_text"}
+SELDOM_PREDICTING = {"llama4_text", "qwen4_exp_text", "csm", "deepseek_v32"}
 """These wait for `make nightly`: windows and linear layers are also those of others."""

@@ -1,7 +1,6 @@
 """`attn ablate`: against transformers' own runs, scipy's intervals and torch's autograd."""
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +31,6 @@ from attncli.records.report import Report
 from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn
 from tests.model_folders import GEMMAS, save_gemma, save_model, save_tokenizer, save_writer
-from tests.views.page.test_page import reports_in
 from tools.tiny_architectures import VOCABULARY
 
 SHIPPED = str(HeadsSpec.default_model)
@@ -261,13 +259,6 @@ def test_heads_that_were_not_done_exactly_have_the_approximation_alone() -> None
     assert all(row["approximate"] is not None for row in rows)
 
 
-def test_the_order_of_one_head_is_no_order(attn: Attn) -> None:
-    ended = attn(["ablate", "--approximate", "--heads", "1:1", "--format", "json"])
-    assert (ended.code, ended.err) == (0, "")
-    numbers = json.loads(ended.out)["statistics"]["approximation"]
-    assert numbers == {"rank_correlation": None, "heads": 1}
-
-
 def masked_model(folder: Path) -> BertForMaskedLM:
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
@@ -386,20 +377,6 @@ def test_the_start_token_may_stand_in_the_config_of_writing_alone(tmp_path: Path
     assert {row["stack"] for row in survey.table("heads")} == {"encoder", "decoder", "cross"}
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--approximate", "--answer", "a", "--against", "b", "--heads", "0:0,1:1", "--jointly"],
-        ["--answer", "a", "--against", "b", "--method", "sink"],
-    ],
-    ids=" ".join,
-)
-def test_a_screen_has_at_most_30_lines(attn: Attn, flags: list[str]) -> None:
-    for sentence in ("abcabc", "induction heads copy; inducti"):
-        shown = attn(["ablate", "--sentence", sentence, *flags]).out
-        assert len(shown.splitlines()) <= 30
-
-
 @pytest.mark.parametrize("flags", [["--approximate"], ["--top", "1"]], ids=" ".join)
 def test_the_heads_at_once_are_those_that_were_named(attn: Attn, flags: list[str]) -> None:
     shown = attn(["ablate", "--sentence", "abcabc", "--heads", "0:0,1:1", "--jointly", *flags]).out
@@ -447,30 +424,6 @@ def test_other_heads_without_one(attn: Attn) -> None:
     assert attn(["diff", "heads", "--set", "ablate=0:1"]).out.startswith(
         "diff\nFrom A to B: ablate none -> 0:1."
     )
-
-
-SWAP = ("--method", "swap")
-
-
-@pytest.mark.parametrize(
-    ("flags", "finding", "grids"),
-    [
-        ([], r"With all heads: loss \S+ nats\. Without 0:1 alone the loss rises most: \+\S+ nats\.", 1),
-        (["--heads", "0:1,1:2", "--jointly"], r".*Without 2 heads at once: loss \+.* Without 0:1 alone", 0),
-        (["--approximate", "--sort", "approximate"], r".*By its gradient 0:1 counts most: \S+ nats\.", 1),
-        (["--answer", "c", "--against", "b"], r".* alone the answer's probability falls most: -", 1),
-        ([*SWAP, "--other", "abbabbbb", "--answer", "c", "--against", "b"], r".*restores most of", 1),
-        (["--heads", "1:2", "--answer", "f"], r"With all heads: loss \S+ nats, probability \S+\.$", 0),
-    ],
-)  # fmt: skip
-def test_a_page_says_in_words_what_is_lost_and_draws_no_grid_of_few_heads(
-    attn: Attn, tmp_path: Path, flags: list[str], finding: str, grids: int
-) -> None:
-    page = tmp_path / "page.html"
-    assert attn(["ablate", "abcabcab", *flags, "-o", str(page)]).code == 0
-    (report,) = reports_in(page.read_text())
-    assert re.match(finding, report["finding"]) and len(report["tensors"]) == grids
-    assert report["statistics"]["heads"] and not report["left_out"]
 
 
 def test_weights_of_a_layer_without_a_head_below_it(attn: Attn, model: PreTrainedModel) -> None:

@@ -14,14 +14,6 @@ SWAP = ["ablate", TEXT, "--method", "swap"]
 ASKED = [*SWAP, "--other", OTHER, "--answer", "e", "--against", "o"]
 
 
-def test_the_screen_says_what_each_head_restores(attn: Attn) -> None:
-    lines = attn(ASKED).out.splitlines()
-    assert lines[1:3] == [TEXT, f"other: {OTHER}"]
-    assert any(line.startswith("8 heads, largest restored first") for line in lines)
-    first = next(line for line in lines if line.startswith(" 0:1 "))
-    assert " previous token " in first
-
-
 def test_each_token_has_a_row_of_its_own(attn: Attn) -> None:
     lines = attn([*ASKED, "--token", "each", "--top", "4"]).out.splitlines()
     assert any(line.startswith("4 swaps, largest restored first") for line in lines)

@@ -7,7 +7,6 @@ from threading import Event
 
 import numpy as np
 import pytest
-from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from attncli.errors import UserError
@@ -311,25 +310,3 @@ def test_a_large_screen_has_the_patterns_and_a_click_goes_to_the_strongest_head(
         assert not app.query_one(PatternsPanel).display or not app.query_one(PatternsPanel).region
 
     driven(report, narrow, size=(80, 24))
-
-
-def test_a_long_scale_is_not_cut() -> None:
-    values = np.array([[-1.5e-9, 1.2e30], [3e-8, -4.4e33]], dtype=np.float64)
-    report = Report(
-        "self", {}, {}, ("a", "b"), tensors={"scaled_scores_before": NamedTensor(("query", "key"), values)}
-    )
-    text = screen_text(report, "c", "x", size=(80, 24))
-    state = " ".join(text.split())
-    assert "-4.4000e+33 to 4.4000e+33 (log needs amounts); first key excluded" in state
-    assert {cell_len(line) for line in text.split("\n")} == {80}
-
-
-def test_a_text_of_200_tokens_scrolls_to_its_last() -> None:
-    report = named_survey(tuple(f"w{i}" for i in range(200)))
-
-    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
-        await pilot.press("end", "z")
-        await pilot.pause()
-        assert "▸199 w199" in screen_now(app)
-
-    driven(report, steps, depth="none")

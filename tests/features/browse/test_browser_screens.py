@@ -7,7 +7,7 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
-from attncli.features.browse.browser import KEYS, MOVES, Browser, HelpScreen, state_line
+from attncli.features.browse.browser import KEYS, MOVES, Browser, HelpScreen
 from attncli.features.browse.browser_choice import Choice, MapGrid, grids
 from attncli.features.browse.browser_panels import HeadMap, TokenBars
 from attncli.records.kinds import result_of
@@ -152,27 +152,6 @@ def test_the_whole_map_and_back(depth: str) -> None:
         assert shown(panel) == lines
 
     driven(survey(), steps, depth=depth)
-
-
-@pytest.mark.parametrize("num_sinks", [1, 2])
-def test_the_header_says_on_80_columns_that_keys_are_excluded(num_sinks: int) -> None:
-    weights = NamedTensor(("layer", "head", "query", "key"), random_weights(12, 12, 3, 3))
-    choice = Choice(grids(Report("heads", {}, {}, tensors={"weights": weights})), skip_first_keys=num_sinks)
-    choice.choose_head(143)
-    state = state_line(choice)
-    excluded = "first key excluded" if num_sinks == 1 else "first 2 keys excluded"
-    assert state.startswith("weights 11:11; linear scale 0.0000 to 0.")
-    assert state.endswith(f"; {excluded}") and cell_len(state) <= 80
-
-
-def test_streamed_maps_show_blocks_of_tokens() -> None:
-    report = run("self", num_tokens=200, engine="streaming", embed_dim=8)
-    pooled_map = report.tensors["pooled_mean"].values
-    text = screen_text(report, size=(160, 50))
-    assert "pooled_mean" in text and "0-3" in text
-    bars = after(report, "tab").numbers
-    np.testing.assert_array_equal(bars, pooled_map[1])
-    assert after(report, "t").grid.name == "pooled_max"
 
 
 def test_whole_heads_stand_among_the_pooled_ones() -> None:
@@ -320,13 +299,6 @@ def test_statistics_of_the_other_stack_stay_out() -> None:
             "heads", {"maps": maps}, {}, tensors={"weights": weights}, result=result_of("", {"heads": rows})
         )
         assert grids(report)[0].statistics["entropy"].item() == entropy
-
-
-def test_labels_of_keys_take_free_columns_of_a_wide_screen() -> None:
-    words = ("because", "tired", "walked", "streets", "nobody", "evening", "between")
-    for size, is_whole in (((160, 50), True), ((121, 50), False)):
-        first = next(line for line in screen_text(survey(words), size=size).splitlines() if "6 b" in line)
-        assert all(f"{i} {word} " in first for i, word in enumerate(words)) == is_whole
 
 
 def test_the_last_head_of_a_layer_is_marked_in_its_line_alone() -> None:

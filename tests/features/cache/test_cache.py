@@ -238,7 +238,7 @@ def wild(name: str) -> PreTrainedModel:
 @pytest.mark.parametrize(
     ("name", "num_tokens", "sink", "window"),
     [
-        *((name, *sizes) for name in MIXED for sizes in ((23, 2, 3), (40, 1, 4))),
+        *in_turn(MIXED, [(23, 2, 3), (40, 1, 4)]),
         # More queries than are computed at a time with a mask, of layers with and without a window.
         ("Gemma2ForCausalLM", 2 * MASKED_QUERIES + 7, 3, 5),
         ("Lfm2ForCausalLM", 2 * MASKED_QUERIES + 7, 3, 5),

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import attncli
-from attncli.commands import forecast, output
 from attncli.core.progress import Stage
 from attncli.features.cache.limited_heads import limited_heads
 from attncli.models.loading import in_use
@@ -50,14 +49,6 @@ def test_a_budget_names_heads_in_json_and_on_the_screen(attn: Attn) -> None:
     assert f"Whole: {names}" in attn(["cache", "--budget", "0.6"]).out
     assert "kl 10.48, loss +10.48. Whole: no head" in attn(["cache", "--budget", "0.05"]).out
     assert found["baseline"]["sink"] == 1 and found["baseline"]["window"] == 7
-
-
-def test_a_budget_that_no_head_stays_whole_at_is_shown_again(attn: Attn, tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    screen = attn(["cache", "--budget", "0.05", "-o", str(path)])
-    again = attn(["show", str(path)])
-    assert (screen.code, again.code, again.err) == (0, 0, "")
-    assert "Whole: no head" in again.out and "full" not in json.loads(path.read_text())["statistics"]
 
 
 def test_results_have_typed_columns(attn: Attn) -> None:
@@ -171,44 +162,3 @@ def test_the_forecast_is_one_of_all_passes(budget: float | None, monkeypatch: py
     shares = [stage.done for stage in stages]
     assert shares == sorted(shares) and shares[0] == 0 and 0.9 < shares[-1] < stages[-1].end <= 1
     assert len({*shares}) >= 18 and max(after - before for before, after in pairwise(shares)) <= 0.125
-
-
-@pytest.mark.parametrize(
-    ("arguments", "fewer"),
-    [
-        ([], "--policy all or a smaller --num-tokens takes less"),
-        ([TEXT], "--policy all or a shorter text takes less"),
-        (["--policy", "sinks"], "fewer policies and budgets, or a smaller --num-tokens, take less"),
-    ],
-)
-def test_beyond_a_minute_a_line_says_what_takes_less(
-    attn: Attn, arguments: list[str], fewer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "min in all" not in attn(["cache", *arguments]).err
-    for name in ("LEAST_UPDATES", "LEAST_SECONDS", "STEADY_SHARE", "STEADY_SECONDS"):
-        monkeypatch.setattr(forecast, name, 0.0)
-    monkeypatch.setattr(output, "LONG_SECONDS", 0.0)
-    ended = attn(["cache", *arguments])
-    assert ended.code == 0 and ended.err.splitlines() == [f"about 1 min in all: {fewer}"]
-
-
-@pytest.mark.parametrize(
-    ("sink", "window", "kept"),
-    [
-        (4, 7, "the first 4 and last 7 keys"),
-        (1, 7, "the first key and the last 7"),
-        (4, 1, "the first 4 keys and the last"),
-        (1, 1, "the first key and the last"),
-        (0, 7, "the last 7 keys"),
-        (0, 1, "the last key"),
-    ],
-)
-def test_the_keys_that_limited_heads_keep_are_counted_in_words(
-    attn: Attn, sink: int, window: int, kept: str
-) -> None:
-    assert f"; limited: {kept}\n" in attn(["cache", "--sink", str(sink), "--window", str(window)]).out
-
-
-def test_a_needle_is_offered_for_a_text_alone(attn: Attn) -> None:
-    assert "attn cache: --model FOLDER | --budget" in attn(["cache"]).out
-    assert "attn cache: --model FOLDER | --needle TEXT | " in attn(["cache", "to be or not to be"]).out

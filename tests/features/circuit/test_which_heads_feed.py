@@ -9,8 +9,6 @@ from xml.etree import ElementTree
 import pytest
 
 import attncli
-from attncli.features.circuit.graphs import Edge
-from attncli.features.circuit.screens import letter_lines
 from tests.conftest import Attn
 
 
@@ -24,27 +22,6 @@ def test_the_screen_draws_the_induction_circuit_and_its_numbers(attn: Attn) -> N
     assert lines[-1] == "Next, with attn circuit: --model FOLDER | --head 1:3 | -o circuit.svg"
     last = attn(["circuit", "--head", "1:1"]).out.splitlines()[-1]
     assert last == "Next, with attn circuit: --model FOLDER | --weights | -o circuit.svg"
-
-
-def test_lines_hold_as_many_of_the_strongest_edges_as_fit() -> None:
-    def edge(start: str, end: str, side: str, strength: float) -> Edge:
-        return Edge(start, end, side, strength, strength, None)
-
-    edges = [
-        edge("16:0", "18:7", "key", 0.9),
-        edge("16:0", "17:3", "key", 0.8),
-        edge("9:1", "16:0", "query", 0.7),
-        edge("16:0", "18:6", "key", 0.6),
-        edge("17:3", "18:6", "value", 0.01),
-        edge("18:6", "logits", "logit", 0.05),
-        edge("18:7", "logits", "logit", 0.05),
-    ]
-    assert letter_lines(edges, 9, 80) == [
-        "  9:1 -Q-> 16:0",
-        " 16:0 -K-> 17:3",
-        "      -K-> 18:6, 18:7 -> logits",
-    ]
-    assert letter_lines(edges, 1, 80) == [" 16:0 -K-> 18:7 -> logits"]
 
 
 def test_the_report_is_what_python_gives(attn: Attn) -> None:

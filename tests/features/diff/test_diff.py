@@ -107,20 +107,3 @@ def test_arrays_from_another_tool_are_compared(attn: Attn, tmp_path: Path) -> No
     np.save(sides[1], weights[::-1])
     report = compared(attn, *map(str, sides))
     np.testing.assert_allclose(report["tensors"]["difference"]["values"], weights[::-1] - weights)
-
-
-def test_texts_without_a_common_token_are_not_said_to_be_equal(attn: Attn) -> None:
-    shown = attn(["diff", "self", "--set", "sentence=a b"]).out
-    assert "weights of B minus those of A (no row is in both)" in shown
-
-
-def test_a_diff_of_two_surveys_says_that_their_texts_are_few(attn: Attn, tmp_path: Path) -> None:
-    """By the side with fewer texts; one text, or fifty, has no such line."""
-    line = "Under 50 texts: intervals of skewed statistics are too narrow."
-    for count in (3, 50):
-        (tmp_path / f"{count}.txt").write_text("".join(f"the cat sat {number}\n" for number in range(count)))
-        saved = str(tmp_path / f"{count}.json")
-        assert attn(["heads", "--texts", str(tmp_path / f"{count}.txt"), "-o", saved]).code == 0
-    few, many = str(tmp_path / "3.json"), str(tmp_path / "50.json")
-    assert line in compared(attn, few, many)["notes"] and line in compared(attn, many, few)["notes"]
-    assert line not in compared(attn, many, many)["notes"]

@@ -172,20 +172,6 @@ def test_the_same_text_twice_changes_nothing() -> None:
     assert all(row["difference"] == 0 for row in found.predictions)
 
 
-def test_the_first_screen_fits_and_says_what_to_type_next(
-    attn: Attn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    ended = attn(["diff", "abcd abcd ab", "abcx abcx ab", "--model", SHIPPED])
-    lines = ended.out.splitlines()
-    assert (ended.code, ended.err) == (0, "") and len(lines) <= 23 and max(map(len, lines)) <= 80
-    assert lines[0] == "diff: tiny-induction, 8 heads, on 13 and 13 tokens, 13 of them aligned"
-    assert lines[1:3] == ["A: abcd abcd ab", "B: abcx abcx ab"]
-    assert lines[5].split("  ")[0] == "head" and "looks at in A" in lines[5]
-    assert any(line.startswith("next token, A -> B: ") for line in lines)
-    assert lines[-1] == "Next, with attn diff: --show statistics | -o page.html"
-
-
 def test_every_view_has_it_and_a_saved_one_is_shown_again(attn: Attn, tmp_path: Path) -> None:
     command = ["diff", "abcd abcd ab", "abcx abcx ab", "--model", SHIPPED]
     found = json.loads(attn([*command, "--format", "json"]).out)

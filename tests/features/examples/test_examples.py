@@ -126,17 +126,6 @@ def test_what_is_refused(attn: Attn, texts: str, flags: list[str], error: str) -
     assert (ended.code, ended.err) == (2, f"{error}\n")
 
 
-def test_the_screen_marks_query_and_keys(attn: Attn, texts: str) -> None:
-    ended = attn(["heads", "--texts", texts, "--head", "1:0", "--examples", "9", "--sort", "induction"])
-    lines = ended.out.splitlines()
-    assert ended.code == 0 and len(lines) <= 31 and max(map(len, lines)) <= 80
-    assert lines[0] == "heads: tiny-induction, head 1:0, induction, mean over 7 texts"
-    flags = ["--head", "1:0", "--examples", "2", "--sort", "induction", "--show", "all"]
-    whole = attn(["heads", "--texts", texts, *flags])
-    assert whole.code == 0 and "example_weights" in whole.out
-    assert any("«" in line and "[" in line for line in lines)
-
-
 def test_a_statistic_that_no_row_has_is_no_number_and_its_report_opens(attn: Attn, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("a\nb\n")
     flags = ["--texts", str(tmp_path / "texts.txt"), "--head", "0:1", "--examples", "2"]

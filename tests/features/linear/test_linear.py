@@ -27,7 +27,7 @@ from attncli.features.linear.channel_layer import ChannelLayer
 from attncli.features.linear.kernels import lightning_kernel
 from attncli.features.linear.linear_layer import LinearLayer
 from attncli.models.layer_sources import CapturedMixer, capturing_mixers
-from tests.conftest import in_turn
+from tests.conftest import in_turn, some_seldom
 from tools.architecture_sweep.decaying import decaying
 from tools.architecture_sweep.folders import tiny_model
 
@@ -85,7 +85,7 @@ def largest(tensor: Tensor) -> float:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", MATRICES)
+@pytest.mark.parametrize("name", some_seldom(MATRICES, MATRICES[1::2]))
 def test_the_matrix_times_the_values_is_what_the_layer_gives(name: str) -> None:
     model = decaying(name)
     compared = 0

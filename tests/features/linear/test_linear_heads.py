@@ -21,7 +21,7 @@ from attncli.records.report import Report
 from attncli.records.surveys import SIGNED_OVER_TEXTS, HeadSurvey, SignedHead
 from attncli.records.values import Mask
 from attncli.runs.saved_reports import SAVED
-from tests.conftest import Attn
+from tests.conftest import Attn, some_seldom
 from tests.core.test_signed_rows import naive
 from tests.hybrids import HybridFolders
 from tests.running import run
@@ -56,7 +56,7 @@ def layers_on(folder: str, text: str) -> list[CapturedMixer]:
     return layers
 
 
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("name", some_seldom(SHOWN, SHOWN[1::2]))
 def test_the_heads_of_a_survey_are_those_of_loops(saved: Callable[[str], str], name: str) -> None:
     folder, text = saved(name), text_of(37)
     found = attncli.survey(folder, text)

@@ -14,6 +14,7 @@ import attncli
 from attncli.errors import UserError
 from attncli.models.architectures import mixer_named
 from attncli.models.layer_sources import CapturedMixer, capturing_mixers
+from tests.conftest import some_seldom
 from tests.hybrids import HybridFolders
 from tests.running import run
 from tools.architecture_sweep.folders import text_of
@@ -87,7 +88,7 @@ def mixer_and_projection(model: Any, module: str) -> tuple[str, str]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", some_seldom(FAMILIES, FAMILIES[1::2]))
 def test_the_parts_are_those_of_hooks_and_add_up(saved: Callable[[str], str], name: str) -> None:
     result = attncli.why(saved(name), text_of(NUM_TOKENS))
     by_hand = heard(saved(name))

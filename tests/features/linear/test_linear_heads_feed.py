@@ -14,6 +14,7 @@ from attncli.errors import UserError
 from attncli.measure.residual_stream import Stream
 from attncli.models.loading import in_use, open_model
 from attncli.models.reading_text import read_text
+from tests.conftest import some_seldom
 from tests.hybrids import HybridFolders
 from tests.running import run
 from tools.architecture_sweep.folders import text_of
@@ -54,7 +55,7 @@ def by_hand(folder: str) -> tuple[Any, Tensor, dict[str, Tensor], dict[str, Tens
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", some_seldom(FAMILIES, FAMILIES[::2]))
 def test_what_each_block_reads_is_the_sum_of_the_parts(saved: Callable[[str], str], name: str) -> None:
     _, _, reads, gave = by_hand(saved(name))
     with in_use(open_model(saved(name))) as pretrained:

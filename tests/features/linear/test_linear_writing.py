@@ -17,6 +17,7 @@ from attncli.models.layer_sources import CapturedMixer, capturing_mixers
 from attncli.models.loading import in_use, open_model
 from attncli.models.prompts import read_prompt
 from attncli.runs.saved_reports import SAVED
+from tests.conftest import some_seldom
 from tests.core.test_signed_rows import naive
 from tests.hybrids import HybridFolders
 from tests.running import run
@@ -43,7 +44,7 @@ def layers_at_once(folder: str, text: str, new: list[int]) -> dict[int, Captured
     return {layer.layer: layer for layer in layers}
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", some_seldom(FAMILIES, FAMILIES[::2]))
 def test_rows_are_those_of_the_whole_text(saved: Callable[[str], str], name: str) -> None:
     folder, text = saved(name), text_of(37)
     result = attncli.generate(folder, text, max_new_tokens=NUM_NEW, maps="heads")

@@ -571,25 +571,6 @@ def test_a_folder_has_a_row_of_maps_for_each_picture(folders: dict[str, Path], a
         assert row["picture"] == alone["pictures"][0]
 
 
-def test_all_rows_have_the_heads_that_were_named_or_come_first(
-    folders: dict[str, Path], attn: Attn, tmp_path: Path
-) -> None:
-    asked = ("heads", "--model", folders[REGISTERS], "--image", folders["many"], "--from", "r2c3")
-    found = report(attn, *asked, "--heads", "1:2,0:1")
-    alone = report(attn, *asked[:4], folders["many"] / "1.png", "--from", "r2c3")
-    assert found["picture_maps"]["names"] == ["1:2", "0:1"]
-    expected = [tensor(alone, "looks")[1, 2], tensor(alone, "looks")[0, 1]]
-    row = found["picture_maps"]["rows"][1]
-    np.testing.assert_allclose(row["weights"]["values"], expected, atol=1e-6)
-    assert row["queries"] == ["r2c3"]
-    ranked = report(attn, *asked, "--sort", "entropy", "--top", "3")
-    first = [f"{head['layer']}:{head['head']}" for head in ranked["statistics"]["heads"]]
-    assert ranked["picture_maps"]["names"] == first and len(first) == 3
-    assert ranked["picture_maps"]["about"] == "the first 3 heads by entropy"
-    assert "picture_maps" not in report(attn, *asked, "--statistic", "entropy")
-    assert attn([*map(str, asked), "-o", str(tmp_path / "x.png")]).code == 0
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -639,14 +620,3 @@ def test_files_of_the_same_name_have_that_of_their_folder(
     (tmp_path / "names.txt").write_text("b/x.png\na/x.png\n")
     found = report(attn, "heads", "--model", folders[REGISTERS], "--image", tmp_path / "names.txt")
     assert [row["picture"]["name"] for row in found["picture_maps"]["rows"]] == ["b/x.png", "a/x.png"]
-
-
-def test_words_stand_beside_each_picture_of_a_folder(
-    llava: Path, folders: dict[str, Path], attn: Attn
-) -> None:
-    asked = ("heads", "ab", "--model", llava, "--image")
-    maps = report(attn, *asked, folders["many"])["picture_maps"]
-    alone = report(attn, *asked, folders["many"] / "1.png")
-    row = maps["rows"][1]
-    assert row["tokens"] == alone["tokens"] and row["queries"] == []
-    np.testing.assert_allclose(row["weights"]["values"][0], tensor(alone, "looks")[-1, 0], atol=1e-6)

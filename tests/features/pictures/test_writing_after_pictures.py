@@ -14,7 +14,7 @@ from attncli.features.browse.question import opened_model, survey_spec
 from attncli.features.pictures.reading import read_picture
 from attncli.models.loading import open_model
 from attncli.settings.text import Texts
-from tests.conftest import Attn
+from tests.conftest import Attn, some_seldom
 from tools.architecture_sweep.picture_writers import CAPTIONERS, check_writing, save_writer
 from tools.architecture_sweep.pictures import picture
 
@@ -44,10 +44,23 @@ TO_GPT2, TO_TROCR, FROM_SWIN = CAPTIONERS
 
 @pytest.mark.parametrize(
     "model_type",
-    [
-        *("llava", "llava_next", "qwen2_vl", "qwen3_vl", "gemma3", "paligemma", "idefics3", "git", "blip"),
-        *(TO_GPT2, TO_TROCR),
-    ],
+    some_seldom(
+        [
+            *(
+                "llava",
+                "llava_next",
+                "qwen2_vl",
+                "qwen3_vl",
+                "gemma3",
+                "paligemma",
+                "idefics3",
+                "git",
+                "blip",
+            ),
+            *(TO_GPT2, TO_TROCR),
+        ],
+        ["llava", "qwen2_vl", "paligemma", "git", TO_TROCR],
+    ),
 )
 def test_tokens_and_weights_are_those_of_transformers(model_type: str, tmp_path: Path) -> None:
     result = check_writing(model_type, tmp_path / "model")
@@ -225,12 +238,6 @@ def test_heads_on_a_picture_and_on_its_caption_stand_in_one_table(
     captions = " ".join(re.findall(r"^(?:pict\S* +)?\d:\d .*%.*$", ended.out, re.MULTILINE))
     places = re.findall(r"\d:\d", captions)
     assert len(places) == len({*places}) == (8 if "--table" not in flags else len(places))
-
-
-def test_next_steps_below_a_caption_can_be_taken(captioner: Path, attn: Attn) -> None:
-    last = attn(asked(captioner, "heads", "abc", "--color", "never")).out.splitlines()[-1]
-    assert last == "Next, with attn heads: --sort entropy | --to WORD | --table | -o page.html"
-    assert attn(asked(captioner, "heads", "abc", "--sort", "entropy")).code == 0
 
 
 def test_saved_heads_of_a_caption_are_opened_and_compared(

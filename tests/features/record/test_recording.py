@@ -26,7 +26,7 @@ from attncli.runs.saved_reports import read_reports
 from attncli.views.page import report_data
 from tests.conftest import Attn, in_turn
 from tests.features.browse.browsing import after, screen_text
-from tests.measure.test_many_texts import assert_unnamed_for_length, texts_of_few_lengths
+from tests.features.heads.test_many_texts import assert_unnamed_for_length, texts_of_few_lengths
 from tests.notebook.test_notebook_report import Sanitised
 from tests.views.test_views import shown as shown_as
 
@@ -84,9 +84,7 @@ def test_a_saved_recording_is_the_same_result(folder: Path) -> None:
     assert {row.calls for row in result.modules} == {3} and {row.measured for row in result.modules} == {1}
 
 
-@pytest.mark.parametrize(
-    ("suffix", "name"), in_turn(["html", "md", "png", "svg", "npz", "parquet"], ["one", "four"])
-)
+@pytest.mark.parametrize(("suffix", "name"), in_turn(["html", "md", "png", "parquet"], ["one", "four"]))
 def test_every_view_shows_it(attn: Attn, folder: Path, tmp_path: Path, name: str, suffix: str) -> None:
     target = tmp_path / f"page.{suffix}"
     ended = attn(["show", str(folder / f"{name}.json"), "-o", str(target)])

@@ -251,34 +251,6 @@ def test_the_example_says_what_holds_and_conditions_are_checked(example: Separat
     assert all(row.true_positive_rate[-1] == 1 for row in example.curves)
 
 
-def test_a_page_has_the_finding_first_and_then_texts_with_their_maps(attn: Attn, tmp_path: Path) -> None:
-    file = tmp_path / "page.html"
-    assert attn(["separate", "--permutations", "19", "-o", str(file)]).code == 0
-    blocks = [part.partition("</script>")[0] for part in file.read_text().split('class="report"')[1:]]
-    reports = [json.loads(block.partition(">")[2]) for block in blocks]
-    assert not reports[0]["tokens"] and "AUROC on groups left out" in reports[0]["subtitle"]
-    assert [tensor["name"] for tensor in reports[0]["tensors"]] == ["auroc_above_chance"]
-    assert len(reports) == 7
-    for report in reports[1:]:
-        assert [tensor["name"] for tensor in report["tensors"]] == ["weights"] and report["tokens"]
-        assert "and is called answered=" in report["subtitle"]
-
-
-def test_texts_of_one_id_keep_their_labels_on_a_page(attn: Attn, tmp_path: Path) -> None:
-    file, texts = tmp_path / "page.html", tmp_path / "texts.csv"
-    words = ("oak", "wool", "iron", "blue")
-    lines = [f"x,hat={words[n % 4]}{n % 7},{(n * n // 3) % 2}" for n in range(24)]
-    texts.write_text("id,text,label\n" + "".join(f"{line}\n" for line in lines))
-    given = ["separate", str(texts), "--label", "label", "--permutations", "3"]
-    wrong = json.loads(attn([*given, "--format", "json"]).out)["statistics"]["wrong"][:6]
-    assert len({row["label"] for row in wrong}) == 2
-    assert attn([*given, "-o", str(file)]).code == 0
-    page = file.read_text()
-    for row in wrong:
-        labels = f"is {row['label']}, and is called {row['predicted']}"
-        assert f"Text x (line {row['text']}) {labels}" in page
-
-
 def test_a_detector_s_direction_is_kept(tiny: Pretrained, attn: Attn, tmp_path: Path) -> None:
     file = tmp_path / "detector.json"
     given = ["--label", "answered=no", "--hold-out", EXAMPLE_GROUP, "--permutations", "3"]

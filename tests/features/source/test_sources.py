@@ -14,12 +14,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, DynamicCache
 
 import attncli
-from attncli.core.progress import Stage
 from attncli.errors import UserError
 from attncli.features.source.results import ChosenHead, RetrievingHead, RetrievingHeads
 from attncli.features.source.retrieving_heads import NUM_SENTENCES, synthetic_contexts
 from attncli.features.source.sources import (
-    AnswerWork,
     SourceWeights,
     answer_sources,
     lasso,
@@ -526,30 +524,6 @@ def test_sources_that_one_head_looks_at_are_removed_where_no_heads_are_named() -
     assert int(likeliest(SourceWeights(names, of_heads, mean, chosen)).argmax()) == 1
 
 
-@pytest.mark.parametrize("method", ["weights", "removal", "sampled"])
-def test_one_share_of_all_passes_is_told_with_a_word_for_each(method: Any, tmp_path: Path) -> None:
-    folder = save_writer(tmp_path, "Llama")
-    stages: list[Stage] = []
-    pretrained = open_model(folder)
-    sourced = split_text("\n".join(f"w{20 + line} the cat" for line in range(8)), "line", question="it")
-    reading = read_sourced(pretrained, sourced, num_new=6)
-    work = AnswerWork(stages.append, reading, 6, method, 7)
-    answer = written_answer(pretrained, reading, Decoding(6), work=work)
-    answer_sources(pretrained, reading, answer, method=method, num_runs=7, work=work)
-    dones = [stage.done for stage in stages]
-    assert dones == sorted(dones) and dones[0] == 0 and dones[-1] < stages[-1].end <= 1.0 + 1e-9
-    assert stages[-1].end > 0.99
-    runs = {"weights": 5, "removal": 8, "sampled": 7}[method]
-    what = "sources, set" if method == "sampled" else "without source"
-    words = [
-        "reading",
-        "writing",
-        "reading the answer",
-        *(f"{what} {n} of {runs}" for n in range(1, runs + 1)),
-    ]
-    assert [stage.words for stage in stages] == words
-
-
 def test_removed_sources_are_shown_before_others(attn: Attn, tmp_path: Path) -> None:
     model = save_writer(tmp_path / "model", "Llama")
     (tmp_path / "text").write_text("\n".join(f"w{20 + line} the cat" for line in range(12)))
@@ -613,49 +587,6 @@ def test_what_is_wrong_with_texts_is_told_before_weights_are_read(
     assert attn(["source", *flags]) == (2, "", f"{line}\n")
 
 
-def test_of_one_source_the_way_on_is_to_split_it(
-    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    model = save_writer(tmp_path / "model", "Llama")
-    for text, split in {"w20 cat. w21 cat.": "sentence", "w20\n\nw21 cat. w22": "paragraph"}.items():
-        Path("a b.md").write_text(text)
-        for flags in (["--document", "a b.md"], ["--file", "a b.md", "--split", "turn"]):
-            shown = attn(["source", "it", *flags, "--model", str(model), "--answer", "was"]).out
-            assert f"Next, with attn source: \"QUESTION\" {flags[0]} 'a b.md' --split {split}\n" in shown
-            assert "coloured by" not in shown and "Sources are in the order" not in shown
-    Path("a b.md").write_text("w20 cat")
-    shown = attn(["source", "it", "--document", "a b.md", "--model", str(model), "--answer", "was"]).out
-    assert "--split" not in shown
-
-
-def test_a_text_says_what_asks_in_it(attn: Attn, tmp_path: Path) -> None:
-    """And where it cannot tell, that its last part is a source; parts of documents are asked for."""
-    model = str(save_writer(tmp_path / "model", "Llama"))
-    asked = ["source", "w20 cat. w21 street. w22 walks?", "--model", model, "--answer", "was"]
-    report = report_of(attn, *asked[1:])
-    assert {row["name"] for row in report["statistics"]["sources"]} == {"sentence1", "sentence2"}
-    assert any(note.startswith('"w22 walks?" asks, and is no source') for note in report["notes"])
-    asked[1] = "w20 cat. w21 street. w22 walks."
-    assert "The last sentence is a source, too" in attn(asked).out
-    (tmp_path / "a.md").write_text(asked[1])
-    asked[1:2] = ["w22", "--document", str(tmp_path / "a.md"), "--split", "sentence"]
-    shown = attn(asked).out
-    assert "model: 3 sources" in shown and "is a source, too" not in shown and "is no source" not in shown
-
-
-def test_a_model_that_writes_nothing_says_what_to_try(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretrained = open_model(save_writer(tmp_path, "Llama"))
-    monkeypatch.setattr("attncli.models.answers.write", lambda *_: None)
-    end = 'end the prompt in "Answer:", or give an answer'
-    for template, tries in ((None, end), ("{{ messages }}", f"use `chat`, {end}")):
-        monkeypatch.setattr(pretrained.tokenizer, "chat_template", template)
-        with pytest.raises(UserError, match=re.escape(f"writes nothing after this prompt: {tries}")):
-            written_answer(pretrained, sourced_reading(pretrained), Decoding(3))
-
-
 @pytest.mark.parametrize(
     ("answer", "error"), [((), "writes nothing after this prompt"), (("--answer", "[CLS]"), "answer: ")]
 )
@@ -683,14 +614,6 @@ def test_heads_that_are_not_there_are_refused_before_an_answer_is_written(
     ended = attn([*asked, "--head", "0:1,9:9"])
     assert (ended.code, written) == (2, [])
     assert ended.err == "--head: must be from 0:0 to 1:3 (got 9:9)\n"
-
-
-def test_a_long_first_line_is_wrapped(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    model = save_writer(tmp_path / "a-model-with-a-rather-long-name", "Llama")
-    shown = attn(["source", "it <source>w1 cat</source>", "--model", str(model), "--answer", "was"]).out
-    first = " ".join(shown.partition("\nit ")[0].split())
-    assert first.endswith("tokens in the prompt, 1 in the answer"), first
 
 
 def test_synthetic_contexts_are_the_same_twice_and_hold_their_answer() -> None:
@@ -844,24 +767,6 @@ def test_many_prompts_go_into_a_store_and_are_expected_to_come_from_a_source(
     assert broken.code == 1 and "expected source.first == line1: got 2.0" in broken.err
     wrong = attn([*command, "--expect", "entropy.mean == line1"])
     assert wrong.code == 2 and "must end in a number (got line1)" in wrong.err
-
-
-def test_sources_are_in_the_order_of_what_was_measured(talker: Pretrained) -> None:
-    """Those that were removed first, by what is lost; the others by the heads that are named, or by all."""
-    parts = (*PARTS, "die katze", "w30 w31", "the dog", "w24 w25")
-    reading = sourced_reading(talker, parts)
-    answer = given_answer(talker, f" {ANSWER}", reading.prompt.ids)
-    for heads, rest in (((), "all_heads"), (("1:1",), "retrieving_heads")):
-        found = answer_sources(talker, reading, answer, heads=heads)
-        assert [row["ranked_by"] for row in found.sources] == ["lost"] * 5 + [rest] * 4
-        lost = [row["lost"] for row in found.sources[:5]]
-        weights = [row[rest] for row in found.sources[5:]]
-        assert lost == sorted(lost, reverse=True) and weights == sorted(weights, reverse=True)
-        assert found.first == found.sources[0]["source"]
-    sampled = answer_sources(talker, reading, answer, method="sampled", num_runs=8)
-    effects = [row["effect"] for row in sampled.sources]
-    assert effects == sorted(effects, reverse=True)
-    assert {row["ranked_by"] for row in sampled.sources} == {"effect"}
 
 
 def test_a_token_of_the_answer_is_of_the_source_without_which_it_loses_most(talker: Pretrained) -> None:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
-from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar
@@ -28,15 +27,13 @@ from attncli.commands.command import shipped
 from attncli.features.watch import question as page
 from attncli.features.watch.checkpoints import is_settled, logged_loss
 from attncli.features.watch.door import Watch
-from attncli.features.watch.screens import WATCH_SCREEN, LinesOverSteps, sparkline
+from attncli.features.watch.screens import sparkline
 from attncli.models.folder import SHIPPED_MODEL
 from attncli.records.kinds import result_of
 from attncli.records.report import NamedTensor, Report, Table
 from attncli.runs.runner import Session
-from attncli.runs.saved_reports import read_reports
 from attncli.views import Display, load_view
 from attncli.views.matrices import curves_of
-from attncli.views.sections import Elastic, Grid
 from attncli.views.terminal import dotted_lines
 from tests.commands.test_walks import terminal
 from tests.conftest import Attn
@@ -255,27 +252,6 @@ def test_follow_goes_on_with_checkpoints_as_they_are_written(
     assert seen == [[], ["2"], ["2"], ["2", "9"], ["2", "9", "10"], ["2", "9", "10"]]
     without_store = attn(["watch", f"{folder}/*", "--follow", *PROBE]).out
     assert without_store.endswith("\nNext, with attn watch: --head 0:0 | -o checkpoints.db\n")
-
-
-def test_that_no_pattern_changed_is_an_answer(checkpoints: Path, attn: Attn) -> None:
-    asked = ["watch", f"{checkpoints}/checkpoint-2", *PROBE, "--show", "changes"]
-    assert "\nNo head's pattern differs from that of the step before.\n" in attn(asked).out
-    assert attn([*asked, "--format", "csv"]) == (0, "step,layer,head,before,after\n", "")
-    both = attn([*asked[:-1], "changes,patterns"])
-    assert both.code == 0 and "\npatterns\n" in both.out and "No head's pattern differs" in both.out
-
-
-def test_grids_of_a_statistic_alone_are_titled_by_the_numbers_of_their_steps(attn: Attn) -> None:
-    shown = attn(["watch", LEARNED, "--show", "entropy"]).out
-    titles = re.findall(r"^entropy \(layer × head\), step (\d+)$", shown, re.MULTILINE)
-    assert titles == [str(step) for step in range(0, 2501, 50)] and "(point)" not in shown
-    assert "\nstep (point)\n" in attn(["watch", LEARNED, "--show", "step"]).out
-
-
-def test_a_head_over_the_steps_is_one_table(watched: Path, attn: Attn) -> None:
-    shown = attn(["watch", str(watched), "--head", "1:2", "--show", "all"]).out
-    assert shown.count("\nhead\n") == 2 and "(point)" not in shown  # one for each text
-    assert re.search(r"^7 +35 ", shown, re.MULTILINE)
 
 
 class _Hub(BaseHTTPRequestHandler):
@@ -503,39 +479,6 @@ def test_at_a_terminal_it_waits_for_a_store_that_the_training_has_yet_to_make(
         assert not opened.read(waits) and "none/run.db: no such file\n" in opened.screen
 
 
-@pytest.mark.nightly
-def test_names_that_no_step_has_are_told_those_it_has(watched: Path, attn: Attn) -> None:
-    ended = attn(["watch", str(watched), "--expect", "grad < 3"])
-    assert ended.code == 1 and ended.err.startswith("--expect 'grad < 3': no run has grad; known: step, ")
-    known = ended.err.partition("known: ")[2].partition(";")[0].split(", ")
-    assert {"loss", "max_score", "induction_heads", "pattern", "largest_max_score"} <= {*known}
-    for name in known:
-        number = attn(["watch", str(watched), "--expect", f"{name} != nothing"])
-        assert "no run has" not in number.err, name
-    assert ended.err.endswith("; attn results STORE --tidy has every one\n")
-    table = rows(attn(["results", str(watched), "--tidy"]).out)
-    assert {name for name in known if name in ("entropy", "loss")} <= {row["statistic"] for row in table}
-    unknown = attn(["watch", str(watched), "--expect", "patern != uniform"])
-    assert "no run has patern (did you mean 'pattern'?)" in unknown.err
-
-
-@pytest.mark.parametrize("height", [None, 24])
-def test_a_last_step_without_a_loss_says_why(watched: Path, height: int | None) -> None:
-    from attncli.runs.reading import reading
-
-    with reading(watched) as reader:
-        reports = [page.reports_of(watched, reader)[0], page.reports_of(watched, reader, "0:1")[0]]
-    why = "No loss at step 35: none was logged there (of the Trainer: logging_steps)."
-    for report, name in zip(reports, ("steps", "head"), strict=True):
-        *before, last = report.table(name)
-        without = Table([*before, {**last, "loss": None}])
-        lacking = result_of(report.kind, {**report.statistics, name: without}, report.tensors)
-        for each in (report, replace(report, result=lacking)):
-            stream = StringIO()
-            load_view("table")([each], stream, Display(width=80, height=height))
-            assert (f"\n{why}\n" in stream.getvalue()) == (each is not report)
-
-
 LINES: list[tuple[Callable[[], str], str]] = [
     (lambda: sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8), "▁▂▃▄▅▆▇█"),
     (lambda: sparkline([5, 5, 5], 8), "███"),
@@ -550,31 +493,6 @@ LINES: list[tuple[Callable[[], str], str]] = [
     (lambda: sparkline([9, 0, 9, 9, 9, 9], 3, keeps_least=True), "▁██"),
     (lambda: sparkline([4], 8), "█"),
 ]
-
-
-@pytest.mark.parametrize(("line", "expected"), LINES)
-def test_a_line_of_blocks_keeps_ends(line: Callable[[], str], expected: str) -> None:
-    assert line() == expected
-
-
-def test_lines_over_steps_go_where_there_is_no_room_those_of_a_circuit_last(
-    tmp_path: Path, attn: Attn
-) -> None:
-    file = tmp_path / "steps.json"
-    assert attn(["watch", LEARNED, "-o", str(file)]).code == 0
-    (report,) = read_reports(str(file)).reports
-    (lines,) = (part for part in WATCH_SCREEN.parts if isinstance(part, LinesOverSteps))
-    (elastic,) = lines.sections(report, Display(width=80))
-    assert isinstance(elastic, Elastic)
-    names: list[list[str]] = []
-    for count in range(1, elastic.most + 1):
-        grid, *notes = elastic.of(count)
-        assert isinstance(grid, Grid) and len(grid.label.cells) == count
-        assert len(notes) == (count < elastic.most)
-        names.append(list(grid.label.cells))
-    assert names[3] == ["loss", "largest max score", "P previous token heads", "I induction heads"]
-    assert all({*fewer} < {*more} for fewer, more in pairwise(names))
-    assert len({*names[-1]}) == elastic.most
 
 
 def test_steps_of_another_run_are_never_replaced(
@@ -650,22 +568,6 @@ def test_counts_of_heads_are_expected_of_every_step(attn: Attn) -> None:
     assert attn(["watch", LEARNED, "--expect", "entropy = high"]).code == 2
 
 
-@pytest.mark.parametrize("format", ["table", "md"])
-def test_a_table_is_shown_by_its_name(format: str, attn: Attn) -> None:
-    ended = attn(["watch", LEARNED, "--show", "changes", "--format", format])
-    assert ended.code == 0 and "previous token" in ended.out and "loss" not in ended.out
-    unknown = attn(["watch", LEARNED, "--show", "change", "--format", format])
-    assert unknown.code == 2 and unknown.err.startswith(
-        "--show: there is no part change in this report (did you mean 'changes'?); "
-        "it has statistics, steps, patterns, changes, heads, step, loss, "
-    )
-    for name in ("entropy", "largest_max_score"):
-        shown = attn(["watch", LEARNED, "--show", name, "--format", format])
-        assert shown.code == 0 and name in shown.out.replace("\\", "") and "uniform heads" not in shown.out
-    missing = attn(["watch", LEARNED, "--show", "edges", "--format", format])
-    assert missing.code == 2 and "there is no part edges in this report" in missing.err
-
-
 def test_steps_without_a_loss_are_gaps_in_charts() -> None:
     from matplotlib.axes import Axes
 
@@ -693,17 +595,3 @@ def test_steps_without_a_loss_are_gaps_in_charts() -> None:
     ((x, y, *_), how) = drawn[0]
     assert list(x) == [*range(6)] and list(np.isnan(y)) == [loss is None for loss in losses]
     assert how["markevery"] == [1], "only what stands alone is marked"
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("command", "name"), [("results", "x.md"), ("results --tidy", "x.csv"), ("watch", "x.svg")]
-)
-def test_a_store_and_the_file_that_is_written_are_named_meanwhile(
-    command: str, name: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the line that counts the seconds: reading a large store and drawing many charts takes some."""
-    said: list[str] = []
-    monkeypatch.setattr("attncli.commands.output.ProgressLine.begin", lambda _line, text: said.append(text))
-    assert attn([*command.split(), LEARNED, "-o", str(tmp_path / name)]).err == ""
-    assert said[0] == "reading learning-to-copy.db" and f"writing {name}" in said

@@ -470,10 +470,7 @@ def train(
 
 
 LOGGED = {
-    "at every step": {"logging_steps": 1},
-    "now and then": {"logging_steps": 3},
     "never": {"logging_strategy": "no"},
-    "after epochs": {"logging_strategy": "epoch"},
     "with evaluations": {"logging_steps": 2, "eval_strategy": "steps", "eval_steps": 1},
     "of several batches": {"logging_steps": 2, "gradient_accumulation_steps": 2},
 }

@@ -78,9 +78,3 @@ def test_a_pattern_of_no_head_is_said_and_one_that_is_not_known_refused(attn: At
     assert unknown.code == 2 and "did you mean 'induction'" in unknown.err
     for flags in (["--statistic", "entropy"], ["--pattern", "adjacent patches"]):
         assert attn(["heads", "--pattern", "induction", *flags]).code == 2
-
-
-def test_the_first_screen_names_all_heads_of_a_pattern(attn: Attn) -> None:
-    lines = attn(["heads"]).out.splitlines()
-    (line,) = [line for line in lines if line.startswith("I induction")]
-    assert re.findall(r"\d:\d", line) == ["1:2", "1:3", "1:0", "1:1"]

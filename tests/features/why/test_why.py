@@ -22,7 +22,6 @@ from attncli.records.report import Report
 from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer
-from tests.views.page.test_page import reports_in
 from tools.tiny_architectures import GROUPED, HIDDEN, USUAL, VOCABULARY
 
 SHIPPED = str(HeadsSpec.default_model)
@@ -277,14 +276,6 @@ def test_lines_with_and_without_answers_are_refused(attn: Attn, tmp_path: Path) 
         )
 
 
-def test_a_screen_and_a_page(attn: Attn, tmp_path: Path) -> None:
-    shown = attn(["why", "--sentence", "abcdabc", "--answer", "d"]).out
-    assert "logit of 'd' at the last token" in " ".join(shown.split())
-    assert attn(["why", "-o", str(tmp_path / "page.html")]).code == 0
-    rows = json.loads(attn(["why", "--top", "3", "--format", "json"]).out)["statistics"]["heads"]
-    assert len(rows) == 3
-
-
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
@@ -360,14 +351,3 @@ def test_wrong_names_and_answers_are_one_line(arguments: dict[str, Any], line: s
     with pytest.raises(attncli.UserError) as error:
         attncli.why(SHIPPED, **arguments)
     assert str(error.value) == line
-
-
-def test_a_page_says_first_of_which_token_the_logit_is_and_what_makes_it(attn: Attn, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    assert attn(["why", "abcabcab", "--answer", "c", "-o", str(page)]).code == 0
-    (report,) = reports_in(page.read_text())
-    top, parts = report["statistics"]["heads"][0], report["statistics"]["parts"]
-    assert report["finding"].startswith("What each part adds to the logit of 'c' at the last token")
-    assert f"Logit {parts['logit']:.4f} = embedding {parts['embedding']:.4f} + heads " in report["finding"]
-    said = f"{top['layer']}:{top['head']} changes it most: {top['contribution']:.4f}, looking at "
-    assert said in report["finding"]

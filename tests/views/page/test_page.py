@@ -127,7 +127,7 @@ def test_many_equal_numbers(values: np.ndarray) -> None:
     np.testing.assert_array_equal(decoded(encoded(values)), values)
 
 
-@pytest.mark.parametrize("sharpness", [0.3, 1, 1.5, 2, 3])
+@pytest.mark.parametrize("sharpness", [0.3, 3])
 def test_a_page_of_144_heads_on_128_tokens_takes_4_megabytes_at_most(sharpness: float) -> None:
     weights = random_weights(NUM_LAYERS, NUM_HEADS, 128, 128, sharpness=sharpness)
     page = page_of(heads_report([f"word{i}" for i in range(128)], weights))

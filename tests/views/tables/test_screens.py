@@ -230,8 +230,9 @@ SAVED: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("experiment", "given"),
     [
-        # The many tables of `separate` take as long as all others.
-        pytest.param(*one, marks=[pytest.mark.nightly] if one[0] == "separate" else [])
+        pytest.param(
+            *one, marks=[] if one[0] in ("self", "heads", "generate", "why") else [pytest.mark.nightly]
+        )
         for one in SAVED
     ],
     ids=lambda value: str(value)[:40],

@@ -8,8 +8,6 @@ import torch
 
 from attncli.errors import UserError
 from attncli.records.report import Report
-from attncli.views import VIEWS
-from tests.conftest import Attn
 from tests.eager import eager_weights
 from tests.model_folders import save_model
 from tests.running import run
@@ -97,16 +95,6 @@ def test_skipped_keys_have_no_weight() -> None:
     weights = run("heads", maps="self", skip_sink=1).tensors["weights"].values
     assert (weights[..., 0] == 0).all()
     np.testing.assert_allclose(weights[:, :, 1:].sum(-1), 1, atol=1e-5)
-
-
-def test_the_views_that_draw_ask_for_maps(attn: Attn) -> None:
-    for view in (name for name, view in VIEWS.items() if view.draws):
-        ended = attn(["heads", "--format", view, "--show-config"])
-        if ended.code == 0:  # of the views that there are
-            assert f"maps: auto  # the {view} view" in ended.out, ended.out
-        named = attn(["heads", "--maps", "none", "--format", view, "--show-config"])
-        assert "maps: auto" not in named.out
-    assert "maps: none" in attn(["heads", "--show-config"]).out
 
 
 def test_figures_are_the_same_with_maps() -> None:

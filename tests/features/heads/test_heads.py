@@ -41,7 +41,7 @@ def test_the_shipped_model_has_its_two_heads(attn: Attn) -> None:
 
 
 def test_the_shipped_model_is_small() -> None:
-    folder = Path(__file__).parent.parent.parent / "attncli" / "data" / "tiny-induction"
+    folder = Path(__file__).parents[3] / "attncli" / "data" / "tiny-induction"
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 1_000_000
 
 

@@ -108,21 +108,6 @@ def test_one_text_names_no_head(tmp_path: Path) -> None:
     assert all(row["lower"] is None for row in survey.table("intervals"))
 
 
-def test_the_first_line_says_that_few_texts_have_the_tokens(tmp_path: Path, attn: Attn) -> None:
-    """With weights of one text, which have no interval; positions are of every text."""
-    path = tmp_path / "cities.txt"
-    path.write_text("a cat sat\na dog sat\na cow ran")
-    ended = attn(["heads", "--texts", str(path), "--from", "last", "--to", "g"])
-    first, *_ = lines = ended.out.splitlines()
-    assert first.endswith("heads, on 1 of 3 texts, 10 tokens")
-    assert any("largest weight from the last token to 'g' first" in line for line in lines)
-    assert "One text has no interval" in ended.out and "95 %" not in ended.out
-    assert "2 texts are left out:" in ended.out
-    ended = attn(["heads", "--texts", str(path), "--to", "-3"])
-    assert ended.out.splitlines()[0].endswith("heads, on 3 texts, 30 tokens")
-    assert "weight on position -3, mean over all tokens, first" in ended.out
-
-
 def test_groups_and_texts_that_are_left_out(tmp_path: Path, attn: Attn) -> None:
     model = str(save_model(tmp_path / "model", "BERT"))
     path = tmp_path / "a.jsonl"
@@ -155,14 +140,6 @@ def test_what_is_refused(attn: Attn, texts: str, flags: list[str], error: str) -
     ended = attn(["heads", "--texts", texts, *flags])
     assert ended.code == 2
     assert ended.err.splitlines()[-1].replace(texts, "FILE").startswith(error), ended.err
-
-
-def test_the_screen_fits(attn: Attn, texts: str) -> None:
-    ended = attn(["heads", "--texts", texts])
-    lines = ended.out.splitlines()
-    assert ended.code == 0 and len(lines) <= 30 and max(map(len, lines)) <= 80
-    assert lines[0] == "heads: tiny-induction, 2 layers × 4 heads, 8 texts"
-    assert lines[-1].startswith("Next, with attn heads: ")
 
 
 MIXED = (
