@@ -136,9 +136,9 @@ LONGEST = [
         *("features/record/test_record", "test_pages", "views/pictures/test_pictures"),
         *("commands/test_commands", "test_architectures", "core/test_each_engine"),
         *("commands/test_first_screens", "runs/test_survival", "features/generate/test_generate"),
-        *("runs/test_cluster", "test_release", "runs/test_store", "test_adding", "features/test_cards"),
-        *("models/test_pickled_weights", "features/words/test_spoken_words", "measure/test_smollm2"),
-        *("features/pairs/test_known_pairs", "views/tables/test_screens", "features/watch/test_watch"),
+        *("runs/test_cluster", "test_release", "runs/test_store", "test_adding", "test_plugins"),
+        *("features/test_cards", "features/words/test_spoken_words", "measure/test_smollm2"),
+        *("features/pairs/test_known_pairs", "views/tables/test_screens", "notebook/test_notebook"),
     )
 ]
 """Files of 15 seconds and more begin first, so that at the end no worker waits long for another."""

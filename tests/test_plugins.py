@@ -184,6 +184,7 @@ def test_layers_of_a_package_are_listed_and_measured(site: Path, lfm2: Path, tmp
     assert written["missing"] == why, "its layer has no cache of rows"
 
 
+@pytest.mark.nightly
 def test_without_the_package_they_are_named(lfm2: Path, tmp_path: Path) -> None:
     commands = [["heads", text_of(11), "--model", str(lfm2)], ["why", text_of(11), "--model", str(lfm2)]]
     heads, why = attn(commands, tmp_path)
@@ -215,6 +216,7 @@ def line_of(place: str) -> str:
     return f"plugin gone (attn-gone 1.0): attn_gone.{place} {WHY}"
 
 
+@pytest.mark.nightly
 def test_a_broken_module_is_a_line_and_the_rest_works(site: Path, tmp_path: Path) -> None:
     """Any module of a package but its card; each in a process of its own, where it is told once."""
     broken = tmp_path / "site"
@@ -266,6 +268,7 @@ def test_a_broken_module_is_a_line_and_the_rest_works(site: Path, tmp_path: Path
     ]
 
 
+@pytest.mark.nightly
 def test_an_error_while_a_question_runs_names_the_package(tmp_path: Path) -> None:
     """Here in a module that its page imports as it runs; earlier reports are still shown, as tables."""
     install_wheel(tmp_path)
@@ -280,6 +283,7 @@ def test_an_error_while_a_question_runs_names_the_package(tmp_path: Path) -> Non
     assert re.fullmatch(f"{re.escape(package)}: ValueError: a\\S+ \\(--debug shows where\\)\n", asked.err)
 
 
+@pytest.mark.nightly
 def test_a_broken_block_and_a_lost_lesson_are_each_a_line_and_the_rest_is_there(tmp_path: Path) -> None:
     install_wheel(tmp_path)
     folder = tmp_path / "attn_spread"
@@ -316,7 +320,7 @@ def test_a_statistic_that_fails_is_named(tmp_path: Path, body: str, why: str) ->
     )
     modules = {"feature": card, "statistics": f"def mass(rows):\n    {body}\n"}
     install_card(tmp_path / "site", "attn_odd", "odd", modules)
-    (ended,) = attn([["heads", "the cat sees the cat"]], tmp_path, tmp_path / "site")
+    (ended,) = attn([["self", "the cat sees the cat"]], tmp_path, tmp_path / "site")
     assert ended.code == 1
     assert re.fullmatch(rf"plugin .*: statistic odd_mass: {why}.*\n", ended.err), ended.err
 

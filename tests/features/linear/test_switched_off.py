@@ -47,6 +47,7 @@ def test_without_it_layers_are_named_and_left_out_or_refused(jamba: str, tmp_pat
     assert edges.err.endswith(f"its layers of Mamba write is not known{WHY}\n")
 
 
+@pytest.mark.nightly
 def test_nothing_of_it_is_imported_for_a_model_of_attention_alone(tmp_path: Path) -> None:
     text = "to be or not to be"
     commands = [[name, text] for name in ("heads", "ablate", "why", "circuit")]

@@ -676,6 +676,7 @@ def test_processes_and_ranks_keep_their_runs_in_one_store(tmp_path: Path) -> Non
     assert [rank for rank, _ in names] == ["rank0", "rank1"] and {number for _, number in names} == {"1", "2"}
 
 
+@pytest.mark.nightly
 def test_expectations_are_an_exit_code(tmp_path: Path, recorded: Path) -> None:
     met = record(tmp_path, again(recorded), "--expect", "entropy < 9", "-o", "run.json")
     assert (met.returncode, met.stderr.decode()) == (0, f"run.json: {HEARD}\n")
