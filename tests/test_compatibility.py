@@ -15,10 +15,10 @@ import jsonschema
 import pytest
 
 from attncli.runs.saved_reports import report_schema
+from attncli.runs.upgrade import upgrade
 from tests.conftest import Attn
 from tests.running import ROOT
 from tools.release_examples import BATCH, FOLDER, REPORTS
-from tools.upgrade_store import upgrade
 
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
 VERSIONS = [version for version in re.findall(r"^## ([\d.]+)", CHANGELOG, re.MULTILINE) if version >= "0.4"]

@@ -15,8 +15,7 @@ MAGIC = b"SQLite format 3\0"
 HEADER_BYTES = 100
 OTHER_NAME = "give another name, or start over with --fresh"
 PACKED_VERSION = 3
-UPGRADE = "tools/upgrade_store.py of attn's repository converts it, or start over with --fresh"
-"""Of attn 0.4."""
+"""The schema of attn 0.4."""
 
 
 def check_header(path: Path, *, any_version: bool = False) -> None:
@@ -34,9 +33,10 @@ def check_header(path: Path, *, any_version: bool = False) -> None:
         instead = "give a file that -o FILE.db wrote, or a new name to write one"
         raise UserError(f"{path}: is not an attn store, left unchanged: {instead}")
     if version != SCHEMA_VERSION and not any_version:
+        convert = f"python -m attncli.runs.upgrade {path} NEW.db converts it, or start over with --fresh"
         raise UserError(
             f"{path}: is a store of version {version}, and this attn reads and writes version "
-            f"{SCHEMA_VERSION}: left unchanged: {UPGRADE if version == PACKED_VERSION else OTHER_NAME}"
+            f"{SCHEMA_VERSION}: left unchanged: {convert if version == PACKED_VERSION else OTHER_NAME}"
         )
 
 

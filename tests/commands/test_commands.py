@@ -84,7 +84,6 @@ def test_the_page_of_settings_is_fresh() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == page, "run: python tools/settings_page.py"
 
 
-@pytest.mark.nightly
 def test_bare_commands_show_something(attn: Attn) -> None:
     for name in SPECS:
         ended = attn([name])
@@ -417,7 +416,6 @@ def test_a_closed_pipe_ends_quietly(view: str) -> None:
     assert (ended.code, ended.err) == (0, "")
 
 
-@pytest.mark.nightly
 def test_a_process_whose_pipe_is_closed_ends_quietly() -> None:
     """As it is in a shell, with all that Python does as it ends."""
     command = f"{shlex.quote(sys.executable)} -m attncli self --num-tokens 300 | head -c 100 > {os.devnull}"

@@ -154,7 +154,6 @@ def test_what_is_shown_together_fits_into_memory() -> None:
     assert num_together(WorkLeft(20, 100.0, 0)) == num_together(WorkLeft(1, 0.1, GB)) == 1
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(("seconds_a_run", "num_started"), [(1e-6, 0), (10.0, 2)])
 def test_a_batch_as_typed_starts_workers_where_they_are_worth_it(
     attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds_a_run: float, num_started: int

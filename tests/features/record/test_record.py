@@ -605,7 +605,6 @@ def test_programs_with_other_arguments_are_surveys_of_their_own(tmp_path: Path, 
     }
 
 
-@pytest.mark.nightly
 def test_a_program_that_is_killed_leaves_its_runs(tmp_path: Path) -> None:
     program = f"{MODEL}for _ in range(4):\n    call()\nimport os; os.kill(os.getpid(), 9)\n"
     ended = record(tmp_path, program, "-o", "run.db")

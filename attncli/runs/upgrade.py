@@ -1,7 +1,7 @@
-"""Converts a store of attn 0.4, whose numbers were packed: python tools/upgrade_store.py OLD.db NEW.db
+"""Convert a store of attn 0.4, whose numbers were packed: python -m attncli.runs.upgrade OLD.db NEW.db
 
-Runs, keys and plans stay, so that the same batch goes on in the new one. A folder OLD.db-weights is to be
-renamed to NEW.db-weights.
+The new store has the runs, keys and plans of the old one, so that the same batch goes on in it. Rename a
+folder OLD.db-weights to NEW.db-weights.
 """
 
 import sqlite3
@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from attncli.errors import UserError
 from attncli.runs.number_tables import insert_numbers
+from attncli.runs.schema import version_of
 from attncli.runs.store import Store, columns_of
-from attncli.runs.store_files import PACKED_VERSION, create_file
+from attncli.runs.store_files import PACKED_VERSION, check_header, create_file
 from attncli.runs.stored_columns import StoredColumns
 
 TYPES = {None: "<f8", 1: "<f4", 2: "<f4", 3: "<f8"}
@@ -23,24 +25,43 @@ COMPRESSED = (2, 3)
 
 
 def unpacked(columns: StoredColumns, encoding: int | None, data: bytes) -> np.ndarray:
-    """The numbers of a run in the order of its columns."""
+    """Return the numbers of a run in the order of its columns."""
     dtype = np.dtype(TYPES[encoding])
     if encoding not in COMPRESSED:
         return np.frombuffer(data, dtype).astype(np.float64)
-    planes = np.frombuffer(zlib.decompress(data), np.uint8).reshape(dtype.itemsize, -1)
+    # No more than the numbers take: a file of another's making may unpack to anything.
+    bytes_of_numbers = zlib.decompressobj().decompress(data, dtype.itemsize * len(columns) + 1)
+    planes = np.frombuffer(bytes_of_numbers, np.uint8).reshape(dtype.itemsize, -1)
     names = list(dict.fromkeys(column.statistic for column in columns))
     order = np.argsort([names.index(column.statistic) for column in columns], kind="stable")
     return planes.T.copy().view(dtype)[:, 0].take(np.argsort(order)).astype(np.float64)
 
 
 def upgrade(packed: Path, path: Path) -> None:
-    """Write what a store of attn 0.4 has to a new one; SystemExit if it is none, or if the new one exists."""
+    """Write the runs of a store of attn 0.4 to a new store.
+
+    Raises UserError if the first is no such store or is damaged, or if the second exists.
+    """
+    check_header(packed, any_version=True)
     if path.exists():
-        raise SystemExit(f"{path}: is there already")
+        raise UserError(f"{path}: exists: give a new name")
     create_file(path, rows=False, weights=False)
-    with closing(sqlite3.connect(packed)) as old, closing(sqlite3.connect(path)) as new:
-        if old.execute("PRAGMA user_version").fetchone() != (PACKED_VERSION,):
-            raise SystemExit(f"{packed}: is not a store of attn 0.4")
+    try:
+        _copy(packed, path)
+    except UserError:
+        path.unlink()
+        raise
+    except (sqlite3.Error, zlib.error, ValueError, KeyError) as error:
+        path.unlink()
+        raise UserError(f"{packed}: is damaged: {error}") from None
+
+
+def _copy(packed: Path, path: Path) -> None:
+    old_name = f"{packed.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(old_name, uri=True)) as old, closing(sqlite3.connect(path)) as new:
+        old.execute("PRAGMA trusted_schema = OFF")
+        if version_of(old) != PACKED_VERSION:
+            raise UserError(f"{packed}: is not a store of attn 0.4")
         new.execute("DELETE FROM store")
         for table in ("store", "settings", "environments", "columns", "runs"):
             names = [name for _, name, *_ in new.execute(f"PRAGMA table_info({table})")]
@@ -59,4 +80,9 @@ def upgrade(packed: Path, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    upgrade(*map(Path, sys.argv[1:]))
+    try:
+        upgrade(*map(Path, sys.argv[1:3]))
+    except TypeError:
+        sys.exit("usage: python -m attncli.runs.upgrade OLD.db NEW.db")
+    except UserError as error:
+        sys.exit(f"error: {error}")
