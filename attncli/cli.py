@@ -563,7 +563,7 @@ def _ask_again(unraisable: "sys.UnraisableHookArgs") -> None:
             sys.__unraisablehook__(unraisable)
             return
     main_thread = threading.main_thread().ident or 0
-    threading.Timer(0.01, signal.pthread_kill, [main_thread, asked]).start()
+    threading.Timer(0.05, signal.pthread_kill, [main_thread, asked]).start()
 
 
 def main() -> None:

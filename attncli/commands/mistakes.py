@@ -48,12 +48,23 @@ FROM_DISK = frozenset(
 """What other tools call reading a model's weights from disk as they are used."""
 
 
+REMOVED = {
+    "export": "results --tidy",
+    "plugins": "info plugins",
+    "config schema": "info config-schema",
+    "report schema": "info report-schema",
+}
+"""Commands that went with 0.4, and the present ones."""
+
+
 def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
     """The error for an unknown command, which may be a file, a misspelled command or a text."""
     word, *others = args
     typed = word[:MOST_SHOWN]
     if why := why_off(word):
         return f"{typed}: {why}"
+    if now := REMOVED.get(word) or REMOVED.get(" ".join(args[:2])):
+        return f"{typed}: is not a command: use attn {now}"
     if meant := synonym(word, commands) or alike(word, commands):
         return f"{typed}: is not a command: did you mean attn {meant}?"
     if reader := _reader(Path(word)):
