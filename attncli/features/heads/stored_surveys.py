@@ -22,6 +22,7 @@ from attncli.runs.reading import Reader, differing_settings
 from attncli.runs.stored_columns import OF_LINEAR, UNSHOWN, StoredColumn, SurveyColumn, survey_columns_of
 from attncli.settings import form_asked_for
 from attncli.settings.heads import HeadsSpec
+from attncli.system.plain_text import counted
 
 OF_SOME_HEADS = ("top", "pattern", "statistic")
 """Settings that leave out heads of a survey."""
@@ -73,6 +74,9 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
         if not chosen:
             asked = ", ".join(f"{key} {value}" for key, value in choice.items())
             others = f"; it has {listed}" if listed else ""
+            if num_earlier := reader.count_earlier():
+                runs = counted(num_earlier, "run")
+                others += f"; {runs} of earlier plans: rerun their command to read them"
             raise UserError(f"--store: {path} has no survey of {asked}{others}")
         several = f"--store: {path} has {len(chosen)} surveys ({listed})"
         if not differing.keys() <= HeadsSpec.model_fields.keys():
