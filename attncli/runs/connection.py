@@ -23,7 +23,7 @@ STEPS_BETWEEN_SIGNALS = 50_000
 """Of SQLite's machine: about a millisecond."""
 LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 512 * 2**20,
-    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 1_000_000,
     sqlite3.SQLITE_LIMIT_ATTACHED: 0,
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
 }

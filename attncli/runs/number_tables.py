@@ -1,9 +1,10 @@
-"""The numbers of runs as SQL has them: one row per run, per head or per token, one column per statistic.
+"""The numbers of runs in SQL: one row per run, head, token or item of a list, one column per statistic.
 
 NULL is a number that a report has as NaN, or a statistic that the run does not have: the table `columns` says
 which it has.
 """
 
+import re
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -15,12 +16,18 @@ from attncli.runs.stored_columns import StoredColumn, StoredColumns
 
 ROWS_AT_ONCE = 2000
 """Whose numbers are objects of Python's for a moment."""
-OWN_COLUMNS = ("run", "place", "layer", "head", "batch", "token")
+OWN_COLUMNS = ("run", "place", "layer", "head", "batch", "token", "list", "item")
+LONGER = "statistic "
+OF_ITEM = re.compile(r"(?P<list>.+)\.(?P<item>0|[1-9][0-9]{0,8})(?:\.(?P<statistic>.+))?", re.DOTALL)
+"""`sources.12.weight`, or `curve.3`: a number of one item of a list, which may be of any length."""
+VALUE = "value"
+"""The column of a list of bare numbers."""
 
 
 def quoted(statistic: str) -> str:
     """The column of a statistic, as SQL has it; one named like a column of a place has a longer name."""
-    name = f"statistic {statistic}" if statistic.lower() in OWN_COLUMNS else statistic
+    is_taken = statistic.lower() in OWN_COLUMNS or statistic.lower().startswith(LONGER)
+    name = f"{LONGER}{statistic}" if is_taken else statistic
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -40,7 +47,7 @@ class NumberTable(NamedTuple):
         statistics = "".join(f", {column} REAL" for column in quoted_columns)
         if not self.places:
             return f"CREATE TABLE {self.name} (run INTEGER PRIMARY KEY{statistics})"
-        places = ", ".join(f"{place} INTEGER" for place in self.places)
+        places = ", ".join(f"{place} {'TEXT' if place == 'list' else 'INTEGER'}" for place in self.places)
         return (
             f"CREATE TABLE {self.name} (run INTEGER NOT NULL, place INTEGER NOT NULL, {places}{statistics}, "
             "PRIMARY KEY (run, place)) WITHOUT ROWID"
@@ -55,13 +62,29 @@ class NumberTable(NamedTuple):
 OF_RUNS = NumberTable("run_statistics")
 OF_HEADS = NumberTable("head_statistics", ("layer", "head"))
 OF_TOKENS = NumberTable("token_statistics", ("layer", "head", "batch", "token"))
-NUMBER_TABLES = (OF_RUNS, OF_HEADS, OF_TOKENS)
+OF_ITEMS = NumberTable("item_statistics", ("list", "item"))
+NUMBER_TABLES = (OF_RUNS, OF_HEADS, OF_TOKENS, OF_ITEMS)
+Place = tuple[int | str | None, ...]
 
 
-def _table_of(column: StoredColumn) -> NumberTable:
-    if column.token is not None or column.batch is not None:
-        return OF_TOKENS
-    return OF_RUNS if column.layer is None and column.head is None else OF_HEADS
+class _Cell(NamedTuple):
+    """The table that has a number, the row in its run, and the statistic that names its column."""
+
+    table: NumberTable
+    place: Place
+    statistic: str
+
+
+def _cell_of(column: StoredColumn) -> _Cell:
+    name, layer, head, batch, token = column
+    if token is not None or batch is not None:
+        return _Cell(OF_TOKENS, (layer, head, batch, token), name)
+    if layer is not None or head is not None:
+        return _Cell(OF_HEADS, (layer, head), name)
+    of_item = OF_ITEM.fullmatch(name)
+    if of_item is None or of_item["statistic"] == VALUE:
+        return _Cell(OF_RUNS, (), name)
+    return _Cell(OF_ITEMS, (of_item["list"], int(of_item["item"])), of_item["statistic"] or VALUE)
 
 
 class TablePart(NamedTuple):
@@ -69,26 +92,24 @@ class TablePart(NamedTuple):
 
     table: NumberTable
     statistics: tuple[str, ...]
-    places: tuple[tuple[int | None, ...], ...]
-    """The layer, head, batch and token of each row, as far as the table has them."""
+    places: tuple[Place, ...]
+    """The layer, head, batch and token of each row, or its list and item, as far as the table has them."""
     columns: np.ndarray
     rows: np.ndarray
     of_statistic: np.ndarray
 
-    def only(self, statistics: Collection[str]) -> "TablePart":
-        """The same rows with these statistics alone."""
-        chosen = [name in statistics for name in self.statistics]
-        kept = np.array(chosen)[self.of_statistic]
-        names = tuple(name for name, is_chosen in zip(self.statistics, chosen, strict=True) if is_chosen)
-        numbers = np.cumsum(chosen) - 1
+    def only(self, chosen: np.ndarray) -> "TablePart":
+        """The same rows with the columns of the run that are chosen, a boolean for each."""
+        kept = chosen[self.columns]
+        used, of_statistic = np.unique(self.of_statistic[kept], return_inverse=True)
         return self._replace(
-            statistics=names,
+            statistics=tuple(self.statistics[number] for number in used),
             columns=self.columns[kept],
             rows=self.rows[kept],
-            of_statistic=numbers[self.of_statistic[kept]],
+            of_statistic=of_statistic,
         )
 
-    def cells(self, run: int, of_run: Sequence[Sequence[float]]) -> Iterator[tuple[float | None, ...]]:
+    def cells(self, run: int, of_run: Sequence[Sequence[float]]) -> Iterator[tuple[float | str | None, ...]]:
         """The rows of a run as its table has them."""
         if not self.table.places:
             yield (run, *of_run[0])
@@ -101,16 +122,17 @@ class TablePart(NamedTuple):
 def parts_of(columns: StoredColumns) -> tuple[TablePart, ...]:
     """The tables that have the numbers of a run with these columns."""
     parts = []
+    cells = [*map(_cell_of, columns)]
     for table in NUMBER_TABLES:
-        own = [place for place, column in enumerate(columns) if _table_of(column) is table]
+        own = [number for number, cell in enumerate(cells) if cell.table is table]
         statistics: dict[str, int] = {}
-        places: dict[tuple[int | None, ...], int] = {}
+        places: dict[Place, int] = {}
         where = [
             (
-                places.setdefault(tuple(getattr(columns[place], name) for name in table.places), len(places)),
-                statistics.setdefault(columns[place].statistic, len(statistics)),
+                places.setdefault(cells[number].place, len(places)),
+                statistics.setdefault(cells[number].statistic, len(statistics)),
             )
-            for place in own
+            for number in own
         ]
         if own:
             rows, of_statistic = np.array(where).T

@@ -297,9 +297,9 @@ class Reader:
             return None
         if statistics is None:
             return _Shape(columns, parts)
-        chosen = [column.statistic in statistics for column in columns]
+        chosen = np.array([column.statistic in statistics for column in columns], dtype=bool)
         places = np.cumsum(chosen) - 1
-        some = (part.only(statistics) for part in parts)
+        some = (part.only(chosen) for part in parts)
         return _Shape(
             tuple(compress(columns, chosen)),
             [part._replace(columns=places[part.columns]) for part in some if part.statistics],

@@ -18,7 +18,7 @@ from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
 
 ITEM = Item(build_spec(SPECS["self"], {"sentence": Given("a b", "sentence")}), "x.yaml:1:1")
-HOSTILE = ('a "b', "-- x", "layer", "Run", "a; DROP TABLE runs", "é", "x.y[0]")
+HOSTILE = ('a "b', "-- x", "statistic layer", "item", "layer", "Run", "a; DROP TABLE runs", "é", "x.y[0]")
 OF_SENTENCES: StoredColumns = (
     StoredColumn("scores.mean"),
     StoredColumn("entropy", 0, 1),
@@ -29,7 +29,12 @@ OF_SENTENCES: StoredColumns = (
 OF_ROWS: StoredColumns = tuple(
     StoredColumn("entropy", None, head, 0, t) for head in range(2) for t in range(3)
 )
-SHAPES = (OF_SENTENCES, OF_ROWS, tuple(map(StoredColumn, HOSTILE)))
+OF_LISTS: StoredColumns = (
+    *(StoredColumn(f"sources.{n}.{name}") for n in range(700) for name in ("weight", "tokens", "a.b")),
+    *(StoredColumn(name) for name in ("curve.0", "curve.0.value", "layers.1.heads.2.x", "list", "x.01.y")),
+)
+"""More numbers than an SQL table has columns."""
+SHAPES = (OF_SENTENCES, OF_ROWS, tuple(map(StoredColumn, HOSTILE)), OF_LISTS)
 
 
 def write(store: Store, shapes: list[StoredColumns], first: int = 1) -> list[np.ndarray]:
@@ -49,7 +54,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_what_is_written_is_read_to_the_last_bit(store: Store) -> None:
-    shapes = [SHAPES[n % 3] for n in range(7)]
+    shapes = [SHAPES[n % 4] for n in range(9)]
     written = write(store, shapes)
     written[0][:2] = np.nan, np.inf
     store.replace_values(bytes([1]), OF_SENTENCES, written[0])
@@ -62,10 +67,11 @@ def test_what_is_written_is_read_to_the_last_bit(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "statistics", [{"entropy"}, {"scores.mean", "distance", 'a "b'}, {"layer"}, {"none"}]
+    "statistics",
+    [{"entropy"}, {"scores.mean", "distance", 'a "b'}, {"sources.3.weight", "curve.0"}, {"layer"}, {"none"}],
 )
 def test_some_statistics_are_read_without_the_others(store: Store, statistics: set[str]) -> None:
-    shapes = [SHAPES[n % 3] for n in range(7)]
+    shapes = [SHAPES[n % 4] for n in range(9)]
     written = write(store, shapes)
     with reading(store.path) as reader:
         read = [(runs.columns, row) for runs in reader.done(statistics) for row in runs.values]
@@ -76,7 +82,7 @@ def test_some_statistics_are_read_without_the_others(store: Store, statistics: s
 
 
 def test_any_tool_sees_columns_with_names(store: Store) -> None:
-    (numbers, of_rows, _) = write(store, [*SHAPES])
+    numbers, of_rows, _, of_lists = write(store, [*SHAPES])
     with closing(sqlite3.connect(store.path)) as connection:
         heads = "SELECT layer, head, entropy, distance FROM head_statistics WHERE run = 1 ORDER BY layer"
         assert connection.execute(heads).fetchall() == [
@@ -85,6 +91,8 @@ def test_any_tool_sees_columns_with_names(store: Store) -> None:
         ]
         tokens = "SELECT sum(entropy), count(*), max(token) FROM token_statistics WHERE run = 2"
         assert connection.execute(tokens).fetchone() == (pytest.approx(of_rows.sum()), 6, 2)
+        items = "SELECT weight, tokens FROM item_statistics WHERE run = 4 AND list = 'sources' AND item = 699"
+        assert connection.execute(items).fetchone() == tuple(of_lists[2097:2099])
         assert connection.execute('SELECT "scores.max" FROM run_statistics WHERE run = 1').fetchone() == (
             numbers[2],
         )
