@@ -528,7 +528,9 @@ def chosen_format(
             f"attn heads --texts FILE -o {path}"
         )
     if suffix not in suffixes:
-        raise UserError(f"-o {path}: the suffix must be one of {', '.join(suffixes)}, or give --format")
+        of_store = "" if suffix else "; a store of many runs is a .db file"
+        ways = f"the suffix must be one of {', '.join(suffixes)}, or give --format"
+        raise UserError(f"-o {path}: {ways}{of_store}")
     return suffixes[suffix]
 
 
