@@ -472,7 +472,9 @@ def _settings_of_steps(config: str | None, flags: dict[str, Any]) -> dict[str, G
         given[key].line(key, "is not for checkpoints") for key in NOT_FOR_CHECKPOINTS if key in given
     ]:
         raise UserError(*errors)
-    return with_piped_text(HeadsSpec, given)
+    # `allow_download` needs a model, which each checkpoint is in its turn.
+    of_texts = {key: value for key, value in given.items() if key != "allow_download"}
+    return given | with_piped_text(HeadsSpec, of_texts)
 
 
 def _check_store(kept: Path | None, fresh: bool) -> None:
