@@ -1,4 +1,4 @@
-"""How a command with `--expect` writes its reports and ends."""
+"""`--expect`: a command writes its reports, checks them, and ends with the exit code."""
 
 import sys
 from collections.abc import Iterable, Sequence

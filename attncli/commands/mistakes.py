@@ -54,7 +54,7 @@ REMOVED = {
     "config schema": "info config-schema",
     "report schema": "info report-schema",
 }
-"""Commands that went with 0.4, and the present ones."""
+"""Commands of attn 0.4, and their names since 0.5."""
 
 
 def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:

@@ -44,11 +44,11 @@ class FrozenBlocks:
     def beginning_behind(
         self, num_copies: int, vectors: Float[Tensor, "text token embed"] | None
     ) -> AbstractContextManager[None]:
-        """While the model runs, no block is computed: the last gives what it gave, or these vectors."""
+        """While the model runs, skip all blocks: the last returns its recorded output, or these vectors."""
         return self.blocks.begun_at(len(self.blocks.calls), num_copies, vectors)
 
     def read_first(self, num_copies: int) -> Float[Tensor, "text token embed"]:
-        """What the first block reads, of copies of the text."""
+        """The input of the first block for copies of the text."""
         reads: list[Tensor] = []
 
         def stop(_module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
@@ -63,7 +63,7 @@ class FrozenBlocks:
     def written(
         self, call: int, vectors: Float[Tensor, "text token embed"]
     ) -> Float[Tensor, "text token embed"]:
-        """What a block adds to the stream when W_O gives these; UserError where it does more than add."""
+        """Return what a block adds to the stream for these outputs of W_O; UserError if it does more."""
         run = self.runs[call]
         if run.mlp is not None:
             return vectors
@@ -131,7 +131,7 @@ class FrozenBlocks:
         silent: set[nn.Module],
         constant: Float[Tensor, "token embed"],
     ) -> list[Float[Tensor, "token embed"]]:
-        """What a block makes of vectors that it reads, or that a module in it gives, and of nothing else."""
+        """Return the block's output for vectors as its input or a module's output, with zeros elsewhere."""
         passed: list[Tensor] = []
         for some in self.chunks(vectors):
             nothing = torch.zeros_like(some)
@@ -148,7 +148,7 @@ class FrozenBlocks:
             yield torch.stack([make() for make in vectors[start : start + size]])
 
     def _outputs(self, call: int, reads: Float[Tensor, "text token embed"], given: GivenVectors) -> Tensor:
-        """What a block gives, its norms frozen, each text with its own vectors and what modules give."""
+        """Return the block's output with frozen norms: each text has its own input and module outputs."""
         outputs: list[Tensor] = []
 
         def stop(_module: nn.Module, _inputs: tuple[object, ...], output: BlockOutput) -> None:
@@ -209,7 +209,7 @@ class FrozenBlocks:
         return {name: tensor.repeat(num_texts, 1) for name, tensor in self.recorded.inputs.items()}
 
     def _turn(self, call: int) -> int:
-        """How often the module of a call was called before it: one may serve as several blocks (ALBERT)."""
+        """The number of earlier calls of the same module, which may serve as several blocks (ALBERT)."""
         return sum(module is self.blocks.calls[call] for module in self.blocks.calls[:call])
 
     @contextmanager
@@ -249,7 +249,7 @@ def same(vectors: Tensor) -> Tensor:
 
 
 def _at_call(turn: int, hook: Callable[HookInputs, HookOutput]) -> Callable[HookInputs, HookOutput | None]:
-    """A hook that does something at one call of its module alone, counted from 0."""
+    """Return a hook that acts only at one call of its module, counted from 0."""
     turns = count()
 
     def at_call(*given: HookInputs.args, **named: HookInputs.kwargs) -> HookOutput | None:

@@ -39,7 +39,7 @@ def _is_vectors(given: object) -> TypeGuard[Tensor]:
 
 
 class _RecordedCall(NamedTuple):
-    """What a call of a module read and gave; whether it read no other tensor."""
+    """The input and the output of a module's call. `is_alone`: it had no other tensor as input."""
 
     read: Tensor
     gave: Tensor
@@ -263,7 +263,7 @@ class RecordedBlocks:
     def _attention_heads(
         self, layer: CapturedLayer, output: Tensor, calls: Mapping[nn.Module, Sequence[_RecordedCall]]
     ) -> WrittenHeads:
-        """What W_O reads of the heads of attention: what they gave, or that times gates."""
+        """The input of W_O from the heads of attention: their outputs, which may be gated."""
         heads = output[0].clone()
         projection = output_projection(self.model, layer.module, heads.shape[0] * heads.shape[2])
         if projection is None or projection not in calls:

@@ -158,7 +158,7 @@ def _padding_id(pretrained: Pretrained) -> int | None:
 
 
 def shifted_right(pretrained: Pretrained, text: ModelText) -> ModelText:
-    """What a decoder reads to write this text: its start token first, the last token left out."""
+    """The input of a decoder that writes this text: the start token, then all tokens but the last."""
     start = decoder_start(pretrained.model.config, getattr(pretrained.whole, "generation_config", None))
     if start is None:
         return text

@@ -15,7 +15,7 @@ import numpy as np
 from attncli.runs.stored_columns import StoredColumn, StoredColumns
 
 ROWS_AT_ONCE = 2000
-"""Whose numbers are objects of Python's for a moment."""
+"""Rows that are read at a time: each number is a Python object until the array has it."""
 OWN_COLUMNS = ("run", "place", "layer", "head", "batch", "token", "list", "item")
 LONGER = "statistic "
 OF_ITEM = re.compile(r"(?P<list>.+)\.(?P<item>0|[1-9][0-9]{0,8})(?:\.(?P<statistic>.+))?", re.DOTALL)

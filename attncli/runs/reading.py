@@ -118,7 +118,7 @@ class Reader:
         self.keeps_rows, _, self.plan = kept_of(connection)
         self._chosen = "" if all_runs else " AND plan IS NULL"
         self.damaged: dict[int | None, str] = {}
-        """What is wrong with a run, by its number; by None, with what runs share."""
+        """The fault of each damaged run, by its number; under None, the fault of what runs share."""
         self._num_damaged = dict.fromkeys(("done", "failed"), 0)
         # The settings of every experiment in the store, by their number.
         self.settings: dict[int, dict[str, Any]] = {}
@@ -348,7 +348,7 @@ MOST_DAMAGED_NAMED = 3
 
 
 def _line_on_damaged(path: Path, damaged: Mapping[int | None, str]) -> str:
-    """That runs were left out, and what can be done."""
+    """The line that names damaged runs and says what to do."""
     lines = [what if run is None else f"run {run}: {what}" for run, what in damaged.items()]
     advice = "left out: restore a copy of the store, or start over with --fresh"
     if len(lines) > MOST_DAMAGED_NAMED:

@@ -287,7 +287,7 @@ class Store:
             yield (*self._about(runs[number]), FAILED, error, environment, None, None)
 
     def _about(self, run: Run) -> tuple[object, ...]:
-        """What is known of a run before it is computed."""
+        """The columns of a run that are known before it is computed."""
         about = (run.job.label, run.item.source, self._settings_of(run.item))
         return run.place, run.place, run.key, *about, *run.texts()
 

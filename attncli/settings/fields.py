@@ -317,7 +317,7 @@ class Spec(BaseModel):
 
     @classmethod
     def reads_key(cls, key: str) -> bool:
-        """Whether it is one of the settings, or is also called so."""
+        """True for the name of a setting, or another name of one."""
         return key in cls.model_fields or key in cls.other_names()
 
     @classmethod

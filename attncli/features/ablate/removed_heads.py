@@ -54,7 +54,7 @@ class HeadsOfModel:
 
     @property
     def num_softmax(self) -> int:
-        """How many heads have a softmax."""
+        """The number of heads with a softmax."""
         return len(self.heads) - len(self.mixers)
 
     def chosen(self, names: Sequence[str], method: RemovalMethod, ranking: Tensor | None) -> list[int]:
@@ -100,7 +100,7 @@ class HeadsOfModel:
         return self.places[number]
 
     def before(self, reader: HeadPlace, numbers: Sequence[int]) -> list[int]:
-        """Those of the heads that are in earlier layers than the reader."""
+        """The heads of `numbers` in layers before the reader's."""
         layer = self.heads[self.places.index(reader)].layer
         return [
             number

@@ -151,7 +151,7 @@ class Measurement:
 
     @property
     def seconds(self) -> float:
-        """How long it has been running."""
+        """The seconds since it began."""
         return time.monotonic() - self.begun
 
     def begin(self, what: str, compute: Callable[[], Any], done: Callable[[Any], None]) -> None:
@@ -167,14 +167,14 @@ class Measurement:
         Thread(target=work, daemon=True).start()
 
     def ended(self) -> tuple[Callable[[Any], None], Any] | None:
-        """What takes the result, and the result or the error; None while it runs."""
+        """The function that takes the result, and the result or the error; None while the thread runs."""
         if self._outcomes.empty():
             return None
         self.what = ""
         return self._outcomes.get()
 
     def progress(self) -> str:
-        """What is measured, and for how long; empty if nothing is."""
+        """The measurement that runs, and for how long; empty without one."""
         return f"{self.what} ... {self.seconds:.0f} s" if self.is_running else ""
 
 

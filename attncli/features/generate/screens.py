@@ -52,7 +52,7 @@ def _written_title(report: Report) -> str:
 
 
 def _prompt(report: Report) -> str:
-    """What was read."""
+    """The text, or texts, that were read."""
     file = report.spec.get("file")
     prompt = report.spec.get("sentence") or (file_text("file", file) if file else "")
     names = " ".join(picture.name for picture in report.pictures)

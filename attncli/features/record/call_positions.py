@@ -45,7 +45,7 @@ class CallPositions:
 
 
 def _are_near(module: str, other: str) -> bool:
-    """Whether two modules are of the same layer: all of their paths but the last two names are the same."""
+    """True if two modules belong to one layer: their paths differ in the last two names at most."""
     names, others = module.split("."), other.split(".")
     shared = max(len(others) - 2, min(len(others) - 1, 1))
     return names[:shared] == others[:shared]

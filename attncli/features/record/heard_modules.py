@@ -30,7 +30,7 @@ class HeardModule:
     earlier: HeadTotals = field(default_factory=HeadTotals)
     earlier_rows: CountedRows = field(default_factory=CountedRows)
     attention: RecordedModule | None = None
-    """What is known of the last call."""
+    """The last call."""
     places: list[int] | None = None
     """The positions of the first text that are there; None for all."""
     maps: dict[str, Float[npt.NDArray[np.float32], "head query key"]] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class HeardModule:
 
     @property
     def num_texts(self) -> int:
-        """How many texts were measured."""
+        """The number of texts that were measured."""
         assert self.last is not None
         return self.earlier.num_texts + len(self.last.stacks)
 

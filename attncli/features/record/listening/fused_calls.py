@@ -26,7 +26,7 @@ def sdpa_call(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> FusedCall:
-    """What torch's function attends to, by its own arguments."""
+    """Read the arguments of `scaled_dot_product_attention`."""
     query, key, value = (readable(tensor) for tensor in (query, key, value))
     num_queries, num_keys = query.shape[-2], key.shape[-2]
     # torch aligns the first query with the first key.
@@ -46,7 +46,7 @@ def flex_call(
     scale: float,
     *others: object,
 ) -> FusedCall:
-    """What flex_attention attends to: its block mask and the changes of its scores, worked out whole."""
+    """Read the arguments of flex_attention, with the whole mask of its block mask and `score_mod`."""
     from torch.nn.attention import flex_attention
 
     query, key, value = (readable(tensor) for tensor in (query, key, value))
@@ -93,7 +93,7 @@ def _of_attention(
     *,
     num_tokens: int | None = None,
 ) -> FusedCall:
-    """What nn.MultiheadAttention attends to on its fast path, where all three are one tensor."""
+    """Read the arguments of the fast path of nn.MultiheadAttention: query, key and value are one tensor."""
     return _of_projection(query, num_heads, (weight, bias), (mask, mask_type), num_tokens)
 
 
@@ -115,14 +115,14 @@ def _of_layer(
     mask: Tensor | None = None,
     mask_type: int | None = None,
 ) -> FusedCall:
-    """What nn.TransformerEncoderLayer attends to on its fast path."""
+    """Read the arguments of the fast path of nn.TransformerEncoderLayer."""
     mask, mask_type = (*others[6:], mask, mask_type)[:2] if len(others) > 7 else (mask, mask_type)
     norm = (norm_weight, norm_bias, eps) if norm_first else None
     return _of_projection(src, num_heads, (weight, bias), (mask, mask_type), num_tokens, norm)
 
 
 class FastPath(NamedTuple):
-    """What a function attends to by its own arguments, and which of these is the number of heads."""
+    """A function that reads the arguments of a fast path, and the place of the number of heads in them."""
 
     read: Callable[..., FusedCall]
     heads: int

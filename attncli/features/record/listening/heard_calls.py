@@ -69,7 +69,7 @@ class CallHint(NamedTuple):
     first_query: int | None = None
 
     def of_fused(self, origins: Origins, query: Tensor, key: Tensor) -> "CallHint":
-        """The same, with what is known of the tensors that a fused function was given."""
+        """Return the hint completed by what is known of a fused function's tensors."""
         hint = self
         if hint.num_heads is None:
             hint = hint._replace(num_heads=origins.num_heads(query), one_head_of=origins.one_head_of(query))
@@ -79,7 +79,7 @@ class CallHint(NamedTuple):
         return hint
 
     def of_hand(self, read: HandmadeAttention) -> "CallHint":
-        """The same, with what is known of an attention by hand."""
+        """Return the hint completed by what is known of an attention by hand."""
         return self._replace(
             num_heads=read.num_heads if self.num_heads is None else self.num_heads,
             is_self=self.is_self if read.is_self is None else read.is_self,
@@ -150,7 +150,7 @@ class CallReader:
         )
 
     def _num_heads(self, path: str, lead: torch.Size, hint: CallHint) -> int | None:
-        """How many heads there are: as was asked for, as torch is told, or as a module says."""
+        """The number of heads: the one asked for, that of the torch call, or that of a module."""
         for pattern, number in self.heads.items():
             if fnmatchcase(path, pattern):
                 if not make_heads(lead, number):

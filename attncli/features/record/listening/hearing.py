@@ -45,7 +45,7 @@ class StepCounter:
 
     @property
     def steps(self) -> int:
-        """So many training steps were made."""
+        """The number of training steps so far."""
         return self.num_updates or self.num_backward
 
     def count_update(self, *_: object) -> None:
@@ -82,7 +82,7 @@ class Hearing:
     def read_call(
         self, asked: Any, function: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any
     ) -> None:
-        """Read what a function was given and gave; `asked` is what the program has in its place."""
+        """Read a function's arguments and result; `asked` is the program's name for the function."""
         if function in BACKWARD:
             self.steps.num_backward += 1
             return
@@ -118,7 +118,7 @@ class Hearing:
 
     @property
     def hint(self) -> CallHint:
-        """What the function of torch that runs in this thread tells about the attention in it."""
+        """The hint of the torch function that runs in this thread."""
         return getattr(self._threads, "hint", CallHint())
 
     @hint.setter
@@ -126,7 +126,7 @@ class Hearing:
         self._threads.hint = hint
 
     def follower(self) -> Follower:
-        """What is known of the tensors of this thread."""
+        """The follower of this thread's tensors."""
         follower: Follower | None = getattr(self._threads, "follower", None)
         if follower is None:
             follower = self._threads.follower = Follower(self._heard_by_hand, self._unclear)

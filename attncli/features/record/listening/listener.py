@@ -76,12 +76,12 @@ class Listener(TorchFunctionMode):
         self.begin_again()
 
     def begin_again(self) -> None:
-        """With nothing heard, said or counted yet."""
+        """Start with nothing heard, noted or counted."""
         self._hearing = self._new_hearing()
 
     @property
     def counts(self) -> Counter[str]:
-        """How often each module was called, by its path."""
+        """The number of calls of each module, by its path."""
         return self._hearing.counts
 
     @property

@@ -17,11 +17,11 @@ def listed(paths: Iterable[str]) -> str:
 
 @dataclass
 class ListenerNotes:
-    """What was changed meanwhile, what is not in the weights of some modules, and what was missed."""
+    """Collects what to say of a program: changes while it was recorded, remarks on modules, missed calls."""
 
     said: dict[str, None] = field(default_factory=dict)
     remarks: dict[str, dict[str, None]] = field(default_factory=dict)
-    """The paths of the modules, by what is to be said of them."""
+    """The paths of the modules that each remark is about."""
     not_heard: Counter[str] = field(default_factory=Counter)
 
     def say(self, line: str) -> None:
@@ -37,7 +37,7 @@ class ListenerNotes:
         self.not_heard[f"{path}: {reason}"] += 1
 
     def lines(self) -> list[str]:
-        """What is to be said."""
+        """The lines to print."""
         remarks = (f"{listed(paths)}: {remark}." for remark, paths in self.remarks.items())
         missed = (
             f"{reason}{f' ({count:,} times)' if count > 1 else ''}."
