@@ -25,7 +25,7 @@ from transformers.models.mamba.modeling_mamba import MambaMixer
 from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
 
-from attncli.core.runtime import threads_of_idle_cores
+from attncli.core.runtime import idle_core_threads
 from attncli.core.signed_rows import signed_statistics
 from attncli.models.layer_sources import CapturedMixer, capturing_mixers
 
@@ -137,7 +137,7 @@ def measure(make: Callable[[], tuple[nn.Module, int]], num_tokens: int, *, is_sl
     layers: list[CapturedMixer] = []
     with capturing_mixers(model, layers.append):
         layer(states, **more)
-    with peak(ours), threads_of_idle_cores() as adapt:
+    with peak(ours), idle_core_threads() as adapt:
         signed_statistics(layers[0].heads, adapt)
     ratio = ours["seconds"] / own["seconds"]
     return (

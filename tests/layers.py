@@ -11,7 +11,7 @@ from attncli.core.layer import AttentionLayer, ScoreRules, Visibility, Wanted, s
 SEEING = ("causal", "window", "key_mask", "rule")
 
 
-def layer_of(
+def checked_layer(
     query: Tensor, key: Tensor, value: Tensor, *, scale: str | float = "sqrt", **settings: Any
 ) -> AttentionLayer:
     """Of tensors (token, dim) with text and head before them, or head alone, or neither.
@@ -36,7 +36,9 @@ class Whole(NamedTuple):
 
 def attended(query: Tensor, key: Tensor, value: Tensor, **settings: Any) -> Whole:
     """What `attn` computes of a layer that is made of these."""
-    found = attend(layer_of(query, key, value, **settings), Wanted(weights=True, scores=True, output=True))
+    found = attend(
+        checked_layer(query, key, value, **settings), Wanted(weights=True, scores=True, output=True)
+    )
     lead = query.shape[:-2]
     parts = (found.raw_scores, found.scores, found.weights, found.output)
     return Whole(*(part.reshape(*lead, *part.shape[2:]) for part in parts if part is not None))

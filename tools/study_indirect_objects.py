@@ -213,16 +213,16 @@ def without_values(heads: Sequence[str], layer: int = 23) -> dict[str, Any]:
             )
     contributions = np.array([result.heads.numbers("contribution") for result in results])
     heads_then = [
-        {"layer": row.layer, "head": row.head, **ends_of("contribution", numbers)}
+        {"layer": row.layer, "head": row.head, **cache_ends("contribution", numbers)}
         for row, numbers in zip(results[0].heads, contributions.T, strict=True)
     ]
     parts: dict[str, float] = {}
     for name in ("logit", "heads", "mlps"):
-        parts |= ends_of(name, [result.parts.numbers()[name] or 0.0 for result in results])
+        parts |= cache_ends(name, [result.parts.numbers()[name] or 0.0 for result in results])
     return {"statistics": {"heads": heads_then, "parts": parts}}
 
 
-def ends_of(name: str, numbers: Numbers) -> dict[str, float]:
+def cache_ends(name: str, numbers: Numbers) -> dict[str, float]:
     """A mean and the ends of its interval, as the columns of a report."""
     return dict(zip((f"{name}{end}" for end in ENDS), mean_of(numbers), strict=True))
 

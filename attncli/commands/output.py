@@ -103,7 +103,7 @@ class ProgressLine:
         """What takes less: said once, on a line that stays, where much is left by a steady forecast."""
         self._ways_out = ways_out
 
-    def of_layers(self, number: int, count: int, /) -> None:
+    def begin_layer(self, number: int, count: int, /) -> None:
         """A layer of a model begins. Without stages only the layer is shown, with the time left of the first
         run: the number of later runs is unknown.
         """

@@ -1,4 +1,4 @@
-"""`attention_statistics`: exact statistics of attention in memory linear in its length."""
+"""`attention_statistics`: exact statistics of attention with memory linear in its length."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,11 +15,11 @@ from attncli.core.names import ROW_STATISTICS
 from attncli.core.runtime import torch_threads
 
 LARGEST_SCORE = 6.9e14
-"""Scores beyond this are refused: their squares must fit float32, and weights could not tell them apart."""
+"""Largest score accepted: its square must fit float32, and no weights could show its differences."""
 SOFTCAPS = (1e-30, 1e30)
 
 
-def layer_of(
+def checked_layer(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -31,7 +31,7 @@ def layer_of(
     softcap: float | None,
     scale: float | None,
 ) -> tuple[AttentionLayer, torch.Size]:
-    """The layer, and the leading axes of the result; ValueError, naming the argument that does not fit."""
+    """The layer, and the leading axes of the result. Raises ValueError with the name of a bad argument."""
     batch = batch_shape(query, key, value)
     (num_queries, dim), num_keys = query.shape[-2:], key.shape[-2]
     if dim == 0:
@@ -45,7 +45,7 @@ def layer_of(
         raise ValueError(f"scale must be finite (got {scale})")
     if key_mask is not None and key_mask.dtype != torch.bool:
         raise ValueError(
-            f"key_mask has type {key_mask.dtype}: it must be bool, True where a key may be attended"
+            f"key_mask has type {key_mask.dtype}: it must be bool, True for keys that may be attended to"
         )
 
     num_heads, lead = (batch[-1], batch[:-1]) if batch else (1, batch)
@@ -62,7 +62,9 @@ def layer_of(
     if sink is not None:
         logits = _expanded("sink", sink.detach(), batch).reshape(num_texts, num_heads).double()
         if not (logits < math.inf).all():
-            raise ValueError("sink has NaN or infinite entries: a logit is finite, or -inf for none")
+            raise ValueError(
+                "sink has entries that are NaN or +inf: they must be finite, or -inf for no sink"
+            )
     if key_mask is not None:
         masks = _expanded("key_mask", key_mask, torch.Size([*batch, num_keys])).reshape(
             num_texts, num_heads, num_keys
@@ -81,7 +83,7 @@ def layer_of(
 
 
 def _refuse_large_numbers(layer: AttentionLayer) -> None:
-    """Raise ValueError for values that are not finite, and for scores that may overflow."""
+    """Raise ValueError for numbers that are not finite, and for scores that may overflow."""
     with torch_threads(1):
         lengths = {
             "query": layer.longest_query,
@@ -93,14 +95,18 @@ def _refuse_large_numbers(layer: AttentionLayer) -> None:
             raise ValueError(f"{name} has entries that are NaN, infinite or too large to square")
     reach = abs(layer.scale) * layer.longest_query * layer.longest_key
     if reach > LARGEST_SCORE:
-        raise ValueError(f"scores may reach {reach:.0e}, far beyond what weights can show")
+        raise ValueError(
+            f"scores may reach {reach:.0e}, more than {LARGEST_SCORE:.1e}: scale down query or key"
+        )
 
 
 def batch_shape(query: Tensor, key: Tensor, value: Tensor) -> torch.Size:
     """The leading axes of the result: equal or broadcast from 1; key heads divide query heads."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.ndim < 2 or tensor.ndim != query.ndim:
-            raise ValueError(f"{name} has {tensor.ndim} axes, query has {query.ndim}: equal, and at least 2")
+            raise ValueError(
+                f"{name} has {tensor.ndim} axes, query has {query.ndim}: must be equal, at least 2"
+            )
         if not tensor.is_floating_point():
             raise ValueError(f"{name} has type {tensor.dtype}: it must be a floating-point type")
         if tensor.dtype != query.dtype or tensor.device != query.device:
@@ -123,7 +129,7 @@ def batch_shape(query: Tensor, key: Tensor, value: Tensor) -> torch.Size:
 
 
 def _joined(query: torch.Size, key: torch.Size) -> torch.Size:
-    """Broadcast two leading shapes; the last axis of key may be a divisor of that of query."""
+    """Broadcast two leading shapes; the last axis of key may divide that of query."""
     grouped = len(query) > 0 and key[-1] > 0 and query[-1] % key[-1] == 0
     fits = [1 in (q, k) or q == k for q, k in zip(query, key, strict=True)]
     if not all(fits[:-1] if grouped else fits):
@@ -145,24 +151,25 @@ def _expanded(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class AttentionStatistics:
-    """Statistics of the weights p = exp(score - logsumexp), a row of them for each query.
+    """Statistics of the weights p = exp(score - logsumexp), one row of them per query.
 
-    `rows` has every statistic of the table ROW_STATISTICS, and each of them is an attribute, too:
+    `rows` has every statistic of the table ROW_STATISTICS, each of them also an attribute:
 
-    - entropy: -sum_j p_j ln p_j over the keys (the sink is no key)
-    - normalized_entropy: entropy / ln visible; null where one key is visible
+    - entropy: -sum_j p_j ln p_j over the keys (the sink does not count as a key)
+    - normalized_entropy: entropy / ln visible; null if only one key is visible
     - max_weight: max_j p_j
-    - sink_mass: the weight on the first key; 0 where it is hidden
+    - sink_mass: the weight on the first key; 0 if it is hidden
     - distance: sum_j p_j |position - j|
     - participation: 1 / sum_j p_j^2, the number of keys that share the weight, in float64: above `visible`
-      where a sink takes most
+      if a sink takes most of the weight
 
-    Logarithms are natural (nats); distances are in tokens. `position` is the query's place among the
-    keys: its index, with causal plus num_keys - num_queries, so that the last query stands at the last
-    key. "Visible" entries are those that no mask hides; hidden ones have weight 0.
+    Logarithms are natural (nats); distances are in tokens. `position` is the query's place among the keys:
+    its index, with causal plus num_keys - num_queries, so that the last query stands at the last key.
+    "Visible" entries are unmasked; hidden ones have weight 0.
 
     Null is NaN in float tensors and -1 in `top_keys`. A query that sees no key has null row statistics,
-    `visible` 0 and an output of zeros, and counts nowhere else. Half precision gives float32 numbers.
+    `visible` 0 and an output of zeros, and is left out of every other result. Half precision gives float32
+    numbers.
     """
 
     output: Float[Tensor, "*batch query value_dim"] | None
@@ -172,25 +179,25 @@ class AttentionStatistics:
     rows: Mapping[str, Float[Tensor, "*batch query"]]
     """Every row statistic by its name."""
     top_keys: Int[Tensor, "*batch query top_k"]
-    """The keys of the largest weights, largest and then earliest first; null beyond `visible`."""
+    """The keys of the largest weights, largest first, ties in order of position; null beyond `visible`."""
     top_weights: Float[Tensor, "*batch query top_k"]
-    """Their weights; null beyond `visible`."""
+    """The weights of `top_keys`; null beyond `visible`."""
     previous_token: Float[Tensor, "*batch query"]
-    """The weight on the key at position - 1; 0 where it is hidden, null where no such key exists."""
+    """The weight on the key at position - 1; 0 if it is hidden, null if no such key exists."""
     visible: Int[Tensor, "*batch query"]
-    """The number of keys this query may see."""
+    """The number of keys that each query may see."""
     score_mean: Float[Tensor, "*batch"]
     """Mean of the (scaled, capped) scores over all visible entries of a head; null without any."""
     score_variance: Float[Tensor, "*batch"]
-    """Their unbiased variance; null below two entries."""
+    """Unbiased variance of the same scores; null below two entries."""
     score_min: Float[Tensor, "*batch"]
-    """The smallest of them."""
+    """The smallest of these scores."""
     score_max: Float[Tensor, "*batch"]
-    """The largest of them."""
+    """The largest of these scores."""
     received_mass: Float[Tensor, "*batch key"] | None
-    """sum_i p_ij over the queries i; None unless asked for."""
+    """sum_i p_ij over the queries i; None unless requested with `keys`."""
     pooled_mean: Float[Tensor, "*batch pooled_query pooled_key"] | None
-    """Mean weight of blocks of ceil(length / pooled) queries by as many keys, the last ones shorter."""
+    """Mean weight of blocks of ceil(length / pooled) queries and keys; the last blocks are shorter."""
     pooled_max: Float[Tensor, "*batch pooled_query pooled_key"] | None
     """Largest weight of the same blocks."""
 
@@ -198,8 +205,8 @@ class AttentionStatistics:
         """A row statistic."""
         rows = vars(self).get("rows", {})  # not set yet while it is copied or unpickled
         if name not in rows:
-            known = ", ".join(rows)
-            raise AttributeError(f"AttentionStatistics has no attribute {name!r}; its rows are {known}")
+            names = ", ".join(rows)
+            raise AttributeError(f"AttentionStatistics has no attribute {name!r}; its rows are {names}")
         row: Tensor = rows[name]
         return row
 
@@ -213,8 +220,8 @@ class AttentionStatistics:
         width = max(map(len, rows))
         lines = [f"{'':{width}}{'mean':>10}{'min':>10}{'max':>10}"]
         for name, row in rows.items():
-            known = row[~row.isnan()].double()
-            numbers = (known.mean(), known.min(), known.max()) if known.numel() else ()
+            finite = row[~row.isnan()].double()
+            numbers = (finite.mean(), finite.min(), finite.max()) if finite.numel() else ()
             lines.append(f"{name:>{width}}" + "".join(f"{float(number):>10.3g}" for number in numbers))
         parts = [f".{name}" for name, value in vars(self).items() if value is not None and name != "rows"]
         about = f"AttentionStatistics of {shape} rows, in .rows"
@@ -237,7 +244,7 @@ def attention_statistics(
     pooled: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> AttentionStatistics:
-    """`attncli.measure.own_tensors.attention_statistics`, which says what each argument is.
+    """`attncli.measure.own_tensors.attention_statistics`, which documents each argument.
 
     Raises ValueError, naming the argument, for shapes that do not fit, NaN or infinite entries, and settings
     out of range.
@@ -270,7 +277,7 @@ def computed_statistics(
     engine: Callable[..., Computed],
     **settings: Any,
 ) -> AttentionStatistics:
-    """`attention_statistics` by one engine, so that tests can hold each to the reference."""
+    """`attention_statistics` with a particular engine, so that tests can compare each with the reference."""
     for name, least, number in (("top_k", 0, top_k), ("pooled", 1, pooled)):
         if number is not None and number < least:
             raise ValueError(f"{name} must be at least {least} (got {number})")
@@ -286,7 +293,7 @@ def computed_statistics(
         pooled=pooled,
     )
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
-        layer, batch = layer_of(query, key, values, key_mask, sink, **settings)
+        layer, batch = checked_layer(query, key, values, key_mask, sink, **settings)
         computed = engine(layer, wanted)
 
     def shaped(tensor: Tensor | None) -> Any:

@@ -1,4 +1,4 @@
-"""The computation of a layer's attention. Its size and the wanted results choose the engine."""
+"""Attention of one layer. The layer's size and the wanted results choose the engine."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,18 +20,18 @@ ProgressCallback = Callable[[float], None]
 
 
 class Engine(NamedTuple):
-    """A function of a layer or of given weights, and whether it suits their size and the wanted results."""
+    """A function that computes a layer or given weights, and a test of their size and the wanted results."""
 
     attend: Callable[..., Computed]
     suits: Callable[[LayerOrWeights, Wanted], bool]
 
 
 LEAST_KEYS = 1024
-"""Keys of a row from which tiles were measured to be faster than whole rows."""
+"""Keys per row from which tiles were faster than whole rows in measurements."""
 
 
 def is_long(source: LayerOrWeights, wanted: Wanted) -> bool:
-    """Whether rows are long and no wanted result takes whole rows, or there are no keys at all."""
+    """True if rows are long and no wanted result needs whole rows, or the layer has no keys at all."""
     if 0 in source.shape:
         return True
     if (
@@ -54,13 +54,13 @@ def is_long(source: LayerOrWeights, wanted: Wanted) -> bool:
 def attend_by_tiles(
     layer: AttentionLayer, wanted: Wanted, progress: ProgressCallback | None = None
 ) -> Computed:
-    """What the engine `tiles` gives; most runs have no long row and never import it."""
+    """Run the engine `tiles`, imported only when used: most runs have no long rows."""
     from attncli.core import tiles
 
     return tiles.attend(layer, wanted, progress)
 
 
-# The first that suits is taken; the last suits everything.
+# The first engine that suits is used; the last suits everything.
 ENGINES = {
     "tiles": Engine(attend_by_tiles, is_long),
     "rows": Engine(rows.attend, lambda source, wanted: True),
@@ -69,23 +69,23 @@ ENGINES = {
 
 @cache
 def engines() -> dict[str, Engine]:
-    """The engines of cards, without those that cannot be imported; then ours."""
+    """Engines from plugins and features that can be imported, then the built-in ones."""
     places: dict[str, str] = {}
     for feature in installed_features().values():
         places = dict(feature.engines) | places
-    others = {name: load_usable_place(place) for name, place in places.items() if name not in ENGINES}
-    return {name: engine for name, engine in others.items() if engine is not None} | ENGINES
+    loaded = {name: load_usable_place(place) for name, place in places.items() if name not in ENGINES}
+    return {name: engine for name, engine in loaded.items() if engine is not None} | ENGINES
 
 
 def engine_for(source: LayerOrWeights, wanted: Wanted) -> str:
-    """The name of the first engine that suits."""
+    """Name of the first engine that suits."""
     return next(name for name, engine in engines().items() if engine.suits(source, wanted))
 
 
 def attend(source: LayerOrWeights, wanted: Wanted, progress: ProgressCallback | None = None) -> Computed:
-    """What is wanted of a layer, or of given weights, by the engine that suits.
+    """Compute the wanted results of a layer, or of given weights, with the engine that suits.
 
-    Of the rest beside the first key an engine of a card need not know: that is then computed from rows.
+    An engine from a feature may ignore `wanted.rest`; `rest` is then computed from whole rows.
     """
     computed = engines()[engine_for(source, wanted)].attend(source, wanted, progress)
     if wanted.rest is None or computed.rest is not None:
@@ -94,17 +94,17 @@ def attend(source: LayerOrWeights, wanted: Wanted, progress: ProgressCallback | 
 
 
 LEAST_FUSED = 2**22
-"""Scores of a layer (4 heads on 1,024 tokens) from which their memory counts: gradients keep it."""
+"""Scores in a layer (4 heads on 1,024 tokens) from which memory matters: gradients keep all of them."""
 
 
 def attention_output(layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"]:
-    """weights @ value, in float32 at least; autograd follows it where it follows the layer."""
+    """weights @ value, in float32 or wider. Differentiable if the layer is."""
     if not is_followed(layer):
         output = attend(layer, Wanted(output=True)).output
         assert output is not None
         return output
     output = None
-    # Fused attention has first derivatives alone, and gives a query that sees no key NaN.
+    # Fused attention has only first derivatives, and returns NaN for a query that sees no key.
     if prod(layer.shape) >= LEAST_FUSED and layer.visibility.is_seeing and not _is_transformed():
         with torch.autocast(layer.query.device.type, enabled=False):
             output = FusedAttention().output(_widened(layer))
@@ -112,7 +112,7 @@ def attention_output(layer: AttentionLayer) -> Float[Tensor, "text head query va
 
 
 def attention_weights(layer: AttentionLayer) -> Float[Tensor, "text head query key"]:
-    """softmax(score), 0 on the keys that a query does not see; autograd follows it as `attention_output`."""
+    """softmax(score), 0 on keys that a query does not see. Differentiable if the layer is."""
     if is_followed(layer):
         return _weights_with_gradients(layer)
     weights = attend(layer, Wanted(weights=True)).weights
@@ -121,7 +121,7 @@ def attention_weights(layer: AttentionLayer) -> Float[Tensor, "text head query k
 
 
 def is_followed(layer: AttentionLayer) -> bool:
-    """Whether autograd follows what is computed of a layer: what the engines do of it, it does not see."""
+    """True if autograd tracks the layer. If it does, engines cannot be used: autograd does not track them."""
     if _is_transformed():
         return True
     tensors = (layer.query, layer.key, layer.value, layer.rules.bias, layer.rules.sink)
@@ -129,12 +129,12 @@ def is_followed(layer: AttentionLayer) -> bool:
 
 
 def _is_transformed() -> bool:
-    """Whether torch.func or forward-mode derivatives follow what is computed, whatever requires gradients."""
+    """True if torch.func or forward-mode differentiation is active, even if no tensor requires gradients."""
     return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
 def attend_with_gradients(layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"]:
-    """softmax(score) value, with the scores as the layer makes them; memory is the square of the length."""
+    """softmax(score) value from the whole matrix of scores: memory grows with the square of the length."""
     _, value = layer.expanded()
     weights = _weights_with_gradients(layer)
     with torch.autocast(layer.query.device.type, enabled=False):
@@ -152,7 +152,7 @@ def _weights_with_gradients(layer: AttentionLayer) -> Float[Tensor, "text head q
     if rules.bias is not None:
         scores = scores + rules.bias
     seen = layer.visibility.whole(scores.device).unsqueeze(1)
-    # A finite number, so that a query that sees no key has no gradient of infinities.
+    # Finite, so that a query that sees no key has no infinite gradient.
     scores = (scores / rules.temperature).masked_fill(~seen, torch.finfo(scores.dtype).min)
     if rules.softmax_sink is not None:
         outside = rules.softmax_sink.to(scores)[..., None, None].expand(num_texts, num_heads, num_queries, 1)
@@ -161,7 +161,7 @@ def _weights_with_gradients(layer: AttentionLayer) -> Float[Tensor, "text head q
 
 
 def _widened(layer: AttentionLayer) -> AttentionLayer:
-    """The layer in the type that engines compute in: of half precision float32."""
+    """The layer in the dtype that engines compute in: float32 for half precision."""
     if layer.query.dtype == layer.like.dtype:
         return layer
     parts = {name: getattr(layer, name).to(layer.like.dtype) for name in ("query", "key", "value")}
@@ -169,17 +169,15 @@ def _widened(layer: AttentionLayer) -> AttentionLayer:
 
 
 MOST_MASKED = 2**24
-"""Entries of a mask that fused attention may take: 4,096 queries of 4,096 keys."""
+"""Largest mask, in entries, passed to fused attention: 4,096 queries by 4,096 keys."""
 MASKED_QUERIES = 128
-"""Queries computed together in a masked layer: keys hidden from all of them cost nothing."""
+"""Queries per masked block: keys hidden from a whole block cost nothing."""
 
 KeyColumns = Callable[[Visibility, slice], slice | Int[Tensor, " key"]]
 
 
 class Masked(NamedTuple):
-    """Some queries, the keys that any of them sees, and the mask of these: 0 where a query sees a key, else
-    -inf.
-    """
+    """Some queries, the keys that any of them sees, and their mask: 0 where a query sees a key, else -inf."""
 
     queries: slice
     keys: slice | Int[Tensor, " key"]
@@ -187,10 +185,10 @@ class Masked(NamedTuple):
 
 
 class FusedAttention:
-    """softmax(scale q k) v by torch, without a matrix of weights; None where scores have other rules.
+    """softmax(scale q k) v by torch, without a matrix of weights.
 
-    The masks of the last layer are kept, since its neighbours share them. `columns` may name the keys that
-    some queries see more closely than the visibility's span.
+    The masks of the last layer are cached, since neighbouring layers share them. `columns` may name the keys
+    that some queries see more precisely than the visibility's span.
     """
 
     def __init__(self, columns: KeyColumns | None = None) -> None:
@@ -198,11 +196,11 @@ class FusedAttention:
         self._last_masks: tuple[Visibility, list[Masked]] | None = None
 
     def forget(self) -> None:
-        """The masks of a run that is over."""
+        """Drop the cached masks after a run."""
         self._last_masks = None
 
     def output(self, layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"] | None:
-        """The output of a layer."""
+        """Output of a layer, or None if its scores have rules that torch does not support."""
         seen = layer.visibility
         is_whole = seen.window is None and seen.key_mask is None and seen.rule is None
         is_square = seen.causal and seen.num_queries == seen.num_keys > 1
@@ -210,7 +208,7 @@ class FusedAttention:
         needs_mask = not sees_all and not (is_whole and is_square)
         if layer.rules != PLAIN or (needs_mask and seen.num_queries * seen.num_keys > MOST_MASKED):
             return None
-        # With a mask and shared keys torch is fused on the CPU alone.
+        # With a mask and shared keys, torch has a fused kernel only on the CPU.
         shares = layer.group > 1 and (not needs_mask or layer.query.device.type == "cpu")
         key, value = (layer.key, layer.value) if shares or layer.group == 1 else layer.expanded()
         fused = partial(nn.functional.scaled_dot_product_attention, scale=layer.scale, enable_gqa=shares)
@@ -229,7 +227,7 @@ class FusedAttention:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
     def _masks(self, layer: AttentionLayer) -> list[Masked]:
-        """One for some queries after the others, where not all of them may see the same keys."""
+        """Masks of the layer: several blocks of queries if their keys differ, else one."""
         seen, query = layer.visibility, layer.query
         if self._last_masks is None or self._last_masks[0] is not seen:
             size = MASKED_QUERIES if seen.causal or seen.window is not None else seen.num_queries

@@ -1,4 +1,4 @@
-"""A few vectors times rows of a weight that is stored in half precision."""
+"""Products of a few vectors with rows of a half-precision weight."""
 
 import ctypes
 
@@ -10,7 +10,7 @@ from torch.nn import functional
 from attncli.core.runtime import FEW_ROWS, library
 
 MOST_ROWS = 8
-"""Vectors up to which the compiled product is quicker than widening the weight for torch's."""
+"""Vectors up to which the compiled product is faster than widening the weight for torch."""
 HALVES = (torch.bfloat16, torch.float16)
 
 
@@ -22,7 +22,7 @@ def write_products(
 ) -> None:
     """Write rows W^T, in float32, into the columns of the output from `start` on.
 
-    The weight is widened in registers where the library was built, else as a whole by torch.
+    The weight is widened in registers if the library was built, else as a whole by torch.
     """
     compiled = library(FEW_ROWS)
     if compiled is None:

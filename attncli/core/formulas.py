@@ -1,4 +1,4 @@
-"""What is measured, each a formula with its source: rows, keys and heads; moments, intervals, distances."""
+"""Formulas with their sources: statistics of rows, keys and heads, and the patterns of heads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.names import ROW_STATISTICS, ends_of
+from attncli.core.names import ROW_STATISTICS, cache_ends
 from attncli.feature import BrokenPlugin, load_usable_place, plugin_of
 
 
 class RestOfSoftmax(NamedTuple):
-    """The same of the keys beside the first column: the sum of their weights; and of these over that sum the
-    logarithm of their total and sum p exponent, the largest of their exponents 0.
+    """The softmax of the keys beside the first column: the sum of their weights; and for the weights divided
+    by that sum, the logarithm of their total and sum p exponent, with 0 as the largest exponent.
     """
 
     sums: Float[Tensor, "*batch query"]
@@ -27,10 +27,10 @@ class RestOfSoftmax(NamedTuple):
 class Softmax:
     """The softmax of rows: weight p = exp(exponent - log_total), where a row's largest exponent is 0.
 
-    `sums` is the sum of each row's weights. Either `exponents` is given or the sums that the compiled pass
+    `sums` is the sum of each row's weights. Either `exponents` is present, or the sums that the compiled pass
     computed from them: `cross` = sum p exponent, `distance` = sum p |i - j|, `local` for `local_mass`, and
-    `rest` for the rows without the first column. `participation`, 1 / sum p^2 in float64, is given by that
-    pass and with a sink, below which p may be too small to be squared.
+    `rest` for the rows without the first column. `participation`, 1 / sum p^2 in float64, is present after
+    that pass and with a sink, since p may be too small to be squared there.
     """
 
     log_totals: Float[Tensor, "*batch query"]
@@ -43,9 +43,7 @@ class Softmax:
     rest: RestOfSoftmax | None = None
 
     def normalised(self, weights: Float[Tensor, "*batch query key"], *, has_first: bool) -> RestOfSoftmax:
-        """The sum of the weights, and of these over that sum the rest; with `has_first` the first column is a
-        key that is left out.
-        """
+        """The softmax of the weights divided by their sum; `has_first` leaves out the first column, a key."""
         if has_first and self.rest is not None:
             return self.rest
         if self.exponents is None:
@@ -62,18 +60,18 @@ class Softmax:
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """Row and column of every token on a grid, in steps; NaN for a token that lies elsewhere."""
+    """Row and column of every token on a grid, in steps; NaN for a token outside the grid."""
 
     places: Float[Tensor, "token 2"]
 
     @cached_property
     def lies(self) -> Float[Tensor, " token"]:
-        """1 for a token that lies on the grid, else 0."""
+        """1 for a token on the grid, else 0."""
         return self.places.isfinite().all(dim=-1).to(self.places.dtype)
 
     @cached_property
     def apart(self) -> Float[Tensor, "token token"]:
-        """sqrt(rows^2 + columns^2) between two tokens; 0 from or to one that lies elsewhere."""
+        """sqrt(rows^2 + columns^2) between two tokens; 0 if either is outside the grid."""
         places = self.places.nan_to_num(0.0)
         return (
             torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist")
@@ -84,12 +82,12 @@ class Plane:
 
 @dataclass(frozen=True)
 class Rows:
-    """Weights p of some queries on a run of neighbouring keys; keys before and after it have weight 0.
+    """Weights p of some queries on a run of neighbouring keys; keys outside the run have weight 0.
 
-    `queries` and `keys` are positions, `visible` is how many keys each query may see. `softmax` is given
-    for weights computed from scores; other weights may be negative. `num_keys` counts all keys where the run
-    is a part of them; `max_scores` is the largest score of each row, where scores are known. `plane` has the
-    places of tokens on a grid.
+    `queries` and `keys` are positions, `visible` is the number of keys that each query may see. `softmax` is
+    present if weights were computed from scores; other weights may be negative. `num_keys` counts all keys if
+    the run is only a part of them; `max_scores` is the largest score of each row, if scores are known.
+    `plane` has the places of tokens on a grid.
     """
 
     weights: Float[Tensor, "*batch query key"]
@@ -98,22 +96,22 @@ class Rows:
     keys: Int[Tensor, " key"]
     softmax: Softmax | None = None
     shared: dict[str, Any] = field(default_factory=dict)
-    """What depends only on positions: rows at the same positions in other layers share it."""
+    """Values that depend only on positions, shared with rows at the same positions in other layers."""
     num_keys: int | None = None
     max_scores: Float[Tensor, "*batch query"] | None = None
     plane: Plane | None = None
 
     @cached_property
     def sums(self) -> Float[Tensor, "*batch query"]:
-        """sum p: 1, or less where a sink outside the keys takes a share."""
+        """sum p: 1, or less if a sink outside the keys takes a share."""
         return self.weights.sum(dim=-1) if self.softmax is None else self.softmax.sums
 
     @cached_property
     def entropy(self) -> Float[Tensor, "*batch query"]:
-        """-sum p ln p. From a softmax log_total sum p - sum p exponent, where nothing cancels."""
+        """-sum p ln p. With a softmax: log_total sum p - sum p exponent, where nothing cancels."""
         if self.softmax is None:
             entropies: Tensor = torch.special.entr(self.weights).sum(dim=-1)
-            return entropies.masked_fill(entropies.isinf(), torch.nan)  # of a negative weight there is none
+            return entropies.masked_fill(entropies.isinf(), torch.nan)  # undefined for negative weights
         cross = self.softmax.cross
         if cross is None:
             cross = torch.linalg.vecdot(self.weights, self.softmax.exponents)
@@ -134,17 +132,17 @@ class Rows:
         return distances
 
     def near_ends(self) -> Float[Tensor, "query key"]:
-        """1 where a key is among the first ones, or near the query: see `ends_of`; else 0."""
+        """1 if a key is among the first ones or near the query (see `cache_ends`), else 0."""
 
         def near() -> Tensor:
-            ends = ends_of(len(self.keys) if self.num_keys is None else self.num_keys)
+            ends = cache_ends(len(self.keys) if self.num_keys is None else self.num_keys)
             return ((self.keys < ends.sink) | (self.distances() < ends.window)).to(self.weights.dtype)
 
         mask: Tensor = self._shared("near_ends", near)
         return mask
 
     def max_entropy(self) -> Float[Tensor, "*#batch query"]:
-        """ln(number of visible keys), the entropy of a uniform row; NaN below two of them."""
+        """ln(number of visible keys), the entropy of a uniform row; NaN below two visible keys."""
         entropies: Tensor = self._shared(
             "max_entropy",
             lambda: self.visible.to(self.weights.dtype).log().masked_fill(self.visible < 2, torch.nan),
@@ -159,16 +157,16 @@ class Rows:
 
 @cache
 def load_formula(place: str) -> Callable[..., Any]:
-    """The function at a place; `no_number` for one of another package that cannot be imported.
+    """The function at a place; `no_number` for a plugin's function that cannot be imported.
 
-    Errors of a function of another package become BrokenPlugin, with the name of the statistic.
+    Errors of a plugin's function become BrokenPlugin, with the name of the statistic.
     """
     function: Callable[..., Any] = load_usable_place(place) or no_number
-    return function if function is no_number or plugin_of(place) is None else _of_plugin(place, function)
+    return function if function is no_number or plugin_of(place) is None else _plugin_formula(place, function)
 
 
 @cache
-def _of_plugin(place: str, function: Callable[[Rows], Any]) -> Callable[[Rows], Tensor]:
+def _plugin_formula(place: str, function: Callable[[Rows], Any]) -> Callable[[Rows], Tensor]:
     name = next(name for name, statistic in ROW_STATISTICS.items() if statistic.formula == place)
 
     def formula(rows: Rows) -> Tensor:
@@ -195,12 +193,12 @@ def no_number(rows: Rows) -> Float[Tensor, "*batch query"]:
 
 
 def entropy(rows: Rows) -> Float[Tensor, "*batch query"]:
-    """-sum p ln p, in nats, with 0 ln 0 = 0. Shannon 1948; of attention: Clark et al. 2019 (1906.04341)."""
+    """-sum p ln p, in nats, with 0 ln 0 = 0. Shannon 1948; for attention: Clark et al. 2019 (1906.04341)."""
     return rows.entropy
 
 
 def normalized_entropy(rows: Rows) -> Float[Tensor, "*batch query"]:
-    """Entropy over ln(number of visible keys): 1 where a row is uniform; NaN where one key is visible."""
+    """Entropy over ln(number of visible keys): 1 if a row is uniform; NaN if only one key is visible."""
     return rows.entropy / rows.max_entropy()
 
 
@@ -219,8 +217,8 @@ def sink_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
 def distance(rows: Rows) -> Float[Tensor, "*batch query"]:
     """sum p |i - j|, in tokens: mean distance from query i to the keys. Vig & Belinkov 2019 (1906.04284).
 
-    On a grid sum p d / sum p over the keys that lie on it, d between their places, in steps of the grid;
-    NaN for a query that lies elsewhere. Dosovitskiy et al. 2020 (2010.11929), figure 7.
+    On a grid sum p d / sum p over the keys on it, d between their places, in steps of the grid; NaN for a
+    query outside it. Dosovitskiy et al. 2020 (2010.11929), figure 7.
     """
     if (plane := rows.plane) is not None:
         queries, keys = (slice(int(run[0]), int(run[-1]) + 1) for run in (rows.queries, rows.keys))
@@ -234,9 +232,9 @@ def distance(rows: Rows) -> Float[Tensor, "*batch query"]:
 
 
 def participation(rows: Rows) -> Float[Tensor, "*batch query"]:
-    """1 / sum p^2: how many keys share the weight, were it spread evenly (inverse participation ratio).
+    """1 / sum p^2: the number of keys that would share the weight evenly (inverse participation ratio).
 
-    In float64, whatever the weights are in: a sink that leaves p = 1e-20 to the keys makes it 1e40.
+    Always in float64: a sink that leaves p = 1e-20 to the keys makes it 1e40.
     """
     if rows.softmax is not None and rows.softmax.participation is not None:
         return rows.softmax.participation
@@ -247,8 +245,8 @@ def participation(rows: Rows) -> Float[Tensor, "*batch query"]:
 def local_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
     """sum p over j < S and |i - j| < W: the weight on the first keys and on the nearest ones.
 
-    What a cache keeps of it that has no others; S and W, of the number of keys, are those of `ends_of`. Xiao
-    et al. 2023 (2309.17453), section 3.2.
+    The weight that remains in a cache of only these keys; `cache_ends` returns S and W. Xiao et al. 2023
+    (2309.17453), section 3.2.
     """
     if rows.softmax is not None and rows.softmax.local is not None:
         return rows.softmax.local
@@ -257,10 +255,10 @@ def local_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
 
 
 def max_score(rows: Rows) -> Float[Tensor, "*batch query"]:
-    """The largest score of a row, as the softmax takes it; NaN for weights from elsewhere.
+    """The largest score of a row, as the softmax takes it; NaN for weights from another tool.
 
-    QK-clip rescales the weights of a head whose largest is above a threshold. Kimi K2 (2507.20534), section
-    2.1.
+    QK-clip rescales the weights of a head whose largest score exceeds a threshold. Kimi K2 (2507.20534),
+    section 2.1.
     """
     if rows.max_scores is None:
         return torch.full_like(rows.weights[..., 0], torch.nan)
@@ -280,9 +278,9 @@ def softmax_gradient_norm(weights: Float[Tensor, "*batch key"]) -> Float[Tensor,
 
 
 KEYS_PER_RANK = 64
-"""Below so many keys per rank torch.topk partitions each row, which takes longer than as many maxima."""
+"""Keys per rank below which torch.topk partitions each row, which is slower than repeated maxima."""
 ROUNDINGS = 16
-"""By how many spacings of floating point scores may differ that are equal but for rounding."""
+"""Spacings of floating point up to which two scores count as equal but for rounding."""
 
 
 def top_keys(
@@ -290,9 +288,9 @@ def top_keys(
 ) -> Int[Tensor, "*batch query rank"]:
     """The places of the k largest entries of each row, largest first and the earlier first among equals.
 
-    Entries are equal when they may differ by rounding only: by at most ROUNDINGS spacings of floating point
-    at the larger of them, or at `unit` where that is larger. -inf marks what has no rank: there, and beyond
-    the number of keys, the place is -1.
+    Entries are equal if they differ by at most ROUNDINGS spacings of floating point at the larger of them, or
+    at `unit` if that is larger. -inf marks entries without a rank: for these, and beyond the number of keys,
+    the place is -1.
     """
     num_keys = ranking.shape[-1]
     flat = ranking.reshape(-1, num_keys)
@@ -301,7 +299,7 @@ def top_keys(
         values, places = _by_rounds(flat, count, lambda left, best: best.indices)
     else:
         values, places = flat.topk(count)
-    # Of equal entries any may have been taken: the few rows that have some are searched again.
+    # Any of several equal entries may have been taken: the few rows with ties are searched again.
     is_tied = are_equal(values[:, 1:], values[:, :-1], unit) & (values[:, 1:] > -torch.inf)
     if len(tied := is_tied.any(dim=-1).nonzero()[:, 0]):
 
@@ -309,14 +307,14 @@ def top_keys(
             place: Tensor = are_equal(left, best.values, unit).byte().argmax(dim=-1, keepdim=True)
             return place
 
-        of_ties, firsts = _by_rounds(flat[tied], count, first)
-        values[tied], places[tied] = of_ties, firsts
+        tied_values, firsts = _by_rounds(flat[tied], count, first)
+        values[tied], places[tied] = tied_values, firsts
     kept = places.masked_fill(values == -torch.inf, -1)[:, :k]
     return torch.nn.functional.pad(kept, (0, k - kept.shape[-1]), value=-1).view(*ranking.shape[:-1], k)
 
 
 def are_equal(smaller: Tensor, larger: Tensor, unit: float) -> Tensor:
-    """Where two numbers differ by no more than rounding; `larger` is not below `smaller`."""
+    """True where two numbers differ only by rounding; `larger` is not below `smaller`."""
     spacing = torch.finfo(larger.dtype).eps * larger.abs().clamp(min=unit)
     return smaller >= larger - ROUNDINGS * spacing
 
@@ -324,7 +322,7 @@ def are_equal(smaller: Tensor, larger: Tensor, unit: float) -> Tensor:
 def _by_rounds(
     rows: Float[Tensor, "row key"], count: int, choose: Callable[[Tensor, Any], Tensor]
 ) -> tuple[Float[Tensor, "row rank"], Int[Tensor, "row rank"]]:
-    """The maximum, `count` times; `choose` says where it is."""
+    """The maximum, `count` times; `choose` returns its place."""
     left = rows.clone()
     values, places = left.new_empty(len(rows), count), left.new_empty(len(rows), count, dtype=torch.int64)
     for rank in range(count):
@@ -353,7 +351,7 @@ def outside_mass(
 def average_product_correction(
     scores: Float[Tensor, "*batch row column"],
 ) -> Float[Tensor, "*batch row column"]:
-    """F_ij - F_i. F_.j / F_.., what scores of pairs have beyond the product of their row's and column's sums.
+    """F_ij - F_i. F_.j / F_..: scores of pairs minus the product of their row's and column's sums.
 
     Dunn, Wahl and Gloor 2008 (10.1093/bioinformatics/btm604), applied to attention by Rao et al. 2021.
     """
@@ -365,10 +363,10 @@ def average_product_correction(
 def value_norms(
     value: Float[Tensor, "head key value_dim"], projection: Float[Tensor, "head out value_dim"]
 ) -> Float[Tensor, "head key"]:
-    """||v_j W_O|| for each head: with p_ij it gives ||p_ij v_j W_O||. Kobayashi et al. 2020 (2004.10102),
-    section 2.
+    """||v_j W_O|| for each head: with p_ij it yields ||p_ij v_j W_O||.
 
-    From the Gram matrix of W_O, so that memory is that of the values.
+    Kobayashi et al. 2020 (2004.10102), section 2. Computed from the Gram matrix of W_O, so that it needs no
+    more memory than the values.
     """
     value, projection = value.double(), projection.double()
     gram = projection.mT @ projection
@@ -382,8 +380,8 @@ def roll_out(
 ) -> Float[Tensor, "token token"]:
     """(A / 2 + I / 2) rolled, its rows normalised: one more layer on top, A the mean of its heads' weights.
 
-    Started with the identity it says where each token's content came from; I stands for the residual
-    connection. Abnar & Zuidema 2020 (2005.00928), section 3.
+    Starting from the identity, it traces each token's content back to the input tokens; I stands for the
+    residual connection. Abnar & Zuidema 2020 (2005.00928), section 3.
     """
     mixed = weights + torch.eye(len(weights), dtype=weights.dtype, device=weights.device)
     return mixed / mixed.sum(dim=-1, keepdim=True) @ rolled
@@ -391,7 +389,7 @@ def roll_out(
 
 @dataclass(frozen=True)
 class PromptedRows:
-    """Weights on a prompt and what was written after it; marks of special tokens and of the needle."""
+    """Weights on a prompt and on the text generated after it, with special tokens and the needle marked."""
 
     weights: Float[Tensor, "*batch key"]
     num_prompt: int
@@ -403,7 +401,7 @@ class PromptedRows:
         return self.weights.where(keys, 0.0).sum(dim=-1)
 
     def in_prompt(self) -> Bool[Tensor, " key"]:
-        """The keys of the prompt."""
+        """True for the keys of the prompt."""
         return torch.arange(self.weights.shape[-1], device=self.weights.device) < self.num_prompt
 
 
@@ -413,26 +411,26 @@ def prompt_mass(rows: PromptedRows) -> Float[Tensor, "*batch"]:
 
 
 def text_mass(rows: PromptedRows) -> Float[Tensor, "*batch"]:
-    """sum p over the prompt without its first token, where sinks are, and without special tokens."""
+    """sum p over the prompt without its first token, a common sink, and without special tokens."""
     keys = rows.in_prompt() & ~rows.special
     keys[0] = False
     return rows.on(keys)
 
 
-def special_mass_of_row(rows: PromptedRows) -> Float[Tensor, "*batch"]:
+def prompted_special_mass(rows: PromptedRows) -> Float[Tensor, "*batch"]:
     """sum p over the tokenizer's special tokens."""
     return rows.on(rows.special)
 
 
 def written_mass(rows: PromptedRows) -> Float[Tensor, "*batch"]:
-    """sum p over what was written."""
+    """sum p over the generated tokens."""
     return rows.on(~rows.in_prompt())
 
 
 def lookback_ratio(rows: PromptedRows) -> Float[Tensor, "*batch"]:
-    """a / (a + b), a and b the mean weights on a token of the prompt and of what was written.
+    """a / (a + b), a and b the mean weights on a token of the prompt and on a generated token.
 
-    Chuang et al. 2024 (2407.07071), equations 1 to 3; NaN where nothing was written yet.
+    Chuang et al. 2024 (2407.07071), equations 1 to 3; NaN before the first token is generated.
     """
     num_written = rows.weights.shape[-1] - rows.num_prompt
     on_prompt = prompt_mass(rows) / rows.num_prompt
@@ -451,10 +449,10 @@ def retrieval_score(
     key_ids: Int[Tensor, " key"],
     needle: Bool[Tensor, " key"],
 ) -> tuple[Float[Tensor, "*head"], int]:
-    """The share of copied tokens whose strongest key is that token in the needle; and how many were copied.
+    """The share of copied tokens whose strongest key is the same token in the needle, and the number copied.
 
-    A written token is copied where the needle has it. NaN without copied tokens. Wu et al. 2024 (2404.15574),
-    section 2, who divide by the tokens of the needle instead.
+    A generated token counts as copied if the needle contains it. NaN without copied tokens. Wu et al. 2024
+    (2404.15574), section 2, who divide by the tokens of the needle instead.
     """
     copied = torch.isin(written, key_ids[needle])
     count = int(copied.sum())
@@ -466,11 +464,11 @@ def retrieval_score(
 class Places:
     """Some rows and columns of the weights: their positions, and each text's tokens there.
 
-    `first_key` is the first key that counts; `num_tokens` is how many tokens a text has, `repeat` how many of
-    them are repeated on the probe. `special` are the tokenizer's special tokens; `from_queries` and `to_keys`
-    are the requested places. `query_places` and `key_places` are row and column on a grid, NaN for
-    a token that lies elsewhere, None for a text; `query_seconds` and `key_seconds` are when tokens in time
-    begin, NaN for those that are no part of it.
+    `first_key` is the first key that counts; `num_tokens` is the length of a text, `repeat` the number of
+    tokens that are repeated on the probe. `special` marks the tokenizer's special tokens; `from_queries` and
+    `to_keys` mark the requested tokens. `query_places` and `key_places` are row and column on a grid, NaN for
+    a token outside it, None for a text; `query_seconds` and `key_seconds` are the start times of tokens, NaN
+    for tokens without a time.
     """
 
     queries: Int[Tensor, "query 1"]
@@ -491,7 +489,7 @@ class Places:
 
     @property
     def counted(self) -> Bool[Tensor, " key"]:
-        """The keys that are not left out."""
+        """The keys that count."""
         return self.keys >= self.first_key
 
 
@@ -531,23 +529,23 @@ def neighbour(at: Places) -> Pattern:
 
 
 NEAR_SECONDS = 0.1
-"""How far apart in time tokens may be that are near: as long as a short phone of speech."""
+"""Tokens closer in time than this are near: the length of a short phone of speech."""
 
 
 def _seconds_apart(at: Places) -> Float[Tensor, "query key"]:
-    """|t_i - t_j|, NaN where one of the two lies in no time."""
+    """|t_i - t_j|, NaN if either token has no time."""
     if at.query_seconds is None or at.key_seconds is None:
         return torch.full_like(at.key_ids[0] - at.queries, torch.nan, dtype=torch.float32)
     return (at.query_seconds - at.key_seconds).abs()
 
 
 def distance_seconds(at: Places) -> Float[Tensor, "1 query key"]:
-    """|t_i - t_j|: how far in time a head looks, as a mean over its weights; 0 for what lies in no time."""
+    """|t_i - t_j|, 0 for tokens without a time: weighted, a head's mean distance in time."""
     return (_seconds_apart(at).nan_to_num(nan=0.0) * at.counted).unsqueeze(0)
 
 
 def near_mass(at: Places) -> Pattern:
-    """|t_i - t_j| < 0.1 s: the heads along the diagonal, as Yang et al. 2020 (2006.03265) call them."""
+    """|t_i - t_j| < 0.1 s: the diagonal heads of Yang et al. 2020 (2006.03265)."""
     return ((_seconds_apart(at) < NEAR_SECONDS - 1e-6) & at.counted).unsqueeze(0)
 
 
@@ -557,25 +555,27 @@ def duplicate_token(at: Places) -> Pattern:
 
 
 def induction(at: Places) -> Pattern:
-    """1 <= j <= i, and the token before j is that of i: what came after an earlier copy."""
+    """1 <= j <= i, and the token before j equals token i: the token after an earlier copy."""
     return (at.ids_before == at.query_ids) & (at.keys <= at.queries) & at.counted
 
 
 def special_mass(at: Places) -> Pattern:
-    """j is a special token of the tokenizer: [CLS], [SEP], <s>. In BERT many heads park weight there (Clark
-    et al. 2019).
+    """j is a special token of the tokenizer: [CLS], [SEP], <s>.
+
+    In BERT many heads park weight there (Clark et al. 2019).
     """
     return at.special & at.counted
 
 
 def from_to_weight(at: Places) -> Pattern:
-    """i is among the queries asked for, j among the keys."""
+    """i is among the requested queries, j among the requested keys."""
     return at.from_queries & at.to_keys & at.counted
 
 
 def others_to_weight(at: Places) -> Pattern:
-    """i is not among the queries asked for, j among the keys: whether from_to_weight is of these queries, or
-    of whoever looks.
+    """i is not among the requested queries, but j is among the requested keys.
+
+    Shows whether from_to_weight is particular to these queries or the same for all.
     """
     return ~at.from_queries & at.to_keys & at.counted
 
@@ -583,8 +583,8 @@ def others_to_weight(at: Places) -> Pattern:
 def induction_stripe(at: Places) -> Pattern:
     """j = i + 1 - n, for i in the second r of [BOS] + r + r, |r| = n.
 
-    The key there came after the earlier copy of the query's token: a perfect induction head scores 1
-    (Olsson et al. 2022, 2209.11895; TransformerLens' main demo).
+    The key at j follows the earlier copy of the query's token: a perfect induction head scores 1 (Olsson et
+    al. 2022, 2209.11895; TransformerLens' main demo).
     """
     return (at.keys == at.queries + 1 - at.repeat) & (at.queries >= at.num_tokens - at.repeat)
 

@@ -1,4 +1,4 @@
-"""The attention of one layer, who sees whom, the rules of its scores; what engines are asked and give."""
+"""One layer of attention: its visibility, the rules of its scores, and the inputs and results of engines."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,15 +17,15 @@ from attncli.core.names import PATTERNS
 def split_heads(
     vectors: Float[Tensor, "*batch token embed"], num_heads: int
 ) -> Float[Tensor, "*batch head token dim"]:
-    """embed = head * dim, cut into heads, the head axis before the tokens (a view: only strides change)."""
+    """Split embed = head * dim into heads, the head axis before the tokens. A view: only strides change."""
     *batch, embed_dim = vectors.shape
     return vectors.view(*batch, num_heads, embed_dim // num_heads).transpose(-2, -3)
 
 
 def merge_heads(heads: Float[Tensor, "*batch head token dim"]) -> Float[Tensor, "*batch token embed"]:
-    """The heads side by side for each token; the head axis first moves back behind the tokens.
+    """Merge the heads of each token: the head axis moves back behind the tokens, then both are flattened.
 
-    Flattening (head, token, dim) directly has the right shape and mixes the tokens.
+    Flattening (head, token, dim) directly has the right shape but mixes the tokens.
     """
     return heads.transpose(-2, -3).flatten(-2)
 
@@ -33,7 +33,7 @@ def merge_heads(heads: Float[Tensor, "*batch head token dim"]) -> Float[Tensor, 
 def repeat_heads(
     kv_heads: Float[Tensor, "*batch kv_head token dim"], num_heads: int
 ) -> Float[Tensor, "*batch head token dim"]:
-    """Each key/value head serves num_heads / kv_heads query heads in a row.
+    """Repeat each key/value head for the num_heads / kv_heads consecutive query heads that it serves.
 
     Grouped-query attention, Ainslie et al. 2023 (2305.13245); with one key/value head multi-query, Shazeer
     2019 (1911.02150).
@@ -45,16 +45,16 @@ Queries = Int[Tensor, " query"]
 Keys = Int[Tensor, " key"]
 
 
-MAX_KEPT_QUERIES = 1024
-"""Up to here what a query block sees is kept: all layers of a model ask for it."""
+MAX_CACHED_QUERIES = 1024
+"""Queries up to which the visible keys of each block are cached: all layers of a model use them."""
 
 
 @dataclass(frozen=True)
 class SeenKeys:
-    """What some queries see: a run of keys, and the columns of it, `masked`, that are hidden from some.
+    """A run of keys visible to some queries, and its columns `masked` that are hidden from some of them.
 
-    `hidden` is to be added to scores: -inf or 0; None where all keys are seen. `visible` is how many keys
-    each query sees; `blind` marks the queries that see no key, None without any.
+    `hidden` is added to scores: -inf or 0; None if all keys are visible. `visible` is the number of keys that
+    each query sees; `blind` marks queries that see no key, None if every query sees one.
     """
 
     keys: slice
@@ -65,16 +65,16 @@ class SeenKeys:
     positions: Queries
     columns: Keys
     shared: dict[str, Any] = field(default_factory=dict)
-    """What formulas have computed of these places alone."""
+    """Values that formulas computed from these positions only."""
 
 
 @dataclass(frozen=True)
 class Visibility:
-    """Query i, at position t, sees key j where every rule that is set agrees.
+    """Query i, at position t, sees key j if every active rule agrees.
 
-    t = i, but with causal i + num_keys - num_queries, so that the last query stands at the last key, and with
-    an offset i + offset. causal: j <= t. window: |t - j| < window. key_mask: True for j (padding is False),
-    for every text or for each. rule: any other, a function of indices of queries and keys.
+    t = i; with causal, i + num_keys - num_queries, so that the last query stands at the last key; with an
+    offset, i + offset. causal: j <= t. window: |t - j| < window. key_mask: True for j (padding is False), for
+    all texts or for each. rule: any other, a function of the indices of queries and keys.
     """
 
     num_queries: int
@@ -87,18 +87,18 @@ class Visibility:
 
     @property
     def shift(self) -> int:
-        """Where the first query stands among the keys."""
+        """Position of the first query among the keys."""
         if self.offset is not None:
             return self.offset
         return self.num_keys - self.num_queries if self.causal else 0
 
     @property
     def is_seeing(self) -> bool:
-        """Whether it is known without a look that every query sees a key."""
+        """True if every query is certain to see a key, without computing the mask."""
         return self.key_mask is None and self.rule is None and self.num_keys >= self.num_queries
 
     def block(self, queries: Queries, keys: Keys) -> Bool[Tensor, "#text query key"]:
-        """True where these queries see these keys; for all texts alike, or for each."""
+        """True where these queries see these keys, for all texts alike or for each."""
         behind = queries.unsqueeze(-1) + self.shift - keys
         visible = torch.ones_like(behind, dtype=torch.bool)
         if self.causal:
@@ -113,12 +113,12 @@ class Visibility:
         return visible
 
     def whole(self, device: torch.device) -> Bool[Tensor, "#text query key"]:
-        """The matrix of all queries and keys."""
+        """The matrix for all queries and keys."""
         queries, keys = (torch.arange(count, device=device) for count in (self.num_queries, self.num_keys))
         return self.block(queries, keys)
 
     def span(self, queries: slice) -> tuple[slice, slice]:
-        """The keys that some of these queries may see, and those among them that not all of them see.
+        """The keys that some of these queries may see, and the part of them that not all queries see.
 
         Causal rows end at the last query and windows begin at the first one's: keys outside cost nothing.
         """
@@ -136,17 +136,17 @@ class Visibility:
         return keys, masked
 
     @cached_property
-    def _kept(self) -> dict[tuple[int, int, torch.dtype, torch.device], SeenKeys]:
+    def _cache(self) -> dict[tuple[int, int, torch.dtype, torch.device], SeenKeys]:
         return {}
 
     def seen_keys(self, queries: slice, like: Tensor) -> SeenKeys:
-        """What these queries see, for scores of this type."""
+        """The keys that these queries see, for scores of this type."""
         place = (queries.start, queries.stop, like.dtype, like.device)
-        seen = self._kept.get(place)
+        seen = self._cache.get(place)
         if seen is None:
             seen = self._seen_keys(queries, like)
-            if self.num_queries <= MAX_KEPT_QUERIES:
-                self._kept[place] = seen
+            if self.num_queries <= MAX_CACHED_QUERIES:
+                self._cache[place] = seen
         return seen
 
     def _seen_keys(self, queries: slice, like: Tensor) -> SeenKeys:
@@ -167,16 +167,16 @@ class Visibility:
         return SeenKeys(keys, masked_columns, hidden, visible, blind, positions, columns)
 
     def positions(self, queries: slice, device: torch.device) -> Queries:
-        """Where these queries stand among the keys."""
+        """Positions of these queries among the keys."""
         return torch.arange(queries.start + self.shift, queries.stop + self.shift, device=device)
 
     def __getitem__(self, index: tuple[slice, ...]) -> "Visibility":
-        """The same for the last of the queries, sliced as a mask (text, head, query, key): Gemma 4 asks a
-        prompt's last query alone of some layers. Raises NotImplementedError for other parts.
+        """The same for the last queries, sliced like a mask (text, head, query, key): in some layers Gemma 4
+        uses only a prompt's last query. Raises NotImplementedError for other slices.
         """
         first, *rest = index[2].indices(self.num_queries)
         if (*index[:2], *index[3:]) != (slice(None),) * 3 or rest != [self.num_queries, 1]:
-            raise NotImplementedError(f"the part {index} of a mask")
+            raise NotImplementedError(f"the slice {index} of a mask")
         if first == 0:
             return self
         if self.causal and self.rule is None and self.offset is None:
@@ -201,7 +201,7 @@ class Visibility:
 
 @dataclass(frozen=True)
 class _RuleOfTexts:
-    """A rule, of some of the texts where it tells them apart."""
+    """A rule restricted to some texts, if it differs between texts."""
 
     rule: Callable[[Queries, Keys], Bool[Tensor, "#text query key"]]
     texts: slice
@@ -212,7 +212,7 @@ class _RuleOfTexts:
 
 
 def scale_factors(scale: str | float, head_dim: int) -> tuple[float, float]:
-    """The factor on query and key each, and the factor on their product.
+    """The factor applied to query and key each, and the factor applied to their product.
 
     sqrt: 1/sqrt(head_dim) on the product; fourth-root: head_dim^-1/4 on each, the same value with smaller
     intermediates; none; or a number on the product. Vaswani et al. 2017 (1706.03762), section 3.2.1.
@@ -227,7 +227,7 @@ def scale_factors(scale: str | float, head_dim: int) -> tuple[float, float]:
 
 
 def score_factor(scale: str | float, head_dim: int) -> float:
-    """What the scale multiplies a score by in total, whatever it is applied to."""
+    """The total factor on a score, whether it is applied to query and key or to their product."""
     each, product = scale_factors(scale, head_dim)
     return each * each * product
 
@@ -236,10 +236,10 @@ def score_factor(scale: str | float, head_dim: int) -> float:
 class ScoreRules:
     """score = (softcap(scale query . key) + bias) / temperature; a sink joins the softmax's denominator.
 
-    softcap c: c tanh(score / c), almost the score where it is small, never beyond the cap (Gemma 2,
-    2408.00118, section 2; after Bello et al. 2016, 1611.09940). Temperature divides all that the softmax
-    takes, the sink too: toward 0 a row becomes one-hot (or empty), toward infinity uniform (Hinton, Vinyals
-    & Dean 2015, 1503.02531, section 2). sink: a logit outside the keys, so that a query may attend to
+    softcap c: c tanh(score / c), almost the score while it is small, never beyond the cap (Gemma 2,
+    2408.00118, section 2; after Bello et al. 2016, 1611.09940). Temperature divides every input of the
+    softmax, the sink included: toward 0 a row becomes one-hot (or empty), toward infinity uniform (Hinton,
+    Vinyals & Dean 2015, 1503.02531, section 2). sink: a logit outside the keys, so that a query may attend to
     nothing (GPT-OSS, 2508.10925; after Miller 2023, Attention is off by one, and Xiao et al. 2023,
     2309.17453).
     """
@@ -251,12 +251,12 @@ class ScoreRules:
 
     @property
     def is_plain(self) -> bool:
-        """Whether finished scores are scaled scores, but for the temperature."""
+        """True if the softmax takes scaled scores, apart from the temperature."""
         return self.softcap is None and self.bias is None
 
     @property
     def softmax_sink(self) -> Float[Tensor, "#text #head"] | None:
-        """The sink's logit as the softmax takes it."""
+        """The sink's logit, divided by the temperature."""
         return None if self.sink is None else self.sink / self.temperature
 
 
@@ -265,9 +265,10 @@ PLAIN = ScoreRules()
 
 @dataclass(frozen=True, repr=False)
 class AttentionLayer:
-    """Query, key and value of the heads of some texts, unexpanded, and how their scores are made.
+    """Query, key and value of the heads of some texts, with the rules of their scores.
 
-    Each key/value head serves `group` query heads in a row (grouped-query attention).
+    Keys and values are not expanded: each key/value head serves `group` consecutive query heads
+    (grouped-query attention).
     """
 
     query: Float[Tensor, "text head query dim"]
@@ -282,12 +283,12 @@ class AttentionLayer:
 
     @property
     def num_heads(self) -> int:
-        """Query heads."""
+        """Number of query heads."""
         return self.query.shape[1]
 
     @property
     def group(self) -> int:
-        """Query heads that share a key/value head."""
+        """Number of query heads that share a key/value head."""
         return self.query.shape[1] // self.key.shape[1]
 
     @cached_property
@@ -297,17 +298,17 @@ class AttentionLayer:
 
     @cached_property
     def like(self) -> Tensor:
-        """An empty tensor of the type and on the device of the computation."""
+        """An empty tensor with the dtype and device of the computation."""
         return self.query.new_empty(0, dtype=torch.promote_types(self.query.dtype, torch.float32))
 
     @cached_property
     def longest_query(self) -> float:
-        """The Euclidean length of the longest query."""
+        """Euclidean length of the longest query."""
         return longest_row(self.query)
 
     @cached_property
     def longest_key(self) -> float:
-        """The Euclidean length of the longest key; with that of the longest query it bounds the scores."""
+        """Euclidean length of the longest key; times the longest query's, it bounds the scores."""
         return longest_row(self.key)
 
     def expanded(self) -> tuple[Tensor, Tensor]:
@@ -316,22 +317,22 @@ class AttentionLayer:
 
 
 def longest_row(rows: Float[Tensor, "*batch row dim"]) -> float:
-    """The largest Euclidean length of a row; not finite where an entry is not; 0 without rows."""
+    """Largest Euclidean length of a row; not finite if an entry is not; 0 without rows."""
     lengths = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.promote_types(rows.dtype, torch.float32))
     return float(lengths.max()) if lengths.numel() else 0.0
 
 
-MAX_KEPT_ENTRIES = 2**21
-"""Entries of patterns that stay from layer to layer: 8 MB, texts of some 600 tokens."""
+MAX_CACHED_ENTRIES = 2**21
+"""Pattern entries cached from layer to layer: 8 MB, texts of about 600 tokens."""
 
-MAX_KEPT_OF_GRIDS = 2**23
-"""The same of grids, which have a few patterns alone: 34 MB, 1,370 tokens."""
+MAX_CACHED_GRID_ENTRIES = 2**23
+"""The same for grids, which have few patterns: 34 MB, 1,370 tokens."""
 
 
 class Marks(NamedTuple):
-    """Places of some texts: keys that are special tokens, and the requested queries and keys.
+    """Marked tokens of some texts: special tokens, and the requested queries and keys.
 
-    Where the two sides are different texts, the shorter one is padded with places that match nothing.
+    If queries and keys belong to different texts, the shorter text is padded with marks that match nothing.
     """
 
     special: Bool[Tensor, "text token"]
@@ -340,16 +341,16 @@ class Marks(NamedTuple):
 
 
 FEW_ENTRIES = 4096
-"""Entries of a head in a tile up to which a product of matrices costs more to start than to do."""
+"""Entries of a head in a tile up to which a matrix product costs more to start than to compute."""
 
 
 @dataclass(frozen=True)
 class Patterns:
-    """The patterns of these names on some texts of one length, `ids` on both sides.
+    """Named patterns on texts of one length, with `ids` as both queries and keys.
 
-    `plane` says where tokens lie on a grid, the same for all texts; see `Rows`. `seconds` is when each
-    token begins that lies in time, the same for all. `looks_ahead` says whether queries see keys behind
-    them, by which the rows are counted that see one.
+    `plane` is the position of each token on a grid, the same for all texts; see `Rows`. `seconds` is the
+    start of each token in time, the same for all texts. If `looks_ahead`, queries see later keys, too; it
+    determines which rows count.
     """
 
     names: tuple[str, ...]
@@ -362,26 +363,26 @@ class Patterns:
     looks_ahead: bool = True
 
     @cached_property
-    def _kept(self) -> dict[tuple[int, ...], Tensor]:
+    def _cache(self) -> dict[tuple[int, ...], Tensor]:
         return {}
 
     def block(self, texts: slice, queries: slice, keys: slice) -> Float[Tensor, "text pattern query key"]:
-        """For each text and pattern 1 where a key counts for a query, else 0."""
+        """1 where a key counts for a query, else 0, for each text and pattern."""
         place = (texts.start, texts.stop, queries.start, queries.stop, keys.start, keys.stop)
-        most = MAX_KEPT_ENTRIES if self.plane is None else MAX_KEPT_OF_GRIDS
+        most = MAX_CACHED_ENTRIES if self.plane is None else MAX_CACHED_GRID_ENTRIES
         is_short = self.ids.numel() * self.ids.shape[1] * len(self.names) <= most
-        kept: dict[tuple[int, ...], Tensor] = (
-            self._kept if is_short else vars(self._last).setdefault("kept", {})
+        cache: dict[tuple[int, ...], Tensor] = (
+            self._cache if is_short else vars(self._last).setdefault("cache", {})
         )
-        block = kept.get(place)
+        block = cache.get(place)
         if block is None:
             masks = self._masks(texts, queries, keys)
             block = torch.stack(
                 [mask.expand(texts.stop - texts.start, -1, -1) for mask in masks], dim=1
             ).float()
             if not is_short:
-                kept.clear()
-            kept[place] = block
+                cache.clear()
+            cache[place] = block
         return block
 
     def mass(
@@ -391,19 +392,19 @@ class Patterns:
         queries: slice,
         keys: slice,
     ) -> Float[Tensor, "text head pattern"]:
-        """The sum of the weights on each pattern, where a tile has these queries and keys."""
+        """Sum of the weights on each pattern in a tile of these queries and keys."""
         patterns = self.block(texts, queries, keys).to(weights.dtype)
         flat = weights.flatten(-2)
         if len(flat) > 1:
             return flat @ patterns.flatten(-2).mT
-        if flat.shape[-1] > FEW_ENTRIES:  # one by one: products with few columns take longer than with one
+        if flat.shape[-1] > FEW_ENTRIES:  # one by one: products with few columns are slower than with one
             return torch.stack([flat @ pattern for pattern in patterns[0].flatten(-2)], dim=-1)
-        # Without a product of matrices, for which threads would have to wake up.
+        # No matrix product, which would have to wake up threads.
         return (flat.unsqueeze(1) * patterns.flatten(-2).unsqueeze(2)).sum(dim=-1).mT
 
     @cached_property
     def _last(self) -> local:
-        """The last block of each thread: the other heads of these queries come next."""
+        """The last block of each thread: the other heads of the same queries come next."""
         return local()
 
     def _masks(self, texts: slice, queries: slice, keys: slice) -> list[Shaped[Tensor, "#text query key"]]:
@@ -435,7 +436,7 @@ class Patterns:
     def rows(self) -> Bool[Tensor, "text pattern query"]:
         """The rows in which a pattern is not empty."""
         num_texts, num_tokens = self.ids.shape
-        step = max(1, MAX_KEPT_ENTRIES // (self.ids.numel() * len(self.names)))
+        step = max(1, MAX_CACHED_ENTRIES // (self.ids.numel() * len(self.names)))
         has_pattern = []
         for start in range(0, num_tokens, step):
             queries = slice(start, min(start + step, num_tokens))
@@ -450,12 +451,12 @@ MAP_SIZE = 64
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to compute beside the logsumexp and the sum of each row.
+    """The results to compute in addition to the logsumexp and the sum of each row.
 
-    `rows` are names of row statistics, `previous_token` asks for the weight on the key before each query,
-    `weights` and `scores` ask for whole matrices, `kept_heads` for the weights of some heads, `pooled` for
-    maps of at most that many blocks along each side. Distances are those of the `plane`, where tokens lie on
-    a grid. `rest` is the same choice for the rows renormalised without their first key.
+    `rows` are names of row statistics, `previous_token` is the weight on the key before each query, `weights`
+    and `scores` are whole matrices, `kept_heads` the heads whose weights are returned, `pooled` the largest
+    number of blocks along each side of a pooled map. With a `plane`, distances are measured on its grid.
+    `rest` is the same choice for rows renormalised without their first key.
     """
 
     rows: tuple[str, ...] = ()
@@ -476,7 +477,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean, unbiased variance and range of the scores over the visible entries of each head, in float64.
+    """Mean, unbiased variance and range of each head's visible scores, in float64.
 
     NaN without visible entries; the variance is NaN with only one.
     """
@@ -491,11 +492,10 @@ class Moments:
 class Computed:
     """The requested results; all others are None or empty. A query that sees no key has NaN in `rows`.
 
-    `raw_scores` are query . key, `scores` as the softmax takes them, hidden ones -inf. `top_keys` are -1 and
-    `top_weights` NaN beyond the visible keys. `pattern_mass` is a sum over the rows.
-
-    `rest` has the results of the rows without their first key; `nothing_left` marks the rows there that see
-    keys but have no weight on them, None without any.
+    `raw_scores` are query . key, `scores` the softmax's input, -inf where hidden. `top_keys` are -1 and
+    `top_weights` NaN beyond the visible keys. `pattern_mass` is a sum over the rows. `rest` has the results
+    of the rows without their first key; its `nothing_left` marks rows that see keys but have no weight on
+    them, None without such rows.
     """
 
     rows: dict[str, Float[Tensor, "text head query"]] = field(default_factory=dict)
@@ -521,12 +521,12 @@ class Computed:
 
     @property
     def seeing(self) -> Bool[Tensor, "text query"]:
-        """The queries that see a key."""
+        """The queries that see at least one key."""
         assert self.visible is not None
         return self.visible > 0
 
     def of_heads(self, heads: slice) -> "Computed":
-        """What was computed of some of the heads, without what an engine gives of all heads, unasked."""
+        """The results of some heads, without results that cover all heads."""
 
         def part(value: Any) -> Any:
             if isinstance(value, Computed):
@@ -535,6 +535,6 @@ class Computed:
                 return {name: row[:, heads] for name, row in value.items()}
             return None if value is None else value[:, heads]
 
-        of_all = ("visible", "head_mean", "kept_weights", "moments")
-        parts = {name: part(value) for name, value in vars(self).items() if name not in of_all}
+        all_heads = ("visible", "head_mean", "kept_weights", "moments")
+        parts = {name: part(value) for name, value in vars(self).items() if name not in all_heads}
         return Computed(**parts, visible=self.visible)

@@ -1,4 +1,4 @@
-"""Masks that are tensors, split into who sees whom and the numbers that are added to scores."""
+"""Mask tensors, split into a visibility and the numbers to add to scores."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -7,20 +7,20 @@ from torch import Tensor
 from attncli.core.layer import Visibility
 
 HIDES = -500.0
-"""What hides a key where a mask adds it, or less: the smallest of a dtype, -1e9, -1,000 beside a bias."""
+"""A mask that adds this or less hides a key: the smallest number of a dtype, -1e9, -1,000 beside a bias."""
 GAP = 100.0
-"""How far below the others the rows are that a mask hides, at least; those of a bias follow one another."""
+"""Smallest gap between the rows that a mask hides and all other rows; rows of a bias are closer together."""
 HIDDEN_BY_A_HEAD = -1e30
-"""What hides an entry from some heads alone, as a number to add to its score."""
+"""Number added to a score to hide an entry from only some heads."""
 
 
-def parts_of_mask(
+def split_mask(
     mask: Tensor, num_queries: int, num_keys: int
 ) -> tuple[Visibility, Float[Tensor, "#text #head #query #key"] | None]:
-    """Who sees whom by a mask (text, head, query, key), each axis of its size or 1; the numbers to add.
+    """Visibility and numbers to add, from a mask (text, head, query, key) whose axes have full size or 1.
 
-    Of booleans True may attend; numbers are added to scores, small ones hide. What is hidden from some
-    heads alone is among the numbers.
+    In a boolean mask True may attend; numbers are added to scores, and small ones hide. Entries hidden from
+    only some heads are among the numbers to add.
     """
     hidden = ~mask if mask.dtype == torch.bool else mask <= hiding_numbers(mask)
     bias = None if mask.dtype == torch.bool else mask.masked_fill(hidden, 0.0)
@@ -34,9 +34,10 @@ def parts_of_mask(
 
 
 def hiding_numbers(mask: Float[Tensor, "text head query key"]) -> Float[Tensor, "text head query #key"]:
-    """Up to which number a mask hides: HIDES, or that much below the largest of a row.
+    """The largest number that hides in each row: HIDES, or that much below the row's largest.
 
-    The latter in rows of a bias that is far below 0 everywhere, as of positions counted from the last.
+    The latter applies to rows of a bias that is far below 0 everywhere, such as positions counted from the
+    last.
     """
     numbers = mask.new_full((*mask.shape[:3], 1), HIDES)
     largest = mask.amax(dim=-1, keepdim=True)
@@ -45,13 +46,13 @@ def hiding_numbers(mask: Float[Tensor, "text head query key"]) -> Float[Tensor, 
     rows = largest[largest.isfinite()].double().sort(descending=True).values
     gaps = (rows[:-1] - rows[1:] > GAP).nonzero()
     last = rows[int(gaps[0])] if len(gaps) else rows[-1]
-    if rows[0] <= HIDES:  # no row says what is not hidden
+    if rows[0] <= HIDES:  # no row shows an unhidden number
         return numbers
     return torch.where(largest >= last, (largest + HIDES).clamp(max=HIDES), numbers)
 
 
 def seen_by_rule(seen: Bool[Tensor, "#text query key"]) -> Visibility:
-    """Who sees whom where True says so."""
+    """Visibility from a matrix that is True where a query sees a key."""
     num_queries, num_keys = seen.shape[1:]
     if seen.all():
         return Visibility(num_queries, num_keys)
@@ -59,7 +60,7 @@ def seen_by_rule(seen: Bool[Tensor, "#text query key"]) -> Visibility:
 
 
 def recognised(seen: Bool[Tensor, "#text query key"]) -> Visibility:
-    """The same in the fewest words: causal, of a window, of padded keys, where that is all there is to it."""
+    """The simplest equal visibility: causal, with a window, or with padded keys, if one of them is equal."""
     num_queries, num_keys = seen.shape[1:]
     some = seen.any(dim=1)
     key_mask = None if some.all() else some

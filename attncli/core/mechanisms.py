@@ -1,4 +1,4 @@
-"""What surrounds attention, as pure functions: averaging, positions, normalisation, and loops."""
+"""The mechanisms around attention, as pure functions: averaging, positions, normalisation, and loops."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,9 +15,9 @@ TokenMask = Bool[Tensor, "token token"]
 
 
 def causal_mask(num_queries: int, num_keys: int) -> Bool[Tensor, "query key"]:
-    """Query i sees key j where j <= i + num_keys - num_queries: the last query sees the last key.
+    """Query i sees key j if j <= i + num_keys - num_queries: the last query sees the last key.
 
-    With as many keys as queries this is the lower triangle of Vaswani et al. 2017, section 3.2.3.
+    With equally many keys and queries this is the lower triangle of Vaswani et al. 2017, section 3.2.3.
     """
     return torch.ones(num_queries, num_keys, dtype=torch.bool).tril(num_keys - num_queries)
 
@@ -28,7 +28,7 @@ def full_mask(num_queries: int, num_keys: int) -> Bool[Tensor, "query key"]:
 
 
 def average_by_loop(vectors: TokenVectors, mask: TokenMask, *, mean: bool) -> TokenVectors:
-    """out[t] = sum of the vectors that t sees, over their number for the mean: one token at a time."""
+    """out[t] = sum of the vectors that t sees, divided by their number for the mean: one token at a time."""
     rows = []
     for visible in mask:
         seen = vectors[..., visible, :]
@@ -37,13 +37,13 @@ def average_by_loop(vectors: TokenVectors, mask: TokenMask, *, mean: bool) -> To
 
 
 def averaging_weights(mask: TokenMask, *, mean: bool) -> TokenWeights:
-    """A matrix of ones where a token is seen; its rows divided by their sums for the mean."""
+    """A matrix of ones where a token is seen, its rows divided by their sums for the mean."""
     ones = mask.float()
     return ones / ones.sum(dim=-1, keepdim=True) if mean else ones
 
 
 def softmax_averaging_weights(mask: TokenMask) -> TokenWeights:
-    """softmax over scores of zero, with -inf where a token is hidden: the same means, in attention's form."""
+    """softmax over scores of zero, -inf where a token is hidden: the same means, in attention's form."""
     scores = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
     return scores.softmax(dim=-1)
 
@@ -60,11 +60,11 @@ def rotary_angles(num_tokens: int, dim: int, *, base: float) -> Float[Tensor, "t
 
 
 def rotate(vectors: Float[Tensor, "*batch token dim"], *, base: float) -> Float[Tensor, "*batch token dim"]:
-    """Dimensions n and n + dim/2 of the vector at position t, as a point in a plane, rotated by t's angle.
+    """Rotate dimensions n and n + dim/2 of the vector at position t, as a point in a plane, by t's angle.
 
-    Rotation keeps lengths, and the product of two rotated vectors depends on their positions only through
-    i - j. `dim` is even. Pairs are those of GPT-NeoX and Llama; RoFormer pairs neighbours, 2n and 2n + 1, and
-    only the order of dimensions differs.
+    Rotation keeps lengths, and the product of two rotated vectors depends on their positions only through i -
+    j. `dim` is even. Pairs are chosen as in GPT-NeoX and Llama; RoFormer pairs neighbours, 2n and 2n + 1,
+    which changes only the order of dimensions.
     """
     angles = rotary_angles(vectors.shape[-2], vectors.shape[-1], base=base)
     cos, sin = (part.to(vectors) for part in (angles.cos(), angles.sin()))
@@ -73,10 +73,10 @@ def rotate(vectors: Float[Tensor, "*batch token dim"], *, base: float) -> Float[
 
 
 def alibi_slopes(num_heads: int) -> Float[Tensor, " head"]:
-    """2^(-8/n), 2^(-16/n), ..., 2^-8 where the number of heads n is a power of two.
+    """2^(-8/n), 2^(-16/n), ..., 2^-8 if the number of heads n is a power of two.
 
-    Otherwise those of the power of two below, then every second one of the power of two above, as in the
-    authors' code. Press, Smith & Lewis 2022, Train short, test long (2108.12409), section 3.
+    Otherwise the slopes for the next lower power of two, then every second slope for the next higher one, as
+    in the authors' code. Press, Smith & Lewis 2022, Train short, test long (2108.12409), section 3.
     """
     below = 2 ** (num_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
@@ -85,7 +85,7 @@ def alibi_slopes(num_heads: int) -> Float[Tensor, " head"]:
 
 
 def alibi_bias(num_heads: int, num_tokens: int) -> Float[Tensor, "head token token"]:
-    """-slope |i - j|: the paper's for keys in the past, the same for keys ahead where nothing masks them."""
+    """-slope |i - j|: the paper's bias for past keys, and the same for unmasked future keys."""
     positions = torch.arange(num_tokens, dtype=torch.float64)
     distances = (positions.unsqueeze(-1) - positions).abs()
     return -alibi_slopes(num_heads).view(-1, 1, 1) * distances
@@ -96,10 +96,10 @@ def distance_buckets(
 ) -> Int[Tensor, "*offsets"]:
     """The bucket of each key's offset j - i from its query.
 
-    Of n buckets (half of num_buckets for keys behind, the other half for keys ahead; with causal all for
-    keys behind) the first n/2 hold one distance each, the others grow logarithmically; the last takes
-    every distance from max_distance on. max_distance is greater than n/2, n at least 2. Raffel et al. 2020,
-    T5 (1910.10683), section 2.1; after Shaw, Uszkoreit & Vaswani 2018 (1803.02155).
+    Of n buckets (half of num_buckets for past keys, the other half for future keys; with causal all for past
+    keys) the first n/2 hold one distance each, the others grow logarithmically; the last takes every distance
+    from max_distance on. max_distance is greater than n/2, n at least 2. Raffel et al. 2020, T5 (1910.10683),
+    section 2.1; after Shaw, Uszkoreit & Vaswani 2018 (1803.02155).
     """
     n = num_buckets if causal else num_buckets // 2
     distances = (-offsets).clamp(min=0) if causal else offsets.abs()
@@ -127,7 +127,7 @@ PerFeature = Float[Tensor, " feature"]
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """The normalised batch, the running mean and variance after this step, and the eval mode's output."""
+    """The normalised batch, the running mean and variance after this step, and the output in eval mode."""
 
     output: Data
     running_mean: PerFeature
@@ -139,8 +139,8 @@ def batch_norm(data: Data, *, eps: float, momentum: float, unbiased: bool) -> Ba
     """(x - mean) / sqrt(variance + eps) for each feature over the batch, weight 1 and bias 0.
 
     The running statistics start at mean 0, variance 1 and move by `momentum` toward the batch's mean and its
-    unbiased variance (in torch, too, whatever divides the batch); the eval mode normalises with them. At
-    least two examples.
+    unbiased variance (as in torch, whichever variance normalises the batch); eval mode normalises with them.
+    Needs at least two examples.
     """
     mean = data.mean(dim=0)
     output = (data - mean) / (data.var(dim=0, correction=int(unbiased)) + eps).sqrt()
@@ -159,7 +159,7 @@ def layer_norm(data: Data, *, eps: float, unbiased: bool) -> Data:
 def rms_norm(data: Float[Tensor, "*batch feature"], *, eps: float) -> Float[Tensor, "*batch feature"]:
     """x / sqrt(mean(x^2) + eps) for each example over its features; no mean is subtracted.
 
-    Of each head's query and key: Henry et al. 2020, Query-key normalization (2010.04245); with the root mean
+    For each head's query and key: Henry et al. 2020, Query-key normalization (2010.04245); with the root mean
     square as in Qwen3 (2505.09388).
     """
     return data * torch.rsqrt(data.square().mean(dim=-1, keepdim=True) + eps)
@@ -202,7 +202,7 @@ def attend_by_loop(
 ) -> Float[Tensor, "*batch token dim"]:
     """The output of unprojected self-attention, with one dot product and one accumulation per cell.
 
-    Bloem 2019, Transformers from scratch: what the matrix products stand for.
+    The loops that the matrix products stand for: Bloem 2019, Transformers from scratch.
     """
     if vectors.dim() > 2:
         outputs = [attend_by_loop(item, mask, scale=scale, softmax=softmax) for item in vectors]

@@ -1,4 +1,4 @@
-"""How well distributions over tokens predict, and how far apart two of them are."""
+"""Losses of distributions over tokens, and divergences between them."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,17 +8,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 NUMBERS_AT_ONCE = 2**21
-"""Of logits that are wide: 16 MB."""
+"""Logits converted to float64 at a time: 16 MB."""
 NUMBERS_IN_CACHE = 2**18
-"""Of logits that a torch thread compares at a time: two buffers of 2 MB, which stay in the CPU's cache."""
+"""Logits that a torch thread compares at a time: two buffers of 2 MB, which stay in the CPU's cache."""
 
 
 def wide_log_softmax(
     logits: Float[Tensor, "place token"],
 ) -> Iterator[tuple[slice, Float[Tensor, "some token"]]]:
-    """ln p in float64, of some places at a time.
+    """ln p in float64, for some places at a time.
 
-    In float32 the logsumexp alone is rounded by 1e-6 where logits are about 20, and so is every ln p.
+    In float32 the logsumexp is rounded by 1e-6 if logits are about 20, and with it every ln p.
     """
     size = max(1, NUMBERS_AT_ONCE // logits.shape[-1])
     for start in range(0, len(logits), size):
@@ -38,16 +38,16 @@ def _losses(logs: Float[Tensor, "place token"], targets: Int[Tensor, " place"]) 
 
 
 class Compared(NamedTuple):
-    """At each place -ln q(target), and sum p ln(p / q); in nats, in float64."""
+    """-ln q(target) and sum p ln(p / q) at each place; in nats, in float64."""
 
     losses: Float[Tensor, " place"]
     divergences: Float[Tensor, " place"]
 
 
 class Predictions:
-    """Distributions p over tokens, one at each place, that others are compared with.
+    """Distributions p over tokens, one per place, to compare other distributions with.
 
-    p is rounded to the numbers of the logits, which moves a divergence by less than 1e-7 of itself; every
+    p is rounded to the dtype of the logits, which changes a divergence by less than 1e-7 of its value; every
     logarithm and sum is in float64. Kullback & Leibler 1951, 10.1214/aoms/1177729694.
     """
 
@@ -63,7 +63,7 @@ class Predictions:
         self._negative_entropy = torch.cat(negative_entropy)
 
     def compared(self, logits: Float[Tensor, "place token"], first: int = 0) -> Compared:
-        """How the distributions q of these logits, at the places from the `first` on, compare to p."""
+        """Compare the distributions q of these logits, at the places from `first` on, with p."""
         size = self._places_at_once(logits)
         wide = logits.new_empty(2, min(size, len(logits)), logits.shape[-1], dtype=torch.float64)
         losses, divergences = [], []
@@ -80,8 +80,8 @@ class Predictions:
         return Compared(torch.cat(losses), torch.cat(divergences).clamp(min=0))
 
     def _places_at_once(self, logits: Float[Tensor, "place token"]) -> int:
-        """Places of one step: many on an accelerator; on the CPU as many as its cache holds, since allocating
-        memory for each step would take longer than its computation.
+        """Places per step: many on an accelerator; on the CPU only as many as fit its cache, since allocating
+        memory for each step would take longer than computing it.
         """
         numbers = (
             NUMBERS_IN_CACHE * torch.get_num_threads() if logits.device.type == "cpu" else NUMBERS_AT_ONCE
@@ -90,7 +90,7 @@ class Predictions:
 
 
 def _expected(p: Float[Tensor, "place token"], logs: Float[Tensor, "place token"]) -> Float[Tensor, " place"]:
-    """sum p ln q; ln 0 counts as nothing where p is 0."""
+    """sum p ln q; ln 0 counts as 0 where p is 0."""
     expected: Tensor = torch.linalg.vecdot(p.to(logs.dtype), logs)
     if expected.isfinite().all():
         return expected

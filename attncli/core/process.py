@@ -1,7 +1,8 @@
-"""What attn changes of the whole process for a while, though other threads compute and others fork.
+"""Temporary changes to the whole process, safe while other threads compute or fork.
 
-A leaf without torch. Python's warnings, standard error and what transformers replaces of torch while it loads
-a model belong to no thread: whoever changes them does so alone, or together with those who want the same.
+A leaf without torch. Python's warnings, standard error and the parts of torch that transformers replaces
+while it loads a model are shared by all threads: only one thread changes them at a time, or several threads
+that need the same change do so together.
 """
 
 import os
@@ -12,14 +13,14 @@ from threading import RLock, get_ident
 from weakref import WeakSet
 
 ALONE = RLock()
-"""Held while something of the process is changed in a way that two threads could not share."""
+"""Held during a change to the process that two threads could not share."""
 
 
 @contextmanager
 def quiet_warnings(*errors: type[Warning]) -> Iterator[None]:
-    """While it is open no warnings are shown, and those of `errors` are raised; one thread at a time.
+    """Hide all warnings inside the block, but raise the types in `errors`; one thread at a time.
 
-    `warnings.catch_warnings` of two threads would leave the filters of one to the whole process.
+    With `warnings.catch_warnings` in two threads, the filters of one would remain in the whole process.
     """
     with ALONE, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -33,7 +34,7 @@ _forking: "list[SharedChange]" = []
 
 
 class SharedChange:
-    """A change of the process that several threads may need at once: the first makes it, the last undoes it.
+    """A change to the process that several threads may need at once: the first makes it, the last undoes it.
 
     `remember` returns the function that restores the present state, `make` makes the change.
     """
@@ -47,7 +48,7 @@ class SharedChange:
 
     @contextmanager
     def made(self) -> Iterator[None]:
-        """While it is open, the process has the change."""
+        """Make the change for the duration of the block."""
         user = object()
         try:
             with self._lock:
@@ -59,7 +60,7 @@ class SharedChange:
         finally:
             try:
                 self._end(user)
-            finally:  # once more, since Ctrl-C may have come in between
+            finally:  # again, in case Ctrl-C interrupted the first call
                 self._end(user)
 
     def _end(self, user: object) -> None:
@@ -70,11 +71,11 @@ class SharedChange:
                 self._undo = None
 
     def before_fork(self) -> None:
-        """Wait for a change that is half made."""
+        """Wait until no change is half made."""
         self._lock.acquire()
 
     def after_fork(self, *, is_child: bool) -> None:
-        """Threads other than the one that forks are not there in the child: what they wanted is undone."""
+        """In the child, undo changes for threads other than the forking one: they do not exist there."""
         try:
             for user, thread in [*self._users.items()] if is_child else ():
                 if thread != get_ident():

@@ -1,15 +1,15 @@
-"""Reports on long work while it runs."""
+"""Progress reports of long work."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Stage(NamedTuple):
-    """A part of some work that begins: `done` is the share of all work before it, `end` that after it.
+    """The start of a part of some work: `done` is the share of all work before it, `end` the share after it.
 
-    `what` says what it does; stages that are alike say the same, and `number` of `total` which one it is.
-    `runs` of a model are all it does, where that is known: their layers say how far it is. Shares are in
-    proportion to about what the parts cost, and never fall.
+    `what` describes it; similar stages share a description, and `number` of `total` counts them. `runs` is
+    the number of runs of the model if the stage does nothing else: their layers then show its progress.
+    Shares are roughly proportional to the cost of the parts, and never decrease.
     """
 
     what: str
@@ -30,31 +30,32 @@ class Progress(Protocol):
     """A listener to the progress of an experiment."""
 
     def __call__(self, share: float, /) -> None:
-        """The share of a long computation that is done, between 0 and 1."""
+        """Report the share of a long computation that is done, between 0 and 1."""
 
     def stage(self, stage: Stage, /) -> None:
-        """A part of a long computation begins."""
+        """Report the start of a part of a long computation."""
 
     def if_long(self, ways_out: str, /) -> None:
-        """What would take less, to be said where all takes long."""
+        """Offer cheaper settings, to be shown if the whole computation takes long."""
 
     def write(self, text: str, /) -> None:
-        """Text as a model generates it."""
+        """Show text as a model generates it."""
 
     def begin(self, text: str, /) -> None:
-        """A line until anything else is shown: what follows takes long and says nothing."""
+        """Show a line until anything else is shown: the next step takes long and reports no progress."""
 
     def tell(self, line: str, /) -> None:
-        """A line that stays: a part is finished."""
+        """Show a line that stays: a part is finished."""
 
-    def of_layers(self, number: int, count: int, /) -> None:
-        """A layer of a model that is read as it is used begins, and how many there are."""
+    def begin_layer(self, number: int, count: int, /) -> None:
+        """Report the start of a layer, out of `count`, of a model whose layers are read as it runs."""
 
 
 class Work:
-    """Tells the stages of some work as they begin, from about what each costs, in any unit.
+    """Reports the stages of some work as they begin, from the approximate cost of each, in any unit.
 
-    `left` is what all that has not begun costs: an estimate, which `expect` replaces once more is known.
+    `left` is an estimate of the cost of all stages that have not begun; `expect` replaces it once more is
+    known.
     """
 
     def __init__(self, tell: Callable[[Stage], None] | None = None, left: float = 0.0) -> None:
@@ -62,7 +63,7 @@ class Work:
         self._done = self._running = self._share = 0.0
 
     def begin(self, what: str, cost: float, number: int = 0, total: int = 0, *, runs: int = 0) -> None:
-        """A stage of that cost begins, and the one before is done."""
+        """Begin a stage of that cost; the previous one is done."""
         self._done += self._running
         self._running, self._left = cost, max(0.0, self._left - cost)
         whole = max(self._done + cost + self._left, TINY)
@@ -72,10 +73,10 @@ class Work:
             self._tell(Stage(what, self._share, end, number, total, runs))
 
     def expect(self, left: float) -> None:
-        """What follows the stage that runs now costs so much."""
+        """Set the cost of everything after the current stage."""
         self._left = left
 
 
 TINY = 1e-9
 ALMOST_DONE = 0.999
-"""The largest share reported before the work is done: an estimate may be off."""
+"""Largest share reported before the work is done, since estimates may be wrong."""

@@ -1,4 +1,4 @@
-"""The definition of what engines give: float64, whole matrices, a formula a line. Tests hold them to it."""
+"""The reference that tests compare engines with: float64, whole matrices, one formula per line."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from attncli.core.names import ROW_STATISTICS
 
 
 def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
-    """Everything that is wanted of a layer; memory is the square of the length."""
+    """Every result for a layer; memory grows with the square of the length."""
     rules, (num_texts, num_heads, num_queries, num_keys) = layer.rules, layer.shape
     key, value = (shared.double() for shared in layer.expanded())
     raw = layer.query.double() @ key.mT
@@ -20,8 +20,8 @@ def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
     scores = scores if rules.bias is None else scores + rules.bias.double()
     scores = scores / rules.temperature
     seen = layer.visibility.whole(scores.device).expand(num_texts, -1, -1)
-    seen_of_heads = seen.unsqueeze(1)
-    masked = scores.masked_fill(~seen_of_heads, -torch.inf)
+    seen_per_head = seen.unsqueeze(1)
+    masked = scores.masked_fill(~seen_per_head, -torch.inf)
     sink = torch.tensor([[-torch.inf]]) if rules.softmax_sink is None else rules.softmax_sink.double()
     outside = sink.to(scores)[..., None, None].expand(num_texts, num_heads, num_queries, 1)
     logsumexp = torch.cat([masked, outside], dim=-1).logsumexp(dim=-1)
@@ -50,30 +50,30 @@ def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
         top_weights=weights.gather(-1, places).masked_fill(ranked == -torch.inf, torch.nan),
         output=weights @ value,
         weights=weights,
-        raw_scores=raw.masked_fill(~seen_of_heads, -torch.inf),
+        raw_scores=raw.masked_fill(~seen_per_head, -torch.inf),
         scores=masked,
         kept_weights=weights[:, list(wanted.kept_heads)],
         head_mean=weights.mean(dim=1),
         moments=Moments(
             *(
-                torch.stack([torch.stack([of(head) for head in text]) for text in entries])
-                for of in (_mean, _variance, _smallest, _largest)
+                torch.stack([torch.stack([statistic(head) for head in text]) for text in entries])
+                for statistic in (_mean, _variance, _smallest, _largest)
             )
         ),
         received_mass=weights.sum(dim=-2),
-        pooled_mean=_of_pools(torch.mean, pools),
-        pooled_max=_of_pools(torch.amax, pools),
+        pooled_mean=_pool(torch.mean, pools),
+        pooled_max=_pool(torch.amax, pools),
         pattern_mass=None if patterns is None else torch.einsum("thqk,tpqk->thp", weights, patterns),
     )
 
 
 def _pools(weights: torch.Tensor, most: int | None) -> list[tuple[torch.Tensor, ...]]:
-    """Strips of blocks, at most that many along each side; one block where there is no limit."""
+    """Strips of blocks, at most `most` along each side; a single block if `most` is None."""
     height, width = (-(-size // (most or 1)) for size in weights.shape[-2:])
     return [torch.split(strip, width, dim=-1) for strip in torch.split(weights, height, dim=-2)]
 
 
-def _of_pools(statistic: Callable[..., torch.Tensor], pools: list[tuple[torch.Tensor, ...]]) -> torch.Tensor:
+def _pool(statistic: Callable[..., torch.Tensor], pools: list[tuple[torch.Tensor, ...]]) -> torch.Tensor:
     return torch.stack(
         [torch.stack([statistic(block, (-2, -1)) for block in strip], -1) for strip in pools], -2
     )

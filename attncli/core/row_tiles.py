@@ -1,4 +1,4 @@
-"""Tiles of whole rows, with every key that they may see; the threads and memory they are computed in."""
+"""Tiles of whole rows, with every key that they may see, and the threads and buffers that compute them."""
 
 import ctypes
 from collections import deque
@@ -18,26 +18,26 @@ from torch import Tensor
 
 from attncli.core.formulas import RestOfSoftmax, Rows, Softmax
 from attncli.core.layer import AttentionLayer, SeenKeys
-from attncli.core.names import Ends, ends_of
+from attncli.core.names import Ends, cache_ends
 from attncli.core.runtime import tile_pass, torch_threads
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
-def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[Found]:
-    """The results of the jobs, in order. They run in other threads and, between two results, in this one.
+def run_jobs(jobs: Sequence[Callable[[], Result]], num_threads: int) -> Iterator[Result]:
+    """The results of the jobs, in order. Jobs run in helper threads and, between two results, in this one.
 
-    Torch releases the interpreter's lock in each operation, so threads over blocks keep the cores busy
-    where torch's own threads, which split every small operation, do not. An exception, Ctrl-C
-    included, drops the jobs that have not begun and leaves once the running ones (milliseconds) end.
+    Torch releases the interpreter's lock during each operation, so threads over blocks keep the cores busy;
+    torch's own threads, which split every small operation, do not. An exception, Ctrl-C included, drops the
+    jobs that have not begun and is raised once the running ones end (milliseconds).
     """
-    num_others = min(num_threads, len(jobs)) - 1
-    if num_others < 1:
+    num_helpers = min(num_threads, len(jobs)) - 1
+    if num_helpers < 1:
         yield from (job() for job in jobs)
         return
     waiting = deque(enumerate(jobs))
-    results: dict[int, Found] = {}
-    is_inference = torch.is_inference_mode_enabled()  # of this thread alone, as is no_grad
+    results: dict[int, Result] = {}
+    is_inference = torch.is_inference_mode_enabled()  # per thread, like no_grad
 
     def run_next() -> bool:
         try:
@@ -53,38 +53,39 @@ def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[
             with torch_threads(1), torch.inference_mode(is_inference), torch.no_grad():
                 while run_next():
                     pass
-        except BaseException:  # whatever ends one thread: the others begin no other job
+        except BaseException:  # whatever ends one thread: the others start no new job
             waiting.clear()
             raise
 
-    with ThreadPoolExecutor(num_others) as pool:
+    with ThreadPoolExecutor(num_helpers) as pool:
         try:
-            others = [pool.submit(run_all) for _ in range(num_others)]
+            helpers = [pool.submit(run_all) for _ in range(num_helpers)]
             next_number = 0
             while run_next():
                 while next_number in results:
                     yield results.pop(next_number)
                     next_number += 1
-            for other in others:
-                other.result()
+            for helper in helpers:
+                helper.result()
         finally:
             waiting.clear()
     for number in range(next_number, len(jobs)):
         yield results.pop(number)
 
 
-MOST_KEPT = 2**24
-"""Bytes that stay for the next call at most: the three buffers of a float32 tile are 12 MB."""
+MAX_SPARE_BYTES = 2**24
+"""Most bytes reused by the next call: the three buffers of a float32 tile are 12 MB."""
 
-_kept: list[Tensor] = []
-"""The one buffer that the last call left, on the CPU: small calls come by the thousand. CUDA has a cache."""
+_spare_buffers: list[Tensor] = []
+"""The one CPU buffer that the last call left, since small calls come by the thousand. CUDA has its own cache.
+"""
 _scratch_lock = Lock()
 
 
 class Scratch:
-    """Some tile-sized buffers, lent to one job at a time, for as long as the with-block of a call runs.
+    """Tile-sized buffers, each lent to one job at a time while the with-block of a call runs.
 
-    Until the call ends there is one for each job that runs at a time.
+    Until the call ends, there is one buffer for each job running at the same time.
     """
 
     def __init__(self, like: Tensor, count: int = 2) -> None:
@@ -94,8 +95,8 @@ class Scratch:
     def __enter__(self) -> "Scratch":
         if self._like.device.type == "cpu":
             with _scratch_lock:
-                self._free += _kept
-                _kept.clear()
+                self._free += _spare_buffers
+                _spare_buffers.clear()
         return self
 
     def __exit__(
@@ -103,13 +104,15 @@ class Scratch:
     ) -> None:
         with _scratch_lock:
             small = (
-                buffer for buffer in (*self._free, *_kept) if buffer.nbytes <= MOST_KEPT and buffer.is_cpu
+                buffer
+                for buffer in (*self._free, *_spare_buffers)
+                if buffer.nbytes <= MAX_SPARE_BYTES and buffer.is_cpu
             )
-            _kept[:] = sorted(small, key=lambda buffer: buffer.nbytes)[-1:]
+            _spare_buffers[:] = sorted(small, key=lambda buffer: buffer.nbytes)[-1:]
 
     @contextmanager
     def lent(self, size: int) -> Iterator[Float[Tensor, "count size"]]:
-        """Buffers of that size, for as long as the with-block runs."""
+        """Buffers of that size, for the duration of the with-block."""
         num_bytes = self._count * size * self._like.itemsize
         with _scratch_lock:
             buffer = self._free.pop() if self._free else None
@@ -125,9 +128,9 @@ class Scratch:
 
 
 LEAST_EXPONENT = -800.0
-"""exp of it is 0 in float64, and 0 times it is 0: a hidden score (-inf) adds nothing to an entropy."""
+"""exp(-800) is 0 in float64, and 0 * -800 is 0: a hidden score (-inf) adds nothing to an entropy."""
 LOG2_E = 1.4426950408889634
-OF_ROWS = (
+ROW_NUMBERS = (
     *("logsumexp", "log_total", "sum", "cross", "distance"),
     *("local", "rest_sum", "rest_log_total", "rest_cross"),
 )
@@ -140,7 +143,16 @@ class RowArguments(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("num_queries", "num_keys", "num_first", "window")),
         *(
             (name, ctypes.c_void_p)
-            for name in ("scores", "weights", "sink", "blind", "position", "here", *OF_ROWS, "participation")
+            for name in (
+                "scores",
+                "weights",
+                "sink",
+                "blind",
+                "position",
+                "here",
+                *ROW_NUMBERS,
+                "participation",
+            )
         ),
     )
 
@@ -152,13 +164,13 @@ def softmax_rows(
     buffers: Float[Tensor, "2 size"],
     num_keys: int,
 ) -> tuple[Tensor, Float[Tensor, "text head query"], Softmax]:
-    """exp(score - logsumexp) in the first buffer, the logsumexp, and how the weights came of the scores.
+    """exp(score - logsumexp) in the first buffer, the logsumexp, and how the softmax was computed.
 
-    Hidden scores are -inf. The sink, a score, joins the denominator alone. A row without a key has weights 0.
-    `num_keys` counts all keys, of which these may be a part.
+    Hidden scores are -inf. The sink, a score, joins only the denominator. A row without visible keys has
+    weights 0. `num_keys` counts all keys, even if these are only some of them.
     """
     if scores.dtype == torch.float32 and scores.device.type == "cpu" and tile_pass() is not None:
-        return _compiled(scores, seen, sink, buffers[0], ends_of(num_keys))
+        return _compiled(scores, seen, sink, buffers[0], cache_ends(num_keys))
     return _by_torch(scores, seen, sink, buffers)
 
 
@@ -166,12 +178,12 @@ def _compiled(
     scores: Tensor, seen: SeenKeys, sink: Tensor | None, buffer: Tensor, ends: Ends
 ) -> tuple[Tensor, Tensor, Softmax]:
     weights = buffer[: scores.numel()].view(scores.shape)
-    numbers = scores.new_empty(len(OF_ROWS), *scores.shape[:3])
+    numbers = scores.new_empty(len(ROW_NUMBERS), *scores.shape[:3])
     participation = scores.new_empty(scores.shape[:3], dtype=torch.float64)
     if "places" not in seen.shared:
         seen.shared["places"] = tuple(tensor.to(scores.dtype) for tensor in (seen.columns, seen.positions))
     places = (tensor.data_ptr() for tensor in seen.shared["places"])
-    of_rows = [
+    per_row = [
         None if tensor is None else tensor.expand(scores.shape[:3]).contiguous()
         for tensor in (sink, seen.blind)
     ]
@@ -181,7 +193,7 @@ def _compiled(
         *ends,
         scores.data_ptr(),
         weights.data_ptr(),
-        *(None if tensor is None else tensor.data_ptr() for tensor in of_rows),
+        *(None if tensor is None else tensor.data_ptr() for tensor in per_row),
         *places,
         *range(start, start + numbers.nbytes, num_rows * numbers.itemsize),
         participation.data_ptr(),
@@ -189,7 +201,7 @@ def _compiled(
     library = tile_pass()
     assert library is not None
     library.attn_softmax_rows(ctypes.byref(arguments), ctypes.c_int64(num_rows))
-    logsumexp, log_totals, sums, cross, distance, local, *of_rest = numbers.unbind()
+    logsumexp, log_totals, sums, cross, distance, local, *rest_numbers = numbers.unbind()
     softmax = Softmax(
         log_totals,
         sums,
@@ -197,7 +209,7 @@ def _compiled(
         participation=participation,
         distance=distance,
         local=local,
-        rest=RestOfSoftmax(*of_rest),
+        rest=RestOfSoftmax(*rest_numbers),
     )
     return weights, logsumexp, softmax
 
@@ -207,12 +219,12 @@ def _by_torch(
 ) -> tuple[Tensor, Tensor, Softmax]:
     weights, exponents = (buffer[: scores.numel()].view(scores.shape) for buffer in buffers)
     reference = scores.amax(dim=-1)
-    if sink is not None:  # a row may have scores of -inf alone: all its weight goes to the sink
+    if sink is not None:  # a row may have only scores of -inf: all its weight goes to the sink
         reference = reference.clamp(min=torch.finfo(scores.dtype).min / 2)
     if seen.blind is not None:
         reference = reference.masked_fill(seen.blind, 0.0)
     torch.sub(scores, reference.unsqueeze(-1), out=exponents)
-    exponents.clamp_(min=LEAST_EXPONENT)  # hidden scores are -inf, and those with a bias of -inf
+    exponents.clamp_(min=LEAST_EXPONENT)  # hidden scores are -inf, and so are scores with a bias of -inf
     torch.mul(exponents, LOG2_E, out=weights).exp2_()  # takes a third of the time of exp
     totals = weights.sum(dim=-1)
     if sink is not None:
@@ -229,12 +241,12 @@ def _below_sink(
     weights: Tensor, exponents: Tensor, totals: Tensor, reference: Tensor, sink: Tensor
 ) -> tuple[Tensor, Tensor, Softmax]:
     """Add the sink to the denominator, in float64: it may be far above the keys."""
-    of_keys, above = totals.double().log(), (sink - reference).double()
-    log_totals = torch.logaddexp(of_keys, above)
+    keys_log_total, above = totals.double().log(), (sink - reference).double()
+    log_totals = torch.logaddexp(keys_log_total, above)
     participation = (2 * log_totals).exp() / torch.linalg.vector_norm(weights, dim=-1).double().square()
     weights.mul_((-log_totals).exp().to(weights.dtype).unsqueeze(-1))
-    logsumexp = torch.logaddexp(reference + of_keys, sink.double())
-    sums = (of_keys - log_totals).exp()
+    logsumexp = torch.logaddexp(reference + keys_log_total, sink.double())
+    sums = (keys_log_total - log_totals).exp()
     softmax = Softmax(
         log_totals.to(weights.dtype),
         sums.to(weights.dtype),
@@ -245,19 +257,18 @@ def _below_sink(
 
 
 NUM_BUFFERS = 3
-"""What `Scratch` holds for a tile: scores, weights and, by torch, exponents."""
+"""Buffers that `Scratch` holds for a tile: scores, weights and, for torch, exponents."""
 TILE = 2**20
-"""Scores of a tile: 4 MB of scores and as much of weights; by torch of exponents, too."""
+"""Scores in a tile: 4 MB of scores, as much of weights and, for torch, of exponents."""
 LEAST_ROWS = 64
-"""Rows of a head in a tile; of long rows fewer heads at a time, rather than fewer rows: products of few rows
-take longer."""
+"""Rows per head in a tile. Tiles of long rows have fewer heads, not fewer rows, which would be slower."""
 MOST_ROWS = 256
-"""Rows of a head in a tile at most: causal rows leave out the keys after the tile's last query."""
+"""Most rows per head in a tile: causal rows leave out the keys after the tile's last query."""
 
 
 @dataclass(frozen=True)
 class TilePlace:
-    """Where a tile lies."""
+    """Texts, heads and queries of a tile."""
 
     texts: slice
     heads: slice
@@ -268,9 +279,9 @@ class TilePlace:
 class Tile:
     """The rows of a block with the keys that some of them see.
 
-    Scores and logsumexp are given for weights computed from scores; hidden scores are -inf, and `masked` says
-    whether there are any. `blind` marks queries that see no key, None without any. The next tile overwrites
-    the tensors.
+    Scores and logsumexp are present if weights were computed from scores; hidden scores are -inf, and
+    `masked` is True if there are any. `blind` marks queries that see no key, None without any. The next tile
+    overwrites the tensors.
     """
 
     block: TilePlace
@@ -289,7 +300,7 @@ class Tile:
         return self.rows.weights
 
     def ranking(self) -> Float[Tensor, "text head query key"]:
-        """What the largest weights are found by: -inf where hidden."""
+        """The numbers that rank keys, -inf where hidden: scores, or weights without them."""
         if self.scores is not None:
             return self.scores
         assert self.seen is not None
@@ -297,10 +308,10 @@ class Tile:
 
 
 def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[TilePlace]:
-    """All rows in tiles of about TILE entries: whole texts together, or some queries of some heads.
+    """All rows in tiles of about TILE entries: several whole texts, or some queries of some heads.
 
-    The `group` heads that share a key/value head stay together. The same queries of all heads follow each
-    other, so that what depends on positions alone is computed once.
+    The `group` heads that share a key/value head stay together. Heads of the same queries are adjacent, so
+    that values that depend only on positions are computed once.
     """
     num_texts, num_heads, num_queries, num_keys = shape
     if 0 in shape:
@@ -321,9 +332,9 @@ def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[TilePla
 
 @dataclass(frozen=True, repr=False)
 class GivenWeights:
-    """Finished weights, from a model that gives nothing else or from another tool.
+    """Finished weights, from a model that returns only weights or from another tool.
 
-    `seen` marks the entries that a query may see; weights may be negative, and rows may sum to anything.
+    `seen` marks the entries that a query may see; weights may be negative, and rows may sum to any number.
     """
 
     weights: Float[Tensor, "text head query key"]
@@ -340,7 +351,7 @@ class GivenWeights:
 
     @cached_property
     def like(self) -> Tensor:
-        """An empty tensor of the type and on the device of the computation."""
+        """An empty tensor with the dtype and device of the computation."""
         return self.weights.new_empty(0, dtype=torch.promote_types(self.weights.dtype, torch.float32))
 
 
@@ -348,7 +359,7 @@ LayerOrWeights = AttentionLayer | GivenWeights
 
 
 def side_by_side(sources: Sequence[LayerOrWeights]) -> LayerOrWeights:
-    """The heads of several layers as those of one; all see the same keys, and scores have no other rules."""
+    """The heads of several layers as one layer. All layers see the same keys and have plain scores."""
     if len(sources) == 1:
         return sources[0]
     first = sources[0]
@@ -362,8 +373,8 @@ def side_by_side(sources: Sequence[LayerOrWeights]) -> LayerOrWeights:
     return replace(first, query=query, key=key, value=value)
 
 
-def blocks_of(source: LayerOrWeights) -> list[list[TilePlace]]:
-    """The places of tiles that cover every row; each list has the heads of the same queries."""
+def tile_places(source: LayerOrWeights) -> list[list[TilePlace]]:
+    """Places of tiles that cover every row; each list has the heads of the same queries."""
     every = blocks(source.shape, 1 if isinstance(source, GivenWeights) else source.group)
     same_queries = groupby(every, lambda block: (block.texts.start, block.queries.start))
     return [list(heads) for _, heads in same_queries]
@@ -372,10 +383,10 @@ def blocks_of(source: LayerOrWeights) -> list[list[TilePlace]]:
 def tiles(
     source: LayerOrWeights, some: Iterable[TilePlace], scratch: Scratch, *, keep_raw: bool = False
 ) -> Iterator[Tile]:
-    """The tiles there; with `keep_raw` query . key as well."""
+    """Compute the tiles at these places; with `keep_raw`, query . key as well."""
     if isinstance(source, GivenWeights):
         for block in some:
-            yield _given_tile(source, block)
+            yield _weights_tile(source, block)
         return
     for block in some:
         size = _count(block.texts) * _count(block.heads) * _count(block.queries) * source.shape[3]
@@ -383,8 +394,8 @@ def tiles(
             yield _softmax_tile(source, block, buffers, keep_raw=keep_raw)
 
 
-def part_of(tensor: Tensor, *parts: slice) -> Tensor:
-    """The tensor in these parts of its first axes: itself where they are all of it."""
+def select_part(tensor: Tensor, *parts: slice) -> Tensor:
+    """These parts of the tensor's first axes; the tensor itself if they cover it."""
     if all(_count(part) == size for part, size in zip(parts, tensor.shape, strict=False)):
         return tensor
     return tensor[parts]
@@ -394,14 +405,14 @@ def _count(part: slice) -> int:
     return int(part.stop - part.start)
 
 
-def _given_tile(given: GivenWeights, block: TilePlace) -> Tile:
+def _weights_tile(given: GivenWeights, block: TilePlace) -> Tile:
     weights = given.weights[block.texts, block.heads, block.queries]
     seen = given.seen[block.texts if len(given.seen) > 1 else slice(None), block.queries]
     positions = torch.arange(block.queries.start, block.queries.stop, device=weights.device)
     columns = torch.arange(weights.shape[-1], device=weights.device)
     visible = seen.sum(dim=-1).unsqueeze(1)
     blind = visible == 0 if (visible == 0).any() else None
-    if blind is not None:  # a finite mask leaves weights there; what is no number stays
+    if blind is not None:  # a finite mask leaves weights there; NaN stays
         weights = weights.masked_fill(blind.unsqueeze(-1) & weights.isfinite(), 0.0)
     rows = Rows(weights, visible, positions, columns)
     return Tile(block, slice(0, weights.shape[-1]), rows, not bool(seen.all()), blind, seen=seen)
@@ -425,7 +436,7 @@ def _softmax_tile(
         parts = zip((block.texts, block.heads), sink.shape, strict=True)
         sink = sink.to(scores)[tuple(part if size > 1 else slice(None) for part, size in parts)].unsqueeze(-1)
     weights, logsumexp, softmax = softmax_rows(scores, seen, sink, buffers[1:], layer.shape[3])
-    # Beside a sink far above the keys, the two of the difference would leave no digits of it.
+    # If the sink is far above the keys, the difference would lose all digits.
     largest = logsumexp - softmax.log_totals if sink is None else scores.amax(dim=-1)
     rows = Rows(
         weights,
@@ -449,11 +460,11 @@ def _scaled_products(
     *,
     keep_raw: bool,
 ) -> Float[Tensor, "text head query key"] | None:
-    """scale query . key, for groups of heads that share a key; gives query . key where it is to be kept."""
+    """scale query . key, for groups of heads that share a key. Returns query . key if `keep_raw`."""
     group = layer.group
     kv_heads = slice(block.heads.start // group, -(-block.heads.stop // group))
-    query = part_of(layer.query, block.texts, block.heads, block.queries).to(into.dtype)
-    key = part_of(layer.key, block.texts, kv_heads, keys).to(into.dtype)
+    query = select_part(layer.query, block.texts, block.heads, block.queries).to(into.dtype)
+    key = select_part(layer.key, block.texts, kv_heads, keys).to(into.dtype)
     if not keep_raw:
         query = query * layer.scale
     num_texts, num_kv_heads = key.shape[:2]
@@ -475,9 +486,9 @@ def _apply_rules(
         scores.div_(rules.softcap).tanh_().mul_(rules.softcap)
     if rules.bias is not None:
         parts = (block.texts, block.heads, block.queries, keys)
-        parts_of_bias = (
+        bias_slices = (
             part if size > 1 else slice(None) for part, size in zip(parts, rules.bias.shape, strict=True)
         )
-        scores.add_(rules.bias[tuple(parts_of_bias)])
+        scores.add_(rules.bias[tuple(bias_slices)])
     if rules.temperature != 1.0:
         scores.div_(rules.temperature)

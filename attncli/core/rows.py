@@ -1,4 +1,4 @@
-"""The everyday engine: whole rows, in tiles of about a million scores, everything from each tile at once."""
+"""The default engine: whole rows, in tiles of about a million scores, every result from each tile at once."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -23,9 +23,9 @@ from attncli.core.row_tiles import (
     Scratch,
     Tile,
     TilePlace,
-    blocks_of,
-    part_of,
     run_jobs,
+    select_part,
+    tile_places,
     tiles,
 )
 from attncli.core.runtime import torch_threads
@@ -33,12 +33,12 @@ from attncli.core.summaries import merged_moments
 
 
 class Collector(Protocol):
-    """Takes every tile and has a part of the result at the end."""
+    """Takes every tile and returns a part of the result at the end."""
 
     def add(self, tile: Tile) -> Callable[[], None] | None:
-        """Take in a tile; nothing of it may be kept. Tiles of different queries come at the same time.
+        """Take in a tile, without holding on to its tensors. Tiles of different queries arrive concurrently.
 
-        What sums over queries is returned as a function: those of all tiles are called in one order.
+        Sums over queries are returned as a function; the functions of all tiles are called in a fixed order.
         """
         ...
 
@@ -47,13 +47,13 @@ class Collector(Protocol):
         ...
 
 
-def place_of(tile: Tile) -> tuple[slice, slice, slice]:
-    """Where the rows of a tile lie."""
+def tile_slices(tile: Tile) -> tuple[slice, slice, slice]:
+    """The tile's slices of texts, heads and queries."""
     return tile.block.texts, tile.block.heads, tile.block.queries
 
 
 class FilledTensor:
-    """A tensor that tiles fill; where one tile is all of it, what came of that tile is the tensor."""
+    """A tensor that tiles fill; if one tile covers it, that tile's result is the tensor."""
 
     def __init__(self, shape: Sequence[int], like: Tensor) -> None:
         self.shape, self.like = torch.Size(shape), like
@@ -61,7 +61,7 @@ class FilledTensor:
         self.lock = Lock()
 
     def put(self, tile: Tile, place: tuple[slice, ...], part: Tensor) -> None:
-        """Fill in a part; one that looks into the tile's buffers is copied, since they will be written to."""
+        """Fill in a part; copied if it shares the tile's buffers, which will be overwritten."""
         with self.lock:
             if self.tensor is None:
                 buffers = tile.weights.untyped_storage().data_ptr()
@@ -85,7 +85,7 @@ class RowStatistics:
         self.visible = FilledTensor((num_texts, num_queries), like)
 
     def add(self, tile: Tile) -> None:
-        place = place_of(tile)
+        place = tile_slices(tile)
         rows = tile.rows if self.plane is None else replace(tile.rows, plane=self.plane)
         computed = [(self.rows[name], formula(rows)) for name, formula in self.formulas.items()]
         if tile.logsumexp is not None:
@@ -103,7 +103,7 @@ class RowStatistics:
 
 
 class PreviousToken:
-    """The weight on the key before each query; NaN where no such key exists."""
+    """The weight on the key before each query; NaN if no such key exists."""
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         *rows, self.num_keys = source.shape
@@ -118,7 +118,7 @@ class PreviousToken:
         weights = weights.masked_fill((before < tile.keys.start) | (before >= tile.keys.stop), 0.0)
         no_such_key = (before < 0) | (before >= self.num_keys)
         no_such_key = no_such_key if tile.blind is None else no_such_key | tile.blind
-        self.weights[place_of(tile)] = weights.masked_fill(no_such_key, torch.nan)
+        self.weights[tile_slices(tile)] = weights.masked_fill(no_such_key, torch.nan)
 
     def result(self) -> dict[str, Any]:
         return {"previous_token": self.weights}
@@ -133,7 +133,7 @@ class TopKeys:
         self.weights = source.like.new_empty(*rows, wanted.top_k)
 
     def add(self, tile: Tile) -> None:
-        place = place_of(tile)
+        place = tile_slices(tile)
         # Weights have no unit; a difference of 1 between scores is a factor e between weights.
         unit = 0.0 if tile.scores is None else 1.0
         best = top_keys(tile.ranking(), self.keys.shape[-1], unit=unit)
@@ -154,20 +154,20 @@ class Output:
         self.output = FilledTensor((*source.shape[:3], source.value.shape[-1]), source.like)
 
     def add(self, tile: Tile) -> None:
-        texts, heads, _ = place_of(tile)
+        texts, heads, _ = tile_slices(tile)
         group = self.layer.group
         kv_heads = slice(heads.start // group, -(-heads.stop // group))
         weights = tile.weights
-        value = part_of(self.layer.value, texts, kv_heads, tile.keys).to(weights.dtype)
+        value = select_part(self.layer.value, texts, kv_heads, tile.keys).to(weights.dtype)
         shared = weights.view(*value.shape[:2], -1, weights.shape[-1]) @ value
-        self.output.put(tile, place_of(tile), shared.view(*weights.shape[:3], -1))
+        self.output.put(tile, tile_slices(tile), shared.view(*weights.shape[:3], -1))
 
     def result(self) -> dict[str, Any]:
         return {"output": self.output.tensor}
 
 
 class FinishedScores:
-    """The moments of the finished scores: of each row about its own mean, and the rows' together in float64.
+    """Moments of the finished scores: each row about its own mean, rows merged in float64.
 
     Chan, Golub and LeVeque 1979.
     """
@@ -193,20 +193,20 @@ class FinishedScores:
         squares = torch.linalg.vector_norm(centred, dim=-1, dtype=torch.float64).square()
         moments = (count.expand_as(mean), mean, squares, lowest, tile.scores.amax(dim=-1))
         for numbers, new in zip(self.numbers, moments, strict=True):
-            numbers[place_of(tile)] = new.double()
+            numbers[tile_slices(tile)] = new.double()
 
     def result(self) -> dict[str, Any]:
-        return {"moments": moments_of_heads(*self.numbers)}
+        return {"moments": head_moments(*self.numbers)}
 
 
-def moments_of_heads(count: Tensor, *blocks: Tensor) -> Moments:
-    """From counts, means, squared deviations and ranges of blocks to the moments of each head."""
+def head_moments(count: Tensor, *blocks: Tensor) -> Moments:
+    """Merge counts, means, squared deviations and ranges of blocks into the moments of each head."""
     merged = merged_moments(count.long(), *blocks)
     return Moments(*(merged[name] for name in ("mean", "variance", "min", "max")))
 
 
 class Matrices:
-    """Whole matrices: weights, and scores where they are wanted; hidden scores are -inf."""
+    """Whole matrices: weights, and scores if wanted; hidden scores are -inf."""
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         like = source.like
@@ -218,7 +218,7 @@ class Matrices:
         }
 
     def add(self, tile: Tile) -> None:
-        place = (*place_of(tile), tile.keys)
+        place = (*tile_slices(tile), tile.keys)
         self.weights[place] = tile.weights
         if self.scores and tile.scores is not None and tile.raw_scores is not None:
             raw = tile.raw_scores
@@ -239,7 +239,7 @@ class KeptHeads:
         self.weights = source.like.new_zeros(num_texts, len(self.heads), num_queries, num_keys)
 
     def add(self, tile: Tile) -> None:
-        texts, heads, queries = place_of(tile)
+        texts, heads, queries = tile_slices(tile)
         for number, head in enumerate(self.heads):
             if heads.start <= head < heads.stop:
                 self.weights[texts, number, queries, tile.keys] = tile.weights[:, head - heads.start]
@@ -256,7 +256,7 @@ class HeadMean:
         self.mean = source.like.new_zeros(num_texts, num_queries, num_keys)
 
     def add(self, tile: Tile) -> None:
-        texts, _, queries = place_of(tile)
+        texts, _, queries = tile_slices(tile)
         self.mean[texts, queries, tile.keys] += tile.weights.sum(dim=1) / self.num_heads
 
     def result(self) -> dict[str, Any]:
@@ -272,7 +272,7 @@ class ReceivedMass:
         self.mass: Tensor | None = None
 
     def add(self, tile: Tile) -> Callable[[], None]:
-        texts, heads, _ = place_of(tile)
+        texts, heads, _ = tile_slices(tile)
         return partial(self._sum, (texts, heads, tile.keys), received_mass(tile.weights))
 
     def _sum(self, place: tuple[slice, ...], mass: Tensor) -> None:
@@ -289,7 +289,7 @@ class ReceivedMass:
 
 
 class PooledGrid:
-    """Blocks of ceil(length / pooled) queries and keys; the last are shorter."""
+    """Blocks of ceil(length / pooled) queries and keys; the last ones are shorter."""
 
     def __init__(self, num_queries: int, num_keys: int, pooled: int) -> None:
         self.sizes = (num_queries, num_keys)
@@ -297,7 +297,7 @@ class PooledGrid:
         self.counts = [-(-size // step) for size, step in zip(self.sizes, self.steps, strict=True)]
 
     def entries(self) -> Tensor:
-        """How many entries each block has."""
+        """Number of entries in each block."""
         numbers = [
             (size - torch.arange(0, size, step)).clamp(max=step)
             for size, step in zip(self.sizes, self.steps, strict=True)
@@ -308,7 +308,7 @@ class PooledGrid:
 def _whole_blocks(
     weights: Float[Tensor, "text head query key"], start: int, height: int
 ) -> Iterator[Float[Tensor, "text head block query key"]]:
-    """The queries in blocks: those of a block that began before, whole ones, and what begins at the end."""
+    """The queries in blocks: the end of an earlier block, whole blocks, and the beginning of the next."""
     num_queries = weights.shape[2]
     first = min(-start % height, num_queries)
     last = num_queries - (num_queries - first) % height
@@ -332,7 +332,7 @@ class PooledMaps:
         self.largest = torch.zeros_like(self.mass)
 
     def add(self, tile: Tile) -> Callable[[], None]:
-        texts, heads, queries = place_of(tile)
+        texts, heads, queries = tile_slices(tile)
         height, width = self.grid.steps
         before, first = tile.keys.start % width, tile.keys.start // width
         num_columns = -(-(before + tile.weights.shape[-1]) // width)
@@ -341,13 +341,13 @@ class PooledMaps:
         rows = slice(queries.start // height, queries.start // height + num_rows)
 
         def pooled(reduce: Callable[..., Tensor]) -> Tensor:
-            # Rows first: what is added lies side by side in memory, and little is left to be padded.
-            of_rows = torch.cat(
+            # Rows first: their entries are adjacent in memory, and little remains to be padded.
+            row_blocks = torch.cat(
                 [reduce(part, dim=-2) for part in _whole_blocks(tile.weights, queries.start, height)], dim=2
             )
             if before or after:
-                of_rows = torch.nn.functional.pad(of_rows, (before, after))
-            return reduce(of_rows.view(*of_rows.shape[:-1], num_columns, width), dim=-1)
+                row_blocks = torch.nn.functional.pad(row_blocks, (before, after))
+            return reduce(row_blocks.view(*row_blocks.shape[:-1], num_columns, width), dim=-1)
 
         place = texts, heads, rows, slice(first, first + num_columns)
         return partial(self._sum, place, pooled(torch.sum), pooled(torch.amax))
@@ -362,7 +362,7 @@ class PooledMaps:
 
 
 class PatternMass:
-    """The weight of each head on each pattern: a product, since it is linear in the weights."""
+    """The weight of each head on each pattern: a matrix product, since it is linear in the weights."""
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
         assert wanted.patterns is not None
@@ -373,7 +373,7 @@ class PatternMass:
         self.mass: Tensor | None = None
 
     def add(self, tile: Tile) -> Callable[[], None]:
-        texts, heads, queries = place_of(tile)
+        texts, heads, queries = tile_slices(tile)
         mass = self.patterns.mass(tile.weights, texts, queries, tile.keys)
         return partial(self._sum, (texts, heads), mass)
 
@@ -390,13 +390,13 @@ class PatternMass:
 
 
 SPARE_BITS = 46
-"""By how many bits the weights beside the first key must sum to more than the smallest normal number."""
+"""Bits by which the sum of the weights beside the first key must exceed the smallest normal number."""
 
 
 class RestOfRows:
-    """What is wanted of the rows without their first key, p_j / sum_{j > 0} p_j; destroys the scores.
+    """The wanted results for rows without their first key, p_j / sum_{j > 0} p_j. Destroys the scores.
 
-    Null where that sum is so small that its terms may have been rounded to 0.
+    Null if that sum is so small that its terms may have been rounded to 0.
     """
 
     def __init__(self, source: LayerOrWeights, wanted: Wanted) -> None:
@@ -427,7 +427,7 @@ class RestOfRows:
         is_left = sums > self.least
         if rows.softmax is not None:
             softmax = Softmax(log_totals, is_left.to(sums.dtype), cross=cross)
-        self.nothing_left[place_of(tile)] = (visible > 0) & ~is_left
+        self.nothing_left[tile_slices(tile)] = (visible > 0) & ~is_left
         shares = sums.reciprocal().masked_fill(~is_left, 0.0)
         weights = torch.mul(rows.weights, shares.unsqueeze(-1), out=tile.scores)
         if has_first:
@@ -465,10 +465,9 @@ class RestOfRows:
 
 
 LEAST_FOR_JOBS = 2**24
-"""Scores of a layer (1,182 tokens, 12 heads) from which attn's threads over its queries are faster than
-torch's, as measured."""
+"""Scores in a layer (1,182 tokens, 12 heads) from which attn's threads are faster than torch's."""
 
-# Whether a part is asked for, and what makes it.
+# The condition for each part, and the class that computes it.
 PARTS: tuple[tuple[Callable[[Wanted], bool], Callable[[LayerOrWeights, Wanted], Collector]], ...] = (
     (lambda wanted: True, RowStatistics),
     (lambda wanted: wanted.top_k > 0, TopKeys),
@@ -481,14 +480,14 @@ PARTS: tuple[tuple[Callable[[Wanted], bool], Callable[[LayerOrWeights, Wanted], 
     (lambda wanted: wanted.received_mass, ReceivedMass),
     (lambda wanted: wanted.pooled is not None, PooledMaps),
     (lambda wanted: wanted.patterns is not None, PatternMass),
-    (lambda wanted: wanted.rest is not None, RestOfRows),  # the last: it computes in the place of the scores
+    (lambda wanted: wanted.rest is not None, RestOfRows),  # last, since it overwrites the scores
 )
 
 
 def attend(
     source: LayerOrWeights, wanted: Wanted, progress: Callable[[float], None] | None = None
 ) -> Computed:
-    """What is wanted of a layer, or of given weights: scores are computed once, memory is linear in length.
+    """Compute the wanted results: scores are computed once, and memory is linear in the length.
 
     `progress` is called with the fraction of the rows that are done.
     """
@@ -496,7 +495,7 @@ def attend(
         parts: list[Collector] = [make(source, wanted) for asks, make in PARTS if asks(wanted)]
 
         def take(some: list[TilePlace]) -> list[Callable[[], None]]:
-            """All results of some queries; returns what must run in order."""
+            """Compute all results of some queries; returns functions to call in order."""
             added = [
                 part.add(tile)
                 for tile in tiles(source, some, scratch, keep_raw=wanted.scores)
@@ -504,7 +503,7 @@ def attend(
             ]
             return [add for add in added if add is not None]
 
-        jobs = [partial(take, some) for some in blocks_of(source)]
+        jobs = [partial(take, some) for some in tile_places(source)]
         is_long = (
             len(jobs) > 1 and source.like.device.type == "cpu" and math.prod(source.shape) >= LEAST_FOR_JOBS
         )
@@ -519,39 +518,41 @@ def attend(
 
 @torch.no_grad()
 def merged_into_words(
-    source: LayerOrWeights, of_queries: Int[Tensor, "text query"], of_keys: Int[Tensor, "text key"]
+    source: LayerOrWeights, query_words: Int[Tensor, "text query"], key_words: Int[Tensor, "text key"]
 ) -> GivenWeights:
     """W_ab = mean over queries i of word a of the sum over keys j of word b of p_ij.
 
-    Clark et al. 2019 (1906.04341), section 4.1: a row of a word sums to what the rows of its tokens sum to on
-    average. A word sees another where one of its tokens sees a token of the other. The words of each text are
-    numbered from 0 without gaps, and all texts have equally many. The weights between tokens exist for one
+    Clark et al. 2019 (1906.04341), section 4.1: a word's row sums to the mean of the sums of its tokens'
+    rows. A word sees another if one of its tokens sees a token of the other. The words of each text are
+    numbered from 0 without gaps, and all texts have equally many. The weights between tokens are computed one
     tile at a time.
     """
     num_texts, num_heads = source.shape[:2]
-    num_words = int(of_queries.max()) + 1, int(of_keys.max()) + 1
+    num_words = int(query_words.max()) + 1, int(key_words.max()) + 1
     like = source.weights if isinstance(source, GivenWeights) else source.query
     dtype = torch.promote_types(like.dtype, torch.float32)
     merged = like.new_zeros(num_texts, num_heads, *num_words, dtype=dtype)
-    of_queries, of_keys = of_queries.to(like.device), of_keys.to(like.device)
+    query_words, key_words = query_words.to(like.device), key_words.to(like.device)
     with Scratch(source.like, NUM_BUFFERS) as scratch:
-        for tile in tiles(source, chain.from_iterable(blocks_of(source)), scratch):
+        for tile in tiles(source, chain.from_iterable(tile_places(source)), scratch):
             heads, queries = tile.block.heads, tile.block.queries
             for text, weights in zip(range(num_texts)[tile.block.texts], tile.weights, strict=True):
                 sums = weights.new_zeros(*weights.shape[:2], num_words[1])
-                sums.index_add_(2, of_keys[text, tile.keys], weights)
-                merged[text, heads].index_add_(1, of_queries[text, queries], sums.to(dtype))
-    ones = torch.ones_like(of_queries)
-    counts = ones.new_zeros(num_texts, num_words[0]).scatter_add_(1, of_queries, ones)
+                sums.index_add_(2, key_words[text, tile.keys], weights)
+                merged[text, heads].index_add_(1, query_words[text, queries], sums.to(dtype))
+    ones = torch.ones_like(query_words)
+    counts = ones.new_zeros(num_texts, num_words[0]).scatter_add_(1, query_words, ones)
     merged /= counts[:, None, :, None]
-    return GivenWeights(merged, _seen(source, of_queries, of_keys, num_words))
+    return GivenWeights(merged, _seen(source, query_words, key_words, num_words))
 
 
-def _seen(source: LayerOrWeights, of_queries: Tensor, of_keys: Tensor, num_words: tuple[int, int]) -> Tensor:
+def _seen(
+    source: LayerOrWeights, query_words: Tensor, key_words: Tensor, num_words: tuple[int, int]
+) -> Tensor:
     """The words that each word sees."""
-    seen = source.visibility.whole(of_queries.device) if isinstance(source, AttentionLayer) else source.seen
-    words_seen = seen.new_zeros(len(of_queries), *num_words)
+    seen = source.visibility.whole(query_words.device) if isinstance(source, AttentionLayer) else source.seen
+    words_seen = seen.new_zeros(len(query_words), *num_words)
     for text in range(len(words_seen)):
         queries, keys = seen[text if len(seen) > 1 else 0].nonzero(as_tuple=True)
-        words_seen[text, of_queries[text, queries], of_keys[text, keys]] = True
+        words_seen[text, query_words[text, queries], key_words[text, keys]] = True
     return words_seen

@@ -1,7 +1,7 @@
-"""What attn finds where it runs: compiled loops, torch's threads, damaged packages.
+"""The environment that attn runs in: compiled libraries, torch's threads, damaged packages.
 
-A leaf without torch. The libraries of the C sources are built when attn is installed, where a compiler exists
-(hatch_build.py); their names have the digests of their sources, so that only matching versions are loaded.
+A leaf without torch. The libraries of the C sources are built when attn is installed, if a compiler exists
+(hatch_build.py). Their names contain digests of their sources, so that only matching versions are loaded.
 """
 
 import ctypes
@@ -18,17 +18,17 @@ from pathlib import Path
 
 TILE_PASS, FEW_ROWS = (Path(__file__).with_name(name) for name in ("tile_pass.c", "few_rows.c"))
 SWITCH = "ATTN_COMPILED"
-"""The environment variable that, set to 0, leaves everything to torch."""
+"""The environment variable that disables compiled code if set to 0."""
 
 
 def library_name(source: Path) -> str:
-    """What the library of this source is called."""
+    """File name of the library built from this source."""
     return f"{source.stem}-{sha256(source.read_bytes()).hexdigest()[:12]}.so"
 
 
 @cache
 def library(source: Path) -> ctypes.CDLL | None:
-    """The library of a source; None where it was not built, does not load, or is switched off."""
+    """The library built from a source; None if it was not built, does not load, or is switched off."""
     if os.environ.get(SWITCH) == "0":
         return None
     try:
@@ -38,17 +38,17 @@ def library(source: Path) -> ctypes.CDLL | None:
 
 
 def tile_pass() -> ctypes.CDLL | None:
-    """The library of the pass over tiles; None where torch computes it."""
+    """The library of the pass over tiles; None if torch computes it."""
     return library(TILE_PASS)
 
 
 def tile_pass_in_use() -> str:
-    """`compiled` or `torch`: what computes long rows on the CPU."""
+    """Implementation of long rows on the CPU: `compiled` or `torch`."""
     return "torch" if tile_pass() is None else "compiled"
 
 
 def versions() -> dict[str, str]:
-    """Versions of attn and torch, and which implementation computes long rows on the CPU."""
+    """Versions of attn and torch, and the implementation of long rows on the CPU."""
     import torch
 
     from attncli.system.version import __version__
@@ -57,21 +57,21 @@ def versions() -> dict[str, str]:
 
 
 VARIABLE = "OMP_NUM_THREADS"
-"""The number of torch's threads, which slow down many small runs, above all on a busy machine."""
+"""Sets the number of torch's threads, which slow down many small runs, especially on a busy machine."""
 SPINNING = "GOMP_SPINCOUNT"
 SPINS = 20_000
-"""Rounds (half a millisecond) that a torch thread without work keeps its core; GNU's default is 300,000."""
+"""Rounds (half a millisecond) that an idle torch thread keeps its core; GNU's default is 300,000."""
 STATUS = Path("/proc/stat")
 SECONDS = 0.5
-"""How long cores are watched before the number of threads follows."""
+"""Seconds over which idle cores are counted before the number of threads is adjusted."""
 
 
 def limit_spinning() -> None:
-    """Let torch's threads give up their cores soon, unless the environment says how they wait.
+    """Let idle torch threads give up their cores soon, unless the environment sets how they wait.
 
-    Measured: no loss on idle cores; on busy ones 500 tokens run through SmolLM2 five times as fast. GNU's
-    OpenMP reads the variable once, when it is loaded: it is loaded here, from where torch has it, so that
-    no child inherits the variable. Once torch is imported it is too late.
+    Measured: no loss on idle cores; on busy ones, SmolLM2 runs 500 tokens five times as fast. GNU's OpenMP
+    reads the variable once, when it is loaded: it is loaded here, from torch's folder, so that no child
+    process inherits the variable. Does nothing once torch is imported.
     """
     if "torch" in sys.modules or os.environ.keys() & {SPINNING, "OMP_WAIT_POLICY"}:
         return
@@ -89,55 +89,55 @@ def limit_spinning() -> None:
 
 @cache
 def _torch_library() -> ctypes.CDLL:
-    """torch's shared library, which holds the OpenMP and the MKL that it computes with."""
+    """torch's shared library, which contains its OpenMP and MKL."""
     import torch
 
     return ctypes.CDLL(torch._C.__file__)
 
 
-def set_torch_threads(number: int, of_mkl: int | None = None) -> int:
-    """So many torch threads for what the calling thread computes from here on; gives what MKL had before.
+def set_torch_threads(number: int, mkl_threads: int | None = None) -> int:
+    """Set the number of torch threads of the calling thread; returns MKL's previous number.
 
-    torch.set_num_threads would also say how many every thread gets that begins later, a user's as well.
-    OpenMP and MKL keep a number for each thread (MKL's is 0 where it follows OpenMP's); a torch that was
-    built without them is left as it is.
+    torch.set_num_threads would also apply to every thread that begins later, including the caller's. OpenMP
+    and MKL keep a number per thread (MKL's is 0 if it follows OpenMP's); a torch built without them is left
+    unchanged.
     """
     import torch
 
-    torch.get_num_threads()  # torch gives a thread its number when it is first asked: not after this
+    torch.get_num_threads()  # torch sets a thread's number at the first call, which must not come after this
     library = _torch_library()
     if hasattr(library, "omp_set_num_threads"):
         library.omp_set_num_threads(number)
     has_mkl = hasattr(library, "MKL_Set_Num_Threads_Local")
-    return library.MKL_Set_Num_Threads_Local(number if of_mkl is None else of_mkl) if has_mkl else 0
+    return library.MKL_Set_Num_Threads_Local(number if mkl_threads is None else mkl_threads) if has_mkl else 0
 
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[int]:
-    """So many torch threads for this thread while the with-block runs; yields how many there were.
+    """Use this number of torch threads in this thread inside the with-block; yields the previous number.
 
-    With one, no torch thread spins for milliseconds after its work, on a core that the jobs need.
+    With one, no torch thread spins for milliseconds after its work on a core that the jobs need.
     """
     import torch
 
     before = torch.get_num_threads()
-    of_mkl = set_torch_threads(number)
+    mkl_threads = set_torch_threads(number)
     try:
         yield before
     finally:
-        set_torch_threads(before, of_mkl)
+        set_torch_threads(before, mkl_threads)
 
 
 def remove_empty_compiler_folder() -> None:
-    """Remove the folder of compiled code that torch makes when transformers imports it, where it is empty.
+    """Remove the folder for compiled code that torch creates when transformers imports it, if it is empty.
 
-    Torch makes it again when it needs it. A folder that the user has named stays.
+    Torch creates it again when needed. A folder that the user has set stays.
     """
     from tempfile import gettempdir  # half as long to import as all that `attn --help` needs
 
     folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""))
     if folder.parent == Path(gettempdir()) and folder.name.startswith("torchinductor_"):
-        with suppress(OSError):  # it has something in it, or is another user's
+        with suppress(OSError):  # it is not empty, or belongs to another user
             folder.rmdir()
 
 
@@ -146,16 +146,16 @@ os.register_at_fork(after_in_child=lambda: _forked.append(True))
 
 
 def threads_that_run() -> AbstractContextManager[object]:
-    """One torch thread in a process that was forked, else those that there are.
+    """Use one torch thread in a forked process, else leave the number unchanged.
 
-    GNU's OpenMP waits in the child of a fork for the threads of its parent, for ever.
+    In the child of a fork, GNU's OpenMP waits forever for the threads of its parent.
     """
     return torch_threads(1) if _forked else nullcontext()
 
 
 @contextmanager
 def without_autocast() -> Iterator[None]:
-    """While it is open a caller's autocast, with which numbers would be others, waits on every device."""
+    """Turn off the caller's autocast on every device inside the block, since it would change the numbers."""
     import torch
 
     kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
@@ -167,9 +167,9 @@ def without_autocast() -> Iterator[None]:
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Give torch one thread for what this thread computes, unless OMP_NUM_THREADS says how many.
+    """Use one torch thread for this thread's work, unless OMP_NUM_THREADS is set.
 
-    torch is not imported for this: it reads the variable when it is imported.
+    Does not import torch, which reads the variable when it is imported.
     """
     with ExitStack() as afterwards:
         if VARIABLE in os.environ:
@@ -183,29 +183,29 @@ def one_torch_thread() -> Iterator[None]:
 
 
 class IdleCores:
-    """How many cores are idle, over the last half second or more; NaN where the system does not say."""
+    """The number of idle cores over the last half second or more; NaN if the system does not report it."""
 
     def __init__(self) -> None:
         self._mark = time.monotonic(), _busy_seconds(), time.process_time()
         self._count = 1.0
 
     def count(self) -> float:
-        """The cores that were idle since the last count; 1 until half a second has passed."""
-        began, busy, own_seconds = self._mark
+        """Idle cores since the last count; 1 until half a second has passed."""
+        began, busy, process_seconds = self._mark
         passed = time.monotonic() - began
         if passed >= SECONDS:
             self._mark = time.monotonic(), _busy_seconds(), time.process_time()
-            of_others = (self._mark[1] - busy) - (self._mark[2] - own_seconds)
-            self._count = (os.cpu_count() or 1) - of_others / max(passed, 1e-9)
+            busy_elsewhere = (self._mark[1] - busy) - (self._mark[2] - process_seconds)
+            self._count = (os.cpu_count() or 1) - busy_elsewhere / max(passed, 1e-9)
         return self._count
 
 
 @contextmanager
-def threads_of_idle_cores() -> Iterator[Callable[[], None]]:
-    """As many torch threads as cores are idle, unless OMP_NUM_THREADS says how many.
+def idle_core_threads() -> Iterator[Callable[[], None]]:
+    """Use as many torch threads as cores are idle, unless OMP_NUM_THREADS is set.
 
-    Call what it yields between two products, to count the idle cores again. A thread that waits for a core
-    keeps all others waiting, so that one thread is several times as fast on busy cores.
+    Call the yielded function between two products to count the idle cores again. A thread that waits for a
+    core delays all others, so that one thread is several times as fast on busy cores.
     """
     import torch
 
@@ -223,7 +223,7 @@ def threads_of_idle_cores() -> Iterator[Callable[[], None]]:
 
 
 def _busy_seconds() -> float:
-    """Seconds that all cores have worked since the machine started; NaN where the system does not say."""
+    """Seconds that all cores have worked since the machine started; NaN if the system does not report it."""
     try:
         first_line = STATUS.read_text(encoding="ascii").split("\n", 1)[0]
     except OSError:  # macOS has no such file
@@ -234,11 +234,11 @@ def _busy_seconds() -> float:
 
 
 idle_cores = IdleCores()
-"""Counted from here on: the first imports take long enough for a count."""
+"""Created at import: the first imports take long enough for a count."""
 
 
 def package_with_damaged_metadata(error: Exception) -> str | None:
-    """The package whose broken entry points stop the import of torch, which reads those of all; or None."""
+    """The package whose broken entry points stop torch's import, which reads all entry points; or None."""
     from importlib import metadata
 
     raised = error.__traceback__

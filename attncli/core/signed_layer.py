@@ -1,4 +1,4 @@
-"""Layers whose weights have a sign and sum to anything, as those of every layer without a softmax."""
+"""Layers whose weights have a sign and any sum, as in every layer without a softmax."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -10,17 +10,17 @@ from torch import Tensor
 
 @runtime_checkable
 class RowCache(Protocol):
-    """The state of one text that grows: the weights of its next token are computed from it."""
+    """The state of one growing text, from which the weights of its next token are computed."""
 
     def add(self, layer: Any) -> Float[Tensor, "head key"]:
-        """The weights of the last of some new tokens, on all tokens so far; the layer holds the new ones."""
+        """The weights of the last new token on all tokens so far; the layer holds the new ones."""
         ...
 
 
 class SignedLayer(ABC):
     """The heads of a layer whose output is linear in its values: output_i = sum_{j <= i} w_ij v_j, any w.
 
-    A subclass gives the weights a few rows at a time, and the sizes; all else has a default.
+    A subclass provides the sizes and the weights, a few rows at a time; everything else has a default.
     """
 
     @property
@@ -31,28 +31,28 @@ class SignedLayer(ABC):
     @property
     @abstractmethod
     def value_dim(self) -> int:
-        """The entries of each head that the output projection reads."""
+        """Number of entries of each head that the output projection reads."""
 
     @abstractmethod
     def row_blocks(self, text: int) -> Iterator[tuple[slice, slice, Float[Tensor, "head query key"]]]:
-        """Some heads, some queries, and their weights on the tokens up to the last of these queries."""
+        """Slices of heads and queries, with their weights on the tokens up to the last of these queries."""
 
     @property
     def log_decay(self) -> Float[Tensor, "text token head"] | None:
-        """ln of what is left of the state after each token; None without a decay."""
+        """ln of the share of the state that remains after each token; None without a decay."""
         return None
 
     def mixed_values(self) -> Float[Tensor, "text token head value_dim"] | None:
-        """The values that the weights mix; None if the channels of a head have weights of their own."""
+        """The values that the weights mix; None if each channel of a head has separate weights."""
         return None
 
     def row_cache(self) -> RowCache | None:
-        """A new, empty one for a text that grows; None if the rows of new tokens are not computed."""
+        """A new, empty cache for a growing text; None if the rows of new tokens are not computed."""
         return None
 
     @property
     def cached_bytes_per_token(self) -> int:
-        """The memory that the row cache takes for each token, if that counts."""
+        """Bytes that the row cache takes per token, 0 if negligible."""
         return 0
 
     def weights(self) -> Float[Tensor, "text head query key"]:
@@ -65,8 +65,8 @@ class SignedLayer(ABC):
         assert whole is not None, "a layer has heads"
         return whole
 
-    def last_row_of(self, head: int) -> Float[Tensor, " key"]:
-        """The weights of the last token of one text, of one head."""
+    def last_row(self, head: int) -> Float[Tensor, " key"]:
+        """One head's weights for the last token of one text."""
         blocks = (
             (heads, block) for heads, _, block in self.row_blocks(0) if heads.start <= head < heads.stop
         )

@@ -1,4 +1,4 @@
-"""What rows of signed weights are like, a few rows at a time: shares of |w|, since w sums to anything."""
+"""Statistics of rows of signed weights, a few rows at a time: shares of |w|, since w may have any sum."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from torch import Tensor
 from attncli.core.signed_layer import SignedLayer
 
 NEARBY = 8
-"""Keys less than so many tokens away are local."""
+"""Keys less than this many tokens away are local."""
 
 
 @dataclass(frozen=True)
 class SignedStatistics:
-    """Of each head of each text, means over the queries with a weight; NaN without any.
+    """Means for each head of each text, over queries with nonzero weights; NaN without any.
 
-    Shares are of the sum of |w| of a row, `row_size`: on the first token, the token before (of queries that
-    have one), the query itself, keys less than 8 tokens away, and negative weights. `distance` is the mean
-    distance of |w|, in tokens. `one_key` is the key with the largest mean share, `one_key_share`. `row_sum`
-    is sum w. `half_life` is in how many tokens the decay alone halves the state, ln 2 over the mean of
-    -ln(decay); NaN for a layer without one.
+    Shares are fractions of the sum of |w| of a row, `row_size`: on the first token, on the previous token
+    (for queries that have one), on the query itself, on keys less than 8 tokens away, and of negative
+    weights. `distance` is the mean distance weighted by |w|, in tokens. `one_key` is the key with the largest
+    mean share, `one_key_share`. `row_sum` is sum w. `half_life` is the number of tokens in which the decay
+    halves the state, ln 2 over the mean of -ln(decay); NaN for a layer without a decay.
     """
 
     first_share: Float[Tensor, "text head"]
@@ -38,7 +38,7 @@ class SignedStatistics:
     half_life: Float[Tensor, "text head"]
 
 
-OF_ROWS = (
+ROW_MEANS = (
     *("first_share", "previous_share", "current_share", "local_share", "distance"),
     *("negative_share", "row_sum", "row_size"),
 )
@@ -46,7 +46,7 @@ OF_ROWS = (
 
 
 def signed_statistics(layer: SignedLayer, between: Callable[[], object] = lambda: None) -> SignedStatistics:
-    """The statistics of all heads, without their whole matrix; `between` is called after some rows each."""
+    """The statistics of all heads, without the whole matrix; `between` is called after each block of rows."""
     num_texts, num_heads, _, num_keys = layer.shape
     device = layer.log_decay.device if layer.log_decay is not None else None
     sums = SignedSums(num_texts, num_heads, num_keys, device)
@@ -59,17 +59,17 @@ def signed_statistics(layer: SignedLayer, between: Callable[[], object] = lambda
 
 
 class SignedSums:
-    """What the statistics of signed rows are made of, whose rows come a few at a time."""
+    """Running sums for the statistics of signed rows, which arrive a few at a time."""
 
     def __init__(self, num_texts: int, num_heads: int, num_keys: int, device: torch.device | None) -> None:
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(num_texts, num_heads, *shape, dtype=torch.float64, device=device)
 
-        self.of_rows = {name: zeros() for name in OF_ROWS}
+        self.of_rows = {name: zeros() for name in ROW_MEANS}
         self.counts, self.received = zeros(2), zeros(num_keys)
 
     def add(self, text: int, heads: slice, first: int, weights: Float[Tensor, "head query key"]) -> None:
-        """Rows of some heads, from the query `first`, on the keys up to the last of these queries."""
+        """Add rows of some heads, from the query `first`, on the keys up to the last of these queries."""
         rows = _Rows(weights, first)
         for name, total in self.of_rows.items():
             total[text, heads] += getattr(rows, name)().double().sum(dim=-1)
@@ -95,10 +95,10 @@ class _Rows:
         self.sizes = weights.abs()
         self.totals = self.sizes.sum(dim=-1)
         self.parts = (1 / self.totals).nan_to_num(posinf=0.0)
-        """What makes shares of sizes; 0 for rows without a weight."""
+        """Factors that turn sizes into shares; 0 for rows without a weight."""
 
     def counts(self) -> Float[Tensor, "head 2"]:
-        """The rows with a weight, and those of them with a token before."""
+        """Number of rows with a weight, and how many of them have a previous token."""
         seeing = self.totals > 0
         before = seeing[:, 1:] if self.first == 0 else seeing
         return torch.stack([seeing.sum(dim=-1), before.sum(dim=-1)], dim=-1).double()
@@ -108,11 +108,11 @@ class _Rows:
         return (self.parts.unsqueeze(1) @ self.sizes).squeeze(1)
 
     def _behind(self, distance: int) -> Float[Tensor, "head query"]:
-        """The share of the key so many tokens before each query; 0 before the first token."""
+        """The share of the key `distance` tokens before each query; 0 before the first token."""
         shares = torch.zeros_like(self.totals)
         missing = max(0, distance - self.first)
-        of_rows = self.sizes.diagonal(offset=self.first - distance, dim1=-2, dim2=-1)
-        shares[:, missing:] = of_rows[:, : shares.shape[1] - missing]
+        diagonal = self.sizes.diagonal(offset=self.first - distance, dim1=-2, dim2=-1)
+        shares[:, missing:] = diagonal[:, : shares.shape[1] - missing]
         return shares * self.parts
 
     def first_share(self) -> Float[Tensor, "head query"]:
@@ -128,7 +128,7 @@ class _Rows:
         return torch.stack([self._behind(distance) for distance in range(NEARBY)]).sum(dim=0)
 
     def distance(self) -> Float[Tensor, "head query"]:
-        """Keys counted from the first of these queries, so that float32 keeps small distances apart."""
+        """Computed from positions relative to the first of these queries, for the precision of float32."""
         num_queries, num_keys = self.sizes.shape[1:]
         places = torch.arange(num_keys, dtype=self.sizes.dtype, device=self.sizes.device) - self.first
         behind = places[self.first :] if self.first else places[:num_queries]

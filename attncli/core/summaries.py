@@ -18,12 +18,12 @@ def merged_moments(
     lowest: Float[Tensor, "*batch group"],
     highest: Float[Tensor, "*batch group"],
 ) -> dict[str, Float[Tensor, "*batch"]]:
-    """The moments of all groups together, in float64: squared deviations within and between add up.
+    """The moments of all groups together, in float64: squared deviations within and between groups add up.
 
-    `squares` are the sums of squared deviations from each group's mean. NaN where all groups are empty, the
-    variance below two numbers. Chan, Golub and LeVeque 1979.
+    `squares` are the sums of squared deviations from each group's mean. NaN if all groups are empty; the
+    variance is NaN below two numbers. Chan, Golub and LeVeque 1979.
     """
-    if mean.shape[-1] == 1:  # as in most calls, which would take longer to merge than to measure
+    if mean.shape[-1] == 1:  # the common case, in which merging would take longer than measuring
         total, center, within, least, most = (
             numbers.squeeze(-1).double() for numbers in (count, mean, squares, lowest, highest)
         )
@@ -62,7 +62,7 @@ def moments(numbers: Float[Tensor, "..."]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class RunningMoments:
-    """The count of numbers so far in each place, their mean, and the sum of squared deviations from it."""
+    """Count, mean, and sum of squared deviations from the mean of the numbers so far, for each place."""
 
     count: Int[Tensor, "*place"]
     mean: Float[Tensor, "*place"]
@@ -70,14 +70,14 @@ class RunningMoments:
 
     @classmethod
     def of(cls, numbers: Float[Tensor, "text ..."]) -> "RunningMoments":
-        """The moments of some numbers without their NaN; the mean of no numbers is 0."""
+        """The moments of some numbers, ignoring NaN; the mean of no numbers is 0."""
         numbers = numbers.double()
         count = (~numbers.isnan()).sum(dim=0)
         mean = numbers.nansum(dim=0) / count.clamp(min=1)
         return cls(count, mean, (numbers - mean).square().nansum(dim=0))
 
     def __add__(self, other: "RunningMoments") -> "RunningMoments":
-        """The moments of both together. Chan, Golub and LeVeque 1979, eq. 2.1."""
+        """The moments of both sets of numbers together. Chan, Golub and LeVeque 1979, eq. 2.1."""
         count = self.count + other.count
         share = other.count / count.clamp(min=1)
         apart = other.mean - self.mean
@@ -87,7 +87,7 @@ class RunningMoments:
 
 LEVEL = 0.95
 CLOSE = 1e-13
-"""Newton's steps end where they change a quantile by less than this share of it."""
+"""Newton's method stops once a step changes a quantile by less than this share of it."""
 
 
 def _central_mass(quantile: float, degrees: int) -> float:
@@ -112,9 +112,9 @@ def _density(quantile: float, degrees: int) -> float:
 
 @lru_cache(maxsize=4096)
 def t_quantile(degrees: int, level: float = LEVEL) -> float:
-    """The t with P(|T| < t) = level, for whole degrees of freedom from 1.
+    """The t with P(|T| < t) = level, for a whole number of degrees of freedom, at least 1.
 
-    By Newton's method from the normal quantile: the mass is concave in t, so that it comes from below.
+    By Newton's method from the normal quantile: the mass is concave in t, so t approaches from below.
     """
     quantile = NormalDist().inv_cdf((1 + level) / 2)
     while True:
@@ -139,7 +139,7 @@ def mean_interval(
 
 
 def share_interval(hits: int, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share of `count` words, NaN for 0: Wilson 1927, score interval."""
+    """The 95 % interval of a share of `count` words; NaN without words. Wilson 1927, score interval."""
     if not count:
         return float("nan"), float("nan")
     z = NormalDist().inv_cdf((1 + LEVEL) / 2)
@@ -155,22 +155,22 @@ def clustered_interval(
     groups: Int[Tensor, " text"],
     trials: Float[Tensor, "..."],
 ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
-    """The 95 % interval of shares r = sum S_t / sum N_t, in which texts of a group belong together.
+    """The 95 % interval of shares r = sum S_t / sum N_t, with texts of a group counted as dependent.
 
-    Wilson's interval (1927) of n = r (1 - r) / v trials, with the variance of a ratio over G groups,
-    v = G / (G - 1) sum_g (S_g - r N_g)^2 / (sum N)^2 (Cochran 1977, eq. 11.12), and Student's t of G - 1
-    degrees instead of the normal quantile (Korn and Graubard 1998). `trials`, what S counts at most, bound n:
-    shares of 0 and 1 have an interval, too. NaN for one group, and where nothing is counted.
+    Wilson's interval (1927) of n = r (1 - r) / v trials, with the variance of a ratio over G groups, v = G /
+    (G - 1) sum_g (S_g - r N_g)^2 / (sum N)^2 (Cochran 1977, eq. 11.12), and Student's t of G - 1 degrees
+    instead of the normal quantile (Korn and Graubard 1998). `trials`, the largest possible S, limits n, so
+    that shares of 0 and 1 have an interval, too. NaN for one group, and if nothing is counted.
     """
-    number_of = torch.unique(groups, return_inverse=True)[1]
-    num_groups = int(number_of.max()) + 1 if len(number_of) else 0
+    group_numbers = torch.unique(groups, return_inverse=True)[1]
+    num_groups = int(group_numbers.max()) + 1 if len(group_numbers) else 0
     counts = counts.double().expand(sums.shape)
     total = counts.sum(dim=0)
     share = sums.double().sum(dim=0) / total
     if num_groups < 2:
         return torch.full_like(share, torch.nan), torch.full_like(share, torch.nan)
     deviations = torch.zeros(num_groups, *share.shape, dtype=torch.float64)
-    deviations.index_add_(0, number_of, sums.double() - share * counts)
+    deviations.index_add_(0, group_numbers, sums.double() - share * counts)
     variance = num_groups / (num_groups - 1) * deviations.square().sum(dim=0) / total.square()
     effective = (share * (1 - share) / variance).nan_to_num(torch.inf, torch.inf)
     effective = effective.minimum(trials.double())
@@ -185,7 +185,7 @@ LEVELS = {"min": 0.0, "p05": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95
 
 
 def quantiles(numbers: Float[Tensor, "..."]) -> dict[str, float]:
-    """The quantiles at LEVELS, linear between neighbours (Hyndman & Fan 1996, type 7); NaN does not count."""
+    """The quantiles at LEVELS, linear between neighbours (Hyndman & Fan 1996, type 7); NaN is ignored."""
     ordered = numbers[~numbers.isnan()].double().sort().values
     if not len(ordered):
         return dict.fromkeys(LEVELS, float("nan"))
@@ -197,16 +197,16 @@ def quantiles(numbers: Float[Tensor, "..."]) -> dict[str, float]:
 
 
 def extreme_places(numbers: Float[Tensor, " n"], count: int) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
-    """Where the lowest and the highest `count` numbers are, the most extreme first; NaN does not count."""
+    """Positions of the `count` lowest and the `count` highest numbers, most extreme first; NaN is ignored."""
     places = (~numbers.isnan()).nonzero().flatten()
     order = places[numbers[places].sort(stable=True).indices]
     return order[:count], order.flip(0)[:count]
 
 
 def rank_correlation(a: Float[Tensor, " place"], b: Float[Tensor, " place"]) -> Float[Tensor, ""]:
-    """Pearson's correlation of the ranks, equal numbers having the mean of theirs: Spearman 1904.
+    """Pearson's correlation of the ranks, equal numbers sharing their mean rank: Spearman 1904.
 
-    NaN where all numbers of one list are equal, as one number alone is.
+    NaN if all numbers of one list are equal, or if the list has only one.
     """
     if len(a) < 2:
         return torch.tensor(torch.nan, dtype=torch.float64)
@@ -214,7 +214,7 @@ def rank_correlation(a: Float[Tensor, " place"], b: Float[Tensor, " place"]) -> 
 
 
 def _ranks(numbers: Float[Tensor, " place"]) -> Float[Tensor, " place"]:
-    """How many numbers are below, and half of those that are equal."""
+    """The number of smaller numbers, plus half the number of other equal ones."""
     below = numbers.unsqueeze(1) > numbers
     equal = numbers.unsqueeze(1) == numbers
     return below.sum(dim=1) + (equal.sum(dim=1).double() - 1) / 2
@@ -225,15 +225,14 @@ def jensen_shannon(
 ) -> Float[Tensor, "*batch query"]:
     """sqrt((D(p | m) + D(q | m)) / 2) with m = (p + q) / 2 and D(p | m) = sum p ln(p / m): a distance.
 
-    Between 0 and sqrt(ln 2) = 0.8326, natural logarithms. Each row is divided by its sum first; NaN where
-    one adds up to nothing, has a negative weight or no number. Endres and Schindelin 2003,
-    10.1109/TIT.2003.813506.
+    Between 0 and sqrt(ln 2) = 0.8326, natural logarithms. Each row is first divided by its sum; NaN if a row
+    sums to 0, or has a negative weight or a NaN. Endres and Schindelin 2003, 10.1109/TIT.2003.813506.
     """
-    # The root of what float32 rounds away would be 3e-4.
+    # In float32, the square root of the rounding error would be 3e-4.
     wide = _distribution(p.double()), _distribution(q.double())
     mean = (wide[0] + wide[1]) / 2
     divergence = (_divergence(wide[0], mean) + _divergence(wide[1], mean)) / 2
-    # Rounding may leave a little less than nothing between equal rows.
+    # Rounding may make the divergence of equal rows slightly negative.
     return divergence.clamp(min=0).sqrt().to(torch.promote_types(p.dtype, q.dtype))
 
 

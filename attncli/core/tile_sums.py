@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.names import Ends, ends_of
+from attncli.core.names import Ends, cache_ends
 from attncli.core.row_tiles import LOG2_E, Scratch
 from attncli.core.runtime import tile_pass
 
@@ -21,7 +21,7 @@ ALIGNMENT = 16
 
 @dataclass(frozen=True)
 class Interval:
-    """For each query of a block, the kept keys first <= rank < stop (ranks count kept keys only)."""
+    """For each query of a block, the unmasked keys first <= rank < stop (ranks count only unmasked keys)."""
 
     first: Int[Tensor, " query"]
     stop: Int[Tensor, " query"]
@@ -31,12 +31,12 @@ class Interval:
         return (ranks < self.first[:, None]) | (ranks >= self.stop[:, None])
 
     def tiles(self, width: int) -> Iterator[tuple[slice, bool]]:
-        """Cover all the intervals with slices of at most `width` keys; whether all queries see all of each.
+        """Cover all the intervals with slices of at most `width` keys; True if all queries see a whole slice.
 
-        Keys that no query of the block sees are left out, which makes causal attention half the work
-        and a sliding window linear in the length. Only slices at the ragged edges need a mask.
+        Keys that no query of the block sees are left out, which halves the work of causal attention and makes
+        a sliding window linear in the length. Only slices at the ragged edges need a mask.
         """
-        # Neither falls from query to query.
+        # Neither decreases from query to query.
         start, stop = int(self.first[0]), int(self.stop[-1])
         inner = (
             -(-int(self.first[-1]) // ALIGNMENT) * ALIGNMENT,
@@ -52,8 +52,8 @@ class Interval:
 class HeadMask:
     """The masks of one head. Query i stands at position i, with causal at i + num_keys - num_queries.
 
-    `kept` lists the keys that the padding mask leaves, in order. A query at position t sees key j when
-    j <= t (causal), and when |t - j| < window.
+    `kept` lists the keys that the padding mask leaves, in order. A query at position t sees key j if j <= t
+    (with causal) and |t - j| < window.
     """
 
     kept: Int[Tensor, " kept"]
@@ -63,12 +63,12 @@ class HeadMask:
     window: int | None
 
     def positions(self, rows: slice) -> Int[Tensor, " query"]:
-        """Where the queries stand among the keys (with causal negative where there are fewer keys)."""
+        """Positions of the queries among the keys: negative with causal if there are fewer keys."""
         shift = self.num_keys - self.num_queries if self.causal else 0
         return torch.arange(rows.start + shift, rows.stop + shift, device=self.kept.device)
 
     def interval(self, rows: slice) -> Interval:
-        """The kept keys that each of these queries sees."""
+        """The interval of unmasked keys that each of these queries sees."""
         position = self.positions(rows)
         first, stop = torch.zeros_like(position), torch.full_like(position, len(self.kept))
         if self.window is not None:
@@ -90,13 +90,12 @@ def keep_top(
     first_rank: int,
     room: Float[Tensor, " size"],
 ) -> Float[Tensor, " query"]:
-    """Exact top-k through the maxima of groups of keys, taken into what was found before; gives row maxima.
+    """Merge the exact top k of a tile into the top k so far; returns the row maxima.
 
-    The k largest scores lie in the k groups with the largest maxima, since any other score has k group
-    maxima at or above it. Maxima cost a fraction of `topk`, which then sees few scores. A tile is
-    searched only in rows where it beats the k-th score so far; of n tiles, about k ln n do.
-
-    `room` holds a tile.
+    The k largest scores lie in the k groups of keys with the largest maxima, since any other score has k
+    group maxima at or above it. Maxima cost a fraction of `topk`, which then sees few scores. A tile is
+    searched only in rows where it beats the k-th score so far; about k ln n of n tiles do. `room` holds a
+    tile.
     """
     num_queries, top_k = top_scores.shape
     if top_k == 0:
@@ -126,7 +125,7 @@ def keep_top(
 
 
 def _taken(room: Float[Tensor, " size"], rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """A matrix from the front of a buffer, and the rest of the buffer."""
+    """A matrix at the front of a buffer, and the remaining buffer."""
     return room[: rows * columns].view(rows, columns), room[rows * columns :]
 
 
@@ -138,7 +137,7 @@ LOWEST = -1e30
 
 @dataclass(frozen=True)
 class QueryBlock:
-    """Some rows of a head, and where they stand. `centre` is their score with the mean key, in bits."""
+    """Some rows of a head and their positions. `centre` is their score with the mean key, in bits."""
 
     rows: slice
     query: Float[Tensor, "query dim"]
@@ -162,9 +161,9 @@ class QueryBlock:
 class ScaledHead:
     """Query, key and value of one head, and centred scores in bits: (score - centre) * log2(e).
 
-    Softmax does not change when a row's scores move together, and two moves pay: log2(e), folded into
-    the query, because exp2 is cheaper than exp; and subtracting the score of the mean key, by
-    subtracting the mean key, because sums of squares of small numbers keep their digits.
+    Softmax does not change if all scores of a row are shifted or its base changes with them, which pays
+    twice: log2(e) is folded into the query, because exp2 is cheaper than exp; and the score of the mean key
+    is subtracted, by subtracting the mean key, because sums of squares of small numbers keep their digits.
     """
 
     query: Float[Tensor, "query dim"]
@@ -176,12 +175,13 @@ class ScaledHead:
     softcap: float | None
     sink: Float[Tensor, ""]
     bound: float
-    """No centred score, in bits, lies further from 0 (Cauchy-Schwarz: |query| |key|)."""
+    """Bound on |centred score|, in bits (Cauchy-Schwarz: |query| |key|)."""
     centred: Float[Tensor, "kept dim"] | None = None
-    """The kept keys less the mean key (with a cap as they are), where several blocks of queries ask."""
+    """The unmasked keys minus the mean key (unchanged with a softcap), if several blocks of queries use them.
+    """
 
     def with_centred_keys(self) -> "ScaledHead":
-        """The same with `centred`, once for all blocks."""
+        """The same head with `centred`, computed once for all blocks."""
         key = self.take(self.key, slice(0, len(self.visibility.kept)))
         return replace(self, centred=key - self.mean_key if self.softcap is None else key)
 
@@ -199,7 +199,7 @@ class ScaledHead:
     def scores(
         self, block: QueryBlock, ranks: slice, buffer: Float[Tensor, " size"]
     ) -> Float[Tensor, "query key"]:
-        """Centred scores of the block with these kept keys, in `buffer`, which has room for the keys, too."""
+        """Centred scores of the block with these keys, in `buffer`, which also has room for the keys."""
         key = self.take(self.key, ranks) if self.centred is None else self.centred[ranks]
         shape = (block.query.shape[0], key.shape[0])
         num_scores = shape[0] * shape[1]
@@ -213,7 +213,7 @@ class ScaledHead:
         return scores.sub_(block.centre[:, None])
 
     def take(self, rows: Float[Tensor, "key dim"], ranks: slice) -> Float[Tensor, "kept dim"]:
-        """These kept keys' rows of key or value, in the type of the computation."""
+        """Rows of key or value for these unmasked keys, in the dtype of the computation."""
         kept = self.visibility.kept
         taken = rows[ranks if kept.shape[0] == self.visibility.num_keys else kept[ranks]]
         return taken if taken.dtype == self.mean_key.dtype else taken.to(self.mean_key.dtype)
@@ -222,12 +222,12 @@ class ScaledHead:
 SAFE_BITS = 48.0
 """Below this bound 2**(2 * score), summed over 2**27 keys, fits float32 without a reference."""
 HEADROOM_BITS = 16.0
-"""How far scores may outgrow the reference before the sums are rescaled."""
+"""Bits by which scores may exceed the reference before the sums are rescaled."""
 
 
 @dataclass(frozen=True)
 class ScoreTile:
-    """Centred scores, in bits, of a block's queries with some kept keys; `buffer` has room for as many."""
+    """Centred scores, in bits, of a block's queries with some unmasked keys; `buffer` has the same size."""
 
     block: QueryBlock
     scores: Float[Tensor, "query key"]
@@ -237,25 +237,25 @@ class ScoreTile:
     position: Float[Tensor, " key"]
     buffer: Float[Tensor, " size"]
     ends: Ends
-    """The first keys and the near ones, of all."""
+    """Numbers of first and near keys, out of all keys."""
 
 
 @dataclass(frozen=True)
 class RowSums:
     """Sums of e = 2**(s - reference) over the keys seen so far, s being centred scores in bits.
 
-    Online softmax (Milakov and Gimelshein, arXiv:1805.02867) keeps the reference at the running maximum
-    and rescales the sums when it grows. Here the reference stays 0 where no score can be large, and
-    otherwise follows the maximum lazily; either way the sums carry everything:
+    Online softmax (Milakov and Gimelshein, arXiv:1805.02867) keeps the reference at the running maximum and
+    rescales the sums when it grows. Here the reference stays 0 if no score can be large, and otherwise
+    follows the maximum lazily. Either way the results follow from the sums:
 
         logsumexp  log2(sum e) + reference
         entropy    log2(sum e) - sum e (s - reference) / sum e      (bits)
         sum p^2    sum e^2 / (sum e)^2
-        output     sum e value / sum e; distance likewise, with |position - j| for the value
+        output     sum e value / sum e; distance likewise, with |position - j| as the value
         local      sum e over the first keys and those near the query, over sum e
 
-    `first_key` and `previous` are the scores with the key at position 0 and with the one before the query.
-    Sums over a tile are taken in the type of the scores, sums over tiles in float64.
+    `first_key` and `previous` are the scores with the key at position 0 and with the key before the query.
+    Sums over a tile have the dtype of the scores, sums over tiles are in float64.
     """
 
     bounded: bool
@@ -276,7 +276,7 @@ class RowSums:
     top_ranks: Int[Tensor, "query top_k"]
 
     def of(self, rows: slice) -> "RowSums":
-        """Those of some queries, in the same memory."""
+        """The sums of some queries, in the same memory."""
         if rows == slice(0, len(self.total)):
             return self
         bounded, *tensors = vars(self).values()
@@ -284,7 +284,7 @@ class RowSums:
 
 
 def no_sums(output: Float[Tensor, "query value_dim"], top_k: int, *, bounded: bool) -> RowSums:
-    """The sums before any key was seen; those of the output, zeros, are summed up in their place."""
+    """The sums before any key; `output`, all zeros, accumulates its sums in place."""
     like, num_queries = output, len(output)
     smallest, largest, first_key, previous = like.new_full((4, num_queries), LOWEST)
     score, square, total, total_square, weighted, distance, local = torch.zeros(
@@ -311,7 +311,7 @@ def no_sums(output: Float[Tensor, "query value_dim"], top_k: int, *, bounded: bo
 
 
 def adder_by_torch(_block: QueryBlock, sums: RowSums, _ends: Ends) -> Callable[[ScoreTile], None]:
-    """What takes a tile of a block into its sums: moments and extremes of the scores, then the weights.
+    """A function that adds a tile to a block's sums: moments and extremes of the scores, then the weights.
 
     It destroys the scores.
     """
@@ -331,7 +331,7 @@ def add_columns_by_torch(
     mass: Float[Tensor, " key"],
     largest: Float[Tensor, " key"],
 ) -> None:
-    """The weights 2^(score - reference) * inverse of some rows, taken into sum and largest of each column.
+    """Add the weights 2^(score - reference) * inverse of some rows to the columns' sums and maxima.
 
     Destroys the scores of these rows.
     """
@@ -351,7 +351,7 @@ def _hidden(tile: ScoreTile) -> Bool[Tensor, "query key"] | None:
 
 
 def _add_scores(sums: RowSums, tile: ScoreTile) -> None:
-    """Hidden scores become LOWEST, in place."""
+    """Add the moments of the scores. Hidden scores become LOWEST, in place."""
     scores, hidden = tile.scores, _hidden(tile)
     if hidden is not None:
         scores.masked_fill_(hidden, 0.0)
@@ -368,13 +368,13 @@ def _add_scores(sums: RowSums, tile: ScoreTile) -> None:
 
 
 def _note_keys(sums: RowSums, tile: ScoreTile) -> None:
-    """The scores with two keys, where the tile has them; those of hidden ones are LOWEST."""
+    """Record the scores with the first and the previous key if the tile has them; hidden ones are LOWEST."""
     place, before = tile.position, tile.block.here - 1
     if place[0] == 0:
         sums.first_key.copy_(tile.scores[:, 0])
     column = torch.searchsorted(place, before).clamp(max=len(place) - 1)
-    of_column = tile.scores.gather(-1, column[:, None])[:, 0]
-    sums.previous.copy_(torch.where(place[column] == before, of_column, sums.previous))
+    column_scores = tile.scores.gather(-1, column[:, None])[:, 0]
+    sums.previous.copy_(torch.where(place[column] == before, column_scores, sums.previous))
 
 
 def _add_weights(sums: RowSums, tile: ScoreTile) -> None:
@@ -399,8 +399,8 @@ def _raise_reference(sums: RowSums) -> None:
     step = (sums.reference - reference).double()
     factor = torch.exp2(step)
     sums.weighted.addcmul_(step, sums.total)
-    for of_row in (sums.total, sums.weighted, sums.distance, sums.local):
-        of_row *= factor
+    for row_sum in (sums.total, sums.weighted, sums.distance, sums.local):
+        row_sum *= factor
     sums.total_square.mul_(factor).mul_(factor)
     sums.output.mul_(factor[:, None].to(sums.output.dtype))
     sums.reference.copy_(reference)
@@ -423,8 +423,8 @@ def _distance(
 ) -> Float[Tensor, " query"]:
     """sum_j e_j |i - j|. For keys on one side of the block this is a product with one column:
 
-    the way from key to block, plus the way within the block times the sum of the weights. Neither is
-    negative, so no digits cancel as they would in i sum e - sum e j. Destroys the scores.
+    the distance from key to block, plus the distance within the block times the sum of the weights. Neither
+    is negative, so no digits cancel as they would in i sum e - sum e j. Destroys the scores.
     """
     here, place = tile.block.here, tile.position
     if here[0] >= place[-1]:
@@ -435,8 +435,8 @@ def _distance(
     return across.abs_().mul_(weights).sum(-1)
 
 
-OF_TILE = ("scores", "first", "stop", "position", "here")
-OF_ROWS = (
+TILE_FIELDS = ("scores", "first", "stop", "position", "here")
+SUM_FIELDS = (
     "reference",
     "smallest",
     "largest",
@@ -462,20 +462,20 @@ class TileArguments(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("num_queries", "num_keys", "value_dim", "top_k", "first_rank")),
         *((name, ctypes.c_int64) for name in ("bounded", "num_first", "window")),
         ("headroom", ctypes.c_float),
-        *((name, ctypes.c_void_p) for name in (*OF_TILE, *OF_ROWS)),
+        *((name, ctypes.c_void_p) for name in (*TILE_FIELDS, *SUM_FIELDS)),
     )
 
 
 def suits(like: Tensor) -> bool:
-    """Whether the library exists and takes such tensors."""
+    """True if the library exists and supports such tensors."""
     return like.dtype == torch.float32 and like.device.type == "cpu" and tile_pass() is not None
 
 
 def adder_compiled(block: QueryBlock, sums: RowSums, ends: Ends) -> Callable[[ScoreTile], None]:
-    """As `adder_by_torch`; where its numbers lie is found once for the whole block."""
+    """Like `adder_by_torch`; pointers to its numbers are computed once for the whole block."""
     interval = block.interval
-    of_block = {"first": interval.first, "stop": interval.stop, "here": block.here}
-    tensors = of_block | {name: getattr(sums, name) for name in OF_ROWS}
+    block_tensors = {"first": interval.first, "stop": interval.stop, "here": block.here}
+    tensors = block_tensors | {name: getattr(sums, name) for name in SUM_FIELDS}
     arguments = TileArguments(
         num_queries=len(block.query),
         value_dim=sums.output.shape[1],
@@ -507,7 +507,7 @@ def add_columns_compiled(
     mass: Float[Tensor, " key"],
     largest: Float[Tensor, " key"],
 ) -> None:
-    """The weights 2^(score - reference) * inverse of some rows, taken into sum and largest of each column."""
+    """Add the weights 2^(score - reference) * inverse of some rows to the columns' sums and maxima."""
     scores, interval = tile.scores[rows], tile.block.interval
     library = tile_pass()
     assert library is not None
@@ -521,7 +521,7 @@ def add_columns_compiled(
 
 
 class TilePass(NamedTuple):
-    """What takes the tiles of a block into its sums; adds a tile to the sums of its columns."""
+    """Adds tiles to a block's sums of rows, or to its sums of columns."""
 
     adder: Callable[[QueryBlock, RowSums, Ends], Callable[[ScoreTile], None]]
     add_columns: Callable[..., None]
@@ -532,31 +532,31 @@ COMPILED = TilePass(adder_compiled, add_columns_compiled)
 
 
 def tile_pass_for(like: Tensor) -> TilePass:
-    """The pass for tensors of that type, on that device."""
+    """The pass for tensors of that dtype on that device."""
     return COMPILED if suits(like) else TORCH
 
 
 SHORT_ROW = 8192
-"""Keys of a row up to which a wider tile was measured to be faster."""
+"""Keys per row up to which wider tiles were faster in measurements."""
 
 
 @dataclass(frozen=True)
 class TileSizes:
-    """Queries and keys of a tile. 512 x 1,024 float32 scores are 2 MB."""
+    """Queries and keys per tile. 512 x 1,024 float32 scores are 2 MB."""
 
     queries: int = 512
     keys: int = 1024
 
     @classmethod
     def suited_to(cls, num_keys: int, like: Tensor) -> "TileSizes":
-        """Wide tiles for short rows, where torch searches each for top keys; else what caches hold."""
+        """Wide tiles for short rows, which torch searches one by one; else tiles that fit the caches."""
         is_compiled = tile_pass_for(like) is COMPILED
         return cls(keys=2048) if num_keys <= SHORT_ROW and not is_compiled else cls()
 
 
 def sum_rows(head: ScaledHead, block: QueryBlock, sums: RowSums, sizes: TileSizes, scratch: Scratch) -> None:
-    """Fills in everything the row statistics of these queries need, in one pass over the keys."""
-    add_tile = tile_pass_for(sums.output).adder(block, sums, ends_of(head.visibility.num_keys))
+    """Compute everything that the row statistics of these queries need, in one pass over the keys."""
+    add_tile = tile_pass_for(sums.output).adder(block, sums, cache_ends(head.visibility.num_keys))
     for tile in score_tiles(head, block, sizes, scratch):
         add_tile(tile)
 
@@ -564,8 +564,8 @@ def sum_rows(head: ScaledHead, block: QueryBlock, sums: RowSums, sizes: TileSize
 def score_tiles(
     head: ScaledHead, block: QueryBlock, sizes: TileSizes, scratch: Scratch
 ) -> Iterator[ScoreTile]:
-    """The scores of the block with the keys that it sees, some at a time, each in the place of the last."""
-    kept, ends = head.visibility.kept, ends_of(head.visibility.num_keys)
+    """The scores of the block with the keys that it sees, one tile at a time, each overwriting the last."""
+    kept, ends = head.visibility.kept, cache_ends(head.visibility.num_keys)
     position = kept.to(head.mean_key.dtype)
     size = (len(block.query) + head.key.shape[-1]) * min(sizes.keys, len(kept))
     with scratch.lent(size) as (score_buffer, buffer):

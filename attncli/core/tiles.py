@@ -18,7 +18,7 @@ from attncli.core.formulas import ROUNDINGS, are_equal, top_keys
 from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.names import ROW_STATISTICS
 from attncli.core.row_tiles import LOG2_E, Scratch, run_jobs
-from attncli.core.rows import PooledGrid, moments_of_heads
+from attncli.core.rows import PooledGrid, head_moments
 from attncli.core.rows import attend as attend_by_rows
 from attncli.core.runtime import tile_pass, torch_threads
 from attncli.core.tile_sums import (
@@ -39,7 +39,7 @@ from attncli.core.tile_sums import (
 
 @dataclass(frozen=True)
 class ColumnSums:
-    """Of some rows of a head: what each kept key receives; sum and largest weight of each pooled block."""
+    """Sums over rows of a head: the mass of each unmasked key; sum and maximum of each pooled block."""
 
     received: Float[Tensor, " kept"]
     mass: Float[Tensor, "query_block key_block"]
@@ -47,7 +47,7 @@ class ColumnSums:
 
 
 def no_column_sums(head: ScaledHead, grid: PooledGrid, like: Tensor) -> ColumnSums:
-    """The sums before any row was seen."""
+    """The sums before any row."""
     received = like.new_zeros(len(head.visibility.kept), dtype=torch.float64)
     return ColumnSums(received, like.new_zeros(grid.counts, dtype=torch.float64), like.new_zeros(grid.counts))
 
@@ -62,23 +62,25 @@ def sum_columns(
     scratch: Scratch,
     into: ColumnSums,
 ) -> None:
-    """Adds the weights 2^(score - reference) * inverse of blocks of queries, by strips of pooled rows."""
+    """Add the weights 2^(score - reference) * inverse of blocks of queries, by strips of pooled rows."""
     add_columns = tile_pass_for(reference).add_columns
     height, width = grid.steps
-    block_of_key = head.visibility.kept.div(width, rounding_mode="floor")
+    key_blocks = head.visibility.kept.div(width, rounding_mode="floor")
     for block in blocks:
         rows = block.rows
         for tile in score_tiles(head, block, sizes, scratch):
-            of_keys = block_of_key[tile.keys]
+            pooled_keys = key_blocks[tile.keys]
             for row in range(rows.start // height, -(-rows.stop // height)):
                 strip = slice(max(row * height, rows.start), min((row + 1) * height, rows.stop))
                 tile_rows = slice(strip.start - rows.start, strip.stop - rows.start)
-                mass, largest = torch.zeros(2, len(of_keys), dtype=reference.dtype, device=reference.device)
+                mass, largest = torch.zeros(
+                    2, len(pooled_keys), dtype=reference.dtype, device=reference.device
+                )
                 add_columns(tile, tile_rows, reference[strip], inverse[strip], mass, largest)
                 received = mass.double()
                 into.received[tile.keys] += received
-                into.mass[row].index_add_(0, of_keys, received)
-                into.largest[row].scatter_reduce_(0, of_keys, largest, "amax")
+                into.mass[row].index_add_(0, pooled_keys, received)
+                into.largest[row].scatter_reduce_(0, pooled_keys, largest, "amax")
 
 
 def column_statistics(
@@ -99,7 +101,7 @@ def column_statistics(
 
 
 ROWS = 16
-"""Whole rows that are searched together at most."""
+"""Most whole rows searched together."""
 
 
 def break_ties(
@@ -110,9 +112,9 @@ def break_ties(
     sizes: TileSizes,
     scratch: Scratch,
 ) -> None:
-    """Puts in order all but the last, which is one more than is wanted: whole rows again where two tie.
+    """Order all top scores but the last, which is one more than wanted: rows with ties are computed again.
 
-    Tiles keep any of equal scores. Such rows are few, but for texts that repeat their words.
+    Tiles keep any of several equal scores. Rows with ties are rare except in texts with repeated words.
     """
     is_tied = tied_rows(top_scores)
     if is_tied is None:
@@ -170,19 +172,19 @@ RUNNING = (
     "max_score",
     "previous_token",
 )
-"""What comes of the running sums, a number for each row."""
-OF_EACH_ROW = (*RUNNING, "top_weights", "top_keys", "visible", "inverse", "output")
+"""The numbers per row that come from the running sums."""
+PER_ROW = (*RUNNING, "top_weights", "top_keys", "visible", "inverse", "output")
 IN_FLOAT64 = ("participation",)
-"""Those that a strong sink takes beyond float32."""
+"""Numbers that may exceed float32 with a strong sink."""
 
 
 def row_statistics(head: ScaledHead, block: QueryBlock, sums: RowSums) -> dict[str, Tensor]:
-    """Every number of RUNNING by name, and top keys; `inverse` makes 2^(score - reference) a weight.
+    """Every number of RUNNING by name, and top keys; `inverse` turns 2^(score - reference) into a weight.
 
-    The sums of the output become the output, in their place.
+    The sums of the output become the output, in place.
 
-    A sink joins the denominator only: with f the share of the keys, p = f e / sum e, and the entropy
-    -sum p ln p is f (H - ln f), H being the entropy of e / sum e.
+    A sink only joins the denominator: with f the share of the keys, p = f e / sum e, and the entropy -sum p
+    ln p is f (H - ln f), H being the entropy of e / sum e.
     """
     total = sums.total
     visible = block.interval.stop - block.interval.first
@@ -193,7 +195,7 @@ def row_statistics(head: ScaledHead, block: QueryBlock, sums: RowSums) -> dict[s
     entropy = share * (total.log2() - sums.weighted / total - log_share) * LN_2
     entropy = entropy.clamp(min=0)
 
-    beyond = sums.top_scores[:, :-1] == LOWEST  # more keys asked for than visible
+    beyond = sums.top_scores[:, :-1] == LOWEST  # more keys wanted than visible
     before = block.position - 1
     no_such_key = (before < 0) | (before >= head.visibility.num_keys)
     rows = {
@@ -222,14 +224,14 @@ def row_statistics(head: ScaledHead, block: QueryBlock, sums: RowSums) -> dict[s
 
 
 def fill_by_torch(head: ScaledHead, block: QueryBlock, sums: RowSums, into: Mapping[str, Tensor]) -> None:
-    """Every number of the rows of a block, by name, and the moments of their scores, from their sums."""
+    """Compute every number of a block's rows, by name, and the moments of their scores, from their sums."""
     for name, numbers in row_statistics(head, block, sums).items():
         into[name].copy_(numbers)
     into["moments"].copy_(score_moments(block, sums))
 
 
-OF_BLOCK = ("here", "centre")
-OF_SUMS = (
+BLOCK_FIELDS = ("here", "centre")
+SUM_FIELDS = (
     *("reference", "smallest", "largest", "score", "score_square", "total", "total_square", "weighted"),
     *("distance", "local", "first_key", "previous", "top_scores", "top_ranks"),
 )
@@ -256,19 +258,19 @@ class FinishArguments(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("num_rows", "value_dim", "num_top", "num_keys")),
         ("sink", ctypes.c_double),
         ("lowest", ctypes.c_float),
-        *((name, ctypes.c_void_p) for name in ("kept", "first_seen", "stop", *OF_BLOCK)),
-        *((f"sum_{name}", ctypes.c_void_p) for name in OF_SUMS),
+        *((name, ctypes.c_void_p) for name in ("kept", "first_seen", "stop", *BLOCK_FIELDS)),
+        *((f"sum_{name}", ctypes.c_void_p) for name in SUM_FIELDS),
         *((name, ctypes.c_void_p) for name in FINISHED),
     )
 
 
 def fill_compiled(head: ScaledHead, block: QueryBlock, sums: RowSums, into: Mapping[str, Tensor]) -> None:
-    """The same as `fill_by_torch`, into rows of nulls and, of the output, sums."""
+    """Like `fill_by_torch`, into rows of nulls and, for the output, sums."""
     kept, interval = head.visibility.kept, block.interval
     tensors = (
         *(kept, interval.first, interval.stop),
-        *(getattr(block, name) for name in OF_BLOCK),
-        *(getattr(sums, name) for name in OF_SUMS),
+        *(getattr(block, name) for name in BLOCK_FIELDS),
+        *(getattr(sums, name) for name in SUM_FIELDS),
         *(into[name] for name in FINISHED),
     )
     arguments = FinishArguments(
@@ -307,7 +309,7 @@ def each_head(layer: AttentionLayer) -> Iterator[ScaledHead]:
     """One head for each text and head, in order: views of the inputs, and a bound on the scores."""
     num_texts, num_heads, num_queries, num_keys = layer.shape
     visibility, rules = layer.visibility, layer.rules
-    assert rules.bias is None and visibility.rule is None, "tiles have no room for whole matrices"
+    assert rules.bias is None and visibility.rule is None, "tiles do not support whole matrices"
     dtype = torch.promote_types(layer.key.dtype, torch.float32)
     scale = layer.scale / rules.temperature
     # Temperature divides capped scores: c tanh(s / c) / T is (c / T) tanh((s / T) / (c / T)).
@@ -341,14 +343,14 @@ def each_head(layer: AttentionLayer) -> Iterator[ScaledHead]:
 TileJob = Callable[[], None]
 
 ROWS_AT_ONCE = 2048
-"""Rows whose statistics come of their sums at once: with few, each operation costs more than its numbers."""
+"""Rows whose statistics are computed together: with few, each operation costs more than its numbers."""
 CHAINS = 8
-"""Sums of columns of a head that are filled side by side."""
+"""Column sums of a head that are accumulated in parallel."""
 
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """What is the same for all heads."""
+    """Settings shared by all heads."""
 
     num_queries: int
     top_k: int
@@ -358,32 +360,32 @@ class StreamPlan:
     like: Tensor
 
     def blocks(self) -> list[slice]:
-        """Queries of a job, the last first: under a causal mask they take longest."""
+        """The queries of each job, the last first: under a causal mask they take longest."""
         return list(slices(self.num_queries, self.sizes.queries))[::-1]
 
 
 class HeadJobs:
-    """Fills `into`, the tensors of one head by name; the jobs of a stage may run once the last is done."""
+    """Fills `into`, one head's tensors by name. A stage's jobs may run once the previous stage is done."""
 
     def __init__(self, head: ScaledHead, plan: StreamPlan, into: dict[str, Tensor]) -> None:
         has_blocks = plan.num_queries > plan.sizes.queries
         self.head, self.plan, self.into = head.with_centred_keys() if has_blocks else head, plan, into
         self.block = head.block(slice(0, plan.num_queries))
-        # One key more than is wanted, to see whether the last ties.
+        # One key more than wanted, to detect a tie with the last.
         num_top = plan.top_k + 1 if plan.top_k else 0
         self.sums = no_sums(into["output"], num_top, bounded=head.bound < SAFE_BITS)
 
     def rows(self) -> list[TileJob]:
-        """The running sums of each block of queries; whatever ends a part also computes its statistics."""
+        """Jobs that sum each block of queries; the last job of a part also computes its statistics."""
         blocks = self.plan.blocks()
-        self.blocks_left = Counter(part for rows in blocks for part in _parts_of(rows))
+        self.blocks_left = Counter(part for rows in blocks for part in _part_numbers(rows))
         self.lock = Lock()
         return [partial(self._sum_block, rows) for rows in blocks]
 
     def _sum_block(self, rows: slice) -> None:
         plan = self.plan
         sum_rows(self.head, self.block.of(rows), self.sums.of(rows), plan.sizes, plan.scratch)
-        for part in _parts_of(rows):
+        for part in _part_numbers(rows):
             with self.lock:
                 self.blocks_left[part] -= 1
                 is_done = self.blocks_left[part] == 0
@@ -391,7 +393,7 @@ class HeadJobs:
                 self._fill_part(part)
 
     def columns(self) -> list[TileJob]:
-        """The sums of columns; of every so many blocks one job."""
+        """Jobs that sum columns, each for every CHAINS-th block."""
         self.parts = [no_column_sums(self.head, self.plan.grid, self.plan.like) for _ in range(CHAINS)]
         return [
             partial(
@@ -409,7 +411,7 @@ class HeadJobs:
         ]
 
     def fill_columns(self) -> None:
-        """What comes of the sums of columns."""
+        """Fill in the results of the column sums."""
         num_keys = len(self.into["received_mass"])
         for name, numbers in column_statistics(self.head, self.parts, self.plan.grid, num_keys).items():
             self.into[name].copy_(numbers)
@@ -420,7 +422,7 @@ class HeadJobs:
         block, sums = self.block.of(rows), self.sums.of(rows)
         if plan.top_k:
             break_ties(self.head, rows, sums.top_scores, sums.top_ranks, plan.sizes, plan.scratch)
-        into = {name: numbers[rows] for name, numbers in self.into.items() if name in OF_EACH_ROW}
+        into = {name: numbers[rows] for name, numbers in self.into.items() if name in PER_ROW}
         into["moments"] = self.into["moments"][part]
         if suits(plan.like):
             fill_compiled(self.head, block, sums, into)
@@ -428,18 +430,18 @@ class HeadJobs:
             fill_by_torch(self.head, block, sums, into)
 
 
-def _parts_of(rows: slice) -> range:
-    """The parts of ROWS_AT_ONCE rows in which these lie."""
+def _part_numbers(rows: slice) -> range:
+    """Numbers of the parts of ROWS_AT_ONCE rows that these rows belong to."""
     return range(rows.start // ROWS_AT_ONCE, -(-rows.stop // ROWS_AT_ONCE))
 
 
 def slices(count: int, size: int) -> Iterator[slice]:
-    """Slices of that size over so many; the last is shorter."""
+    """Slices of that size over `count`; the last may be shorter."""
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
 ROWS_TOGETHER = 65536
-"""Rows whose running sums, and keys of which copies, are kept at a time: those of some heads, or of one."""
+"""Rows whose running sums, and keys whose copies, are in memory at a time: of several heads, or of one."""
 
 
 def stream(
@@ -449,9 +451,9 @@ def stream(
     progress: Callable[[float], None] | None,
     num_threads: int,
 ) -> dict[str, Tensor]:
-    """Every number by its name, the heads of all texts along one axis; `moments` are still those of parts.
+    """Every number by its name, the heads of all texts along one axis; `moments` are still split into parts.
 
-    The result has the same bytes on any number of threads.
+    The result has the same bytes for any number of threads.
     """
     heads = list(each_head(layer))
     _, _, num_queries, num_keys = layer.shape
@@ -467,7 +469,7 @@ def stream(
     done, num_stages = 0.0, 1 + has_columns
 
     def run(stages: Iterable[list[TileJob]], share: float) -> None:
-        """All jobs of a stage of these heads, which is that share of the whole."""
+        """Run all jobs of a stage for these heads, which is `share` of the whole."""
         nonlocal done
         jobs = [job for stage in stages for job in stage]
         for count, _ in enumerate(run_jobs(jobs, num_threads), 1):
@@ -526,15 +528,15 @@ def attend(
     progress: Callable[[float], None] | None = None,
     sizes: TileSizes | None = None,
 ) -> Computed:
-    """What is wanted of a layer without bias and rule. Memory is linear in the length.
+    """The wanted results of a layer without bias or rule. Memory is linear in the length.
 
-    On the CPU torch.get_num_threads() threads share the work; results do not depend on how many they are.
-    What running sums do not give takes a second pass, over whole rows.
+    On the CPU, torch.get_num_threads() threads share the work; results do not depend on their number. Results
+    that do not follow from running sums take a second pass, over whole rows.
     """
-    others = tuple(name for name in wanted.rows if not ROW_STATISTICS[name].running)
+    second_pass = tuple(name for name in wanted.rows if not ROW_STATISTICS[name].running)
     second = replace(
         wanted,
-        rows=others,
+        rows=second_pass,
         top_k=0,
         previous_token=False,
         output=False,
@@ -555,7 +557,7 @@ def attend(
         last = None if progress is None else lambda done: progress(0.5 + done / 2)
         rest = attend_by_rows(layer, second, last)
         rows = tensors | rest.rows
-    asked = {
+    wanted_fields = {
         "sums": True,
         "logsumexp": True,
         "previous_token": wanted.previous_token,
@@ -566,8 +568,8 @@ def attend(
         "pooled_mean": wanted.pooled is not None,
         "pooled_max": wanted.pooled is not None,
     }
-    moments = moments_of_heads(*tensors["moments"].unbind(dim=-1)) if wanted.score_moments else None
-    given: dict[str, Any] = {name: tensors[name] for name, is_asked in asked.items() if is_asked}
+    moments = head_moments(*tensors["moments"].unbind(dim=-1)) if wanted.score_moments else None
+    fields: dict[str, Any] = {name: tensors[name] for name, is_wanted in wanted_fields.items() if is_wanted}
     return replace(
-        rest, rows={name: rows[name] for name in wanted.rows}, visible=visible, moments=moments, **given
+        rest, rows={name: rows[name] for name in wanted.rows}, visible=visible, moments=moments, **fields
     )

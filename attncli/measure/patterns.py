@@ -17,12 +17,12 @@ from attncli.core.names import (
     FIRST_TOKEN,
     HEAD_PATTERNS,
     IN_TIME,
+    KEY_PATTERNS,
     NOT_MEASURED,
-    OF_ASKED,
-    OF_KEYS,
-    OF_REPEATS,
     ON_GRIDS,
     PATTERNS,
+    REPEAT_PATTERNS,
+    REQUESTED_PATTERNS,
     ROW_STATISTICS,
     UNNAMED,
     WITH_SHARE,
@@ -69,13 +69,13 @@ def wanted_scores(
     """
     comparing = {*ROW_STATISTICS, *PATTERNS} - {"neighbour", *IN_TIME}
     if seconds is not None:
-        comparing = comparing - {*OF_REPEATS} | {*IN_TIME}
+        comparing = comparing - {*REPEAT_PATTERNS} | {*IN_TIME}
     if places is not None:
         comparing = {*ON_GRIDS}
     if ids is None:
-        comparing = {*OF_KEYS}
+        comparing = {*KEY_PATTERNS}
     rows = tuple(name for name, known in ROW_STATISTICS.items() if name in comparing or not known.positional)
-    left_out = {*(() if asked else OF_ASKED), *(() if repeat else ("induction_stripe",))}
+    left_out = {*(() if asked else REQUESTED_PATTERNS), *(() if repeat else ("induction_stripe",))}
     left_out |= set() if from_some else {"others_to_weight"}
     names = tuple(name for name in PATTERNS if name in comparing - left_out)
     if ids is None:
@@ -170,7 +170,7 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     by_mass = (mass / sums.sum(dim=-1, keepdim=True)).unbind(dim=-1)
     shares = dict(zip(patterns.names, by_mass, strict=True))
     on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
-    on_asked = {name: on_patterns.pop(name) for name in OF_ASKED}
+    on_asked = {name: on_patterns.pop(name) for name in REQUESTED_PATTERNS}
     stripe = on_patterns.pop("induction_stripe")
     others = (*(() if patterns.plane else ("neighbour",)), *(IN_TIME if patterns.seconds is None else ()))
     for name in others:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from attncli.core.runtime import threads_of_idle_cores
+from attncli.core.runtime import idle_core_threads
 from attncli.core.signed_layer import RowCache, SignedLayer
 from attncli.core.signed_rows import SignedStatistics, SignedSums, signed_statistics
 from attncli.measure.looks import by_layer
@@ -46,7 +46,7 @@ class SignedHeads:
         """Look at one layer. Another stack than that of the text, as one that sees, is not shown."""
         _, num_heads, num_tokens, _ = layer.heads.shape
         if num_tokens == self.num_tokens:
-            with torch.no_grad(), threads_of_idle_cores() as adapt:
+            with torch.no_grad(), idle_core_threads() as adapt:
                 self.layers.append((layer, num_heads, signed_statistics(layer.heads, adapt)))
                 if self.keeps_maps:
                     self.maps[layer.layer] = layer.heads.weights().cpu()

@@ -18,7 +18,7 @@ from transformers.utils.generic import ModelOutput
 
 from attncli.core.engines import FusedAttention, attend, attention_output
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility, Wanted
-from attncli.core.mask_tensors import HIDDEN_BY_A_HEAD, HIDES, parts_of_mask
+from attncli.core.mask_tensors import HIDDEN_BY_A_HEAD, HIDES, split_mask
 from attncli.core.process import SharedChange
 from attncli.core.row_tiles import TILE, GivenWeights
 from attncli.models.architectures import ARGUMENTS_WITHOUT_EFFECT, layer_kind, layer_number, layer_stack
@@ -487,7 +487,7 @@ def _attend_and_hand_over(
         causal = bool(causal) and num_queries > 1 and attention_mask is None
         visibility = Visibility(num_queries, num_keys, causal=causal)
         if attention_mask is not None:
-            visibility, added = parts_of_mask(attention_mask, num_queries, num_keys)
+            visibility, added = split_mask(attention_mask, num_queries, num_keys)
             bias = added if bias is None or added is None else bias + added
     layer = AttentionLayer(
         query,

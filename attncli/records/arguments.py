@@ -159,7 +159,7 @@ def _plain(value: Any) -> Any:
         raise ValueError(f"must hold plain numbers (got {shown(value)})") from None
 
 
-NOT_A_HEAD = "must name a layer and a head, as 5:11"
+NOT_A_HEAD = "must name a layer and a head, such as 5:11"
 HeadName = str | tuple[int, int]
 """A head as "5:11", as "cross:5:11" in one of several stacks, as "linear:5:11" without a softmax, or as the
 pair (5, 11)."""

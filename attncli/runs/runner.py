@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from attncli.core.runtime import one_torch_thread, threads_of_idle_cores, without_autocast
+from attncli.core.runtime import idle_core_threads, one_torch_thread, without_autocast
 from attncli.errors import RunError, UserError, refuse_bytes
 from attncli.models.folder import check_model_folder, check_packages, local_model, refuse_without_tokenizer
 from attncli.records.report import Report
@@ -228,7 +228,7 @@ def _run_on_model(
     page = model_page_of(spec)
     if not spec.reads_many_texts():
         reading = page.read(spec, texts, pretrained, generator)
-        with nullcontext() if progress is None else showing_blocks(pretrained.model, progress.of_layers):
+        with nullcontext() if progress is None else showing_blocks(pretrained.model, progress.begin_layer):
             (report,) = page.reports([spec], [reading], pretrained, progress)
         return with_missing(report, pretrained, reading)
     with _threads_for(pretrained) as adapt:
@@ -260,7 +260,7 @@ def _threads_for(pretrained: "Pretrained") -> Iterator[Callable[[], None]]:
         with one_torch_thread():
             yield _nothing
     else:
-        with threads_of_idle_cores() as adapt:
+        with idle_core_threads() as adapt:
             yield adapt
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attncli.core.formulas import outside_mass
 from attncli.core.layer import Computed, Wanted
-from attncli.core.names import OF_WEIGHTS, ROW_STATISTICS
+from attncli.core.names import ROW_STATISTICS, WEIGHT_STATISTICS
 from attncli.core.runtime import versions
 from attncli.core.summaries import extreme_places, quantiles
 from attncli.records.attention import ExtremeRow, OutsideWeights, RowQuantiles, inferred_mask
@@ -152,7 +152,7 @@ def weights_report(
     if why_not:
         notes.append(f"{why_not}: no statistics of rows.")
     of_one_text = not context_tokens
-    rows = tuple(name for name in OF_WEIGHTS if of_one_text or not ROW_STATISTICS[name].positional)
+    rows = tuple(name for name in WEIGHT_STATISTICS if of_one_text or not ROW_STATISTICS[name].positional)
     measured = RowTensors() if why_not else _statistics(weights.values, weights.axes, rows)
     summaries = row_summaries(measured.rows, weights.values.shape[-2])
     result = OutsideWeights(**measured._asdict(), **summaries._asdict())

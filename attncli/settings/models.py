@@ -56,7 +56,7 @@ def _check_head_number(value: Any) -> Any:
     if isinstance(value, str) and LAYER_AND_HEAD.fullmatch(value):
         raise ValueError(f"names another layer than the setting layer does (got {value})")
     if isinstance(value, str) and not value.isdecimal():
-        raise ValueError(f"must name a layer and a head, as 5:11 (got {value})")
+        raise ValueError(f"must name a layer and a head, such as 5:11 (got {value})")
     return value
 
 

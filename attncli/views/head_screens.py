@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.core.names import FIRST_TOKEN, HEAD_PATTERNS, NOT_MEASURED, OF_ASKED, UNNAMED, stack_label
+from attncli.core.names import (
+    FIRST_TOKEN,
+    HEAD_PATTERNS,
+    NOT_MEASURED,
+    REQUESTED_PATTERNS,
+    UNNAMED,
+    stack_label,
+)
 from attncli.records.columns import R, Records
 from attncli.records.report import Report, Row
 from attncli.records.surveys import MIN_ROWS, HeadsOfPattern, HeadSurvey, SignedHead, SurveyedHead
@@ -447,7 +454,7 @@ def _sorted_by(report: Report, heads: Records[SurveyedHead]) -> list[str]:
 
 def _beside_sorted(report: Report, heads: Records[SurveyedHead]) -> list[str]:
     """Beside the weight from tokens that the user named that from the others."""
-    asked = OF_ASKED if report.spec.get("sort") in OF_ASKED else ()
+    asked = REQUESTED_PATTERNS if report.spec.get("sort") in REQUESTED_PATTERNS else ()
     return [name for name in heads.cells if name in asked and name != report.spec.get("sort")]
 
 

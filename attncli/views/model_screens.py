@@ -187,7 +187,7 @@ def _placed_token(position: int | None, token: str | None) -> str:
 
 def tenths(name: str, tensor: NamedTensor, sort: str, display: Display) -> Elastic:
     """A digit for each head: tenths of the largest effect."""
-    values = -tensor.values if effect_named(sort).falls else tensor.values
+    values = -tensor.values if effect_named(sort).negative_is_better else tensor.values
     largest = np.nanmax(values, initial=0.0)
     cells = {
         place: _tenth(float(value), float(largest))

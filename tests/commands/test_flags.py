@@ -141,7 +141,7 @@ def test_titles_and_tables_name_a_head_in_one_place(attn: Attn) -> None:
     [
         (["self", "abc", "--head", "2:0"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 2:0)"),
         (["self", "abc", "--head", "1:4"], "--head: must be from 1:0 to 1:3 in tiny-induction (got 1:4)"),
-        (["self", "abc", "--head", "x"], "--head: must name a layer and a head, as 5:11 (got x)"),
+        (["self", "abc", "--head", "x"], "--head: must name a layer and a head, such as 5:11 (got x)"),
         (["why", "abc", "--head", "2:0"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 2:0)"),
         (["generate", "abc", "--head", "2:0"], "--head: must be from 0:0 to 1:3 (got 2:0)"),
         (["generate", "abc", "--head", "1:9"], "--head: must be from 1:0 to 1:3 (got 1:9)"),

@@ -93,13 +93,13 @@ def test_the_line_that_stays_waits_for_a_steady_forecast(clock: Clock) -> None:
 def test_layers_of_a_stage_are_one_forecast_and_do_not_begin_anew(clock: Clock) -> None:
     """Two runs of 30 layers in each of five stages, and a trial that ends behind its first layer."""
     line = ProgressLine()
-    line.of_layers(1, 30)
+    line.begin_layer(1, 30)
     lefts = []
     for stage in range(5):
         line.stage(Stage("without source", stage / 5, (stage + 1) / 5, stage + 1, 5, runs=2))
-        line.of_layers(1, 30)
+        line.begin_layer(1, 30)
         for layer in [*range(1, 31)] * 2:
-            line.of_layers(layer, 30)
+            line.begin_layer(layer, 30)
             clock.now += 0.2
             if "left" in clock.last:
                 lefts.append(clock.last)
@@ -113,7 +113,7 @@ def test_runs_whose_number_is_not_known_have_no_time_left(clock: Clock) -> None:
     line = ProgressLine()
     for run in range(3):
         for layer in range(1, 31):
-            line.of_layers(layer, 30)
+            line.begin_layer(layer, 30)
             clock.now += 0.5
         assert ("left" in clock.last) == (run == 0)
 
@@ -122,10 +122,10 @@ def test_nothing_is_drawn_over_text_that_is_being_written(clock: Clock) -> None:
     line = ProgressLine()
     clock.now += 5
     line.write("The answer")
-    line.of_layers(3, 30)
+    line.begin_layer(3, 30)
     assert clock.said.endswith("The answer")
     line.write(" ends.\n")
-    line.of_layers(4, 30)
+    line.begin_layer(4, 30)
     assert clock.said.endswith("layer 4 of 30\n")
 
 

@@ -112,7 +112,7 @@ MISTAKES = [
     ("ablate -o new.db", "-o new.db: is a store, which keeps many runs: attn batch FILE.yaml -o new.db writes one, and attn heads --texts FILE -o new.db"),
     ("self --config command.yaml", "command.yaml:1:1: command: unknown key: the command is named by experiment: self"),
     ("batch command.yaml", "command.yaml:1:1: command: unknown key: the command is named by experiment: self"),
-    ("heads --config heads.yaml", "heads.yaml:2:1: heads: must name a layer and a head, as 5:11 (got 2)"),
+    ("heads --config heads.yaml", "heads.yaml:2:1: heads: must name a layer and a head, such as 5:11 (got 2)"),
     ("self --config said.yaml", 'said.yaml:2:18: is not valid YAML: mapping values are not allowed here: a text with such characters goes in quotes: sentence: "he said: go"'),
     ("self --config order.yaml", "order.yaml:2:1: projection_order: must name query, key and value once each (got key, query)"),
     ("self --config list.yaml", "list.yaml:2:1: head_dim: takes one value (got [8, 16]): to run each, write head_dim: [8, 16] below sweep:"),

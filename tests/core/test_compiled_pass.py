@@ -20,7 +20,7 @@ from attncli.core import row_tiles as row_softmax
 from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.names import ROW_STATISTICS
 from attncli.core.tile_sums import TileSizes
-from tests.layers import layer_of
+from tests.layers import checked_layer
 
 ROOT = Path(__file__).parent.parent.parent
 ROWS = ("logsumexp", "sums", "previous_token", "output", "received_mass", "pooled_mean", "pooled_max")
@@ -59,7 +59,7 @@ def layer(seed: int, num_queries: int, num_keys: int, factor: float = 1.0, **mas
         torch.randn(1, 2, size, dim, generator=generator)
         for size, dim in ((num_queries, 5), (num_keys, 5), (num_keys, 3))
     )
-    return layer_of(query, key, value, scale=factor / 5**0.5, **masks)
+    return checked_layer(query, key, value, scale=factor / 5**0.5, **masks)
 
 
 def assert_close(found: Computed, expected: Computed, tolerance: float) -> None:
@@ -117,7 +117,7 @@ def test_scores_of_ten_thousand(sizes: TileSizes) -> None:
     """Whole numbers, so that float32 holds the scores exactly."""
     generator = torch.Generator().manual_seed(0)
     query, key = (torch.randint(-50, 51, (1, 2, 90, 4), generator=generator).float() for _ in range(2))
-    made = layer_of(query, key, torch.randn(1, 2, 90, 3, generator=generator), scale=1.0, causal=True)
+    made = checked_layer(query, key, torch.randn(1, 2, 90, 3, generator=generator), scale=1.0, causal=True)
     found, expected = tiles.attend(made, WANTED, None, sizes), reference.attend(made, WANTED)
     assert torch.equal(found.top_keys, expected.top_keys)
     for name in ("entropy", "max_weight", "sink_mass", "distance", "participation"):
@@ -151,7 +151,7 @@ def test_whole_rows_are_those_of_torch(sink: float | None, monkeypatch: pytest.M
 def test_scores_that_overflow_are_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row whose scores are all -inf sees keys, and one with +inf has no weights."""
     query = torch.tensor([[[[1e30], [-1e30], [1.0]]]])
-    made = layer_of(query, query.abs(), query, scale=1e20)
+    made = checked_layer(query, query.abs(), query, scale=1e20)
     found = rows.attend(made, WANTED)
     monkeypatch.setattr(row_softmax, "tile_pass", lambda: None)
     assert found.output.isnan().all(dim=-1).tolist() == [[[True, True, True]]]

@@ -18,7 +18,7 @@ RULES = {
 }
 
 
-def layer_of(rules: ScoreRules) -> AttentionLayer:
+def checked_layer(rules: ScoreRules) -> AttentionLayer:
     generator = torch.Generator().manual_seed(1)
     sizes = {"query": (2, 6, 5, 7), "key": (2, 3, 5, 7), "value": (2, 3, 5, 4)}
     vectors = {
@@ -31,14 +31,14 @@ def layer_of(rules: ScoreRules) -> AttentionLayer:
 @pytest.mark.parametrize("rules", RULES)
 def test_the_output_is_that_of_the_definition(rules: str) -> None:
     """The first query of the first text sees no key at all."""
-    layer = layer_of(RULES[rules])
+    layer = checked_layer(RULES[rules])
     expected = reference.attend(layer, Wanted(output=True)).output
     torch.testing.assert_close(differentiable.attend_with_gradients(layer), expected, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("rules", RULES)
 def test_gradients_are_those_of_finite_differences(rules: str) -> None:
-    layer = layer_of(RULES[rules])
+    layer = checked_layer(RULES[rules])
 
     def output(query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         return differentiable.attend_with_gradients(replace(layer, query=query, value=value))

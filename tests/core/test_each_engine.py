@@ -20,11 +20,11 @@ from attncli.core import tile_sums as compiled_pass
 from attncli.core.engines import attend, engine_for
 from attncli.core.formulas import Plane
 from attncli.core.layer import AttentionLayer, Computed, Marks, Patterns, ScoreRules, Visibility, Wanted
-from attncli.core.names import OF_WEIGHTS, PATTERNS, ROW_STATISTICS
+from attncli.core.names import PATTERNS, ROW_STATISTICS, WEIGHT_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.tile_sums import TileSizes
 from tests.conftest import in_pairs, in_turn
-from tests.layers import layer_of
+from tests.layers import checked_layer
 
 TEXTS, HEADS, KV_HEADS, DIM, VALUE_DIM = 3, 4, 2, 5, 3
 SCALE = 0.3
@@ -127,7 +127,7 @@ def made(case: str, num_queries: int, dtype: torch.dtype) -> AttentionLayer:
     if "bias" in settings:
         settings["bias"] = settings["bias"].to(dtype)
     query, key, value = (part.to(dtype) for part in (query, key, value))
-    return layer_of(query, key, value, scale=0.5 if "ties" in case else SCALE, **settings)
+    return checked_layer(query, key, value, scale=0.5 if "ties" in case else SCALE, **settings)
 
 
 def grid(num_tokens: int) -> Tensor:
@@ -424,7 +424,9 @@ def test_half_precision_is_computed_in_float32(case: str, dtype: torch.dtype) ->
 def test_given_weights_have_the_numbers_of_the_layer(case: str, sizes: tuple[int, int, int]) -> None:
     """Those that need no scores; queries and keys of given weights stand at their places."""
     layer = made(case, 13, torch.float64)
-    wanted = replace(everything(layer), rows=OF_WEIGHTS, output=False, scores=False, score_moments=False)
+    wanted = replace(
+        everything(layer), rows=WEIGHT_STATISTICS, output=False, scores=False, score_moments=False
+    )
     expected = by_name(reference.attend(layer, wanted))
     given = GivenWeights(expected["weights"], layer.visibility.whole(torch.device("cpu")))
     with tiles_of_rows(*sizes):
@@ -465,7 +467,7 @@ def test_rows_on_threads_have_the_same_bytes(
         for num_threads in (1, 3):
             torch.set_num_threads(num_threads)
             with tiles_of_rows(*SIZES_OF_ROWS[2]), torch.inference_mode(is_inference):
-                assert len(tile.blocks_of(layer)) > 3
+                assert len(tile.tile_places(layer)) > 3
                 numbers = by_name(rows.attend(layer, everything(layer)))
             found.append({name: tensor.numpy().tobytes() for name, tensor in numbers.items()})
             assert torch.get_num_threads() == num_threads
@@ -553,7 +555,7 @@ def test_not_a_number_is_in_whatever_sees_it(is_compiled: bool, monkeypatch: pyt
         monkeypatch.setattr(compiled_pass, "suits", lambda like: False)
     query, key = torch.ones(1, 2, 7, 1), torch.ones(1, 2, 7, 1)
     key.view(torch.int32)[0, 0, 3] = 0x7FC00001
-    layer = layer_of(query, key, key, causal=True)
+    layer = checked_layer(query, key, key, causal=True)
     wanted = Wanted(rows=tuple(ROW_STATISTICS), output=True)
     for engine in (rows.attend, tiles.attend):
         found = engine(layer, wanted)
@@ -572,7 +574,7 @@ def test_a_row_of_infinitely_low_scores_gives_all_to_the_sink(
     tensor = torch.randn(1, 1, 3, 5, generator=generator)
     bias = torch.zeros(1, 1, 3, 3)
     bias[..., 1, :] = bias[..., 2, 0] = -torch.inf
-    layer = layer_of(tensor, tensor, tensor, bias=bias, sink=torch.full((1, 1), 2.0))
+    layer = checked_layer(tensor, tensor, tensor, bias=bias, sink=torch.full((1, 1), 2.0))
     wanted = Wanted(rows=tuple(ROW_STATISTICS), output=True)
     found, expected = rows.attend(layer, wanted), reference.attend(layer, wanted)
     for name, row in found.rows.items():

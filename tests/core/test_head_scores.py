@@ -6,7 +6,7 @@ import torch
 from attncli.core.engines import attend
 from attncli.core.formulas import roll_out, sink_rate
 from attncli.core.layer import Marks
-from attncli.core.names import HEAD_STATISTICS, IN_TIME, OF_ASKED
+from attncli.core.names import HEAD_STATISTICS, IN_TIME, REQUESTED_PATTERNS
 from attncli.core.row_tiles import GivenWeights
 from attncli.measure.patterns import head_scores, wanted_scores
 from tests.naive_heads import NAMES, naive_figures, naive_mul_score, pattern
@@ -118,7 +118,7 @@ def test_the_stripe_is_the_diagonal_of_the_second_copy() -> None:
 def test_every_name_has_a_score_and_in_this_order() -> None:
     ids = torch.tensor([0, 1, 2, 1, 2])
     scores = scores_of(causal_weights(2, num_tokens=5, seed=0), ids, repeat=2)
-    others = {"value_norm", "one_key_mass", *OF_ASKED, "neighbour", "high_norm_mass", *IN_TIME}
+    others = {"value_norm", "one_key_mass", *REQUESTED_PATTERNS, "neighbour", "high_norm_mass", *IN_TIME}
     assert set(scores) == set(HEAD_STATISTICS) - others, "of values, keys, pictures, sounds"
     across = GivenWeights(causal_weights(1, 2, num_tokens=5, seed=0), torch.ones(1, 5, 5).tril().bool())
     wanted = wanted_scores(None, unmarked(ids.unsqueeze(0)))

@@ -49,9 +49,9 @@ def test_a_name_means_these_positions(name: str, expected: tuple[int, ...]) -> N
     [
         ("11", "must be a position from 0 to 10, or from -1 to -11, counted from the end (got 11)"),
         ("-12", "must be a position from 0 to 10, or from -1 to -11, counted from the end (got -12)"),
-        ("to#3", "must be to#1 to to#2: the text has 2 of them (got to#3)"),
-        ("to#0", "must be to#1 to to#2: the text has 2 of them (got to#0)"),
-        ("be#2", "must be be#1: the text has 1 of them (got be#2)"),
+        ("to#3", "must be to#1 to to#2 (got to#3)"),
+        ("to#0", "must be to#1 to to#2 (got to#0)"),
+        ("be#2", "must be be#1 (got be#2)"),
     ],
 )
 def test_a_position_that_is_not_there_is_told_the_range(name: str, said: str) -> None:

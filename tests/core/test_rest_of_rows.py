@@ -14,7 +14,7 @@ from attncli.core.row_tiles import GivenWeights
 from attncli.measure.heads import without_first_keys
 from attncli.measure.patterns import head_scores, one_key, wanted_scores, without_first_key
 from tests.conftest import in_turn
-from tests.layers import layer_of
+from tests.layers import checked_layer
 
 TEXTS, HEADS, KV_HEADS, DIM = 2, 6, 3, 5
 SETTINGS = {
@@ -45,7 +45,7 @@ def drawn(
         settings["bias"] = torch.zeros(1, HEADS, 1, tokens, dtype=dtype)
         settings["bias"] += torch.randn(settings["bias"].shape, generator=generator, dtype=dtype)
         settings["bias"][..., 0] += first
-    return layer_of(query, key, value, **settings)
+    return checked_layer(query, key, value, **settings)
 
 
 def wanted_of(layer: AttentionLayer | GivenWeights) -> Wanted:

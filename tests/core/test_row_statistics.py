@@ -17,11 +17,11 @@ from attncli.core.formulas import (
     top_keys,
 )
 from attncli.core.mechanisms import causal_mask, full_mask
-from attncli.core.names import OF_WEIGHTS, ROW_STATISTICS, ends_of
-from attncli.core.row_tiles import NUM_BUFFERS, Scratch, blocks_of, tiles
+from attncli.core.names import ROW_STATISTICS, WEIGHT_STATISTICS, cache_ends
+from attncli.core.row_tiles import NUM_BUFFERS, Scratch, tile_places, tiles
 from attncli.core.summaries import moments
 from tests.conftest import in_pairs, in_turn
-from tests.layers import layer_of
+from tests.layers import checked_layer
 
 
 def scores_of(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -36,10 +36,10 @@ def given_rows(weights: torch.Tensor, visible: torch.Tensor) -> Rows:
 def statistic_of_scores(name: str, scores: torch.Tensor, **settings: Any) -> torch.Tensor:
     """The same by an engine, which has more than the weights: what the softmax made them of."""
     keys = torch.eye(scores.shape[-1], dtype=scores.dtype).expand(*scores.shape[:-2], -1, -1)
-    layer = layer_of(scores, keys, keys, scale="none", **settings)
+    layer = checked_layer(scores, keys, keys, scale="none", **settings)
     scratch = Scratch(layer.like, NUM_BUFFERS)
     (found,) = [
-        statistic(name, tile.rows) for some in blocks_of(layer) for tile in tiles(layer, some, scratch)
+        statistic(name, tile.rows) for some in tile_places(layer) for tile in tiles(layer, some, scratch)
     ]
     return found.reshape(scores.shape[:-1])
 
@@ -77,7 +77,7 @@ def naive_rows(name: str, weights: torch.Tensor, visible: torch.Tensor, first_qu
 
 @pytest.mark.parametrize(
     ("name", "causal", "shape"),
-    in_pairs(OF_WEIGHTS, [True, False], [(5, 5), (3, 7, 7), (1, 1), (2, 3, 5, 5)]),
+    in_pairs(WEIGHT_STATISTICS, [True, False], [(5, 5), (3, 7, 7), (1, 1), (2, 3, 5, 5)]),
 )
 def test_every_row_statistic_is_its_formula(name: str, causal: bool, shape: tuple[int, ...]) -> None:
     visible = (causal_mask if causal else full_mask)(shape[-2], shape[-1])
@@ -92,7 +92,8 @@ def test_every_row_statistic_is_its_formula(name: str, causal: bool, shape: tupl
 
 
 @pytest.mark.parametrize(
-    ("name", "sink"), in_turn([name for name in OF_WEIGHTS if "entropy" not in name], [-3.0, 0.5, 40.0])
+    ("name", "sink"),
+    in_turn([name for name in WEIGHT_STATISTICS if "entropy" not in name], [-3.0, 0.5, 40.0]),
 )
 def test_rows_beside_a_sink_sum_to_less_than_one(name: str, sink: float) -> None:
     visible = full_mask(5, 7)
@@ -117,7 +118,7 @@ def test_the_entropy_beside_a_sink_is_that_of_the_keys(sink: float) -> None:
             np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", OF_WEIGHTS)
+@pytest.mark.parametrize("name", WEIGHT_STATISTICS)
 def test_rows_may_leave_out_keys_that_have_no_weight(name: str) -> None:
     """A tile of a causal layer or of a window has the keys that some of its queries see, and no others."""
     scores = scores_of(3, 5, 11, seed=5)
@@ -141,7 +142,7 @@ def test_max_score_is_the_largest_that_the_row_sees(causal: bool, sink: float | 
 
 
 def test_local_mass_is_that_of_four_keys_and_sixty_four_of_a_long_row() -> None:
-    assert [ends_of(count) for count in (0, 1, 9, 128, 129, 511, 512, 16384)] == [
+    assert [cache_ends(count) for count in (0, 1, 9, 128, 129, 511, 512, 16384)] == [
         (0, 0), (1, 1), (1, 2), (1, 16), (2, 17), (4, 64), (4, 64), (4, 64)
     ]  # fmt: skip
     visible = causal_mask(600, 600)

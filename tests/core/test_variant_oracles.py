@@ -18,7 +18,7 @@ from attncli.core.mechanisms import (
     rms_norm,
     rotate,
 )
-from tests.layers import attended, layer_of
+from tests.layers import attended, checked_layer
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, Architecture, random_inputs
 
 ROTARY = {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}
@@ -133,7 +133,7 @@ def test_differential_attention_of_diffllama() -> None:
         query, key, value = (torch.cat(part.chunk(2), dim=-1) for part in (query, key, value))
         vectors = torch.stack([module.lambda_q1, module.lambda_k1, module.lambda_q2, module.lambda_k2])
         factor = differential_lambda(vectors, module.lambda_init)
-        layer = layer_of(query, key, value, causal=True, scale=module.scaling)
+        layer = checked_layer(query, key, value, causal=True, scale=module.scaling)
         *_, difference = attend_differentially(layer, factor, Wanted())
         assert difference.output is not None
         normed = rms_norm(difference.output[0], eps=module.config.rms_norm_eps) * (1 - module.lambda_init)

@@ -26,7 +26,7 @@ from attncli.core.mechanisms import (
     rotary_angles,
     rotate,
 )
-from tests.layers import attended, layer_of, visible_keys
+from tests.layers import attended, checked_layer, visible_keys
 
 seeds = st.integers(0, 2**32)
 lengths = st.integers(1, 11)
@@ -219,7 +219,7 @@ def test_a_sink_is_one_more_column_that_is_cut_off(seed: int, logit: float) -> N
     scores, sink = drawn(2, 5, 7, seed=seed), torch.tensor([logit, -logit], dtype=torch.float64)
     column = sink.view(2, 1, 1).expand(2, 5, 1)
     expected = torch.cat([scores, column], dim=-1).softmax(-1)[..., :-1]
-    layer = layer_of(*one_hot_keys(scores), scale="none", sink=sink.unsqueeze(0))
+    layer = checked_layer(*one_hot_keys(scores), scale="none", sink=sink.unsqueeze(0))
     found = attend(layer, Wanted(weights=True))
     assert found.weights is not None and found.logsumexp is not None
     torch.testing.assert_close(found.weights[0], expected, rtol=1e-10, atol=0)
@@ -258,7 +258,7 @@ def test_differential_attention_is_its_formula(seed: int, count: int, factor: fl
     half = 3
     query, key, value = drawn(3, count, 2 * half, seed=seed)
     mask = (causal_mask if causal else full_mask)(count, count)
-    layer = layer_of(query, key, value, causal=causal, scale=half**-0.5)
+    layer = checked_layer(query, key, value, causal=causal, scale=half**-0.5)
     *_, difference = attend_differentially(layer, factor, Wanted())
     assert difference.weights is not None and difference.output is not None
     weights, output = difference.weights[0, 0], difference.output[0, 0]

@@ -180,7 +180,7 @@ def test_a_screen_and_json_say_which_tokens_were_meant(attn: Attn, tmp_path: Pat
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--to", "cat#3"], "--to: must be cat#1 to cat#2: the text has 2 of them (got cat#3)"),
+        (["--to", "cat#3"], "--to: must be cat#1 to cat#2 (got cat#3)"),
         (
             ["--to", "catt"],
             "--to: no token of the text (got catt) (did you mean 'cat'?): its tokens are [CLS], the,",

@@ -342,13 +342,13 @@ def test_threads_follow_idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         with monkeypatch.context() as first:
             first.setattr(runtime, "SECONDS", 60.0)
-            with runtime.threads_of_idle_cores():
+            with runtime.idle_core_threads():
                 assert torch.get_num_threads() == 1  # nothing is known yet
-        with runtime.threads_of_idle_cores() as look:  # four seconds of others in no time, twice
+        with runtime.idle_core_threads() as look:  # four seconds of others in no time, twice
             assert torch.get_num_threads() == 1
             look()
             assert torch.get_num_threads() == 2
-            with runtime.threads_of_idle_cores():
+            with runtime.idle_core_threads():
                 assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
     finally:

@@ -15,7 +15,7 @@ from attncli.core.engines import attend_with_gradients
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import RemovalMethod
 from attncli.core.predictions import Predictions, token_losses
-from attncli.core.runtime import threads_of_idle_cores
+from attncli.core.runtime import idle_core_threads
 from attncli.core.summaries import mean_interval, rank_correlation, relative_changes
 from attncli.errors import UserError, refuse_bytes
 from attncli.features.ablate.removed_heads import HeadsOfModel
@@ -223,7 +223,7 @@ class Ablation:
             inputs = (self.pretrained.inputs([reading]) for reading in self.readings)
             means = mean_outputs(self.pretrained.whole, inputs)
         removal = Removal(self.method, means)
-        with threads_of_idle_cores() as adapt:
+        with idle_core_threads() as adapt:
             self.adapt = adapt
             for number, reading in enumerate(self.readings):
                 if reading.other is None:

@@ -353,7 +353,7 @@ def _report(
     sort = _sort(spec, measured, pretrained)
     if spec.sort != sort:
         spec = spec.model_copy(update={"sort": sort})
-    sign = 1 if EFFECTS[sort].falls else -1
+    sign = 1 if EFFECTS[sort].negative_is_better else -1
     ranked = result.heads.sorted(lambda row: (row.number(sort) is None, sign * (row.number(sort) or 0.0)))
     back = None if result.back is None else result.back.sorted(lambda row: -abs(row.number(sort) or 0.0))
     grids = {} if spec.token == EACH_TOKEN else result.heads.grids(sort)

@@ -122,7 +122,7 @@ def _finding(report: Report) -> Iterator[str]:
         first is None
         or number is None
         or sort not in MOST_LOST
-        or not (-number if effect.falls else number) > 0
+        or not (-number if effect.negative_is_better else number) > 0
     ):
         return
     head = f"{stack_label(first.stack)} {first.layer}:{first.head}".strip()
@@ -136,7 +136,8 @@ def _finding(report: Report) -> Iterator[str]:
     most = MOST_LOST[sort].format(head=head, alone=alone)
     yield f"{most}{where}: {_number(sort, number, precision)}{unit}{interval}."
     if effect.is_difference and not is_swap:
-        yield f"Where it {'rises' if effect.falls else 'falls'}, the model does better without the head."
+        direction = "rises" if effect.negative_is_better else "falls"
+        yield f"Where it {direction}, the model does better without the head."
     if first.get("query_token") is not None:
         yield "query: the token where a head is missed most; key: what it looks at most from there."
 
@@ -163,7 +164,7 @@ def _lost(report: Report, rows: Records[HeadEffect], display: Display) -> list[C
 
 def _title(report: Report, rows: Records[HeadEffect], total: int) -> str:
     effect, name = effect_named(_sort(report)), _sort(report).replace("_", " ")
-    change = f"{'fall' if effect.falls else 'rise'} in {name}" if effect.is_difference else name
+    change = f"{'fall' if effect.negative_is_better else 'rise'} in {name}" if effect.is_difference else name
     what = "swap" if "token_text" in rows.cells else "head"
     return f"{some_of(len(rows), total, what)}, largest {change} first"
 

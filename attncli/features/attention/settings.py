@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, create_model, field_validator
 
-from attncli.core.names import OF_WEIGHTS, ON_GRIDS, ROW_STATISTICS, named_head
+from attncli.core.names import ON_GRIDS, ROW_STATISTICS, WEIGHT_STATISTICS, named_head
 from attncli.settings.fields import (
     BYTES_PER_PARAMETER,
     BYTES_PER_TOP_KEY,
@@ -261,12 +261,12 @@ class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
     def row_statistics(self) -> tuple[str, ...]:
         if not self.softmax:
             return ()
-        of_scores = {
+        needs_scores = {
             "logsumexp": not self.differential,
             "outside_mass": self.sink is not None,
             "received_mass": True,
         }
-        return (*self.measured_of_rows(), *(name for name, is_there in of_scores.items() if is_there))
+        return (*self.measured_of_rows(), *(name for name, is_there in needs_scores.items() if is_there))
 
     def result_kind(self) -> str:
         return self.experiment
@@ -551,7 +551,7 @@ class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
 
     def measured_of_rows(self) -> tuple[str, ...]:
         """Those of ROW_STATISTICS that are measured of its weights."""
-        known = OF_WEIGHTS if self.words else tuple(ROW_STATISTICS)
+        known = WEIGHT_STATISTICS if self.words else tuple(ROW_STATISTICS)
         if not self.reads_grid:
             return known
         placed = {*ON_GRIDS, *without_positions(known)}
@@ -564,10 +564,10 @@ class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
         return self.experiment
 
     def unmeasured(self) -> set[str]:
-        of_scores = {"scores", "scaled_scores"} if self.words else set()
+        needs_scores = {"scores", "scaled_scores"} if self.words else set()
         of_rule = set() if self.explain else {"score_rule"}
         others = {"second_scores", "second_scaled_scores", "differential", "agreement"}
-        return of_scores | of_rule | others
+        return needs_scores | of_rule | others
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()

@@ -19,7 +19,7 @@ from attncli.core.mechanisms import (
     full_mask,
     softmax_averaging_weights,
 )
-from attncli.core.names import OF_WEIGHTS
+from attncli.core.names import WEIGHT_STATISTICS
 from attncli.records.attention import LoopDifferences
 from attncli.records.columns import Records
 
@@ -69,7 +69,7 @@ def averaging_statistics(
     num_tokens, causal = vectors.shape[-2], form.over == "past" and not form.softmax_twice
     visibility = Visibility(num_tokens, num_tokens, causal=causal)
     layer = AttentionLayer(zeros, zeros, vectors, visibility, scale=1.0, rules=rules)
-    wanted = Wanted(rows=OF_WEIGHTS, top_k=min(top_k, num_tokens), received_mass=True)
+    wanted = Wanted(rows=WEIGHT_STATISTICS, top_k=min(top_k, num_tokens), received_mass=True)
     return attend(layer, wanted)
 
 

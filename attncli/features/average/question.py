@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from attncli.core.names import OF_WEIGHTS
+from attncli.core.names import WEIGHT_STATISTICS
 from attncli.records.report import Report, Step
 from attncli.settings.fields import (
     BYTES_PER_TOP_KEY,
@@ -55,7 +55,7 @@ class AverageSpec(TextSpec, ExplainRowSpec):
         return num_queries**2 * BYTES_PER_WEIGHT + rows * row_bytes
 
     def row_statistics(self) -> tuple[str, ...]:
-        return (*OF_WEIGHTS, "logsumexp", "received_mass") if self.aggregate == "mean" else ()
+        return (*WEIGHT_STATISTICS, "logsumexp", "received_mass") if self.aggregate == "mean" else ()
 
     def result_kind(self) -> str:
         return self.experiment

@@ -278,7 +278,7 @@ def command(name: str, summary: str) -> Command:
             raise UserError(f"--sentence: cannot be combined with the argument ({text}): give one")
         flags |= {"sentence": sentence or text, "sort": sort}
         if head is not None and PLACE.fullmatch(head) is None:
-            raise UserError(f"--head: must be a layer and a head, as 5:11 (got {head})")
+            raise UserError(f"--head: must be a layer and a head, such as 5:11 (got {head})")
         looking = _pop_looking(flags)
         spec, given = survey_spec(config, flags)
         with errors_at(spec, given, config):

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from attncli.core.engines import FusedAttention, attend
 from attncli.core.layer import AttentionLayer, Visibility, Wanted
-from attncli.core.names import LOOKED_AT, ends_of
+from attncli.core.names import LOOKED_AT, cache_ends
 from attncli.core.predictions import Predictions
 from attncli.core.progress import Stage, Work
 from attncli.core.row_tiles import GivenWeights
-from attncli.core.runtime import threads_of_idle_cores
+from attncli.core.runtime import idle_core_threads
 from attncli.errors import UserError
 from attncli.features.cache.results import (
     CacheBaseline,
@@ -355,14 +355,14 @@ def limited_heads(
 ) -> LimitedHeads:
     """What the model loses on a text where each key/value head alone keeps `sink` and `window` keys.
 
-    By default 4 and 64, of short texts fewer (`ends_of`). The prefix of a run is shared: a head of the last
-    layer costs one layer. With a `budget`, a share of the cache, the heads are found that keep everything
-    (`Limiting.most_needed`), so that the cache takes no more than that; by default the first and last keys
-    then take a third of it at most. UserError for a model that keeps no cache, and a budget that not even
+    By default 4 and 64, fewer for short texts (`cache_ends`). The prefix of a run is shared: a head of the
+    last layer costs one layer. With a `budget`, a share of the cache, the heads are found that keep
+    everything (`Limiting.most_needed`), so that the cache takes no more than that; by default the first and
+    last keys then take a third of it at most. UserError for a model that keeps no cache, and a budget that not even
     limited heads meet; MemoryError.
     """
     limit = _usual_limit(reading, sink, window, budget)
-    with threads_of_idle_cores() as adapt:
+    with idle_core_threads() as adapt:
 
         def tell(stage: Stage) -> None:
             adapt()
@@ -399,7 +399,7 @@ def _usual_limit(reading: Judged, sink: int | None, window: int | None, budget: 
         raise UserError(f"window: must be at least 1 (got {window})")
     if budget is not None and not 0 < budget < 1:
         raise UserError(f"budget: must be a share of the cache below 1 (got {budget:g})")
-    ends = ends_of(len(reading.text.ids))
+    ends = cache_ends(len(reading.text.ids))
     limit = Limit(ends.sink if sink is None else sink, ends.window if window is None else window)
     most_seen = int(reading.places.max()) + 1 if reading.num_places else 0
     if limit.sink + limit.window >= most_seen:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
-from attncli.core.names import ends_of
+from attncli.core.names import cache_ends
 
 CacheScores = Float[Tensor, "kv_head key"]
 """The keys of the highest scores stay."""
@@ -241,7 +241,7 @@ def head_counts(read: Read, budget: float) -> list[list[int]]:
     """All keys for the heads that need them most, few for the others: as many whole heads as there is room
     for. Xiao et al. 2024 (2410.10819) train which; here it is measured.
     """
-    few = [max(1, min(sum(ends_of(size)), int(size * budget))) for size in read.num_keys]
+    few = [max(1, min(sum(cache_ends(size)), int(size * budget))) for size in read.num_keys]
     order = sorted(
         (
             (float(need), number, head)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attncli.core.engines import FusedAttention
 from attncli.core.layer import AttentionLayer, Visibility
-from attncli.core.names import ends_of
+from attncli.core.names import cache_ends
 from attncli.core.process import SharedChange
 from attncli.core.progress import Stage, Work
 from attncli.errors import UserError
@@ -215,7 +215,7 @@ class PromptCache:
         self.num_layers = pretrained.num_layers
         self.model = pretrained.whole
         self.wants_heads = "heads" in policies
-        ends = ends_of(start)
+        ends = cache_ends(start)
         self._limit = Limit(ends.sink, ends.window)
         self._fused, self._few = FusedAttention(), FusedAttention(self._limit.columns)
         self._turns: dict[str, object] = {}

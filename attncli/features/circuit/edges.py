@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import named_head
-from attncli.core.runtime import threads_of_idle_cores
+from attncli.core.runtime import idle_core_threads
 from attncli.core.summaries import mean_interval
 from attncli.errors import UserError
 from attncli.features.circuit.logit_paths import LogitDirections, LogitPaths
@@ -116,7 +116,7 @@ def head_edges(
     weight: dict[tuple[int, int], float] = {}
     notes: dict[str, None] = {}
     unshown = ""
-    with threads_of_idle_cores() as adapt:
+    with idle_core_threads() as adapt:
         for number, reading in enumerate(readings):
             stream = Stream(pretrained, reading)
             notes |= dict.fromkeys([*stream.way.notes(), *([INTO_LINEAR] if stream.linear else [])])
@@ -410,7 +410,7 @@ def compositions(
     unembedding = unembedding_of(pretrained)
     copied = Copied(None) if unembedding is None else copied_by(stream, unembedding)
     num_layers = len(stream.attention)
-    with threads_of_idle_cores() as adapt:
+    with idle_core_threads() as adapt:
         for number, call in enumerate(stream.attention):
             maps = _maps(stream, call)
             of_chosen = chosen is None or chosen.layer == maps.layer

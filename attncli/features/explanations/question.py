@@ -256,12 +256,12 @@ def report_learning(
         [where, *result.notes],
         about=f"{pretrained.name}: weights of {counted(len(result.rows), 'head')}, learned from "
         f"{counted(result.fit.prompts, 'prompt')}, {counted(spec.runs, 'set')} of sources each.",
-        how_to_read=OF_WEIGHTS,
+        how_to_read=WEIGHT_STATISTICS,
     )
 
 
 WITHOUT_PLACE = "They are not kept: this model is no folder with weights in files."
-OF_WEIGHTS = (
+WEIGHT_STATISTICS = (
     "The score of a source is the sum of weight x attention on it (AT2). Judge them on other prompts than "
     "those they were learned from."
 )

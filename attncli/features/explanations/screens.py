@@ -37,7 +37,7 @@ from attncli.views.texts import NO_NUMBER, fixed, shortened
 DECIMALS, OF_COSINES = 2, 3
 MOST_SOURCES, LEAST_SOURCES, LEAST_TEXT = 9, 3, 10
 MOST_WAYS = 15
-MOST_HEADS, OF_WEIGHTS = 10, 4
+MOST_HEADS, WEIGHT_STATISTICS = 10, 4
 HEADERS = {
     "all_heads": ("all", "mean"),
     "best_heads": ("best", "mean"),
@@ -292,7 +292,7 @@ WEIGHTS_SCREEN = FirstScreen(
         Sentences(_fit, "line"),
         Ranked(
             "rows",
-            (PlaceCells(), NumberCells("weight", decimals=OF_WEIGHTS)),
+            (PlaceCells(), NumberCells("weight", decimals=WEIGHT_STATISTICS)),
             title=_heads_title,
             label=HeadLabel(has_stacks=False),
             usual=MOST_HEADS,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from attncli.core.names import MOST_KEYS_OF_HEADS, OF_WEIGHTS, WRITER_STATISTICS, WRITING
+from attncli.core.names import MAX_KEYS_PER_HEAD, WEIGHT_STATISTICS, WRITER_STATISTICS, WRITING
 from attncli.errors import UserError, readable_bytes
 from attncli.settings.fields import (
     ONE_HEAD,
@@ -216,7 +216,7 @@ class GenerateSpec(PromptSpec):
         """Those of one layer; of all layers the table of heads has the means."""
         if self.layer is None:
             return ()
-        return tuple(name for name in (*OF_WEIGHTS, *WRITING) if self.needle or name != "needle_mass")
+        return tuple(name for name in (*WEIGHT_STATISTICS, *WRITING) if self.needle or name != "needle_mass")
 
     def result_kind(self) -> str:
         return "generate"
@@ -377,7 +377,7 @@ def _notes(
         copied = f"{result.needle.copied} of the new tokens are in it"
         notes.append(f"The needle is at {prompt.needle[0]}-{prompt.needle[-1]}; {copied}.")
     if spec.maps == "heads" and result.weights_are_mean:
-        notes.append(f"Beyond {MOST_KEYS_OF_HEADS} keys the map is the mean over the heads.")
+        notes.append(f"Beyond {MAX_KEYS_PER_HEAD} keys the map is the mean over the heads.")
     if prompt.answer:
         total = result.counts.log_probability
         notes += prompt.notes

@@ -16,10 +16,10 @@ from attncli.core.engines import attend
 from attncli.core.formulas import PromptedRows, Rows, load_formula, retrieval_score, top_keys
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.names import (
-    MOST_KEYS_OF_HEADS,
-    OF_WEIGHTS,
-    OF_WRITTEN_KEYS,
+    GENERATED_KEY_STATISTICS,
+    MAX_KEYS_PER_HEAD,
     ROW_STATISTICS,
+    WEIGHT_STATISTICS,
     WRITING,
     WholeRows,
     head_range,
@@ -210,8 +210,8 @@ class WrittenRows:
     @property
     def statistic_names(self) -> tuple[str, ...]:
         """What is measured: positions compare in self-attention alone, a needle is there where asked for."""
-        rows = [name for name in OF_WEIGHTS if not (self.is_cross and ROW_STATISTICS[name].positional)]
-        left_out = OF_WRITTEN_KEYS if self.is_cross else ()
+        rows = [name for name in WEIGHT_STATISTICS if not (self.is_cross and ROW_STATISTICS[name].positional)]
+        left_out = GENERATED_KEY_STATISTICS if self.is_cross else ()
         needle = () if self.needle else ("needle_mass",)
         return (*rows, *(name for name in WRITING if name not in (*left_out, *needle)))
 
@@ -237,7 +237,7 @@ class WrittenRows:
         ranking = weights.masked_fill(~seen.unsqueeze(-2), -torch.inf).nan_to_num(nan=-torch.inf)
         best = top_keys(ranking, ranks, unit=0.0)
         top = weights.gather(-1, best.clamp(min=0)).masked_fill(best < 0, torch.nan)
-        keeps = self.keeps_heads and num_keys <= MOST_KEYS_OF_HEADS
+        keeps = self.keeps_heads and num_keys <= MAX_KEYS_PER_HEAD
         return TokenRows(
             token,
             numbers,
@@ -460,7 +460,7 @@ def written(
         num_new = len(prompt.answer) or decoding.max_new_tokens
         assert num_new is not None, "where it does not end by itself"
         num_keys = len(prompt.prompt.ids) + num_new - 1
-        keeps_rows = whole_rows == "heads" and num_keys <= MOST_KEYS_OF_HEADS
+        keeps_rows = whole_rows == "heads" and num_keys <= MAX_KEYS_PER_HEAD
         num_answer = len(prompt.answer)
         linear = WritingSignedHeads(
             pretrained, num_keys, num_answer=num_answer, layer=layer, head=head, keeps_rows=keeps_rows

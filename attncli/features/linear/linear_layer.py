@@ -80,8 +80,8 @@ class LinearLayer(SignedLayer):
     def cached_bytes_per_token(self) -> int:
         return FLOAT_BYTES * self.shape[1] * self.state_dim
 
-    def last_row_of(self, head: int) -> Float[Tensor, " key"]:
-        return SignedLayer.last_row_of(self.of_heads(slice(head, head + 1)), 0)
+    def last_row(self, head: int) -> Float[Tensor, " key"]:
+        return SignedLayer.last_row(self.of_heads(slice(head, head + 1)), 0)
 
     def output(self) -> ValueChannels:
         """What the heads give, by one run of the kernel."""

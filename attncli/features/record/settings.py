@@ -2,10 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from attncli.core.names import HEAD_STATISTICS, OF_ASKED
+from attncli.core.names import HEAD_STATISTICS, REQUESTED_PATTERNS
 from attncli.settings.fields import Spec
 
-OF_MODELS = (*OF_ASKED, "high_norm_mass", "value_norm", "induction_stripe")
+OF_MODELS = (*REQUESTED_PATTERNS, "high_norm_mass", "value_norm", "induction_stripe")
 """Statistics that no recording has: they need a vocabulary, or the model's own modules."""
 RECORDED_STATISTICS = tuple(name for name in HEAD_STATISTICS if name not in OF_MODELS)
 

@@ -86,7 +86,7 @@ class Heard:
     def tell(self, line: str, /) -> None:
         """Nobody reads it here."""
 
-    def of_layers(self, number: int, count: int, /) -> None:
+    def begin_layer(self, number: int, count: int, /) -> None:
         self._go_on()
 
 
@@ -167,7 +167,7 @@ class ServedModel:
         heard = Heard(stopped, put, says_share=question.ask == "ablate")
         with (
             in_use(self.pretrained) as pretrained,
-            showing_blocks(pretrained.whole, heard.of_layers, in_memory=True),
+            showing_blocks(pretrained.whole, heard.begin_layer, in_memory=True),
             named_as_on_page(),
         ):
             if question.ask == "next":

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import named_head
-from attncli.core.runtime import threads_of_idle_cores
+from attncli.core.runtime import idle_core_threads
 from attncli.core.summaries import mean_interval, share_interval
 from attncli.errors import UserError
 from attncli.features.why.results import (
@@ -412,7 +412,7 @@ def mean_attribution(
     frequent. UserError as there; MemoryError.
     """
     results: list[LogitAttribution] = []
-    with threads_of_idle_cores() as adapt:
+    with idle_core_threads() as adapt:
         for number, reading in enumerate(readings, start=1):
             results.append(attribution(pretrained, reading, answer=answer, against=against))
             adapt()
@@ -627,7 +627,7 @@ def _of_keys(
         layer = run.linear[head.module].captured.heads
         mixed = layer.mixed_values()
         assert mixed is not None, "what it adds is a sum over tokens"
-        weight, values = layer.last_row_of(head.head).double(), mixed[0, :, head.head].double()
+        weight, values = layer.last_row(head.head).double(), mixed[0, :, head.head].double()
         output = weight @ values
     else:
         row = run.last_rows[head.module]

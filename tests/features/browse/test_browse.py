@@ -154,7 +154,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         (["{self}", "--config", "x.yaml"], "--config: is for a model: {self} holds what was computed"),
         (["--tokens", "x.txt"], "--tokens: is for a saved array: give its file"),
         (["{self}", "--head", "0:1"], "--head: {self} has"),
-        (["--head", "first"], "--head: must be a layer and a head, as 5:11 (got first)"),
+        (["--head", "first"], "--head: must be a layer and a head, such as 5:11 (got first)"),
         (["abab", "--head", "2:0"], "--head: tiny-induction has 0:0 to 1:3 (got 2:0)"),
         (["abab", "--from", "x"], "--from: no token of the text (got x)"),
         (["abab", "--texts", "x"], "--texts: is not a flag of attn browse"),

@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import attncli
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Marks, Patterns, ScoreRules, Visibility, Wanted
-from attncli.core.mask_tensors import parts_of_mask, recognised
+from attncli.core.mask_tensors import recognised, split_mask
 from attncli.core.names import HEAD_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.features.record import growing_texts, measured_calls
@@ -248,7 +248,7 @@ def prefix_of(layer: AttentionLayer, start: int, stop: int, *, static: int | Non
         seen = recognised(whole)
     else:
         key, value = (torch.nn.functional.pad(part, (0, 0, 0, static - stop)) for part in (key, value))
-        seen, _ = parts_of_mask(
+        seen, _ = split_mask(
             torch.nn.functional.pad(whole, (0, static - stop))[:, None], stop - start, static
         )
     return AttentionLayer(layer.query[:, :, start:stop], key, value, seen, layer.scale, rules)

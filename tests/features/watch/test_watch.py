@@ -529,7 +529,7 @@ def test_statistics_and_a_head_that_is_none(watched: Path, attn: Attn) -> None:
     ended = attn(["watch", str(watched), "--show", "statistics"])
     assert ended.code == 0 and "internal" not in ended.err, ended.err
     ended = attn(["watch", str(watched), "--head", "x"])
-    assert (ended.code, ended.err) == (2, "--head: must name a layer and a head, as 5:11 (got x)\n")
+    assert (ended.code, ended.err) == (2, "--head: must name a layer and a head, such as 5:11 (got x)\n")
 
 
 def test_the_shipped_store_is_read_by_every_command_of_stores(attn: Attn) -> None:

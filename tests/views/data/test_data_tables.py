@@ -17,7 +17,7 @@ from tests.duckdb_reader import read_by_duckdb
 from tests.running import run
 
 MATRIX = ["query", "query_text", "key", "key_text"]
-OF_WEIGHTS = [
+WEIGHT_STATISTICS = [
     "entropy",
     "normalized_entropy",
     "max_weight",
@@ -26,7 +26,7 @@ OF_WEIGHTS = [
     "participation",
     "local_mass",
 ]
-STATISTICS = [*OF_WEIGHTS, "max_score"]
+STATISTICS = [*WEIGHT_STATISTICS, "max_score"]
 MAIN: dict[str, tuple[str, dict[str, Any], list[str], int]] = {
     "average": ("average", {"num_tokens": 3, "batch_size": 2}, ["batch", *MATRIX, "weight"], 18),
     "self": ("self", {"causal": True}, [*MATRIX, "score", "scaled_score", "weight"], 36),

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
-from attncli.core.mask_tensors import HIDES, hiding_numbers, parts_of_mask, recognised
+from attncli.core.mask_tensors import HIDES, hiding_numbers, recognised, split_mask
 from attncli.core.row_tiles import GivenWeights
 from attncli.features.record.listening.followed import HandmadeAttention
 from attncli.features.record.listening.kernels import FusedCall, NotHeard, readable
@@ -108,7 +108,7 @@ def _of_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility,
     mask = mask.expand(-1, -1, num_queries, num_keys)
     if mask.numel() > MOST_SPLIT:
         return _of_large_mask(mask, num_queries, num_keys)
-    visibility, bias = parts_of_mask(mask, num_queries, num_keys)
+    visibility, bias = split_mask(mask, num_queries, num_keys)
     seen = visibility.whole(mask.device)
     return (recognised(seen) if seen.numel() <= MOST_RECOGNISED else visibility), bias
 
