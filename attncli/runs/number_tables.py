@@ -14,8 +14,8 @@ import numpy as np
 
 from attncli.runs.stored_columns import StoredColumn, StoredColumns
 
-ROWS_AT_ONCE = 2000
-"""Rows that are read at a time: each number is a Python object until the array has it."""
+ROWS_AT_ONCE = 250
+"""Rows that are fetched at a time: more leave the processor cache before the array has their numbers."""
 OWN_COLUMNS = ("run", "place", "layer", "head", "batch", "token", "list", "item")
 LONGER = "statistic "
 OF_ITEM = re.compile(r"(?P<list>.+)\.(?P<item>0|[1-9][0-9]{0,8})(?:\.(?P<statistic>.+))?", re.DOTALL)
@@ -168,8 +168,10 @@ class _Rows(NamedTuple):
         """Of runs that are complete: which these are, and their numbers (run, column of the part)."""
         starts, ends = (np.searchsorted(self.runs, runs, side=side) for side in ("left", "right"))
         complete = np.flatnonzero(ends - starts == len(part.places))
-        statistics = np.array([self.statistics[name] for name in part.statistics])
-        return complete, self.numbers[starts[complete, None] + part.rows, statistics[part.of_statistic]]
+        statistics = np.array([self.statistics[name] for name in part.statistics])[part.of_statistic]
+        if len(part.places) == 1:  # two steps are quicker
+            return complete, self.numbers[starts[complete]].take(statistics, axis=1)
+        return complete, self.numbers[starts[complete, None] + part.rows, statistics]
 
 
 def _read_rows(
@@ -219,6 +221,9 @@ class NumbersOfRuns:
         has_all = np.ones(len(runs), dtype=bool)
         for part in parts:
             complete, of_part = self._rows[part.table].of_part(part, numbers)
-            values[complete[:, None], part.columns] = of_part
-            has_all &= np.isin(np.arange(len(runs)), complete)
-        return RunNumbers(np.flatnonzero(has_all), values[has_all])
+            if len(complete) == len(runs):
+                values[:, part.columns] = of_part
+            else:
+                values[complete[:, None], part.columns] = of_part
+                has_all &= np.isin(np.arange(len(runs)), complete)
+        return RunNumbers(np.flatnonzero(has_all), values if has_all.all() else values[has_all])

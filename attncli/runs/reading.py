@@ -21,10 +21,12 @@ from attncli.runs.stored_columns import StoredColumns
 from attncli.system.plain_text import parsed_json
 
 STEP = re.compile("[0-9]{1,15}")
+RUNS_AT_ONCE = 2**15
+"""Rows of the table `runs` that are fetched at a time."""
 NUMBERS_AT_ONCE = 2**20
-"""Read together: 8 MiB, several times for a moment."""
+"""Numbers that are read together: 8 MiB, several times for a moment."""
 MOST_APART = 1000
-"""Runs that are read together are not further from each other."""
+"""The largest distance between the numbers of neighbouring runs that are read together."""
 
 
 def differing_settings(several: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -45,16 +47,23 @@ class RunInfo(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Neighbouring runs with the same columns, and their values (run, column)."""
+    """Neighbouring runs with the same columns: each field of RunInfo as a list, and values (run, column)."""
 
     columns: StoredColumns
-    runs: list[RunInfo]
+    run: Sequence[int]
+    id: Sequence[str | None]
+    plan: Sequence[int]
+    settings: Sequence[int]
     values: np.ndarray
 
 
 def model_of(settings: Mapping[str, Any]) -> Any:
     """The model that the settings of a run name, or the program that they name instead of a model."""
     return settings.get("model", settings.get("program"))
+
+
+StoredRow = tuple[Any, ...]
+"""The fields of RunInfo, the status, and the number of the shape, as they are stored."""
 
 
 class _Shape(NamedTuple):
@@ -197,38 +206,61 @@ class Reader:
                 yield FailedRun(run, str(source), str(error))
 
     def done(self, statistics: Collection[str] | None = None) -> Iterator[Runs]:
-        """The runs that are done, in order; with `statistics`, only their numbers are read."""
+        """Yield the completed runs in order; with `statistics`, only these columns are read."""
         chosen = None if statistics is None else frozenset(statistics)
-        window: list[tuple[RunInfo, _Shape]] = []
-        num_numbers = 0
-        # Of a damaged status, too, so that it is noted.
-        for *about, status, number in self._select("shape", "status IS NOT 'failed'"):
-            shape = self._shape(number, chosen)
-            run = self._run(about, status, has_values=shape is not None)
-            if run is None or shape is None:
-                continue
-            is_apart = window and run.run - window[-1][0].run > MOST_APART
-            if window and (is_apart or num_numbers + len(shape.columns) > NUMBERS_AT_ONCE):
-                yield from self._with_numbers(window)
-                window, num_numbers = [], 0
-            window.append((run, shape))
-            num_numbers += len(shape.columns)
-        if window:
-            yield from self._with_numbers(window)
+        # Runs with a damaged status are selected, too, so that they are reported.
+        stored = self._select("shape", "status IS NOT 'failed'")
+        while rows := stored.fetchmany(RUNS_AT_ONCE):
+            if rows := self._without_damaged(rows, chosen):
+                yield from self._runs_of_rows(rows, chosen)
 
-    def _with_numbers(self, window: Sequence[tuple[RunInfo, "_Shape"]]) -> Iterator[Runs]:
-        """Runs with their numbers, neighbours with the same columns together; None where they are damaged."""
-        shapes = {id(shape): shape for _, shape in window}.values()
-        numbers = range(window[0][0].run, window[-1][0].run + 1)
-        read = NumbersOfRuns(self._connection, [shape.parts for shape in shapes], numbers)
-        for _, alike in groupby(window, key=lambda pair: id(pair[1])):
-            neighbours = [*alike]
-            runs, shape = [run for run, _ in neighbours], neighbours[0][1]
-            complete, values = read.of_runs(shape.parts, [run.run for run in runs], len(shape.columns))
-            for place in {*range(len(runs))} - {*complete.tolist()} if len(complete) < len(runs) else ():
-                self._note_damaged(runs[place].run, "its statistics are", DONE)
+    def _without_damaged(self, rows: list[StoredRow], chosen: frozenset[str] | None) -> list[StoredRow]:
+        """Return the rows of `done` without the damaged ones, which are noted."""
+        run, name, plan, settings, status, shape = zip(*rows, strict=True)
+        # A few distinct combinations stand for all runs.
+        kinds = [*zip(map(is_number, run), map(_is_text, name), plan, settings, status, shape, strict=True)]
+        faults = {
+            kind: self._fault(*kind[:-1], self._shape(kind[-1], chosen) is not None) for kind in {*kinds}
+        }
+        if not any(faults.values()):
+            return rows
+        for number, kind in zip(run, kinds, strict=True):
+            if fault := faults[kind]:
+                self._note_damaged(number, fault, kind[4])
+        return [row for row, kind in zip(rows, kinds, strict=True) if not faults[kind]]
+
+    def _runs_of_rows(self, rows: Sequence[StoredRow], chosen: frozenset[str] | None) -> Iterator[Runs]:
+        """Yield intact runs with their values."""
+        *about, _, numbers = zip(*rows, strict=True)
+        shapes = {
+            number: shape for number in {*numbers} if (shape := self._shape(number, chosen)) is not None
+        }
+        widths = np.array([len(shapes[number].columns) for number in numbers])
+        for window in _windows(np.array(about[0]), widths):
+            yield from self._with_values([part[window] for part in about], numbers[window], shapes)
+
+    def _with_values(
+        self, about: Sequence[Sequence[Any]], numbers: Sequence[Any], shapes: Mapping[Any, "_Shape"]
+    ) -> Iterator[Runs]:
+        """Yield the runs of a window, neighbours of the same shape together, without damaged ones.
+
+        `about` has the fields of RunInfo, `numbers` the number of each run's shape.
+        """
+        run = about[0]
+        parts = [shapes[number].parts for number in {*numbers}]
+        stored = NumbersOfRuns(self._connection, parts, range(run[0], run[-1] + 1))
+        start = 0
+        for number, neighbours in groupby(numbers):
+            end = start + len([*neighbours])
+            shape, own = shapes[number], [part[start:end] for part in about]
+            start = end
+            complete, values = stored.of_runs(shape.parts, own[0], len(shape.columns))
+            if len(complete) < len(own[0]):
+                for place in {*range(len(own[0]))} - {*complete.tolist()}:
+                    self._note_damaged(own[0][place], "its statistics are", DONE)
+                own = [[part[place] for place in complete.tolist()] for part in own]
             if complete.size:
-                yield Runs(shape.columns, [runs[place] for place in complete.tolist()], values)
+                yield Runs(shape.columns, *own, values)
 
     def has_steps(self) -> bool:
         """Whether the runs are steps of a training run."""
@@ -253,8 +285,8 @@ class Reader:
             elif not isinstance(model_of(self.settings[run.settings]), str):
                 self.damaged[run.run] = "its settings are damaged"
             else:
-                for columns, _, values in self._with_numbers([(run, shape)]):
-                    yield StepOnText(int(run.id or 0), run.settings, sentence, columns, values[0])
+                for runs in self._with_values([[field] for field in run], [number], {number: shape}):
+                    yield StepOnText(int(run.id or 0), run.settings, sentence, shape.columns, runs.values[0])
 
     def texts_of_steps(self) -> list[tuple[dict[str, Any], str | None]]:
         """The settings with which the steps of a training run were measured, each with its text."""
@@ -313,35 +345,53 @@ class Reader:
         texts: Sequence[Any] = (),
         has_values: bool = False,
     ) -> RunInfo | None:
-        """The run with the fields of RunInfo; None, which is noted, where it is damaged or has no values."""
+        """Return the run with these fields, or None and note it if it is damaged or has no values."""
         run, name, plan, settings = about
-        if not is_number(run):
-            fault = "its number is"
-        elif status not in ("done", "failed"):
-            fault = "its status is"
-        elif not (_is_text(name) and all(map(_is_text, texts))):
-            fault = "its texts are"
-        elif not is_number(plan):
-            fault = "its plan is"
-        elif settings not in self.settings:
-            fault = "its settings are"
-        elif status == "done" and not has_values:
-            fault = "its statistics are"
-        else:
+        has_texts = all(map(_is_text, (name, *texts)))
+        fault = self._fault(is_number(run), has_texts, plan, settings, status, has_values)
+        if fault is None:
             return RunInfo(run, name, plan, settings)
         self._note_damaged(run, fault, status)
         return None
+
+    def _fault(
+        self, has_number: bool, has_texts: bool, plan: Any, settings: Any, status: Any, has_values: bool
+    ) -> str | None:
+        """Return the damaged part of a run as in `its plan is`, or None."""
+        if not has_number:
+            return "its number is"
+        if status not in ("done", "failed"):
+            return "its status is"
+        if not has_texts:
+            return "its texts are"
+        if not is_number(plan):
+            return "its plan is"
+        if settings not in self.settings:
+            return "its settings are"
+        return "its statistics are" if status == "done" and not has_values else None
 
     def _note_damaged(self, run: Any, fault: str, status: Any) -> None:
         if run not in self.damaged and status in self._num_damaged:
             self._num_damaged[status] += 1
         self.damaged[run] = f"{fault} damaged"
 
-    def _select(self, columns: str, where: str) -> Iterator[tuple[Any, ...]]:
+    def _select(self, columns: str, where: str) -> sqlite3.Cursor:
         """The runs that meet a condition in order: the fields of RunInfo, status, then these columns."""
         about = "run, id, coalesce(plan, ?), settings, status"
         query = f"SELECT {about}, {columns} FROM runs WHERE {where}{self._chosen}"
         return self._connection.execute(f"{query} ORDER BY run", (self.plan,))
+
+
+def _windows(runs: np.ndarray, widths: np.ndarray) -> Iterator[slice]:
+    """Yield neighbouring runs to read together, given the number and the count of values of each."""
+    ends = np.cumsum(widths)
+    gaps = np.flatnonzero(np.diff(runs) > MOST_APART) + 1
+    start, num_before = 0, 0
+    while start < len(runs):
+        end = max(start + 1, int(np.searchsorted(ends, num_before + NUMBERS_AT_ONCE, side="right")))
+        end = min(end, *gaps[gaps > start][:1].tolist(), len(runs))
+        yield slice(start, end)
+        start, num_before = end, int(ends[end - 1])
 
 
 MOST_DAMAGED_NAMED = 3

@@ -94,7 +94,7 @@ def _totals(reader: Reader, settings: int) -> HeadTotals:
     """The totals over the runs with these settings, each of which is a text."""
     totals, rest, has_even = HeadTotals(), HeadTotals(), True
     for runs in reader.done():
-        kept = [place for place, run in enumerate(runs.runs) if run.settings == settings]
+        kept = [place for place, number in enumerate(runs.settings) if number == settings]
         if kept:
             columns = survey_columns_of(runs.columns)
             has_even &= any(column.number.is_even for column in columns.of_all)

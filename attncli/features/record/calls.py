@@ -23,9 +23,9 @@ def has_recorded_calls(reader: Reader) -> bool:
 def recorded_calls(reader: Reader) -> Iterator[StepOnText]:
     """The recorded calls of a store in order, each as the step of its number."""
     for runs in reader.done():
-        for run, values in zip(runs.runs, runs.values, strict=True):
-            if _is_recorded(reader.settings[run.settings]):
-                yield StepOnText(run.run, run.settings, None, runs.columns, values)
+        for run, settings, values in zip(runs.run, runs.settings, runs.values, strict=True):
+            if _is_recorded(reader.settings[settings]):
+                yield StepOnText(run, settings, None, runs.columns, values)
 
 
 def heads_of_call(call: Callable[[], object], tokens: Sequence[str] | None) -> "RecordedHeads | None":

@@ -1,9 +1,8 @@
 """What a store holds: a summary as a report, and its tidy table."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -83,9 +82,6 @@ class Summary:
         self._names = self.reader.statistics()
         settings = self.reader.settings.values()
         self._settings = dict.fromkeys(key for of_run in settings for key in of_run)
-        self._groups_by_settings = not {*RUN_NAMES} & {*self.group_by}
-        self._groups: dict[int, GroupKey] = {}
-        """Of runs by their settings."""
         of_runs = [*PLACES, *RUN_NAMES, *self._settings]
         errors = [
             f"{flag} {name}: the store has no such {what}{nearest(name, known)}; known: {listed(known)}"
@@ -105,13 +101,15 @@ class Summary:
         totals: dict[tuple[str, GroupKey], Total] = {}
         for runs in self.reader.done(self._needed()):
             kept = self._kept(runs)
-            by_column, by_run = _grouped(runs.columns, self._of_column), _grouped(runs.runs, self._of_run)
-            for (about, rows), ((statistic, *places), columns) in product(by_run.items(), by_column.items()):
-                if not self.statistics or statistic in self.statistics:
-                    where = np.ix_(rows, columns)
-                    parts = zip(self.group_by, places, about, strict=True)
-                    group = tuple(place if name in PLACES else value for name, place, value in parts)
-                    totals.setdefault((statistic, group), Total()).add(runs.values[where][kept[where]])
+            by_column = _grouped(map(self._column_group, runs.columns))
+            for about, rows in self._run_groups(runs).items():
+                values, is_kept = runs.values[rows], kept[rows]
+                for (statistic, *places), columns in by_column.items():
+                    if not self.statistics or statistic in self.statistics:
+                        parts = zip(self.group_by, places, about, strict=True)
+                        group = tuple(place if name in PLACES else value for name, place, value in parts)
+                        numbers = values[:, columns][is_kept[:, columns]]
+                        totals.setdefault((statistic, group), Total()).add(numbers)
         order = {name: i for i, name in enumerate(self._names)}
         summed = [
             (statistic, group, total)
@@ -128,24 +126,39 @@ class Summary:
             return None
         return {*self.statistics, *(condition.name for condition in self.where)}
 
-    def _of_column(self, column: StoredColumn) -> GroupKey:
-        """The statistic, and layer and head if groups are by these."""
+    def _column_group(self, column: StoredColumn) -> GroupKey:
+        """Return the statistic, and the layer and head if groups are by these."""
         return column.statistic, *(getattr(column, n) if n in PLACES else None for n in self.group_by)
 
-    def _of_run(self, run: RunInfo) -> GroupKey:
-        """The settings and names of the run by which it is grouped."""
-        if not self._groups_by_settings:
-            return tuple(self._run_value(name, run) for name in self.group_by)
-        if run.settings not in self._groups:
-            self._groups[run.settings] = tuple(self._run_value(name, run) for name in self.group_by)
-        return self._groups[run.settings]
+    def _run_groups(self, runs: Runs) -> dict[GroupKey, Any]:
+        """Return the rows of each group, by the settings and names that groups are by."""
+        if {*RUN_NAMES} & {*self.group_by}:
+            cells = (
+                [None] * len(runs.run) if name in PLACES else self._run_values(name, runs)
+                for name in self.group_by
+            )
+            return _grouped(zip(*cells, strict=True))
+        numbers: dict[GroupKey, list[int]] = {}
+        for number in dict.fromkeys(runs.settings):
+            group = (None if name in PLACES else self._setting(name, number) for name in self.group_by)
+            numbers.setdefault(tuple(group), []).append(number)
+        if len(numbers) == 1:
+            return dict.fromkeys(numbers, slice(None))
+        settings = np.array(runs.settings)
+        return {group: np.flatnonzero(np.isin(settings, of_group)) for group, of_group in numbers.items()}
 
-    def _run_value(self, name: str, run: RunInfo) -> Any:
-        if name in PLACES:
-            return None
+    def _run_values(self, name: str, runs: Runs | RunInfo) -> Any:
+        """Return a setting or a name of each run, or of one."""
         if name in RUN_NAMES:
-            return getattr(run, name)
-        value = self.reader.settings[run.settings].get(name)
+            return getattr(runs, name)
+        if isinstance(runs, RunInfo):
+            return self._setting(name, runs.settings)
+        values = {number: self._setting(name, number) for number in {*runs.settings}}
+        return [values[number] for number in runs.settings]
+
+    def _setting(self, name: str, number: int) -> Any:
+        """Return a setting of the experiment with that number, a list as text."""
+        value = self.reader.settings[number].get(name)
         return ",".join(map(str, value)) if isinstance(value, list) else value
 
     def _kept(self, runs: Runs) -> np.ndarray:
@@ -156,7 +169,7 @@ class Summary:
                 holds = [condition.holds(_place(condition, column)) for column in runs.columns]
                 kept &= np.array(holds, dtype=bool)
             elif condition.name in {*self._settings, *RUN_NAMES}:
-                holds = [condition.holds(self._run_value(condition.name, run)) for run in runs.runs]
+                holds = [*map(condition.holds, self._run_values(condition.name, runs))]
                 kept &= np.array(holds, dtype=bool)[:, None]
             else:
                 kept &= _where_statistic(runs, condition)
@@ -171,7 +184,7 @@ class Summary:
                 if name in PLACES:
                     values |= {_place(by_name[name], column) for column in runs.columns} - {None}
                 elif name in {*self._settings, *RUN_NAMES}:
-                    values |= {self._run_value(name, run) for run in runs.runs}
+                    values |= {*self._run_values(name, runs)}
                 else:
                     places = [i for i, column in enumerate(runs.columns) if column.statistic == name]
                     values |= {*runs.values[:, places][np.isfinite(runs.values[:, places])].tolist()}
@@ -181,7 +194,7 @@ class Summary:
         """Whether a failed run meets the conditions, which must all be on settings."""
         return all(
             condition.name in {*self._settings, *RUN_NAMES}
-            and condition.holds(self._run_value(condition.name, failed.run))
+            and condition.holds(self._run_values(condition.name, failed.run))
             for condition in self.where
         )
 
@@ -219,11 +232,11 @@ def _in_order(value: Any) -> tuple[bool, tuple[float, ...], str]:
     return True, (float(head[2]), float(head[3])) if head else (), str(value)
 
 
-def _grouped(items: Iterable[Any], group: Callable[[Any], GroupKey]) -> dict[GroupKey, list[int]]:
-    """The places of the items of each group."""
+def _grouped(groups: Iterable[GroupKey]) -> dict[GroupKey, list[int]]:
+    """Return the places of the items of each group."""
     places: dict[GroupKey, list[int]] = {}
-    for place, item in enumerate(items):
-        places.setdefault(group(item), []).append(place)
+    for place, group in enumerate(groups):
+        places.setdefault(group, []).append(place)
     return places
 
 
@@ -435,14 +448,14 @@ def _count_groups(used: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> int
 def _cells(runs: Runs, name: str, kind: str, reader: Reader) -> list[Any]:
     if name in RunInfo._fields:
         width = len(runs.columns)
-        return [value for run in runs.runs for value in [getattr(run, name)] * width]
+        return [value for cell in getattr(runs, name) for value in [cell] * width]
     if name not in TIDY_COLUMNS:
-        cells = [reader.settings[run.settings].get(name) for run in runs.runs]
+        cells = [reader.settings[number].get(name) for number in runs.settings]
         if kind == "text":
             cells = [None if cell is None else _typed(cell) for cell in cells]
         return [cell for cell in cells for _ in runs.columns]
     if name != "value":
-        return [getattr(column, name) for column in runs.columns] * len(runs.runs)
+        return [getattr(column, name) for column in runs.columns] * len(runs.run)
     values: list[Any] = runs.values.ravel().tolist()
     for i in np.flatnonzero(np.isnan(runs.values)).tolist():
         values[i] = None

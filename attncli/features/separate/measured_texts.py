@@ -178,15 +178,15 @@ def _numbers(reader: Reader, number: int) -> KeptNumbers:
     places: dict[int, int] = {}
     labels: dict[int, str | None] = {}
     for runs in reader.done():
-        kept = [row for row, run in enumerate(runs.runs) if run.settings == number]
+        kept = [row for row, settings in enumerate(runs.settings) if settings == number]
         if not kept:
             continue
         named, loss = _features_of(runs.columns)
         targets = [features.setdefault(feature, len(features)) for feature in named]
         losses = np.full(len(kept), np.nan) if loss is None else runs.values[kept, loss]
         parts.append((targets, runs.values[kept][:, [*named.values()]], losses))
-        labels |= {run.run: run.id for run in runs.runs}
-        places |= {runs.runs[row].run: len(places) + place for place, row in enumerate(kept)}
+        labels |= zip(runs.run, runs.id, strict=True)
+        places |= {runs.run[row]: len(places) + place for place, row in enumerate(kept)}
     values = np.full((len(places), len(features) + 1), np.nan)
     start = 0
     for targets, numbers, losses in parts:

@@ -520,13 +520,13 @@ def runs_of(store: Path) -> dict[str, list[tuple[int, int]]]:
     """The layers and heads of each run that is done, by its id."""
     with reading(store) as reader:
         return {
-            str(run.id): [
+            str(name): [
                 (int(column.layer or 0), int(column.head or 0))
                 for column in runs.columns
                 if column.statistic == "entropy"
             ]
             for runs in reader.done()
-            for run in runs.runs
+            for name in runs.id
         }
 
 
