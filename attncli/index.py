@@ -191,7 +191,7 @@ FEATURES: dict[str, Feature] = {
         questions=(
             Question(
                 name="relations",
-                summary="Which heads look along syntactic relations",
+                summary="Heads that look along syntactic relations",
                 spec="attncli.features.pairs.settings:RelationsSpec",
                 page="attncli.features.pairs.question:RELATIONS_PAGE",
                 form_of="heads",
@@ -199,7 +199,7 @@ FEATURES: dict[str, Feature] = {
             ),
             Question(
                 name="pairs",
-                summary="Which heads know pairs of positions",
+                summary="Heads that look from one position of a pair to the other",
                 spec="attncli.features.pairs.settings:PairsSpec",
                 page="attncli.features.pairs.question:PAIRS_PAGE",
                 form_of="heads",
@@ -341,7 +341,7 @@ FEATURES: dict[str, Feature] = {
         questions=(
             Question(
                 name="cache",
-                summary="What a smaller cache loses, by head and policy",
+                summary="Increase in loss with a smaller cache, by head and policy",
                 group="Models",
                 spec="attncli.features.cache.settings:CacheSpec",
                 page="attncli.features.cache.question:PAGE",
@@ -349,7 +349,7 @@ FEATURES: dict[str, Feature] = {
             ),
             Question(
                 name="policies",
-                summary="What a prompt's cache loses with some of its keys",
+                summary="Increase in loss if only some keys of a prompt are kept",
                 spec="attncli.features.cache.settings:PoliciesSpec",
                 page="attncli.features.cache.question:POLICIES_PAGE",
                 form_of="cache",
@@ -357,7 +357,7 @@ FEATURES: dict[str, Feature] = {
             ),
             Question(
                 name="few_bits",
-                summary="What a prompt's cache loses in numbers of few bits",
+                summary="Increase in loss if a prompt's cache is rounded to few bits",
                 spec="attncli.features.cache.settings:BitsSpec",
                 page="attncli.features.cache.question:POLICIES_PAGE",
                 form_of="cache",

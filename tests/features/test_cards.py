@@ -288,7 +288,7 @@ def test_a_feature_is_the_same_in_a_package_of_its_own(
     assert synonym.err == "kv_cache: is not a command: did you mean attn cache?\n"
     assert re.split(r"\s{2,}", plugins.out.strip()) == ["features", "cache", "attn-cache 1.0", "ok"]
     models = listed.out.partition("Models:\n")[2].partition("\n\n")[0]
-    assert "  cache       What a smaller cache loses, by head and policy" in models.splitlines()
+    assert "  cache       Increase in loss with a smaller cache, by head and policy" in models.splitlines()
     code = f"""
 import attncli
 result = attncli.cache(attncli.open_model(), {TEXT!r})

@@ -204,7 +204,7 @@ def test_a_config_file_is_told_what_a_command_reads_in_place_of_a_setting(asked:
     """As a flag is: `context` was a key of `attn cache` that it only refused."""
     (line,) = lines_of(spec_class_of("cache", asked), {**asked, "context": "c"})
     place = f"x.yaml:{len(asked) + 1}:1: context: is not a setting of attn cache"
-    assert line == f"{place}, which reads decoders alone: they have no second text"
+    assert line == f"{place}, which reads only decoders and has no second text"
 
 
 def test_a_setting_of_a_feature_that_is_off_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`attncli.cache` and `attncli.cache_policies`: losses with a smaller cache, from a model and a text."""
+"""`attncli.cache` and `attncli.cache_policies`: the loss of a model on a text with a smaller cache."""
 
 from collections.abc import Callable, Iterable
 from typing import Annotated
@@ -41,12 +41,12 @@ def cache(
     budget: Share | None = None,
     progress: Callable[[Stage], None] | None = None,
 ) -> LimitedHeads:
-    """What the model loses on a text where a key/value head keeps the first `sink` and last `window` keys.
+    """Increase in loss on a text if a key/value head keeps only the first `sink` and last `window` keys.
 
-    Each head alone, then shares of them together, the least needed first. A `needle` is a part of the text
-    that its end asks for: heads are ordered by what is lost on it. A `budget`, a share of the cache, names
-    the heads that keep everything. UserError for a model that keeps no cache, and a budget that is too small;
-    MemoryError.
+    The heads are limited one at a time, then growing shares of them together, the least needed first. A
+    `needle` is the part of the text that the end of the text asks for; with one, heads are ordered by the
+    loss on it. A `budget`, a share of the cache, selects the heads that keep all keys. Raises UserError for a
+    model without a cache or a budget that is too small; MemoryError.
     """
     from attncli.features.cache.limited_heads import limited_heads
 
@@ -67,17 +67,17 @@ def cache_policies(
     every: Size | None = None,
     progress: Callable[[Stage], None] | None = None,
 ) -> PolicyCosts:
-    """What the model loses on the end of a text where a policy keeps a share of the keys before it.
+    """Increase in loss on the end of a text if a policy keeps only a share of the keys before it.
 
-    The prompt is read once; the last tenth of the text, at most 200 tokens, is judged, or with `every` so
-    many tokens again and again. `bits` rounds keys and values. UserError for a policy that there is not, a
-    text too short, and a model that cannot read on from kept keys; MemoryError.
+    The prompt is read once. The last tenth of the text, at most 200 tokens, is judged; `every` judges that
+    many tokens at a time, all along the text. `bits` also rounds keys and values. Raises UserError for an
+    unknown policy, a text that is too short, or a model that cannot continue from cached keys; MemoryError.
     """
     from attncli.features.cache.prompt_cache import policy_costs, windows
 
     names = listed(policies)
     if not names and bits is None:
-        raise UserError("policies: must name at least one, where `bits` is not given (got none)")
+        raise UserError("policies: must name at least one policy unless `bits` is set (got none)")
     with in_use(model) as pretrained:
         reading = _judged(pretrained, text, needle, every)
         readings = windows(pretrained, reading, every)
@@ -98,7 +98,7 @@ def _judged(
     if not isinstance(text, Reading):
         return read_judged(model, text_or_ids(text), needle=needle, every=every)
     if needle is not None:
-        raise UserError("needle: needs the text itself, which says where it stands")
+        raise UserError("needle: needs the text itself, to find the needle in it: pass a text, not a reading")
     if isinstance(text, Judged):
         return text
     return judged_reading(check_made_for(model, text, "text"), model)

@@ -6,7 +6,7 @@ FEATURE = Feature(
     questions=(
         Question(
             "cache",
-            "What a smaller cache loses, by head and policy",
+            "Increase in loss with a smaller cache, by head and policy",
             "Models",
             spec="settings:CacheSpec",
             page="question:PAGE",
@@ -14,7 +14,7 @@ FEATURE = Feature(
         ),
         Question(
             "policies",
-            "What a prompt's cache loses with some of its keys",
+            "Increase in loss if only some keys of a prompt are kept",
             spec="settings:PoliciesSpec",
             page="question:POLICIES_PAGE",
             form_of="cache",
@@ -22,7 +22,7 @@ FEATURE = Feature(
         ),
         Question(
             "few_bits",
-            "What a prompt's cache loses in numbers of few bits",
+            "Increase in loss if a prompt's cache is rounded to few bits",
             spec="settings:BitsSpec",
             page="question:POLICIES_PAGE",
             form_of="cache",

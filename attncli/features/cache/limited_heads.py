@@ -1,6 +1,4 @@
-"""What a model loses where a key/value head keeps the first keys and the last ones alone: each by itself, and
-together.
-"""
+"""Increase in loss if key/value heads keep only the first and the last keys, one at a time and together."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -39,22 +37,22 @@ from attncli.records.columns import Records
 
 
 class Limit:
-    """Key/value heads that keep the first `sink` keys and, with the query's own, the last `window`.
+    """Key/value heads that keep only the first `sink` keys and the last `window`, the query's own included.
 
-    Keys stay where they are: their rotations, and so the distances, are those of the whole text. What a layer
-    hides anyway (a window, padding) stays hidden. Xiao et al. 2023 (2309.17453), section 3.2, who move the
-    keys that are left together.
+    Keys keep the positions, and so the rotations, that they have in the full text; Xiao et al. 2023
+    (2309.17453), section 3.2, move the remaining keys together. Keys that the layer masks anyway (a window,
+    padding) stay masked.
     """
 
     def __init__(self, sink: int, window: int) -> None:
         self.sink, self.window = sink, window
-        self.whole, self._few = FusedAttention(), FusedAttention(self.columns)
+        self.whole, self._limited = FusedAttention(), FusedAttention(self.columns)
         self._last: tuple[Visibility, Visibility] | None = None
 
     def of_call(self, call: int, limited: Sequence[Removed], whole: Whole) -> Sequence[LayerChange]:
-        """The output of a call, each text with its own heads limited."""
-        places = [[place.head for place in of_text if place.call == call] for of_text in limited]
-        return (LayerChange("output", lambda layer: self._output(whole(layer.attention), places)),)
+        """Replace the output of a call; each text has its own list of limited heads."""
+        heads = [[place.head for place in removed if place.call == call] for removed in limited]
+        return (LayerChange("output", lambda layer: self._output(whole(layer.attention), heads)),)
 
     def _output(
         self, attention: AttentionLayer, limited: Sequence[Sequence[int]]
@@ -62,26 +60,30 @@ class Limit:
         is_limited = torch.zeros(len(limited), attention.key.shape[1], dtype=torch.bool)
         for text, heads in enumerate(limited):
             is_limited[text, [*heads]] = True
-        few = None
+        limited_output = None
         if is_limited.any():
-            few = output_by(self._few, replace(attention, visibility=self.visibility(attention.visibility)))
+            limited_output = output_by(
+                self._limited, replace(attention, visibility=self.visibility(attention.visibility))
+            )
             if is_limited.all():
-                return few
+                return limited_output
         whole = output_by(self.whole, attention)
-        if few is None:
+        if limited_output is None:
             return whole
-        of_heads = is_limited.repeat_interleave(attention.group, dim=1).to(whole.device)
-        return torch.where(of_heads[..., None, None], few, whole)
+        head_mask = is_limited.repeat_interleave(attention.group, dim=1).to(whole.device)
+        return torch.where(head_mask[..., None, None], limited_output, whole)
 
     def columns(self, seen: Visibility, queries: "slice[int, int, None]") -> Int[Tensor, " key"]:
-        """The keys that some queries may see where heads keep no other keys."""
+        """The keys that limited heads let a range of queries see."""
         end = min(queries.stop + seen.shift, seen.num_keys) if seen.causal else seen.num_keys
         sink = min(self.sink, end)
         window_start = queries.start + seen.shift - self.window + 1
         return torch.cat([torch.arange(sink), torch.arange(max(sink, window_start), end)])
 
     def visibility(self, seen: Visibility) -> Visibility:
-        """Who sees whom, where heads keep no other keys. The layers of a run share it."""
+        """The layer's visibility, restricted to the keys of limited heads. Cached: the layers of a run share
+        one.
+        """
         if self._last is None or self._last[0] is not seen:
             self._last = seen, replace(seen, rule=_Ends(self.sink, self.window, seen))
         return self._last[1]
@@ -89,7 +91,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class _Ends:
-    """The rule of `Limit`, beside one that there is already."""
+    """The visibility rule of `Limit`, combined with the rule that the layer already has."""
 
     sink: int
     window: int
@@ -99,12 +101,12 @@ class _Ends:
         self, queries: Int[Tensor, " query"], keys: Int[Tensor, " key"]
     ) -> Bool[Tensor, "#text query key"]:
         behind = queries.unsqueeze(-1) + self.seen.shift - keys
-        kept = ((keys < self.sink) | (behind < self.window)).unsqueeze(0)
-        return kept if self.seen.rule is None else kept & self.seen.rule(queries, keys)
+        visible = ((keys < self.sink) | (behind < self.window)).unsqueeze(0)
+        return visible if self.seen.rule is None else visible & self.seen.rule(queries, keys)
 
 
 def output_by(fused: FusedAttention, layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"]:
-    """The output of a layer: fused where torch has its rules."""
+    """The output of a layer, from a fused kernel if torch supports the layer's rules."""
     output = fused.output(layer) if layer.visibility.num_keys > 0 else None
     if output is None:
         output = attend(layer, Wanted(output=True)).output
@@ -112,23 +114,30 @@ def output_by(fused: FusedAttention, layer: AttentionLayer) -> Float[Tensor, "te
     return output
 
 
-def kept_weight(layer: AttentionLayer, few: Visibility) -> Float[Tensor, " kv_head"]:
-    """The share of a head's weight that is on the keys it would keep, mean over the queries and its heads.
+def kept_weight(layer: AttentionLayer, limited: Visibility) -> Float[Tensor, " kv_head"]:
+    """Share of a head's weight on the keys that it would keep, averaged over queries and query heads.
 
-    sum p over the kept keys is exp(logsumexp over them - logsumexp over all) times their sum without a sink.
+    The sum of p over those keys is exp(their logsumexp - the logsumexp of all keys), times their total
+    without a sink.
     """
-    all_keys, kept = (attend(attention, Wanted()) for attention in (layer, replace(layer, visibility=few)))
-    assert all_keys.logsumexp is not None and kept.logsumexp is not None and kept.sums is not None
-    share = kept.sums.double() * (kept.logsumexp.double() - all_keys.logsumexp.double()).exp()
+    all_keys, limited_keys = (
+        attend(attention, Wanted()) for attention in (layer, replace(layer, visibility=limited))
+    )
+    assert (
+        all_keys.logsumexp is not None
+        and limited_keys.logsumexp is not None
+        and limited_keys.sums is not None
+    )
+    share = limited_keys.sums.double() * (limited_keys.logsumexp.double() - all_keys.logsumexp.double()).exp()
     assert all_keys.sums is not None
     share = (share / all_keys.sums.double()).nanmean(dim=(0, 2))
     return share.view(-1, layer.group).mean(dim=1)
 
 
 class Judge:
-    """The predictions with the whole cache, and what is lost in others.
+    """Compares predictions with a smaller cache to those with the full cache.
 
-    The first places of the text may be left out of the predictions: they are the same.
+    The first `num_same` predicted places may be left out of the logits: a smaller cache does not change them.
     """
 
     def __init__(self, logits: Float[Tensor, "place vocabulary"], reading: Judged, num_same: int = 0) -> None:
@@ -136,12 +145,12 @@ class Judge:
         self.expected = Predictions(logits, reading.targets)
 
     def baseline(self) -> dict[str, float]:
-        """The losses with the whole cache."""
+        """The losses with the full cache."""
         losses = self.expected.losses
         return {"loss": float(losses.mean()), **self._needle(losses)}
 
     def lost(self, logits: Float[Tensor, "place vocabulary"]) -> Lost:
-        """What is lost with these predictions."""
+        """The changes from the full cache to these predictions."""
         same, expected = self.num_same, self.expected
         losses, divergences = expected.compared(logits, first=same)
         divergence = nn.functional.pad(divergences, (same, 0))
@@ -162,8 +171,8 @@ class Judge:
 
 @dataclass(frozen=True)
 class CacheHead:
-    """A key/value head: its place, the share of its weight on the keys that it would keep, the bytes of a key
-    with its value, how many keys it keeps of the text.
+    """A key/value head: its place, the share of its weight on the keys that it would keep, the bytes of one
+    key with its value, and the number of keys that it sees and that it would keep.
     """
 
     place: HeadPlace
@@ -171,30 +180,32 @@ class CacheHead:
     layer: int
     kept_weight: float
     bytes_per_key: int
-    whole: int
-    few: int
+    visible_keys: int
+    kept_keys: int
 
     def where(self) -> dict[str, str | int]:
-        """Its place, by the names of columns."""
+        """Its place, by column name."""
         return {"stack": self.stack, "layer": self.layer, "head": self.place.head}
 
     def num_bytes(self, *, limited: bool) -> int:
-        """What it takes of the cache when the text is read."""
-        return self.bytes_per_key * (self.few if limited else self.whole)
+        """Size of its cache after reading the text."""
+        return self.bytes_per_key * (self.kept_keys if limited else self.visible_keys)
 
 
 READING_RUNS = 2.0
-"""What the reading with the whole cache costs, in plain runs: weights are summed twice more, and it is tried
-whether runs may begin later.
+"""Cost of the reading with the full cache, in plain runs: it also sums the weights twice, and tests if runs
+may start at a later token.
 """
 SEARCH_COST = 0.7
-"""What the search for a budget's heads adds to the cost of all heads alone, about."""
+"""Approximate cost of the search for a budget's heads, as a fraction of the cost of limiting each
+head once.
+"""
 MOST_FORGOTTEN = 5
-"""Keys of a head that are named."""
+"""Forgotten keys listed per head."""
 LIMITED_SHARE = 3
-"""By default heads that are limited take no more of a budget than a third."""
+"""By default the limited heads take at most a third of a budget."""
 SHARES = tuple(tenths / 10 for tenths in range(1, 11))
-"""Of the heads that are limited together on the curve."""
+"""Shares of the heads that the curve limits together."""
 
 
 class Limiting:
@@ -208,26 +219,26 @@ class Limiting:
         work: Work | None = None,
     ) -> None:
         self.limit, self.reading = limit, reading
-        self.work_told, self.num_layers = work or Work(), pretrained.num_layers
+        self.stages, self.num_layers = work or Work(), pretrained.num_layers
         self._reading_cost = READING_RUNS * work_of_run(pretrained, reading)
         self.heads: list[CacheHead] = []
-        # Queries that see no more keys than heads keep lose nothing.
+        # Queries that see no more keys than a limited head keeps are unchanged.
         start = min(limit.sink + limit.window, len(reading.text.ids) - 1)
         self.run = RemovalRuns(pretrained, reading, self._take, key="cache", start=start)
         self.judge = Judge(self.run.output, reading, self.run.num_same)
 
     def _take(self, layer: CapturedLayer) -> Tensor | None:
-        """Every call of a layer, as the text is read with the whole cache."""
+        """Record the heads of a call during the reading with the full cache."""
         attention = layer.attention
         assert not isinstance(attention, GivenWeights)
         call = self.num_calls
         self.num_calls += 1
-        tell_of_layer(self.work_told, self._reading_cost, self.num_calls, self.num_layers)
-        few = self.limit.visibility(attention.visibility)
-        shares = kept_weight(attention, few).tolist()
+        tell_of_layer(self.stages, self._reading_cost, self.num_calls, self.num_layers)
+        limited = self.limit.visibility(attention.visibility)
+        shares = kept_weight(attention, limited).tolist()
         last = torch.tensor([attention.shape[2] - 1])
         keys = torch.arange(attention.shape[3])
-        counts = [int(seen.block(last, keys)[0].sum()) for seen in (attention.visibility, few)]
+        counts = [int(seen.block(last, keys)[0].sum()) for seen in (attention.visibility, limited)]
         itemsize = attention.key.element_size()
         size = itemsize * (attention.key.shape[-1] + attention.value.shape[-1])
         for head, share in enumerate(shares):
@@ -244,15 +255,16 @@ class Limiting:
         *,
         beside: Removed = (),
     ) -> Records[Lost]:
-        """What is lost in each of these runs, some of them together; `beside` those of `begin_from`.
+        """The changes in each of these runs, several at a time; `beside` are the heads limited by
+        `begin_from`.
 
-        `what` is told of each, as it begins.
+        `what` is the name of the stage that each run reports.
         """
         lost: dict[int, Lost] = {}
         number = 1
         for some in runs_together(self.run, limited):
             cost = sum(self.run.work_without(limited[index]) for index in some)
-            self.work_told.begin(what, cost, number, len(limited))
+            self.stages.begin(what, cost, number, len(limited))
             number += len(some)
             first_call = min(place.call for index in some for place in limited[index])
             runs = [[*beside, *limited[index]] for index in some]
@@ -260,50 +272,52 @@ class Limiting:
                 lost[index] = self.judge.lost(output)
         return Lost.rows(lost[index] for index in range(len(limited)))
 
-    def work(self, order: Sequence[CacheHead], counts: Sequence[int], tried: Sequence[int]) -> float:
-        """About what the whole takes: each head alone, so many of them together, the rounds of a search."""
-        alone = sum(self.run.work_without([head.place]) for head in order)
+    def expected_work(self, order: Sequence[CacheHead], counts: Sequence[int], tried: Sequence[int]) -> float:
+        """Expected work: one run per head, one per count of heads limited together, and the rounds of a
+        search.
+        """
+        head_runs = sum(self.run.work_without([head.place]) for head in order)
         whole = self.run.work_without(())
-        rounds = sum(tried) * alone / len(order) + len(tried) * whole
-        return alone + len(counts) * whole + rounds + whole
+        rounds = sum(tried) * head_runs / len(order) + len(tried) * whole
+        return head_runs + len(counts) * whole + rounds + whole
 
     def most_needed(self, order: Sequence[CacheHead], count: int) -> list[CacheHead]:
-        """The `count` heads that are needed most where all others are limited, the most needed first.
+        """The `count` heads that are needed most while all others are limited, the most needed first.
 
-        Heads that stand in for each other are hardly missed one by one. So of the last ones of an order,
-        twice as many as are wanted, those go that are least needed beside all that are limited already, a
-        third at a time.
+        Heads that can replace each other are hardly missed one at a time. So this starts from the last 2 *
+        `count` heads of `order` and repeatedly limits the third of them that is needed least beside the heads
+        limited so far.
         """
-        sizes = tried_sizes(len(order), count)
-        kept = [*order[len(order) - sizes[0] :]]
+        sizes = candidate_counts(len(order), count)
+        remaining = [*order[len(order) - sizes[0] :]]
         limited = [head.place for head in order[: len(order) - sizes[0]]]
         for size in sizes[1:]:
-            self.work_told.begin("the others together", self.run.work_without(()))
+            self.stages.begin("the other heads together", self.run.work_without(()))
             self.run.begin_from(limited, self.limit)
-            lost = self.losses([[head.place] for head in kept], "head beside others", beside=limited)
+            lost = self.losses([[head.place] for head in remaining], "head beside the others", beside=limited)
             needs = lost.column("needle" if self.reading.needle else "kl").tolist()
-            kept = [kept[index] for index in sorted(range(len(kept)), key=needs.__getitem__)]
-            limited += [head.place for head in kept[: len(kept) - size]]
-            kept = kept[len(kept) - size :]
+            remaining = [remaining[index] for index in sorted(range(len(remaining)), key=needs.__getitem__)]
+            limited += [head.place for head in remaining[: len(remaining) - size]]
+            remaining = remaining[len(remaining) - size :]
         self.run.begin_from((), self.limit)
-        return kept[::-1]
+        return remaining[::-1]
 
     def forgotten(self, queries: Sequence[int]) -> list[Records[ForgottenKey]]:
-        """Of each head the keys with most weight from one query among those that it would not keep."""
-        tokens, of_heads = self.reading.text.tokens, list[Records[ForgottenKey]]()
+        """Per head, the keys with the most weight from one query among the keys that it would not keep."""
+        tokens, head_rows = self.reading.text.tokens, list[Records[ForgottenKey]]()
 
         def take(layer: CapturedLayer) -> Tensor:
             attention = layer.attention
             assert isinstance(attention, AttentionLayer)
             num_keys = attention.shape[3]
-            few = self.limit.visibility(attention.visibility)
+            limited = self.limit.visibility(attention.visibility)
             for head in range(attention.key.shape[1]):
-                place, query = self.heads[len(of_heads)].where(), queries[len(of_heads)]
+                place, query = self.heads[len(head_rows)].where(), queries[len(head_rows)]
                 group = slice(head * attention.group, (head + 1) * attention.group)
                 row = rows_at(attention, [query], 0)[group, 0].mean(dim=0).cpu()
-                row = row.masked_fill(few.block(torch.tensor([query]), torch.arange(num_keys))[0, 0], 0.0)
+                row = row.masked_fill(limited.block(torch.tensor([query]), torch.arange(num_keys))[0, 0], 0.0)
                 weights, keys = row.topk(min(MOST_FORGOTTEN, num_keys))
-                of_heads.append(
+                head_rows.append(
                     ForgottenKey.rows(
                         {**place, "query": query, "query_token": tokens[query], "key": key}
                         | {"key_token": tokens[key], "key_weight": weight}
@@ -313,12 +327,12 @@ class Limiting:
                 )
             return output_by(self.limit.whole, attention)
 
-        self.work_told.begin("the keys they forget", self.run.work_without(()))
+        self.stages.begin("forgotten keys", self.run.work_without(()))
         run_model(self.run.model, self.run.inputs, take)
-        return of_heads
+        return head_rows
 
     def together(self, order: Sequence[CacheHead], counts: Sequence[int]) -> Records[LostTogether]:
-        """What is lost, and left of the cache, with so many heads limited, the first of an order first."""
+        """The changes and the remaining cache with the first `counts` heads of `order` limited together."""
         runs = [[head.place for head in order[:count]] for count in counts]
         whole, sizes = num_bytes(order), [num_bytes(order, count) for count in counts]
         return LostTogether.table(
@@ -331,12 +345,12 @@ class Limiting:
 
 
 def num_bytes(order: Sequence[CacheHead], num_limited: int = 0) -> int:
-    """What the cache takes when the text is read, with so many heads limited, the first ones of an order."""
+    """Size of the cache after reading the text, with the first `num_limited` heads of `order` limited."""
     return sum(head.num_bytes(limited=rank < num_limited) for rank, head in enumerate(order))
 
 
-def tried_sizes(num_heads: int, count: int) -> list[int]:
-    """How many heads are still tried, from twice as many as are wanted down to these."""
+def candidate_counts(num_heads: int, count: int) -> list[int]:
+    """Numbers of candidates in each round of the search, from twice `count` down to `count`."""
     sizes = [min(num_heads, 2 * count)]
     while sizes[-1] > count:
         sizes.append(max(count, sizes[-1] - max(1, sizes[-1] // 3)))
@@ -353,13 +367,13 @@ def limited_heads(
     budget: float | None = None,
     progress: Callable[[Stage], None] | None = None,
 ) -> LimitedHeads:
-    """What the model loses on a text where each key/value head alone keeps `sink` and `window` keys.
+    """Increase in loss on a text if one key/value head at a time keeps only `sink` and `window` keys.
 
-    By default 4 and 64, fewer for short texts (`cache_ends`). The prefix of a run is shared: a head of the
-    last layer costs one layer. With a `budget`, a share of the cache, the heads are found that keep
-    everything (`Limiting.most_needed`), so that the cache takes no more than that; by default the first and
-    last keys then take a third of it at most. UserError for a model that keeps no cache, and a budget that not even
-    limited heads meet; MemoryError.
+    Defaults are 4 and 64, fewer for short texts (`cache_ends`). Runs share the layers below the limited head, so
+    a head of the last layer costs one layer. With a `budget`, a share of the cache, the result also has the
+    heads that may keep all keys (`Limiting.most_needed`) without the cache exceeding the budget; the default
+    `sink` and `window` then take at most a third of it. Raises UserError for a model without a cache, or a
+    budget that is exceeded even with all heads limited; MemoryError.
     """
     limit = _usual_limit(reading, sink, window, budget)
     with idle_core_threads() as adapt:
@@ -376,23 +390,25 @@ def limited_heads(
 
 
 def tell_of_layer(work: Work, cost: float, number: int, count: int) -> None:
-    """A layer of a reading of that cost begins; a model may have more layers than it says."""
+    """Report that a layer of the reading begins; a model may have more layers than its config declares."""
     if number <= count:
         work.begin("reading layer", cost / count, number, count)
 
 
 def _expected_work(pretrained: Pretrained, reading: Judged, limit: Limit, budget: float | None) -> float:
-    """What all passes cost, before the text is read: each head alone half of the layers, about."""
-    config, whole = pretrained.whole.config.get_text_config(), work_of_run(pretrained, reading)
-    of_layer: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    """Expected cost of all passes, before the text is read; limiting one head costs about half of the
+    layers.
+    """
+    config, full_run = pretrained.whole.config.get_text_config(), work_of_run(pretrained, reading)
+    heads_per_layer: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     start = min(limit.sink + limit.window, len(reading.text.ids) - 1)
-    alone = pretrained.num_layers * of_layer * work_of_run(pretrained, reading, start, share=0.5)
-    search = 0.0 if budget is None else SEARCH_COST * alone
-    return READING_RUNS * whole + alone + search + (len(SHARES) + 1) * whole
+    head_runs = pretrained.num_layers * heads_per_layer * work_of_run(pretrained, reading, start, share=0.5)
+    search = 0.0 if budget is None else SEARCH_COST * head_runs
+    return READING_RUNS * full_run + head_runs + search + (len(SHARES) + 1) * full_run
 
 
 def _usual_limit(reading: Judged, sink: int | None, window: int | None, budget: float | None) -> Limit:
-    """What a limited head keeps of this text; UserError for numbers that cannot be, or limit nothing."""
+    """The limit for this text. Raises UserError for impossible numbers and for numbers that limit nothing."""
     if sink is not None and sink < 0:
         raise UserError(f"sink: must be at least 0 (got {sink})")
     if window is not None and window < 1:
@@ -403,9 +419,9 @@ def _usual_limit(reading: Judged, sink: int | None, window: int | None, budget: 
     limit = Limit(ends.sink if sink is None else sink, ends.window if window is None else window)
     most_seen = int(reading.places.max()) + 1 if reading.num_places else 0
     if limit.sink + limit.window >= most_seen:
-        kept = f"a limited head keeps {limit.sink} + {limit.window} keys"
-        instead = "give a longer text, or a smaller `sink` or `window`"
-        raise UserError(f"window: {kept}, and no judged token sees more than {most_seen}: {instead}")
+        size = f"a limited head keeps {limit.sink} + {limit.window} keys"
+        instead = "use a longer text, or a smaller `sink` or `window`"
+        raise UserError(f"window: {size}, but no judged token sees more than {most_seen}: {instead}")
     return limit
 
 
@@ -419,7 +435,9 @@ def _limiting(
     sink: int | None,
     window: int | None,
 ) -> Limiting:
-    """The text read with the whole cache; once more where first and last keys take too much of a budget."""
+    """Read the text with the full cache; a second time if the first and last keys exceed their share of a
+    budget.
+    """
     limiting = Limiting(pretrained, reading, limit, work)
     if budget is None:
         return limiting
@@ -430,7 +448,7 @@ def _limiting(
 
 
 def _measured(limiting: Limiting, budget: float | None) -> LimitedHeads:
-    """What is lost by each head alone, by shares of them together, and with a budget."""
+    """The changes with each head limited, with shares of them limited together, and at a budget."""
     heads, judge = limiting.heads, limiting.judge
     counts = list(dict.fromkeys(max(1, round(share * len(heads))) for share in SHARES))
     _expect_work(limiting, counts, budget)
@@ -468,7 +486,7 @@ def _measured(limiting: Limiting, budget: float | None) -> LimitedHeads:
 
 
 def _most_missed(forgotten: Records[ForgottenKey]) -> dict[str, str | int | float | None]:
-    """The key with most weight of those that a head forgets, where there is one."""
+    """The forgotten key with the most weight; Nones if the head forgets no key."""
     if not forgotten:
         return dict.fromkeys(LOOKED_AT)
     head = forgotten[0]
@@ -482,17 +500,17 @@ def _most_missed(forgotten: Records[ForgottenKey]) -> dict[str, str | int | floa
 
 
 def _expect_work(limiting: Limiting, counts: Sequence[int], budget: float | None) -> None:
-    """What the passes to come cost, now that the heads are known."""
-    heads, tried = limiting.heads, list[int]()
+    """Update the expected cost once the heads are known."""
+    heads, rounds = limiting.heads, list[int]()
     if budget is not None:
-        tried = tried_sizes(len(heads), _num_full(heads, budget))[:-1]
-    limiting.work_told.expect(limiting.work(heads, [*counts, *([0] if tried else [])], tried))
+        rounds = candidate_counts(len(heads), _num_full(heads, budget))[:-1]
+    limiting.stages.expect(limiting.expected_work(heads, [*counts, *([0] if rounds else [])], rounds))
 
 
 def _at_budget(
     limiting: Limiting, order: Sequence[CacheHead], budget: float
 ) -> tuple[list[CacheHead], LostTogether]:
-    """The heads that keep everything, the most needed first, and what is lost where all others are limited.
+    """The heads that keep all keys, the most needed first, and the changes with all others limited.
 
     `order` has all heads, the least needed first.
     """
@@ -505,21 +523,23 @@ def _at_budget(
 
 
 def _num_full(heads: Sequence[CacheHead], budget: float) -> int:
-    """How many heads may keep everything; those that have nothing to forget are limited first."""
+    """Number of heads that may keep all keys; heads that have nothing to forget are limited first."""
     return len(heads) - _num_limited(sorted(heads, key=_can_forget), budget)
 
 
 def _can_forget(head: CacheHead) -> bool:
-    """Whether there are keys that it would not keep: its layer's own window may hold no more than that."""
-    return head.few < head.whole
+    """True if it sees more keys than it would keep; a layer's own window may hold no more."""
+    return head.kept_keys < head.visible_keys
 
 
 def _within(
     heads: Sequence[CacheHead], limit: Limit, share: float, sink: int | None, window: int | None
 ) -> Limit:
-    """The usual limit, or fewer keys where these take more than a share of the cache; those named stay."""
+    """The limit, with fewer keys if these exceed a share of the cache; an explicit `sink` or `window`
+    stays.
+    """
     most, sinks, last = share * num_bytes(heads), limit.sink, limit.window
-    while sum(head.bytes_per_key * min(head.whole, sinks + last) for head in heads) > most:
+    while sum(head.bytes_per_key * min(head.visible_keys, sinks + last) for head in heads) > most:
         if window is None and last > 1:
             last -= 1
         elif sink is None and sinks > 1:
@@ -530,13 +550,13 @@ def _within(
 
 
 def _num_limited(order: Sequence[CacheHead], budget: float) -> int:
-    """How few heads are to be limited, the first of an order first, for the cache to take that share."""
+    """Smallest number of heads to limit, from the start of `order`, that meets the budget."""
     whole = num_bytes(order)
     for count in range(len(order) + 1):
         if num_bytes(order, count) <= budget * whole:
             return count
     least = num_bytes(order, len(order)) / whole
     raise UserError(
-        f"budget: must be at least {least:.2g}, what all heads take with these first and last keys (got "
-        f"{budget:g})"
+        f"budget: must be at least {least:.2g}, the share that these first and last keys of all heads take "
+        f"(got {budget:g})"
     )

@@ -20,29 +20,29 @@ CACHE_POLICIES = {
     "window": CachePolicy("the last keys", "Beltagy et al. 2020 (2004.05150)"),
     "sinks": CachePolicy("the first four keys and the last ones", "Xiao et al. 2023 (2309.17453)"),
     "h2o": CachePolicy(
-        "keys with most weight, mean over the queries that see them",
+        "the keys with the most weight, averaged over the queries that see them",
         "Zhang et al. 2023 (2306.14048)",
     ),
     "tova": CachePolicy(
-        "keys with most weight from the last token, all heads alike",
+        "the keys with the most weight from the last token, the same for all heads",
         "Oren et al. 2024 (2401.06104)",
     ),
     "snapkv": CachePolicy(
-        "keys with most weight from the last 64 tokens, smoothed over five",
+        "the keys with the most weight from the last 64 tokens, smoothed over five keys",
         "Li et al. 2024 (2404.14469)",
     ),
     "pyramidkv": CachePolicy(
-        "as snapkv, more in lower layers",
+        "as snapkv, with more keys in lower layers",
         "Cai et al. 2024 (2406.02069)",
     ),
     "knorm": CachePolicy("the shortest keys", "Devoto et al. 2024 (2406.11430)"),
     "expected": CachePolicy(
-        "keys with most weight from queries to come, as a Gaussian has them",
+        "the keys with the most weight from Gaussian estimates of future queries",
         "Devoto et al. 2025 (2510.00636)",
     ),
-    "random": CachePolicy("any keys", "a baseline"),
+    "random": CachePolicy("random keys", "a baseline"),
     "heads": CachePolicy(
-        "all keys of the heads whose output changes most, of others the ends",
+        "all keys of the heads whose output changes most; the first and last keys of the other heads",
         "Xiao et al. 2024 (2410.10819)",
     ),
 }

@@ -1,4 +1,4 @@
-"""The block of the page about a survey of limited heads: what the chosen head forgets."""
+"""The page's block about limited heads: the keys that the selected head forgets."""
 
 from importlib.resources import files
 
@@ -14,7 +14,7 @@ def _data(report: Report) -> dict[str, object] | None:
 
 FORGOTTEN = PageBlock(
     name="forgotten",
-    label="What a head forgets",
+    label="Keys that a head forgets",
     folder=files(__package__),
     script="forgotten.js",
     style="forgotten.css",

@@ -1,4 +1,4 @@
-"""What a model loses where the cache of a prompt keeps less: some of its keys, or numbers of few bits."""
+"""Increase in loss if the cache of a prompt keeps only some of its keys, or is rounded to few bits."""
 
 import math
 import sys
@@ -27,11 +27,11 @@ from attncli.features.cache.policies import (
     SCORES,
     CacheScores,
     PromptLayer,
-    Read,
+    PromptStatistics,
     Rotation,
     even_counts,
 )
-from attncli.features.cache.results import Lost, PolicyCost, PolicyCosts, PromptBaseline, lines_of
+from attncli.features.cache.results import Lost, PolicyCost, PolicyCosts, PromptBaseline, budget_lines
 from attncli.models.layers import CapturedLayer
 from attncli.models.model_blocks import Forward
 from attncli.models.patched_heads import LayerChange, RunningLayer
@@ -42,23 +42,25 @@ from attncli.models.removal_runs import FirstTokens, RemovalRuns, work_of_run
 from attncli.records.columns import Record
 
 SCORING_COST = 0.17
-"""What the scores of one policy cost, in plain runs of the prompt, about."""
+"""Approximate cost of one policy's scores, in plain runs of the prompt."""
 ROUNDED_TOGETHER = 32
-"""Numbers that share a scale in a cache of few bits."""
+"""Number of values that share a scale in a cache of few bits."""
 
-KeptOfHeads = Sequence[Int[Tensor, " _"]]
-"""Of each head of a layer the keys that stay."""
+KeptKeys = Sequence[Int[Tensor, " _"]]
+"""Per head of a layer, the keys that stay."""
 
 
 class SmallerCaches:
-    """Of the first tokens of a text only some keys are seen by the others; each copy has its own."""
+    """Copies of a text whose later tokens see only some of its first tokens; each copy keeps other keys."""
 
-    def __init__(self, copies: Sequence["PartsOfCall"], starts: Sequence[FirstTokens]) -> None:
+    def __init__(self, copies: Sequence["PartsForCall"], starts: Sequence[FirstTokens]) -> None:
         self.copies, self.starts = copies, starts
         self.fused = FusedAttention()
 
     def of_call(self, call: int, removed: Sequence[Removed], whole: Whole) -> Sequence[LayerChange]:
-        """The output of a call: each copy's queries see what it keeps, and their own keys."""
+        """Replace the output of a call: the queries of each copy see the keys that it keeps, and
+        their own.
+        """
         start = self.starts[call]
 
         def output(layer: RunningLayer) -> Tensor:
@@ -74,7 +76,9 @@ class SmallerCaches:
 
 
 class KeptPart(NamedTuple):
-    """Some heads that keep as many keys: what is left of the first tokens, and where those stood."""
+    """Heads that keep equally many keys: the remaining keys and values of the first tokens, and their
+    positions.
+    """
 
     heads: "slice[int, int, None]"
     key: Float[Tensor, "kv_head kept dim"]
@@ -82,14 +86,14 @@ class KeptPart(NamedTuple):
     positions: Int[Tensor, "kv_head kept"]
 
 
-PartsOfCall = Callable[[int, FirstTokens], Sequence[KeptPart]]
-"""What a copy keeps of a call, from the keys and values of the first tokens."""
+PartsForCall = Callable[[int, FirstTokens], Sequence[KeptPart]]
+"""The remaining parts of a call for one copy, from the keys and values of the first tokens."""
 
 
 def _output(
     layer: AttentionLayer, copy: int, parts: Sequence[KeptPart], fused: FusedAttention
 ) -> Float[Tensor, "1 head query value_dim"]:
-    """The output of one copy; the heads that share a cache are the texts of a layer of their own."""
+    """The output of one copy, computed with one batch entry per key/value head."""
     num_queries, num_keys = layer.shape[2:]
     start, seen, group = num_keys - num_queries, layer.visibility, layer.group
     outputs = []
@@ -97,11 +101,11 @@ def _output(
         sharing = slice(part.heads.start * group, part.heads.stop * group)
         query = layer.query[copy, sharing].view(-1, group, *layer.query.shape[2:])
         key, value = (
-            torch.cat([kept, whole[copy, part.heads, start:]], dim=1).unsqueeze(1)
-            for kept, whole in ((part.key, layer.key), (part.value, layer.value))
+            torch.cat([stored, tokens[copy, part.heads, start:]], dim=1).unsqueeze(1)
+            for stored, tokens in ((part.key, layer.key), (part.value, layer.value))
         )
-        num_kept = part.positions.shape[1]
-        visibility = Visibility(num_queries, num_kept + num_queries, causal=True)
+        num_stored = part.positions.shape[1]
+        visibility = Visibility(num_queries, num_stored + num_queries, causal=True)
         if seen != Visibility(num_queries, num_keys, causal=True):
             visibility = _as_before(seen, part, start, num_queries)
         rules = layer.rules
@@ -113,21 +117,21 @@ def _output(
 
 
 def _as_before(seen: Visibility, part: KeptPart, start: int, num_queries: int) -> Visibility:
-    """Who sees whom by the layer's own rule, at the positions where the keys stood."""
+    """The layer's own visibility rule, applied at the original positions of the keys."""
     later = torch.arange(start, start + num_queries, device=part.positions.device)
     positions = torch.cat([part.positions, later.expand(len(part.positions), -1)], dim=1)
-    whole = seen.whole(part.positions.device)[0]
-    masks = torch.stack([whole[:, of_head] for of_head in positions])
+    full = seen.whole(part.positions.device)[0]
+    masks = torch.stack([full[:, head_positions] for head_positions in positions])
     return Visibility(num_queries, positions.shape[1], rule=lambda i, j: masks[:, i][:, :, j])
 
 
-def _kept_parts(kept: Sequence[KeptOfHeads], call: int, start: FirstTokens) -> list[KeptPart]:
-    """What a copy keeps of a call."""
-    return _parts_of(kept[call], start)
+def _call_parts(kept: Sequence[KeptKeys], call: int, start: FirstTokens) -> list[KeptPart]:
+    """The remaining parts of a call for one copy."""
+    return _cached_parts(kept[call], start)
 
 
-def _parts_of(kept: KeptOfHeads, start: FirstTokens) -> list[KeptPart]:
-    """The heads side by side where all keep as many keys, else one by one."""
+def _cached_parts(kept: KeptKeys, start: FirstTokens) -> list[KeptPart]:
+    """All heads in one part if they keep equally many keys, else one part per head."""
     counts = {len(keys) for keys in kept}
     if len(counts) == 1:
         keys = torch.stack([*kept])
@@ -149,7 +153,7 @@ def _gathered(
 
 
 def rounded(numbers: Float[Tensor, "*batch group"], bits: int) -> Float[Tensor, "*batch group"]:
-    """The nearest of 2^bits numbers from the smallest of a group to its largest."""
+    """Round to the nearest of 2^bits levels between a group's minimum and maximum."""
     least, most = numbers.amin(dim=-1, keepdim=True), numbers.amax(dim=-1, keepdim=True)
     step = ((most - least) / (2**bits - 1)).clamp(min=torch.finfo(numbers.dtype).tiny)
     nearest: Tensor = ((numbers - least) / step).round() * step + least
@@ -157,8 +161,8 @@ def rounded(numbers: Float[Tensor, "*batch group"], bits: int) -> Float[Tensor, 
 
 
 def rounded_cache(start: FirstTokens, bits: int) -> tuple[Tensor, Tensor]:
-    """Keys rounded by channel, in groups of 32 tokens, values by token, in groups of 32 channels; the last
-    tokens, which fill no group, keep all bits. KIVI: Liu et al. 2024 (2402.02750), section 3.
+    """Keys rounded by channel in groups of 32 tokens, values rounded by token in groups of 32 channels; the
+    last tokens, which fill no group, are not rounded. KIVI: Liu et al. 2024 (2402.02750), section 3.
     """
     size, key, value = ROUNDED_TOGETHER, start.key[0], start.value[0]
     whole = key.shape[1] // size * size
@@ -170,17 +174,17 @@ def rounded_cache(start: FirstTokens, bits: int) -> tuple[Tensor, Tensor]:
 
 
 _note_rotation: ContextVar[Callable[[], None]] = ContextVar("note_rotation")
-"""What this run wants to know of: models of other threads may have the same code."""
+"""Callback of the current run; models in other threads may share the same code."""
 
 
 _noted: dict[ModuleType, SharedChange] = {}
 
 
 def _rotations_noted(code: ModuleType) -> SharedChange:
-    """While it is made, a model's own functions that turn vectors tell `_note_rotation` of each call."""
+    """Patch a model's rotation functions so that each call first calls `_note_rotation`."""
 
     def functions() -> dict[str, Forward]:
-        return {name: of for name, of in vars(code).items() if name.startswith("apply_rotary")}
+        return {name: function for name, function in vars(code).items() if name.startswith("apply_rotary")}
 
     def noting(function: Forward) -> Forward:
         def called(*parts: object, **options: object) -> object:
@@ -196,7 +200,7 @@ def _rotations_noted(code: ModuleType) -> SharedChange:
 
 
 class PromptCache:
-    """A prompt that was read once: its keys and values, and the scores of policies."""
+    """A prompt that was read once: its keys and values, and the scores of the policies."""
 
     def __init__(
         self,
@@ -217,10 +221,10 @@ class PromptCache:
         self.wants_heads = "heads" in policies
         ends = cache_ends(start)
         self._limit = Limit(ends.sink, ends.window)
-        self._fused, self._few = FusedAttention(), FusedAttention(self._limit.columns)
+        self._fused, self._limited_fused = FusedAttention(), FusedAttention(self._limit.columns)
         self._turns: dict[str, object] = {}
         self._turned: set[str] = set()
-        self._last_given = ""
+        self._last_module = ""
         judged = replace(
             reading,
             places=reading.places[reading.places >= start],
@@ -231,7 +235,8 @@ class PromptCache:
             if "expected" in policies:
                 for name, module in self.model.named_modules():
                     hook = module.register_forward_pre_hook(
-                        lambda _module, _inputs, named, name=name: self._note(name, named), with_kwargs=True
+                        lambda _module, _inputs, options, name=name: self._note(name, options),
+                        with_kwargs=True,
                     )
                     hooks.enter_context(hook)
                 for code in {sys.modules[type(module).__module__] for module in self.model.modules()}:
@@ -239,22 +244,23 @@ class PromptCache:
             self.run = RemovalRuns(pretrained, judged, self._take, key="cache", start=start)
         if not self.run.start:
             raise UserError(
-                f"model: {pretrained.name} cannot read on from the keys of a prompt: leave `policy` out"
+                f"model: {pretrained.name} cannot continue from the cached keys of a prompt: leave out "
+                "`policy`"
             )
         self.judge = Judge(self.run.output, judged)
 
-    def _note(self, name: str, named: Mapping[str, object]) -> None:
-        if (turns := named.get("position_embeddings")) is not None:
+    def _note(self, name: str, options: Mapping[str, object]) -> None:
+        if (turns := options.get("position_embeddings")) is not None:
             self._turns[name] = turns
-            self._last_given = name
+            self._last_module = name
 
     @contextmanager
     def _noting_rotations(self, code: ModuleType) -> Iterator[None]:
-        """Note which layers turn what they are given angles for: some are given them and do not (SmolLM3).
+        """Note the layers that really rotate; some receive angles and ignore them (SmolLM3).
 
-        Nothing but the call tells: for the while, a model's own functions are replaced by ones that note it.
+        Only the call itself shows this, so the model's functions are temporarily wrapped.
         """
-        token = _note_rotation.set(lambda: self._turned.add(self._last_given))
+        token = _note_rotation.set(lambda: self._turned.add(self._last_module))
         try:
             with _rotations_noted(code).made():
                 yield
@@ -262,7 +268,7 @@ class PromptCache:
             _note_rotation.reset(token)
 
     def _take(self, layer: CapturedLayer) -> Tensor:
-        """The output of a call in the whole run; what policies make of the prompt."""
+        """Record the scores of the policies during the full run; returns the layer's output."""
         attention = layer.attention
         assert isinstance(attention, AttentionLayer)
         prompt = self._prompt(attention)
@@ -281,7 +287,7 @@ class PromptCache:
         return output
 
     def _prompt(self, attention: AttentionLayer) -> AttentionLayer:
-        """The layer on the tokens of the prompt alone."""
+        """The layer restricted to the tokens of the prompt."""
         count, seen = self.start, attention.visibility
         key_mask = None if seen.key_mask is None else seen.key_mask[:, :count]
         first = replace(seen, num_queries=count, num_keys=count, key_mask=key_mask)
@@ -289,26 +295,26 @@ class PromptCache:
         return replace(attention, query=query, key=key, value=value, visibility=first)
 
     def _needs(self, attention: AttentionLayer, output: Tensor) -> Float[Tensor, " kv_head"]:
-        """How much the output of the heads of a cache changes where they keep few keys, mean over queries."""
-        few = replace(attention, visibility=self._limit.visibility(attention.visibility))
-        change = (output_by(self._few, few) - output)[0].float()
+        """Relative change of the output per cache if its heads keep few keys, averaged over queries."""
+        limited = replace(attention, visibility=self._limit.visibility(attention.visibility))
+        change = (output_by(self._limited_fused, limited) - output)[0].float()
         sizes = torch.linalg.vector_norm(change, dim=-1) / torch.linalg.vector_norm(output[0].float(), dim=-1)
-        of_heads: Tensor = sizes.nan_to_num(0.0).square().mean(dim=-1)
-        return of_heads.view(-1, attention.group).mean(dim=1).cpu()
+        head_changes: Tensor = sizes.nan_to_num(0.0).square().mean(dim=-1)
+        return head_changes.view(-1, attention.group).mean(dim=1).cpu()
 
     def _rotation(self, name: str, attention: AttentionLayer) -> Rotation | None:
-        is_told = self._turned <= self._turns.keys()
-        if is_told and name not in self._turned:
+        is_traced = self._turned <= self._turns.keys()
+        if is_traced and name not in self._turned:
             return None
         module, turns = self.model.get_submodule(name), self._turns.get(name)
         apply = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
         match turns:
-            case (Tensor(ndim=3) as cosines, Tensor(ndim=3) as sines) if is_told and apply is not None:
+            case (Tensor(ndim=3) as cosines, Tensor(ndim=3) as sines) if is_traced and apply is not None:
                 pass
             case _:
-                raise UserError(f"policy: expected cannot undo the rotations of {self.name}: leave it out")
-        # A part of each head is turned: the function takes it out itself (GPT-NeoX), or gets it alone, the
-        # first dimensions (Phi), or of MLA the last.
+                raise UserError(f"policy: `expected` cannot undo the rotations of {self.name}: leave it out")
+        # Some models rotate only a part of each head: the function extracts the part itself (GPT-NeoX), or
+        # receives only the part, which is the first dimensions (Phi) or the last (MLA).
         first, num_turned = attention.query[:, :, :1], cosines.shape[-1]
         turned = slice(None)
         try:
@@ -318,26 +324,26 @@ class PromptCache:
             turned = slice(-num_turned, None) if of_mla else slice(num_turned)
         return Rotation(apply, cosines, sines, turned)
 
-    def kept(self, policy: str, budget: float) -> list[KeptOfHeads]:
-        """The keys of each head of each layer that stay, in their order, of those that the layer holds."""
+    def kept_keys(self, policy: str, budget: float) -> list[KeptKeys]:
+        """Per layer and head, the keys that stay, in order, out of the keys that the layer holds."""
         sizes = [int(held.sum()) for held in self.held]
-        counts = COUNTS.get(policy, even_counts)(Read(sizes, self.needs), budget)
+        counts = COUNTS.get(policy, even_counts)(PromptStatistics(sizes, self.needs), budget)
         return [
-            [_largest(scores[policy][head], held, count) for head, count in enumerate(of_layer)]
-            for scores, held, of_layer in zip(self.scores, self.held, counts, strict=True)
+            [_largest(scores[policy][head], held, count) for head, count in enumerate(layer_counts)]
+            for scores, held, layer_counts in zip(self.scores, self.held, counts, strict=True)
         ]
 
-    def share(self, kept: Sequence[KeptOfHeads]) -> float:
-        """What stays of the prompt's cache, in bytes."""
+    def share(self, kept: Sequence[KeptKeys]) -> float:
+        """Remaining share of the prompt's cache, in bytes."""
         whole = left = 0
-        for start, held, of_layer in zip(self.run.starts, self.held, kept, strict=True):
+        for start, held, layer_keys in zip(self.run.starts, self.held, kept, strict=True):
             size = start.key.shape[-1] + start.value.shape[-1]
-            whole += size * int(held.sum()) * len(of_layer)
-            left += size * sum(map(len, of_layer))
+            whole += size * int(held.sum()) * len(layer_keys)
+            left += size * sum(map(len, layer_keys))
         return left / whole
 
-    def lost(self, copies: Sequence[PartsOfCall]) -> list[Lost]:
-        """What is lost with each of these caches, some of them together."""
+    def lost(self, copies: Sequence[PartsForCall]) -> list[Lost]:
+        """The changes with each of these caches, several at a time."""
         lost: list[Lost] = []
         size = self.run.num_together()
         for first in range(0, len(copies), size):
@@ -350,14 +356,14 @@ class PromptCache:
 
 
 def _largest(scores: Float[Tensor, " key"], held: Bool[Tensor, " key"], count: int) -> Int[Tensor, " kept"]:
-    """The keys of the highest scores among those that are held, in their order."""
+    """The held keys with the highest scores, in order of position."""
     (places,) = held.nonzero(as_tuple=True)
     return places[scores[places].topk(count).indices.sort().values]
 
 
 def num_judged(reading: Judged) -> int:
-    """How many of the last tokens are judged: a tenth, at most 200; of the probe the second copy; the needle
-    with them.
+    """Number of last tokens that are judged: a tenth, at most 200, or the second copy of the probe; always
+    including the needle.
     """
     num_tokens = len(reading.text.ids)
     count = min(200, max(1, num_tokens // 10)) if reading.repeat is None else reading.repeat - 1
@@ -367,18 +373,19 @@ def num_judged(reading: Judged) -> int:
 
 
 def windows(pretrained: Pretrained, reading: Judged, every: int | None) -> list[Judged]:
-    """The parts of a text that end every so many tokens, each with as much before as the model reads.
+    """Windows of a text, one per `every` judged tokens, each as long as the model's context allows.
 
-    What a window judges are its last tokens; at least as many are before them. The first token of the text,
-    where it is special, begins each. Without `every` it is the text alone. UserError where a window has no
-    room for both.
+    A window judges its last `every` tokens and has at least as many before them. Each window starts with the
+    text's first token if that token is special. Without `every`, the text is the only window. Raises
+    UserError if a window has no room for both parts.
     """
     if every is None:
         return [reading]
     ids, most = reading.text.ids, pretrained.most_tokens() or len(reading.text.ids)
     if 2 * every + 1 > min(most, len(ids)):
         raise UserError(
-            f"every: must be below {min(most, len(ids)) // 2} here: a prompt comes before (got {every})"
+            f"every: must be below {min(most, len(ids)) // 2} for this text, to leave room for a prompt "
+            f"(got {every})"
         )
     is_special = int(ids[0]) in pretrained.special_ids
     parts = []
@@ -406,15 +413,15 @@ def policy_costs(
     every: int | None = None,
     progress: Callable[[Stage], None] | None = None,
 ) -> PolicyCosts:
-    """What the model loses on the last tokens of a text where the cache of those before keeps less.
+    """Increase in loss on the last tokens of a text if the cache of the earlier tokens keeps less.
 
-    The prompt is read once, with the whole cache; then each policy keeps the share of its keys that a budget
-    allows, and the last tokens are read with what is left, and with all keys of their own. Keys keep their
-    rotation. `bits` rounds all keys and values instead (see `rounded_cache`). Of several `readings`, windows
-    of a text that judge `every` tokens each, means. UserError for a text too short to be cut, and
-    for a model that cannot read on from kept keys; MemoryError.
+    The prompt is read once, with the full cache. Each policy then keeps the share of its keys that a budget
+    allows, and the last tokens are read with these keys and all of their own. Keys keep their rotation.
+    `bits` also rounds all keys and values (see `rounded_cache`). Several `readings`, windows of a text that
+    judge `every` tokens each, are averaged. Raises UserError for a text that is too short to split, or a
+    model that cannot continue from cached keys; MemoryError.
     """
-    of_windows = []
+    window_costs = []
     num_caches = len(policies) * len(budgets) + (bits is not None)
     costs = [_reading_cost(pretrained, reading, policies) for reading in readings]
     costs += [num_caches * _cost_of_cache(pretrained, reading, every) for reading in readings]
@@ -422,14 +429,15 @@ def policy_costs(
     work.begin("reading", 0.0)
     for reading in readings:
         judged = num_judged(reading) if every is None else every
-        start = len(reading.text.ids) - judged - 1  # the token before the first that is judged predicts it
+        start = len(reading.text.ids) - judged - 1  # the token before the first judged one predicts it
         if start < 3:
             count = len(reading.text.ids)
             raise UserError(
-                f"{reading.key}: must be longer, for a prompt and tokens behind it (got {count} tokens)"
+                f"{reading.key}: too short for a prompt and judged tokens (got {count} tokens): use a "
+                "longer text"
             )
-        of_windows.append(_costs(pretrained, reading, start, policies, budgets, bits, work))
-    return of_windows[0] if len(of_windows) == 1 else _mean_costs(of_windows)
+        window_costs.append(_costs(pretrained, reading, start, policies, budgets, bits, work))
+    return window_costs[0] if len(window_costs) == 1 else _mean_costs(window_costs)
 
 
 def _costs(
@@ -441,10 +449,10 @@ def _costs(
     bits: int | None,
     work: Work,
 ) -> PolicyCosts:
-    """Those of one reading, whose prompt ends at `start`."""
+    """The costs on one reading, whose prompt ends at `start`."""
     cache = PromptCache(pretrained, reading, start, policies, work)
-    runs = [(policy, budget, cache.kept(policy, budget)) for policy in policies for budget in budgets]
-    copies: list[PartsOfCall] = [partial(_kept_parts, kept) for *_, kept in runs]
+    runs = [(policy, budget, cache.kept_keys(policy, budget)) for policy in policies for budget in budgets]
+    copies: list[PartsForCall] = [partial(_call_parts, kept) for *_, kept in runs]
     if bits is not None:
         copies.append(lambda call, first: [_rounded_part(first, bits)])
     lost = cache.lost(copies)
@@ -459,48 +467,48 @@ def _costs(
     costs = PolicyCost.rows(rows)
     return PolicyCosts(
         policies=costs,
-        lines=lines_of(costs),
+        lines=budget_lines(costs),
         baseline=PromptBaseline.single(**cache.judge.baseline(), prompt=start, judged=judged),
         notes=tuple(cache.run.way.notes()),
     )
 
 
 def _reading_cost(pretrained: Pretrained, reading: Judged, policies: Sequence[str]) -> float:
-    """What it costs to read the prompt and to score its keys by each policy."""
+    """Cost of reading the prompt and scoring its keys by each policy."""
     return work_of_run(pretrained, reading, num_places=0) * (1.5 + SCORING_COST * len(policies))
 
 
 def _cost_of_cache(pretrained: Pretrained, reading: Judged, every: int | None) -> float:
-    """What it costs to read on from a smaller cache."""
+    """Cost of continuing from a smaller cache."""
     count = num_judged(reading) if every is None else every
     return work_of_run(pretrained, reading, max(0, len(reading.text.ids) - count - 1), count)
 
 
-def _mean_costs(of_windows: Sequence[PolicyCosts]) -> PolicyCosts:
-    """Means over windows that judge as many tokens each; the worst token of all, the one window's needle."""
-    costs = PolicyCost.rows(map(_mean_cost, zip(*(window.policies for window in of_windows), strict=True)))
+def _mean_costs(window_costs: Sequence[PolicyCosts]) -> PolicyCosts:
+    """Means over windows that judge equally many tokens; the worst token and the needle are not averaged."""
+    costs = PolicyCost.rows(map(_mean_cost, zip(*(window.policies for window in window_costs), strict=True)))
     return PolicyCosts(
         policies=costs,
-        lines=lines_of(costs),
+        lines=budget_lines(costs),
         baseline=PromptBaseline.single(
-            **_means([window.baseline for window in of_windows], ("loss", "needle")),
-            prompt=max(window.prompt for window in of_windows),
-            judged=sum(window.judged for window in of_windows),
+            **_means([window.baseline for window in window_costs], ("loss", "needle")),
+            prompt=max(window.prompt for window in window_costs),
+            judged=sum(window.judged for window in window_costs),
         ),
-        notes=tuple(dict.fromkeys(note for window in of_windows for note in window.notes)),
+        notes=tuple(dict.fromkeys(note for window in window_costs for note in window.notes)),
     )
 
 
-def _mean_cost(of_windows: Sequence[PolicyCost]) -> dict[str, object]:
-    """What a policy costs at a budget, by the names of the columns, in their order."""
-    worst = max(of_windows, key=lambda row: _number(row.worst))
-    cells = {**worst, **_means(of_windows, ("cache", "kl", "loss", "needle"))}
+def _mean_cost(rows: Sequence[PolicyCost]) -> dict[str, object]:
+    """The mean cost of a policy at a budget, by column name, in the order of the columns."""
+    worst = max(rows, key=lambda row: _number(row.worst))
+    cells = {**worst, **_means(rows, ("cache", "kl", "loss", "needle"))}
     return {name: cells[name] for name in PolicyCost.columns if name in cells}
 
 
 def _means(rows: Sequence[Record], names: Sequence[str]) -> dict[str, float]:
-    known = {name: [_number(row.number(name)) for row in rows if name in row] for name in names}
-    return {name: sum(numbers) / len(numbers) for name, numbers in known.items() if numbers}
+    columns = {name: [_number(row.number(name)) for row in rows if name in row] for name in names}
+    return {name: sum(numbers) / len(numbers) for name, numbers in columns.items() if numbers}
 
 
 def _number(cell: float | None) -> float:
@@ -514,5 +522,5 @@ def _rounded_part(start: FirstTokens, bits: int) -> KeptPart:
 
 
 def _share_of_bits(start: FirstTokens, bits: int) -> float:
-    """With a scale and an offset in half precision for every 32 numbers; of the model's own numbers."""
+    """Size relative to the model's own numbers, with a half-precision scale and offset per 32 values."""
     return (bits + 2 * 16 / ROUNDED_TOGETHER) / (8 * start.key.element_size())

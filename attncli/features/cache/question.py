@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from attncli.records.report import Report
     from attncli.records.values import NamedTensor
 
-POSITIONS = "Keys keep their rotation: what is left is not moved together."
-LIMITED = "Heads that share keys and values forget together; the worst token is the one with the largest kl."
+POSITIONS = "Keys keep their original rotation: the remaining keys are not moved together."
+LIMITED = (
+    "Query heads that share keys and values forget together; the worst token is the one with the largest kl."
+)
 
 
 def read(
@@ -31,7 +33,7 @@ def read(
     pretrained: "Pretrained",
     generator: "torch.Generator",
 ) -> "Judged":
-    """What the model reads and is judged by; UserError for what does not fit."""
+    """The reading on which the model is judged. Raises UserError for settings that do not fit the text."""
     from attncli.models.predicted import judged_reading, read_judged
     from attncli.runs.runner import read_survey_text
 
@@ -48,17 +50,17 @@ def read(
 def report(
     spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", progress: "Progress | None"
 ) -> "Report":
-    """What is lost by heads that keep few keys."""
-    less = f"--policy all or {_shorter(spec)} takes less"
-    return _in_stages(partial(_of_heads, spec, reading, pretrained), progress, less)
+    """The report on heads that keep few keys."""
+    less = f"--policy all or {_shorter(spec)} takes less time"
+    return _in_stages(partial(_head_report, spec, reading, pretrained), progress, less)
 
 
 def report_policies(
     spec: PoliciesSpec | BitsSpec, reading: "Judged", pretrained: "Pretrained", progress: "Progress | None"
 ) -> "Report":
-    """What is lost with policies, or with few bits."""
-    less = f"fewer policies and budgets, or {_shorter(spec)}, take less"
-    return _in_stages(partial(_of_policies, spec, reading, pretrained), progress, less)
+    """The report on policies, or on few bits."""
+    less = f"fewer policies and budgets, or {_shorter(spec)}, take less time"
+    return _in_stages(partial(_policy_report, spec, reading, pretrained), progress, less)
 
 
 def _shorter(spec: SmallerCachesSpec) -> str:
@@ -68,7 +70,7 @@ def _shorter(spec: SmallerCachesSpec) -> str:
 def _in_stages(
     measure: "Callable[[Callable[[Stage], None] | None], Report]", progress: "Progress | None", less: str
 ) -> "Report":
-    """What is measured, with its stages on a line; what takes `less`, if it takes long."""
+    """Measure with a progress line; if it takes long, the line suggests `less`."""
     if progress is None:
         return measure(None)
     progress.if_long(less)
@@ -77,8 +79,8 @@ def _in_stages(
     return measured
 
 
-def _of_heads(
-    spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", tell: "Callable[[Stage], None] | None"
+def _head_report(
+    spec: CacheSpec, reading: "Judged", pretrained: "Pretrained", progress: "Callable[[Stage], None] | None"
 ) -> "Report":
     from attncli.features.cache.door import cache
     from attncli.runs.report_parts import build_report, shipped_notes
@@ -89,7 +91,7 @@ def _of_heads(
         sink=spec.sink,
         window=spec.window,
         budget=spec.budget[0] if spec.budget else None,
-        progress=tell,
+        progress=progress,
     )
     listed = result.heads[: spec.top]
     return build_report(
@@ -100,12 +102,13 @@ def _of_heads(
         [*shipped_notes(spec), LIMITED, POSITIONS, *result.notes, *reading.left_out_notes()],
         about=f"{pretrained.name}: {counted(len(result.heads), 'key/value head')}, "
         f"on {counted(len(reading.text.ids), 'token')}.",
-        how_to_read=f"Each alone keeps the first {_keys(result.sink)} and the last {result.window}.",
+        how_to_read=f"One head at a time keeps only the first {_keys(result.sink)} and the last "
+        f"{result.window}.",
     )
 
 
 def _tensors(result: "LimitedHeads") -> "dict[str, NamedTensor]":
-    """The need of each head, and what is lost over the share of the cache."""
+    """Need per head, and the losses over the share of the cache."""
     from attncli.records.values import NamedTensor
 
     grids = {
@@ -124,11 +127,11 @@ def _keys(count: int) -> str:
     return "key" if count == 1 else f"{count} keys"
 
 
-def _of_policies(
+def _policy_report(
     spec: PoliciesSpec | BitsSpec,
     reading: "Judged",
     pretrained: "Pretrained",
-    tell: "Callable[[Stage], None] | None",
+    progress: "Callable[[Stage], None] | None",
 ) -> "Report":
     from attncli.features.cache.door import cache_policies
     from attncli.runs.report_parts import build_report, shipped_notes
@@ -144,7 +147,7 @@ def _of_policies(
         budgets=budgets or USUAL_BUDGETS,
         bits=bits[spec.bits],
         every=spec.every,
-        progress=tell,
+        progress=progress,
     )
     papers = [f"{name}: {CACHE_POLICIES[name].keeps}, {CACHE_POLICIES[name].paper}." for name in policies]
     return build_report(
@@ -155,7 +158,8 @@ def _of_policies(
         [*shipped_notes(spec), POSITIONS, *papers, *result.notes, *reading.left_out_notes()],
         about=f"{pretrained.name}: a prompt of {counted(result.prompt, 'token')}, judged by the "
         f"{result.judged:,} after it.",
-        how_to_read="The prompt is read once; what follows sees of it what a policy keeps, and itself.",
+        how_to_read="The prompt is read once; later tokens see only the keys that a policy keeps, and "
+        "their own.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What a model loses with a smaller cache: by heads that keep few keys, by policies for a prompt's keys."""
+"""Results of `attn cache`: losses by head that keeps few keys, and by policy for a prompt's keys."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ NATS = "nats"
 
 
 class Lost(Record):
-    """What is lost in one run, beside one with the whole cache.
+    """Changes in one run, relative to the full cache.
 
-    kl is sum p ln(p / q), p with the whole cache; loss is -ln p of what follows, needle the same of the
-    needle, in nats per token, minus that with the whole cache. `worst` is the kl of the token hit hardest,
-    which is at the position `worst_at`.
+    kl is sum p ln(p / q), with p from the full cache; loss is the rise of -ln p of the next token, needle the
+    same for the tokens of the needle, all in nats per token. `worst` is the largest kl of a token, at
+    position `worst_at`.
     """
 
     kl: float | None = column(unit=NATS)
@@ -25,14 +25,16 @@ class Lost(Record):
 
 
 def need_in(lost: Records[Lost] | Records["HeadNeed"]) -> str:
-    """What tells how much a head needs what it would forget: the needle, where one is sought, else the token
-    that is hit hardest; a head that is needed at one place hardly shows in a mean.
+    """The column that measures how much a head needs the keys that it would forget.
+
+    It is the loss on the needle, if there is one, else the kl of the token that changes most: a head that is
+    needed at only one place hardly shows in a mean.
     """
     return "needle" if "needle" in lost.cells else "worst"
 
 
 class KeyValueHead(Record):
-    """A key/value head, which several heads may share."""
+    """A key/value head, which several query heads may share."""
 
     stack: str
     layer: int
@@ -45,11 +47,11 @@ class KeyValueHead(Record):
 
 
 class HeadNeed(KeyValueHead):
-    """What is lost where one head alone is limited, as in `Lost`.
+    """Changes if one head is limited, as in `Lost`.
 
-    `kept_weight` is the share of its weight that is on the keys that it would keep, mean over the queries;
-    `bytes` is what it takes of the whole cache; `key` has most weight of those that it forgets at the
-    `query`, before the token that is hit hardest.
+    `kept_weight` is the share of its weight on the keys that it would keep, averaged over the queries;
+    `bytes` is the size of its full cache; `key` is the forgotten key with the most weight at `query`, the
+    query that predicts the token that changes most.
     """
 
     kept_weight: float | None
@@ -77,9 +79,9 @@ class ForgottenKey(KeyValueHead):
 
 
 class LostTogether(Record):
-    """What is lost where so many heads are limited together, a share of all, as in `Lost`.
+    """Changes if several heads, a share of all, are limited together, as in `Lost`.
 
-    `bytes` is what their cache takes, `cache` the share of the whole.
+    `bytes` is the size of the remaining cache, `cache` its share of the full one.
     """
 
     limited: int = column(is_needed=False)
@@ -94,7 +96,9 @@ class LostTogether(Record):
 
 
 class CacheBaseline(Record):
-    """The losses with the whole cache, its bytes and tokens; the first and last keys of a limited head."""
+    """The losses with the full cache, its bytes and tokens; the numbers of first and last keys of a limited
+    head.
+    """
 
     loss: float | None = column(unit=NATS)
     needle: float | None = column(unit=NATS, is_needed=False)
@@ -106,12 +110,12 @@ class CacheBaseline(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LimitedHeads(Result):
-    """What is lost where key/value heads keep the first `sink` keys and the last `window` alone.
+    """Changes if key/value heads keep only the first `sink` and the last `window` keys.
 
-    `heads` are in the order of their need, the one that needs the rest most first; of each `forgotten` has
-    the keys with most weight. `curve` has a row for each share of the heads that are limited together, the
-    least needed first. Where a budget was given, `full` are the heads that keep everything, and `at_budget`
-    is what that costs; else both are None.
+    `heads` is sorted by need, largest first; `forgotten` has the keys with the most weight per head. `curve`
+    has one row per share of the heads that are limited together, the least needed first. With a budget,
+    `full` has the heads that keep all keys and `at_budget` the changes with all others limited; otherwise
+    both are None.
     """
 
     heads: Records[HeadNeed] = group()
@@ -124,17 +128,17 @@ class LimitedHeads(Result):
 
     @property
     def sink(self) -> int:
-        """The first keys that a limited head keeps."""
+        """Number of first keys that a limited head keeps."""
         return self.baseline.sink
 
     @property
     def window(self) -> int:
-        """The last keys that a limited head keeps."""
+        """Number of last keys that a limited head keeps."""
         return self.baseline.window
 
     @property
     def need(self) -> str:
-        """The column that the heads are in the order of; see `need_in`."""
+        """The column by which the heads are sorted; see `need_in`."""
         return need_in(self.heads)
 
     def forgotten_by(self, heads: Records[HeadNeed]) -> Records[ForgottenKey] | None:
@@ -144,9 +148,9 @@ class LimitedHeads(Result):
 
 
 class PolicyCost(Record):
-    """What is lost with one policy at one budget, as in `Lost`; `cache` is the share that stays, in bytes.
+    """Changes with one policy at one budget, as in `Lost`; `cache` is the remaining share, in bytes.
 
-    Numbers of few bits are a policy without a budget.
+    Rounding to few bits is a policy without a budget.
     """
 
     policy: str
@@ -160,7 +164,7 @@ class PolicyCost(Record):
 
 
 class PolicyLine(Record):
-    """A policy over the budgets: each column is a list."""
+    """A policy at all budgets: each column is a list."""
 
     policy: str
     budget: list[float]
@@ -170,7 +174,7 @@ class PolicyLine(Record):
 
 
 class PromptBaseline(Record):
-    """The losses with the whole cache; how many tokens the prompt has, and how many after it are judged."""
+    """The losses with the full cache; the numbers of tokens in the prompt and of judged tokens after it."""
 
     loss: float | None = column(unit=NATS)
     needle: float | None = column(unit=NATS, is_needed=False)
@@ -180,9 +184,9 @@ class PromptBaseline(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PolicyCosts(Result):
-    """What is lost with each policy at each budget, judged on the last tokens of a text.
+    """Changes with each policy at each budget, judged on the last tokens of a text.
 
-    `lines` are the same by policy, where there are several budgets.
+    `lines` has the same numbers by policy if there are several budgets.
     """
 
     policies: Records[PolicyCost] = group()
@@ -192,24 +196,24 @@ class PolicyCosts(Result):
 
     @property
     def prompt(self) -> int:
-        """How many tokens the prompt has; of several windows the longest."""
+        """Number of tokens in the prompt; the largest of several windows."""
         return self.baseline.prompt
 
     @property
     def judged(self) -> int:
-        """How many tokens are judged."""
+        """Number of judged tokens."""
         return self.baseline.judged
 
 
-def lines_of(policies: Records[PolicyCost]) -> Records[PolicyLine] | None:
-    """One row per policy, with lists over the budgets; None where there are not several."""
+def budget_lines(policies: Records[PolicyCost]) -> Records[PolicyLine] | None:
+    """One row per policy, with lists over the budgets; None if each policy has only one budget."""
     with_budget = policies.where(lambda row: row.budget is not None)
     names = list(dict.fromkeys(with_budget.column("policy")))
     if len(with_budget) < 2 * max(1, len(names)):
         return None
     columns = [name for name in PolicyLine.columns if name in policies.cells and name != "policy"]
-    of_policies = [np.flatnonzero(with_budget.column("policy") == name) for name in names]
+    policy_rows = [np.flatnonzero(with_budget.column("policy") == name) for name in names]
     return PolicyLine.table(
         policy=names,
-        **{name: [with_budget.column(name)[places].tolist() for places in of_policies] for name in columns},
+        **{name: [with_budget.column(name)[places].tolist() for places in policy_rows] for name in columns},
     )

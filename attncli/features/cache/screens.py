@@ -1,4 +1,4 @@
-"""The first screens of `cache`: what heads that keep few keys lose, and what policies lose."""
+"""The first screens of `cache`: losses by limited head, and by policy."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -37,33 +37,33 @@ MOST_LIMITED, LEAST_LIMITED = 10, 3
 LOST = ("kl", "loss", "needle")
 SIGNED = ("loss", "needle")
 MEANS = {
-    "kl": "kl (how far predictions move), in nats per token",
-    "loss": "loss, in nats per token more",
-    "needle": "loss of the needle, in nats per token more",
+    "kl": "kl (how far the predictions move), nats per token",
+    "loss": "increase in loss, nats per token",
+    "needle": "increase in the needle's loss, nats per token",
 }
 
 
 def _whole_cache(report: Report, display: Display) -> Iterator[str]:
-    """What is lost with the whole cache, its size, and what a limited head keeps."""
+    """Losses and size of the full cache, and the keys that a limited head keeps."""
     result = report.result_of(LimitedHeads)
     losses = _whole_losses(result.baseline.loss, result.baseline.needle, display.precision)
-    yield f"{losses}, {readable_bytes(result.baseline.bytes)}; limited: {_kept_keys(result)}"
+    yield f"{losses}, {readable_bytes(result.baseline.bytes)}; limited heads keep {_limit_text(result)}"
 
 
-def _kept_keys(result: LimitedHeads) -> str:
+def _limit_text(result: LimitedHeads) -> str:
     """`the first 4 and last 64 keys`, `the first key and the last 7`."""
     first, last = result.sink, result.window
     if first > 1 and last > 1:
         return f"the first {first} and last {last} keys"
     if not first:
         return "the last key" if last == 1 else f"the last {last} keys"
-    kept_first = "the first key" if first == 1 else f"the first {first} keys"
-    return f"{kept_first} and the last{'' if last == 1 else f' {last}'}"
+    first_keys = "the first key" if first == 1 else f"the first {first} keys"
+    return f"{first_keys} and the last{'' if last == 1 else f' {last}'}"
 
 
 def _whole_losses(loss: float | None, needle: float | None, precision: int) -> str:
-    of_needle = "" if needle is None else f", needle {fixed(needle, precision)}"
-    return f"with the whole cache: loss {fixed(loss, precision)}{of_needle}"
+    needle_part = "" if needle is None else f", needle {fixed(needle, precision)}"
+    return f"full cache: loss {fixed(loss, precision)}{needle_part}"
 
 
 def _need(report: Report) -> str:
@@ -71,7 +71,7 @@ def _need(report: Report) -> str:
 
 
 def _losses(report: Report, rows: Records[HeadNeed], display: Display) -> list[Column]:
-    """What is lost without the keys that a head would forget, the one that heads are sorted by first."""
+    """The changes without the keys that a head would forget; the column that sorts the heads comes first."""
     need = need_in(rows)
     names = [need, *(name for name in (*LOST, "worst") if name in rows.cells and name != need)]
     return [
@@ -81,7 +81,7 @@ def _losses(report: Report, rows: Records[HeadNeed], display: Display) -> list[C
 
 def _title(report: Report, rows: Records[HeadNeed], total: int) -> str:
     heads = some_of(len(rows), total, "key/value head")
-    return f"{heads}, largest {need_in(rows)} first; kl: how far predictions move"
+    return f"{heads}, largest {need_in(rows)} first; kl: how far the predictions move"
 
 
 def _lost(name: str, value: object, precision: int) -> str:
@@ -90,7 +90,9 @@ def _lost(name: str, value: object, precision: int) -> str:
 
 
 def _together(report: Report, display: Display) -> ScreenParts:
-    """The curve, a column for each share of the heads; of every second one where not all fit."""
+    """The curve, one column per share of the heads; every second or fourth share if the screen is too
+    narrow.
+    """
     curve = report.result_of(LimitedHeads).curve
     grids = [_curve(curve[::-step][::-1], display) for step in (1, 2, 4)]
     fitting = (grid for grid in grids if len(grid.first_group(display.width).columns) == len(grid.columns))
@@ -106,20 +108,20 @@ def _curve(curve: Records[LostTogether], display: Display) -> Grid:
         )
         for row in curve
     ]
-    title = "limited together, the least needed first, and what of the cache is left"
+    title = "heads limited together, least needed first, and the share of the cache left"
     return Grid(title, Column(("", "heads"), ["cache", *names]), columns)
 
 
 def _at_budget(report: Report, display: Display) -> Iterator[str]:
-    """What the budget costs, and the heads that keep everything."""
+    """The changes at the budget, and the heads that keep all keys."""
     result = report.result_of(LimitedHeads)
     if (at_budget := result.at_budget) is None:
         return
     lost = ", ".join(
         f"{name} {_lost(name, at_budget[name], display.precision)}" for name in LOST if name in at_budget
     )
-    names = ", ".join(head.name for head in result.full or ()) or "no head"
-    yield f"{at_budget.cache:.0%} of the cache: {lost}. Whole: {names}"
+    names = ", ".join(head.name for head in result.full or ()) or "none"
+    yield f"{at_budget.cache:.0%} of the cache: {lost}. Kept whole: {names}"
 
 
 LIMITED_SCREEN = FirstScreen(
@@ -143,11 +145,11 @@ LIMITED_SCREEN = FirstScreen(
             is_cut=True,
         ),
         HeadGrids(_need),
-        Special(_together, "each share of the heads is a column"),
+        Special(_together, "one column per share of the heads"),
         Sentences(_at_budget, "line"),
     ),
 )
-"""What was read, and what is lost by each head alone, and by shares of them together."""
+"""The text, and the changes with each head limited and with shares of them limited together."""
 
 
 def _whole_prompt(report: Report, display: Display) -> Iterator[str]:
@@ -156,7 +158,7 @@ def _whole_prompt(report: Report, display: Display) -> Iterator[str]:
 
 
 def _policies(report: Report, display: Display) -> ScreenParts:
-    """A table for each loss, the least telling of them where there is room."""
+    """One table per loss; the less important ones only if there is room."""
     result = report.result_of(PolicyCosts)
     policies = list(dict.fromkeys(row.policy for row in result.policies))
     most = len(policies)
@@ -167,24 +169,24 @@ def _policies(report: Report, display: Display) -> ScreenParts:
 
 
 def _or_none(grid: Grid, room: int) -> list[Section]:
-    """The whole of it, or nothing."""
+    """The whole table or nothing."""
     return [grid] if room == len(grid.label.cells) else []
 
 
 def _by_budget(costs: Records[PolicyCost], policies: Sequence[str], name: str, display: Display) -> Grid:
-    """A row for each policy, a column for each budget."""
+    """One row per policy, one column per budget."""
     budgets = list(dict.fromkeys(row.budget for row in costs if row.budget is not None))
     cells = {(row.policy, row.budget): _lost(name, row[name], display.precision) for row in costs}
     columns = [
         Column(("", f"{budget:g}"), [cells.get((policy, budget), "") for policy in policies])
         for budget in budgets
     ]
-    of_all_keys = {
+    without_budget = {
         row.policy: f"{cells[row.policy, None]} ({row.cache:.2f})" for row in costs if row.budget is None
     }
-    if of_all_keys:
-        columns.append(Column(("", "all keys"), [of_all_keys.get(policy, "") for policy in policies]))
-    title = f"{MEANS[name]}, by the share of the cache kept"
+    if without_budget:
+        columns.append(Column(("", "all keys"), [without_budget.get(policy, "") for policy in policies]))
+    title = f"{MEANS[name]}, by share of the cache kept"
     return Grid(title, Column(("", "policy"), [*map(plain_text, policies)], left=True), columns).first_group(
         display.width
     )
@@ -196,7 +198,7 @@ POLICIES_SCREEN = FirstScreen(
         TitleLine(said=()),
         ReadLine(),
         Sentences(_whole_prompt),
-        Special(_policies, "a row of the result is a cell, by policy and budget"),
+        Special(_policies, "one cell per row of the result, by policy and budget"),
     ),
 )
-"""What was read, and what is lost by policy and budget."""
+"""The text, and the changes by policy and budget."""

@@ -43,7 +43,7 @@ def _split_numbers(value: object) -> object:
 def _check_single(shares: list[float]) -> list[float]:
     """At most one share, below the whole cache. Raises ValueError for more."""
     if len(shares) > 1:
-        raise ValueError("needs `policy` to be several: give one share")
+        raise ValueError("several shares need `policy`: give one share")
     if shares == [1]:
         raise ValueError("must be a share of the cache below 1 (got 1)")
     return shares
@@ -52,46 +52,46 @@ def _check_single(shares: list[float]) -> list[float]:
 SharesOfCache = Annotated[
     list[Budget], BeforeValidator(_split_numbers, json_schema_input_type=list[Budget] | Budget | str)
 ]
-OfBudgets = Everyday("shares of the cache: which heads keep all; with --policy, each")
+BudgetsInHelp = Everyday("share of the cache: find the heads that keep all keys; several with --policy")
 BUDGET_HELP = (
-    "a share of the cache: which heads keep everything; with `policy` several shares (default there: "
+    "share of the cache: find the heads that keep all keys; with `policy`, one or several shares (default: "
     "0.1,0.3,0.5)"
 )
 Needle = Annotated[
     Text | None,
-    Everyday("a part of the text that its end asks for"),
+    Everyday("the part of the text that its end asks for"),
     Field(
-        description="a part of the text that its end asks for: what is lost on it; put behind the text where "
-        "it stands there once"
+        description="the part of the text that its end asks for, on which losses are measured; appended to "
+        "the text if it occurs there once"
     ),
 ]
 Bits = Annotated[
     Annotated[Literal["8", "4"], BeforeValidator(number_as_text)] | None,
-    Everyday("numbers of few bits instead of fewer keys"),
-    Field(description="round the prompt's keys, by channel, and values, by token, to so many bits"),
+    Everyday("round keys and values to 8 or 4 bits"),
+    Field(description="round the prompt's keys, by channel, and values, by token, to 8 or 4 bits"),
 ]
 TokensJudged = Annotated[
     Size | None,
-    Everyday("judge so many tokens at a time, all along the text"),
+    Everyday("judge N tokens at a time, all along the text"),
     Field(
-        description="with `policy` or `bits`: judge so many tokens at a time, all along the text (default: "
-        "the last tenth, at most 200, once)"
+        description="with `policy` or `bits`: judge N tokens at a time, all along the text (default: once, "
+        "the last tenth, at most 200)"
     ),
 ]
 
 
 class SmallerCachesSpec(OneTextSpec):
-    """The settings that the forms of `attn cache` share."""
+    """Settings that all forms of `attn cache` share."""
 
     experiment = "cache"
     parts = ("statistics", "heads", "forgotten", "curve")
-    title = "What a smaller cache loses"
+    title = "Loss with a smaller cache"
     needs_head = True
     group = "Cache"
     examples: ClassVar[tuple[str, ...]] = ()
     settings_elsewhere: ClassVar[Mapping[str, str]] = {
         "texts": "reads one text: --file FILE",
-        "context": "reads decoders alone: they have no second text",
+        "context": "reads only decoders and has no second text",
     }
     excludes: ClassVar[Mapping[str, str]] = {"probe": "needle, every"}
     off_keys = frozenset({"needle", "sink", "window", "budget", "policy", "bits", "every", "top"})
@@ -99,7 +99,7 @@ class SmallerCachesSpec(OneTextSpec):
 
     @property
     def text_key(self) -> str:
-        """The setting that says what is read."""
+        """The setting that selects the text."""
         return "num_tokens" if self.probe else "file" if self.file else "sentence"
 
 
@@ -114,48 +114,52 @@ class CacheSpec(SmallerCachesSpec):
     )
     next_steps = ("--needle TEXT", "--budget 0.3", "--policy all", "-o page.html")
 
-    sink: Annotated[Count | None, Everyday("the first keys that a limited head keeps")] = Field(
-        None, description="the first keys that a limited head keeps (default: 4, of a short text fewer)"
-    )
-    window: Annotated[Size | None, Everyday("the last keys that a limited head keeps")] = Field(
+    sink: Annotated[Count | None, Everyday("number of first keys that a limited head keeps")] = Field(
         None,
-        description="the last keys that a limited head keeps (default: 64, of a short text an eighth; "
-        "with `budget` a third of it at most)",
+        description="number of first keys that a limited head keeps (default: 4, fewer for a short text)",
+    )
+    window: Annotated[Size | None, Everyday("number of last keys that a limited head keeps")] = Field(
+        None,
+        description="number of last keys that a limited head keeps (default: 64, an eighth of a short text; "
+        "at most a third of `budget`)",
     )
     needle: Needle = None
-    budget: Annotated[SharesOfCache, AfterValidator(_check_single), OfBudgets] = Field(
+    budget: Annotated[SharesOfCache, AfterValidator(_check_single), BudgetsInHelp] = Field(
         [], description=BUDGET_HELP
     )
     top: Annotated[Size | None, Everyday()] = Field(None, description="show only the first N heads")
 
     @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        # Random tokens ask for nothing, so that no part of them is a needle.
+        # Random tokens ask for nothing, so they cannot have a needle.
         return cls.next_steps if settings.get("sentence") or settings.get("file") else cls.next_steps[1:]
 
     def result_kind(self) -> str:
         return "cache"
 
     def unmeasured(self) -> set[str]:
-        left_out = {"needle": not self.needle, "full": not self.budget, "at_budget": not self.budget}
-        return {name for name, is_left_out in left_out.items() if is_left_out}
+        is_unused = {"needle": not self.needle, "full": not self.budget, "at_budget": not self.budget}
+        return {name for name, is_set in is_unused.items() if is_set}
 
 
 class PoliciesSpec(SmallerCachesSpec):
-    """The cache of a prompt with some of its keys."""
+    """Settings for a prompt's cache with only some of its keys."""
 
     needle: Needle = None
-    budget: Annotated[SharesOfCache, OfBudgets] = Field([], description=BUDGET_HELP)
+    budget: Annotated[SharesOfCache, BudgetsInHelp] = Field([], description=BUDGET_HELP)
     policy: Annotated[
         Annotated[list[Policy], BeforeValidator(split_names, json_schema_input_type=list[Policy] | str)],
-        Everyday(f"which keys of a prompt stay: {', '.join(CACHE_POLICIES)}, all"),
-    ] = Field([], description=f"which keys of a prompt stay: {', '.join(CACHE_POLICIES)}, or all of these")
+        Everyday(f"policies that choose the keys to keep: {', '.join(CACHE_POLICIES)}, all"),
+    ] = Field(
+        [],
+        description=f"policies that choose the keys of a prompt to keep: {', '.join(CACHE_POLICIES)}, or all",
+    )
     bits: Bits = None
     every: TokensJudged = None
 
     @property
     def policies(self) -> list[str]:
-        """The policies that are asked for, each once."""
+        """The selected policies, without duplicates."""
         return [*CACHE_POLICIES] if "all" in self.policy else [*dict.fromkeys(self.policy)]
 
     @classmethod
@@ -166,12 +170,12 @@ class PoliciesSpec(SmallerCachesSpec):
         return "cache of policies"
 
     def unmeasured(self) -> set[str]:
-        left_out = {"needle": not self.needle, "lines": len(self.budget) == 1}
-        return {name for name, is_left_out in left_out.items() if is_left_out}
+        is_unused = {"needle": not self.needle, "lines": len(self.budget) == 1}
+        return {name for name, is_set in is_unused.items() if is_set}
 
 
 class BitsSpec(SmallerCachesSpec):
-    """The cache of a prompt with every key, in numbers of few bits."""
+    """Settings for a prompt's cache with all keys, rounded to few bits."""
 
     needle: Needle = None
     bits: Bits = None

@@ -1,7 +1,4 @@
-"""What is asked about pairs that are known: syntactic relations, pairs of positions, a table of scores.
-
-The doors of `measure`, as in `library`.
-"""
+"""Library functions for known pairs: syntactic relations, pairs of positions, a table of scores."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,15 +30,15 @@ def relations(
 ) -> HeadRelations:
     """How often each head looks along each syntactic relation of a CoNLL-U file, with 95 % intervals.
 
-    UserError for a file that is no such file, and for a model of two stacks; see `HeadRelations`.
+    Raises UserError for a file that is not CoNLL-U or a model with two stacks. See `HeadRelations`.
     """
     from attncli.features.pairs.pair_files import SentenceFile
-    from attncli.features.pairs.relations import relations as relations_of
-    from attncli.features.pairs.relations import sentences_of
+    from attncli.features.pairs.relations import read_sentences
+    from attncli.features.pairs.relations import relations as measure_relations
 
     with SentenceFile(fspath(sentences)) as file, in_use(model) as pretrained:
-        many = sentences_of(file, pretrained, truncate=truncate, progress=progress)
-        result = relations_of(pretrained, many, ablate=head_names(ablate))
+        many = read_sentences(file, pretrained, truncate=truncate, progress=progress)
+        result = measure_relations(pretrained, many, ablate=head_names(ablate))
     return replace(result, notes=(*many.notes(), *result.notes))
 
 
@@ -60,14 +57,15 @@ def pairs(
     ablate: HeadsArgument = (),
     progress: Callable[[float], None] | None = None,
 ) -> HeadsOnPairs:
-    """Which heads look from one position of known pairs to the other, tested on texts that were held out.
+    """Find the heads that look from one position of known pairs to the other, tested on held-out texts.
 
     `texts` is a file (JSON Lines, CSV, aligned lines, CoNLL-U), or mappings with text, pairs as [[0, 3]] and,
-    optionally, unit (word, token or character), context, id and group. Positions nearer than `apart` do not
-    count. `symmetric` adds the weights of both directions, `apc` takes their average product correction: both
-    by default with the `method` logistic, an L1 logistic regression over all heads (Rao et al. 2021). The
-    method mean averages the best heads. With `folds` each of so many parts of the texts is held out in turn,
-    otherwise one half, sampled by `seed`. See `HeadsOnPairs`. UserError for a text or a pair that is none.
+    optionally, unit (word, token or character), context, id and group. Positions nearer than `apart` are
+    ignored. `symmetric` adds the weights of both directions, `apc` applies the average product correction;
+    both are the default with the `method` logistic, an L1 logistic regression over all heads (Rao et al.
+    2021). The method mean averages the best heads. `folds` splits the texts into that many parts and holds
+    out each in turn; by default one half, sampled with `seed`, is held out. Raises UserError for an invalid
+    text or pair. See `HeadsOnPairs`.
     """
     from attncli.features.pairs.known_pairs import known_pairs
     from attncli.features.pairs.pair_files import open_pairs
@@ -88,7 +86,7 @@ def _pair_options(apart: int, *, symmetric: bool, apc: bool) -> "PairOptions":
     from attncli.features.pairs.pair_counts import PairOptions
 
     if apc and not symmetric:
-        raise UserError("apc: needs `symmetric`: the correction is of pairs without a direction")
+        raise UserError("apc: needs `symmetric`: the correction applies to pairs without a direction")
     return PairOptions(apart=apart, symmetric=symmetric, corrected=apc)
 
 
@@ -103,17 +101,17 @@ def pair_table(
     truncate: bool = False,
     ablate: HeadsArgument = (),
 ) -> Records[ScoresOfPositions]:
-    """The scores of every head at each two positions of texts with pairs, to fit a model of one's own to.
+    """The scores of every head for each two positions of texts with pairs, to fit a model to.
 
-    A row for each two positions that count, with the weight of their pair, 0 for none. The arguments are
-    those of `pairs`, whose method logistic is fitted to such a table.
+    One row per two positions, with the weight of their pair, or 0. The arguments are those of `pairs`, whose
+    method logistic is fitted to such a table.
     """
     from attncli.features.pairs.pair_files import open_pairs
     from attncli.features.pairs.pair_runs import PairReader
-    from attncli.features.pairs.pair_scores import scores_of_positions
+    from attncli.features.pairs.pair_scores import position_scores
 
     options = _pair_options(apart, symmetric=symmetric, apc=apc)
     with open_pairs(texts) as file, in_use(model) as pretrained:
         reader = PairReader(pretrained, options, truncate=truncate)
         many = ManyTexts(file, reader.read, key="pairs")
-        return scores_of_positions(reader, many, ablate=head_names(ablate))
+        return position_scores(reader, many, ablate=head_names(ablate))

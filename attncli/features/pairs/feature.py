@@ -6,7 +6,7 @@ FEATURE = Feature(
     questions=(
         Question(
             "relations",
-            "Which heads look along syntactic relations",
+            "Heads that look along syntactic relations",
             spec="settings:RelationsSpec",
             page="question:RELATIONS_PAGE",
             form_of="heads",
@@ -14,7 +14,7 @@ FEATURE = Feature(
         ),
         Question(
             "pairs",
-            "Which heads know pairs of positions",
+            "Heads that look from one position of a pair to the other",
             spec="settings:PairsSpec",
             page="question:PAIRS_PAGE",
             form_of="heads",

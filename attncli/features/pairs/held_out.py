@@ -1,4 +1,4 @@
-"""Choosing on some texts, testing on others: splits that keep groups together, what each of them chose."""
+"""Choosing a head on some texts and testing it on held-out ones: splits that keep groups together."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from attncli.features.pairs.pair_files import PairedText
 from attncli.measure.folds import TextSplit, parts_of_groups, splits_of
 
 TIE = 1e-9
-"""By how much sums may differ by rounding."""
+"""Tolerance for rounding errors when sums are compared."""
 
 
 class StackedHead(NamedTuple):
@@ -30,7 +30,7 @@ class StackedHead(NamedTuple):
 
 @dataclass
 class PairTotals:
-    """What was counted of each text, in the order in which the texts ran."""
+    """The counts of each text, in the order in which the texts ran."""
 
     directions: tuple[str, ...] = ()
     heads: list[StackedHead] = field(default_factory=list)
@@ -46,10 +46,10 @@ class PairTotals:
         heads: list[StackedHead],
         numbers: Float[Tensor, "text direction head number"],
     ) -> None:
-        """Add texts that ran together."""
+        """Add the texts of a batch."""
         self.directions, self.heads = batch.directions, heads
         self.lines += [text.line.line for text in texts]
-        # A text without a group is one of its own.
+        # A text without a group forms its own group.
         self.groups += [
             f"group {text.line.group}" if text.line.group else f"text {text.line.line}" for text in texts
         ]
@@ -82,24 +82,24 @@ class PairTable:
 
     @cached_property
     def every(self) -> Bool[Tensor, " text"]:
-        """All texts."""
+        """A mask of all texts."""
         return torch.ones(len(self.lines), dtype=torch.bool)
 
     @property
     def tried(self) -> list[TextSplit]:
-        """The splits; without any all texts are chosen on, and none is held out."""
+        """The splits; without any, one that chooses on all texts and holds out none."""
         return self.splits or [TextSplit(0, self.every, ~self.every)]
 
     @cached_property
     def tested(self) -> Bool[Tensor, " text"]:
-        """The texts that are held out at some time."""
+        """A mask of the texts that any split holds out."""
         tested = torch.zeros(len(self.lines), dtype=torch.bool)
         for split in self.splits:
             tested |= split.held_out
         return tested
 
     def _splits(self, folds: int | None, seed: int) -> list[TextSplit]:
-        """One of two halves, or each of several parts held out in turn; groups stay together."""
+        """One split in halves, or one per fold; groups stay together."""
         if folds is not None and folds > self.num_groups:
             kind = "groups" if self.num_groups < len(self.lines) else "texts"
             if self.num_groups < 2:
@@ -114,31 +114,31 @@ class PairTable:
     def shares(
         self, sums: Float[Tensor, "text *place measure"], texts: Bool[Tensor, " text"]
     ) -> Float[Tensor, "*place measure"]:
-        """sum S_t / sum N_t over some texts, for numbers of each direction or of several heads together."""
+        """sum S_t / sum N_t over some texts, for sums per direction or of several heads together."""
         divisors = self.divisors if sums.dim() == 4 else self.divisors[:, 0]
         total = divisors[texts].sum(dim=0)
         if sums.dim() == 4:
             total = total[:, None]
         return sums[texts].sum(dim=0) / total
 
-    def num_pairs_of(self, place: int) -> int:
-        """How many pairs of a text count."""
+    def num_pairs_in(self, place: int) -> int:
+        """Number of pairs of a text that count."""
         return self._counts[place].num_pairs
 
     def num_queries(self, place: int) -> int:
-        """How many queries a text has."""
+        """Number of queries of a text."""
         return self._counts[place].num_queries
 
     def best_offset(self, measure: int, texts: Bool[Tensor, " text"]) -> int:
-        """The offset at which a head would reach most on some texts; of equal ones the nearest."""
+        """The offset that finds the most on some texts; of equal offsets the nearest."""
         chosen_on = [self._counts[place] for place in texts.nonzero().flatten().tolist()]
         first = min(each.first_offset for each in chosen_on)
         last = max(each.first_offset + len(each.offsets) for each in chosen_on)
         totals = torch.zeros(last - first, dtype=torch.float64)
-        for of_text in chosen_on:
-            beyond, start = of_text.beyond()[measure], of_text.first_offset - first
+        for counts in chosen_on:
+            beyond, start = counts.beyond()[measure], counts.first_offset - first
             totals += beyond
-            totals[start : start + len(of_text.offsets)] += of_text.offsets[:, measure] - beyond
+            totals[start : start + len(counts.offsets)] += counts.offsets[:, measure] - beyond
         offsets = range(first, last)
         if self.directions == ("symmetric",):  # both signs are the same
             totals[:-first] = -1.0
@@ -146,28 +146,28 @@ class PairTable:
         nearest = [offset for offset, total in zip(offsets, totals.tolist(), strict=True) if total >= least]
         return int(min(nearest, key=abs))
 
-    def sums_of_offset(self, offset: int, measure: int) -> Float[Tensor, " text"]:
-        """The sum of a fixed offset in each text."""
+    def offset_sums(self, offset: int, measure: int) -> Float[Tensor, " text"]:
+        """The sums of a fixed offset, per text."""
         return torch.stack([each.at(offset)[measure] for each in self._counts])
 
 
 class TestedChoice(NamedTuple):
-    """What was chosen on each split, and how it does: on the texts chosen on, and on those held out."""
+    """The choice of each split, with its share on the choosing and on the held-out texts."""
 
-    of_splits: tuple[int, ...]
+    split_choices: tuple[int, ...]
     choosing: float | None
     held_out: float | None
     lower: float | None
     upper: float | None
 
     def numbers(self) -> dict[str, float | None]:
-        """How it does, by the names of the columns."""
+        """The shares, by column name."""
         return {name: getattr(self, name) for name in ("choosing", "held_out", "lower", "upper")}
 
     @property
     def most_often(self) -> int:
-        """What most splits chose; of equally many the first."""
-        return Counter(self.of_splits).most_common(1)[0][0]
+        """The most frequent choice of the splits; of equally frequent ones the first."""
+        return Counter(self.split_choices).most_common(1)[0][0]
 
 
 def _number(value: Tensor) -> float | None:
@@ -179,19 +179,19 @@ def chosen(
     table: PairTable,
     measure: int,
     choose: Callable[[TextSplit], int],
-    sums_of: Callable[[int], tuple[Float[Tensor, " text"], Float[Tensor, " text"]]],
+    choice_sums: Callable[[int], tuple[Float[Tensor, " text"], Float[Tensor, " text"]]],
 ) -> TestedChoice:
-    """Choose something on each split, and see how it does on the texts that were held out.
+    """Choose something on each split and measure it on the held-out texts.
 
-    `sums_of` gives the sums S of a choice and their divisors N, text by text. Without a split all texts are
-    those that it is chosen on.
+    `choice_sums` returns the sums S of a choice and their divisors N, per text. Without splits, the choice is
+    made on all texts.
     """
     splits = table.tried
     picks = tuple(choose(split) for split in splits)
     held_sums, held_divisors = torch.zeros(2, len(table.lines), dtype=torch.float64)
     shares = []
     for split, pick in zip(splits, picks, strict=True):
-        sums, divisors = sums_of(pick)
+        sums, divisors = choice_sums(pick)
         shares.append(sums[split.choosing].sum() / divisors[split.choosing].sum())
         held_sums[split.held_out] = sums[split.held_out]
         held_divisors[split.held_out] = divisors[split.held_out]

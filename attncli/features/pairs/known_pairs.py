@@ -1,4 +1,4 @@
-"""Which heads look from one position of known pairs to the other, tested on texts that were held out."""
+"""Heads that look from one position of known pairs to the other, tested on held-out texts."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ from attncli.records.values import NamedTensor
 
 
 class MeanTaker(BatchTaker):
-    """Adds up the scores of the best heads in several orders, and counts what the first K of them find."""
+    """Sums the scores of the best heads in several orders, and measures the first K of each order."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class MeanTaker(BatchTaker):
         totals: "dict[int, Float[Tensor, 'order size measure']]",
     ) -> None:
         self.texts, self.pairs, self.orders, self.sizes, self.totals = texts, pairs, orders, sizes, totals
-        num_texts, num_queries, num_keys = pairs.known.shape
+        num_texts, num_queries, num_keys = pairs.pair_weights.shape
         self._sums = torch.zeros(num_texts, len(orders) * len(sizes), num_queries, num_keys)
 
     def take(self, places: Sequence[StackedHead], weights: Float[Tensor, "text head query key"]) -> None:
@@ -53,15 +53,15 @@ class MeanTaker(BatchTaker):
             for rank, (direction, place) in enumerate(order):
                 if place not in numbers:
                     continue
-                of_head = scores[direction][:, numbers[place]]
+                head_scores = scores[direction][:, numbers[place]]
                 for number, size in enumerate(self.sizes):
                     if rank < size:
-                        self._sums[:, start + number] += of_head
+                        self._sums[:, start + number] += head_scores
 
     def end(self) -> None:
         shares = self.pairs.shares(self._sums)
-        for text, of_text in zip(self.texts, shares, strict=True):
-            self.totals[text.line.line] = of_text.view(len(self.orders), len(self.sizes), -1)
+        for text, text_shares in zip(self.texts, shares, strict=True):
+            self.totals[text.line.line] = text_shares.view(len(self.orders), len(self.sizes), -1)
 
 
 class ExampleTaker(BatchTaker):
@@ -77,12 +77,12 @@ class ExampleTaker(BatchTaker):
             self.weights = weights[:, number : number + 1].clone()
 
     def end(self) -> None:
-        """Nothing follows."""
+        """No-op: the weights are complete."""
 
 
-NO_HEAD_NOTE = "The regression gives every head the weight 0: it tells no more than chance."
+NO_HEAD_NOTE = "The regression gives every head the weight 0: it predicts pairs no better than chance."
 MEAN_SIZES = (1, 2, 4, 8, 16)
-"""How many of the best heads are averaged, as far as there are so many."""
+"""Numbers of best heads to average, up to the number of heads."""
 LONGEST_EXAMPLE, MOST_STRONGEST = 40, 10
 
 
@@ -95,13 +95,13 @@ def known_pairs(
     seed: int = 0,
     ablate: Sequence[str] = (),
 ) -> HeadsOnPairs:
-    """Which heads look from one position of the known pairs of some texts to the other.
+    """Measure the heads that look from one position of known pairs to the other.
 
-    The best head of each measure is chosen on one half of the groups of texts, and its number is that of the
-    other half, sampled by `seed`; with `folds` each of so many parts is held out in turn. By `method` also
-    the mean of the scores of the best heads, or an L1 logistic regression over all (Rao et al. 2021), is
-    chosen and tested likewise. UserError where no text has a pair that counts, or fewer groups than folds;
-    MemoryError.
+    The best head of each measure is chosen on one half of the groups of texts and measured on the other half,
+    which is sampled with `seed`; `folds` holds out each of that many parts in turn. Depending on `method`,
+    the mean of the best heads' scores, or an L1 logistic regression over all heads (Rao et al. 2021), is
+    chosen and tested in the same way. Raises UserError if no text has a pair that counts, or if there are
+    fewer groups than folds; MemoryError.
     """
     totals, features = PairTotals(), PairFeatures() if method == "logistic" else None
     run = PairRun(reader, many, ablate=ablate)
@@ -112,7 +112,7 @@ def known_pairs(
     combined = CombinedHeads.rows([])
     regression = probability = None
     strongest, line = best[reader.options.primary], _example_line(table)
-    example = example_of_head(reader, many, line, strongest.place, strongest.direction, ablate=ablate)
+    example = head_example(reader, many, line, strongest.place, strongest.direction, ablate=ablate)
     if features is not None:
         combined, regression = _regression(table, features, best, seed)
         probability = example.turned(features.probabilities(regression, line))
@@ -147,7 +147,7 @@ def known_pairs(
 
 
 class Baselines(NamedTuple):
-    """What the best fixed offset and chance reach."""
+    """Shares of the best fixed offset and of chance."""
 
     offset: int
     offset_share: float | None
@@ -155,7 +155,7 @@ class Baselines(NamedTuple):
 
 
 class BestHead(NamedTuple):
-    """The head that most splits chose by a measure, and beside it the best offset and chance."""
+    """The head that most splits chose by a measure, with the best offset and chance for comparison."""
 
     measure: str
     place: StackedHead
@@ -164,50 +164,52 @@ class BestHead(NamedTuple):
     baselines: Baselines
 
     def row(self) -> Records[BestOnPairs]:
-        """What the table has of it."""
+        """Its row of the table of best heads."""
         cells = {
             "measure": self.measure,
             **self.place._asdict(),
             "direction": self.direction,
             **self.choice.numbers(),
             **self.baselines._asdict(),
-            "agreeing": self.choice.of_splits.count(self.choice.most_often),
-            "folds": len(self.choice.of_splits),
+            "agreeing": self.choice.split_choices.count(self.choice.most_often),
+            "folds": len(self.choice.split_choices),
         }
         return BestOnPairs.rows([cells])
 
     def combined(self, num_heads: int, choice: TestedChoice) -> Records[CombinedHeads]:
-        """What the table has of several heads together by the same measure."""
+        """A table row for several heads together, by the same measure."""
         cells = {"measure": self.measure, "num_heads": num_heads, **choice.numbers()}
         return CombinedHeads.rows([{**cells, **self.baselines._asdict()}])
 
 
 def best_head(table: PairTable, measure: int) -> BestHead:
-    """The best head by a measure, tested on the texts that were held out."""
+    """The best head by a measure, tested on the held-out texts."""
     num_heads = len(table.heads)
 
     def choose(split: TextSplit) -> int:
         shares = table.shares(table.sums, split.choosing)[..., measure]
         return int(shares.nan_to_num(-1.0).flatten().argmax())
 
-    def sums_of(pick: int) -> tuple[Tensor, Tensor]:
+    def choice_sums(pick: int) -> tuple[Tensor, Tensor]:
         direction, head = divmod(pick, num_heads)
         return table.sums[:, direction, head, measure], table.divisors[:, direction, measure]
 
-    choice = chosen(table, measure, choose, sums_of)
+    choice = chosen(table, measure, choose, choice_sums)
     direction, head = divmod(choice.most_often, num_heads)
     baselines = _baselines(table, measure, direction, head)
     return BestHead(MEASURES[measure], table.heads[head], table.directions[direction], choice, baselines)
 
 
 def _baselines(table: PairTable, measure: int, direction: int, head: int) -> Baselines:
-    """What the best fixed offset and chance reach on the texts held out, or on all without a split."""
+    """Shares of the best fixed offset and of chance on the held-out texts, or on all texts without a
+    split.
+    """
     divisors = table.divisors[:, direction, measure]
     offset = chosen(
         table,
         measure,
         lambda split: table.best_offset(measure, split.choosing),
-        lambda pick: (table.sums_of_offset(pick, measure), divisors),
+        lambda pick: (table.offset_sums(pick, measure), divisors),
     )
     texts = table.tested if table.splits else table.every
     chance = float(table.chance[texts, direction, head, measure].sum() / divisors[texts].sum())
@@ -222,14 +224,14 @@ def _means(
     best: Sequence[BestHead],
     ablate: Sequence[str],
 ) -> Records[CombinedHeads]:
-    """The mean of the best K heads for each measure, with K chosen as the heads are."""
+    """The mean of the best K heads per measure, with K chosen on the same splits as the heads."""
     num_heads, num_maps = len(table.heads), len(table.heads) * len(table.directions)
     sizes = [size for size in MEAN_SIZES if size <= num_maps]
     splits, orders = table.tried, []
     for split in splits:
         shares = table.shares(table.sums, split.choosing).nan_to_num(-1.0).flatten(0, 1)
-        for of_measure in shares.T[:MASS]:
-            strongest = of_measure.argsort(descending=True, stable=True)[: sizes[-1]].tolist()
+        for by_measure in shares.T[:MASS]:
+            strongest = by_measure.argsort(descending=True, stable=True)[: sizes[-1]].tolist()
             orders.append([(pick // num_heads, table.heads[pick % num_heads]) for pick in strongest])
     totals: dict[int, Tensor] = {}
     again = PairReader(reader.pretrained, reader.options, truncate=reader.truncate)
@@ -239,19 +241,19 @@ def _means(
     sums = sums.view(len(sums), len(splits), MASS, len(sizes), -1)
     rows = []
     for measure in range(MASS):
-        of_measure, divisors = sums[:, :, measure, :, measure], table.divisors[:, 0, measure]
+        by_measure, divisors = sums[:, :, measure, :, measure], table.divisors[:, 0, measure]
 
-        def choose(split: TextSplit, of_measure: Tensor = of_measure) -> int:
-            of_split = of_measure[split.choosing, split.number].sum(dim=0)
-            return split.number * len(sizes) + int(of_split.argmax())
+        def choose(split: TextSplit, by_measure: Tensor = by_measure) -> int:
+            choosing_sums = by_measure[split.choosing, split.number].sum(dim=0)
+            return split.number * len(sizes) + int(choosing_sums.argmax())
 
-        def sums_of(
-            pick: int, of_measure: Tensor = of_measure, divisors: Tensor = divisors
+        def choice_sums(
+            pick: int, by_measure: Tensor = by_measure, divisors: Tensor = divisors
         ) -> tuple[Tensor, Tensor]:
-            return of_measure[:, pick // len(sizes), pick % len(sizes)], divisors
+            return by_measure[:, pick // len(sizes), pick % len(sizes)], divisors
 
-        choice = chosen(table, measure, choose, sums_of)
-        chosen_sizes = Counter(sizes[pick % len(sizes)] for pick in choice.of_splits)
+        choice = chosen(table, measure, choose, choice_sums)
+        chosen_sizes = Counter(sizes[pick % len(sizes)] for pick in choice.split_choices)
         ((size, _),) = chosen_sizes.most_common(1)
         rows.append(best[measure].combined(size, choice))
     return CombinedHeads.joined(rows)
@@ -260,7 +262,7 @@ def _means(
 def _regression(
     table: PairTable, features: PairFeatures, best: Sequence[BestHead], seed: int
 ) -> tuple[Records[CombinedHeads], PairRegression]:
-    """A regression for each split, tested on what was held out; of several splits that of all texts."""
+    """One regression per split, tested on its held-out texts; with several splits also one on all texts."""
     splits = table.tried
     fitted = [features.fit(split.choosing, seed) for split in splits]
     sums = torch.stack([features.shares(each) for each in fitted])
@@ -269,8 +271,8 @@ def _regression(
         return CombinedHeads.rows([]), final
     rows = []
     for measure in range(MASS):
-        of_measure, divisors = sums[..., measure], table.divisors[:, 0, measure]
-        parts = [(of_split, divisors) for of_split in of_measure]
+        measure_sums, divisors = sums[..., measure], table.divisors[:, 0, measure]
+        parts = [(split_sums, divisors) for split_sums in measure_sums]
         choice = chosen(table, measure, lambda split: split.number, parts.__getitem__)
         num_heads = int((final.coefficients != 0).sum())
         rows.append(best[measure].combined(num_heads, choice))
@@ -290,7 +292,7 @@ def _coefficients(table: PairTable, regression: PairRegression | None) -> Record
 
 
 def _strongest(intervals: Records[HeadOnMeasure], options: PairOptions) -> Records[HeadOnMeasure]:
-    """The heads with the largest numbers on the texts chosen on, each in its better direction."""
+    """The heads with the largest shares on the choosing texts, each in its better direction."""
     name = MEASURES[options.primary]
 
     def share(row: HeadOnMeasure) -> float:
@@ -313,17 +315,19 @@ def _strongest(intervals: Records[HeadOnMeasure], options: PairOptions) -> Recor
 def _heads(table: PairTable) -> Records[HeadOnPairs]:
     """Every head, with each measure over all texts."""
     shares = table.shares(table.sums, table.every)
-    named = {
+    shares_by_name = {
         f"{measure}.{direction}": shares[at, :, number].tolist()
         for number, measure in enumerate(MEASURES)
         for at, direction in enumerate(table.directions)
     }
     places = [place._asdict() for place in table.heads]
-    return HeadOnPairs.table(**{name: [place[name] for place in places] for name in places[0]}, **named)
+    return HeadOnPairs.table(
+        **{name: [place[name] for place in places] for name in places[0]}, **shares_by_name
+    )
 
 
 def _intervals(table: PairTable) -> Records[HeadOnMeasure]:
-    """Each head in each direction by each measure: over all texts, on both sides of a split, by chance."""
+    """Each head by direction and measure: over all texts, on both parts of a split, and by chance."""
     trials = table.trials.sum(dim=0)[:, None]
     divisors = table.divisors[:, :, None]
     lower, upper = clustered_interval(table.sums, divisors, table.groups, trials)
@@ -355,7 +359,7 @@ def _intervals(table: PairTable) -> Records[HeadOnMeasure]:
 
 
 class ExampleOfHead(NamedTuple):
-    """A text, what a head looks at in it, and which cells are pairs."""
+    """A text, a head's scores in it, and the cells that are pairs."""
 
     rows: Records[ExampleOfPair]
     tokens: tuple[str, ...]
@@ -365,32 +369,34 @@ class ExampleOfHead(NamedTuple):
     direction: str
 
     def turned(self, matrix: Tensor) -> Tensor:
-        """A matrix of pairs as the head looks: turned where the second position looks at the first."""
+        """A matrix from the head's view: transposed if the second position looks at the first."""
         return matrix.mT if self.direction == "backward" else matrix
 
     def matrices(self, probability: Float[Tensor, "query key"] | None) -> dict[str, NamedTensor]:
-        """What the head looks at, or by what symmetric pairs are ranked; and the pairs, by their names."""
+        """The matrices by name: the head's weights, or the scores that rank symmetric pairs; and the
+        pairs.
+        """
         scores = self.turned(self.scores)
         is_counted = self.pairs.allowed[0]
-        named = {"weights": scores}
+        matrices = {"weights": scores}
         if self.direction == "symmetric":
-            named = {"pair_scores": scores.masked_fill(~is_counted, torch.nan)}
+            matrices = {"pair_scores": scores.masked_fill(~is_counted, torch.nan)}
         if probability is not None:
-            named["probability"] = probability.masked_fill(~self.turned(is_counted), torch.nan)
-        named["pairs"] = self.turned(self.pairs.known[0])
-        return {name: NamedTensor(("query", "key"), matrix.numpy()) for name, matrix in named.items()}
+            matrices["probability"] = probability.masked_fill(~self.turned(is_counted), torch.nan)
+        matrices["pairs"] = self.turned(self.pairs.pair_weights[0])
+        return {name: NamedTensor(("query", "key"), matrix.numpy()) for name, matrix in matrices.items()}
 
 
 def _example_line(table: PairTable) -> int:
-    """The line of the text that is shown: of those held out that are not long the one with most pairs."""
+    """The line of the example: among the held-out texts that are not long, the one with the most pairs."""
     places = table.tested.nonzero().flatten().tolist() if table.splits else [*range(len(table.lines))]
     lengths = {place: table.num_queries(place) for place in places}
     short = [place for place, length in lengths.items() if length <= LONGEST_EXAMPLE]
-    short.sort(key=lambda place: -table.num_pairs_of(place))
+    short.sort(key=lambda place: -table.num_pairs_in(place))
     return int(table.lines[short[0] if short else min(lengths, key=lambda place: lengths[place])])
 
 
-def example_of_head(
+def head_example(
     reader: PairReader,
     many: ManyTexts[PairedText],
     line: int,
@@ -398,7 +404,7 @@ def example_of_head(
     direction: str,
     ablate: Sequence[str] = (),
 ) -> ExampleOfHead:
-    """What a head looks at in the text of a line: a row for each position that has a pair."""
+    """The scores of a head in the text of a line: one row per position that has a pair."""
     paired = next(text for number, text in many.file.numbered() if number == line)
     again = PairReader(reader.pretrained, reader.options, truncate=reader.truncate)
     reading = again.read(paired)
@@ -411,19 +417,19 @@ def example_of_head(
     tokens = words.text.tokens
     context = () if words.context is None else words.context.tokens
     queries, keys = (
-        [*zip(of_side, named, strict=True)]
-        for of_side, named in zip(pairs.positions[0], (tokens, context or tokens), strict=True)
+        [*zip(side_positions, side_tokens, strict=True)]
+        for side_positions, side_tokens in zip(pairs.positions[0], (tokens, context or tokens), strict=True)
     )
     written = reader.pretrained.written_tokens(words.context or words.text)
     rows = [
-        _row_of_example(pairs.known[0, query], query, key, scores[0, 0, query], queries, keys, written)
+        _example_row(pairs.pair_weights[0, query], query, key, scores[0, 0, query], queries, keys, written)
         for query, key in zip(pairs.queries.tolist(), looked_at, strict=True)
     ]
     return ExampleOfHead(ExampleOfPair.joined(rows), tokens, context, scores[0, 0], pairs, direction)
 
 
-def _row_of_example(
-    known: Float[Tensor, " key"],
+def _example_row(
+    pair_weights: Float[Tensor, " key"],
     query: int,
     key: int,
     scores: Float[Tensor, " key"],
@@ -431,7 +437,7 @@ def _row_of_example(
     keys: Sequence[tuple[int, str]],
     written: Sequence[str],
 ) -> Records[ExampleOfPair]:
-    partners = known.nonzero().flatten().tolist()
+    partners = pair_weights.nonzero().flatten().tolist()
     position, token = queries[query]
     looked_at, looked_at_token = (None, "") if key == NOBODY else keys[key]
     cells = {

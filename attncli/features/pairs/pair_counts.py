@@ -1,4 +1,4 @@
-"""What the heads of a layer find of known pairs: hits, the share of pairs among the largest weights, mass."""
+"""Counts of the known pairs that heads find: hits, pairs among the largest weights, mass."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,21 +17,21 @@ from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.records.columns import Records
 
 ROUNDING = 1e-5
-"""Weights that differ by less than this share of the largest are a tie, which the first word wins."""
+"""Weights that differ by less than this share of the largest are tied; the first word wins."""
 NOBODY = -1
 MEASURES = ("hit", "precision", "precision_half", "precision_fifth", "mass")
 """See `HeadsOnPairs`."""
 PARTS = (1, 2, 5)
-"""Of L, how many of the largest weights the measures of precision are of."""
+"""Divisors of L: the precision measures look at the L, L/2 and L/5 largest weights."""
 MASS = 4
 
 
 @dataclass(frozen=True)
 class PairOptions:
-    """Which positions count, and of which weights.
+    """Options that select positions and combine weights.
 
-    Positions nearer than `apart` do not count. `symmetric` adds the weights of both directions, whose average
-    product correction is taken with `corrected`.
+    Positions nearer than `apart` are ignored. `symmetric` adds the weights of both directions; `corrected`
+    then applies the average product correction.
     """
 
     apart: int = 0
@@ -40,19 +40,19 @@ class PairOptions:
 
     @property
     def primary(self) -> int:
-        """The measure by which several heads are ranked: of symmetric pairs, as contacts, the precision."""
+        """The measure that ranks heads: precision for symmetric pairs, such as contacts, else hits."""
         return MEASURES.index("precision" if self.symmetric else "hit")
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """In which directions heads are measured within a text."""
+        """The directions in which heads are measured within a text."""
         return ("symmetric",) if self.symmetric else ("forward", "backward")
 
 
 def most_looked_at(
     weights: Float[Tensor, "*row key"], among: Bool[Tensor, "*#row key"]
 ) -> Int[Tensor, "*row"]:
-    """argmax over keys of the weights among these; -1 where no weight there is above 0."""
+    """argmax over the keys in `among`; -1 if none of their weights is above 0."""
     left = weights.masked_fill(~among, 0.0)
     largest = left.amax(dim=-1, keepdim=True)
     first = (left >= largest * (1 - ROUNDING)).int().argmax(dim=-1)
@@ -60,14 +60,14 @@ def most_looked_at(
 
 
 class LeftOut:
-    """How many pairs do not count, by why, and the first of each as the file has it."""
+    """Numbers of ignored pairs by reason, with the first pair of each as in the file."""
 
     def __init__(self) -> None:
         self.pairs: Counter[str] = Counter()
         self.first: dict[str, str] = {}
 
     def add_all(self, other: "LeftOut") -> None:
-        """Count those of a text."""
+        """Add the counts of a text."""
         self.pairs += other.pairs
         self.first = {**other.first, **self.first}
 
@@ -77,16 +77,16 @@ class LeftOut:
         self.first.setdefault(why, f"{paired.line.label}: {pair}")
 
     def table(self) -> Records[LeftOutPairs]:
-        """A row for each reason."""
+        """One row per reason."""
         rows = [{"pairs": pairs, "why": why, "first": self.first[why]} for why, pairs in self.pairs.items()]
         return LeftOutPairs.rows(rows)
 
 
 class Positions(NamedTuple):
-    """Where the positions of a text stand among the tokens or words of its reading.
+    """The tokens or words of a reading at which the positions of a text stand.
 
-    There are `num_positions`; one without a place, of those before, was cut off or has no token of its own.
-    `special` are places of tokens with a role.
+    `places` maps positions to them and lacks positions that were cut off or have no token of their own.
+    `special` has the places of special tokens.
     """
 
     places: Mapping[int, int]
@@ -97,49 +97,53 @@ class Positions(NamedTuple):
     def of(
         cls, paired: PairedText, text: ModelText, written: str, pretrained: Pretrained, *, shift: int = 0
     ) -> "Positions":
-        """Those of a text as it was read, from `written`; a decoder reads its tokens `shift` places later."""
+        """The positions of a text that was read from `written`; a decoder reads its tokens `shift` places
+        later.
+        """
         if paired.unit == "word":
             assert text.words is not None
-            of_text = text.words.of_text
-            places = {words.start: place for place, words in enumerate(of_text) if len(words) == 1}
-            numbers = paired.words_of(written)
-            special = frozenset(place for place, words in enumerate(of_text) if not words)
+            word_spans = text.words.of_text
+            places = {words.start: place for place, words in enumerate(word_spans) if len(words) == 1}
+            numbers = paired.word_numbers(written)
+            special = frozenset(place for place, words in enumerate(word_spans) if not words)
             return cls(places, numbers[-1] + 1 if numbers else 0, special)
         roles = pretrained.special_ids - pretrained.unknown_ids
         special = frozenset(place for place, number in enumerate(text.ids.tolist()) if number in roles)
         if paired.unit == "character":
             assert text.spans is not None
-            of_character: dict[int, int] = {}
+            character_places: dict[int, int] = {}
             for place, (start, end) in enumerate(text.spans):
-                of_character |= dict.fromkeys(range(start, end), place) | of_character
-            return cls(of_character, len(written), special)
+                character_places |= dict.fromkeys(range(start, end), place) | character_places
+            return cls(character_places, len(written), special)
         before = text.left_out if text.left_out_side == "first" else 0
         count = len(text.ids) - shift
         return cls({place + before: place + shift for place in range(count)}, count + text.left_out, special)
 
     def of_places(self, count: int) -> tuple[int, ...]:
-        """The first position at each of so many places; -1 where there is none."""
-        position_of = {place: position for position, place in sorted(self.places.items(), reverse=True)}
-        return tuple(position_of.get(place, NOBODY) for place in range(count))
+        """The first position at each of `count` places; -1 for a place without a position."""
+        positions_by_place = {
+            place: position for position, place in sorted(self.places.items(), reverse=True)
+        }
+        return tuple(positions_by_place.get(place, NOBODY) for place in range(count))
 
 
 class CellsOfText(NamedTuple):
-    """The weight of each known pair in the matrix of a text, the cells that count, tokens without a role."""
+    """The cells of a text's matrix: pair weights, cells that count, and tokens that are not special."""
 
-    known: Float[Tensor, "query key"]
+    pair_weights: Float[Tensor, "query key"]
     allowed: Bool[Tensor, "query key"]
     real_queries: Bool[Tensor, " query"]
     real_keys: Bool[Tensor, " key"]
     positions: tuple[tuple[int, ...], tuple[int, ...]]
-    """Those of the file, of the queries and of the keys."""
+    """The positions in the file of the queries and of the keys."""
 
 
-def cells_of(
+def text_cells(
     paired: PairedText, reading: Reading, pretrained: Pretrained, options: PairOptions, left_out: LeftOut
 ) -> CellsOfText:
-    """The cells of a text: of tokens without a role, and not of one position, or near ones, with itself.
+    """The cells of a text, without special tokens, the diagonal and near positions.
 
-    What does not count of the pairs goes to `left_out`.
+    Counts ignored pairs in `left_out`.
     """
     shift = int(pretrained.has_decoder)
     queries = Positions.of(paired, reading.text, paired.line.text, pretrained, shift=shift)
@@ -157,54 +161,52 @@ def cells_of(
     least = 0 if is_cross else max(1, options.apart)
     distance = (torch.arange(num_queries)[:, None] - torch.arange(num_keys)).abs()
     allowed &= distance >= least
-    known = torch.zeros(num_queries, num_keys)
+    pair_weights = torch.zeros(num_queries, num_keys)
     for pair in paired.pairs:
         place = queries.places.get(pair.first, NOBODY), keys.places.get(pair.second, NOBODY)
         why = ""
         if pair.first >= queries.num_positions or pair.second >= keys.num_positions:
-            why = "with a position that the text does not have"
+            why = "a position is beyond the end of the text"
         elif NOBODY in place:
             cut = reading.text.left_out or (reading.context is not None and reading.context.left_out)
             why = (
-                "cut off, since the model reads no more"
-                if cut
-                else f"of a {paired.unit} without a token of its own"
+                "cut off at the model's maximum length" if cut else f"a {paired.unit} has no token to itself"
             )
         elif place[0] in queries.special or place[1] in keys.special:
-            why = "on a special token"
+            why = "a position is a special token"
         elif not is_cross and place[0] == place[1]:
-            why = "of a position with itself"
+            why = "both positions are the same"
         elif distance[place] < least:
-            why = f"of positions less than {least} apart"
-        elif known[place] or (options.symmetric and known[place[::-1]]):
-            why = "given twice"
+            why = f"positions less than {least} apart"
+        elif pair_weights[place] or (options.symmetric and pair_weights[place[::-1]]):
+            why = "listed twice"
         if why:
             left_out.add(why, paired, pair)
             continue
-        known[place] = pair.weight
+        pair_weights[place] = pair.weight
         if options.symmetric:
-            known[place[::-1]] = pair.weight
+            pair_weights[place[::-1]] = pair.weight
     positions = queries.of_places(num_queries), keys.of_places(num_keys)
-    return CellsOfText(known, allowed, real_queries, real_keys, positions)
+    return CellsOfText(pair_weights, allowed, real_queries, real_keys, positions)
 
 
 class Merging(NamedTuple):
-    """Which tokens form which words, of texts with as many words as the longest has."""
+    """Matrices that merge tokens into words, padded to the text with the most words."""
 
     queries: Float[Tensor, "text query token"]
     keys: Float[Tensor, "text key_token key"]
 
 
-def merging_of(readings: Sequence[Reading]) -> Merging:
-    """The mean over the tokens of a word, for queries, and their sum, for keys."""
-    queries = _tokens_of_words([reading.text for reading in readings])
+def word_merging(readings: Sequence[Reading]) -> Merging:
+    """Queries average over the tokens of a word, keys sum over them."""
+    queries = _word_membership([reading.text for reading in readings])
     contexts = [reading.context for reading in readings if reading.context is not None]
-    keys = _tokens_of_words(contexts) if contexts else queries
+    keys = _word_membership(contexts) if contexts else queries
     return Merging(queries / queries.sum(dim=2, keepdim=True).clamp(min=1), keys.mT.contiguous())
 
 
-def _tokens_of_words(texts: Sequence[ModelText]) -> Float[Tensor, "text word token"]:
-    """1 where a token belongs to a word."""
+def _word_membership(texts: Sequence[ModelText]) -> Float[Tensor, "text word token"]:
+    """1 if a token belongs to a word, else 0."""
     words = [text.words for text in texts if text.words is not None]
     belongs = torch.zeros(len(words), max(len(each.texts) for each in words), len(words[0].of_token))
     for number, each in enumerate(words):
@@ -213,21 +215,23 @@ def _tokens_of_words(texts: Sequence[ModelText]) -> Float[Tensor, "text word tok
 
 
 def padded(texts: Sequence[CellsOfText]) -> list[CellsOfText]:
-    """Texts of as many positions, those beyond a text not to be counted."""
-    num_queries, num_keys = (max(text.known.shape[axis] for text in texts) for axis in (0, 1))
-    if all(text.known.shape == (num_queries, num_keys) for text in texts):
+    """Pad texts to equal numbers of positions; the added cells do not count."""
+    num_queries, num_keys = (max(text.pair_weights.shape[axis] for text in texts) for axis in (0, 1))
+    if all(text.pair_weights.shape == (num_queries, num_keys) for text in texts):
         return [*texts]
     bigger = []
     for text in texts:
-        more = num_queries - text.known.shape[0], num_keys - text.known.shape[1]
-        known, allowed = (pad(each, (0, more[1], 0, more[0])) for each in (text.known, text.allowed))
+        more = num_queries - text.pair_weights.shape[0], num_keys - text.pair_weights.shape[1]
+        pair_weights, allowed = (
+            pad(each, (0, more[1], 0, more[0])) for each in (text.pair_weights, text.allowed)
+        )
         real = pad(text.real_queries, (0, more[0])), pad(text.real_keys, (0, more[1]))
-        bigger.append(CellsOfText(known, allowed, *real, text.positions))
+        bigger.append(CellsOfText(pair_weights, allowed, *real, text.positions))
     return bigger
 
 
 class BatchOfPairs:
-    """Texts that run together, and what the heads of a layer find of their pairs."""
+    """Texts that run together, with the measures of the heads of a layer on their pairs."""
 
     def __init__(
         self,
@@ -241,11 +245,11 @@ class BatchOfPairs:
         self.positions = [text.positions for text in texts]
         texts = padded(texts)
         self.directions = ("forward",) if is_cross else options.directions
-        self.known = torch.stack([each.known for each in texts])
+        self.pair_weights = torch.stack([each.pair_weights for each in texts])
         self.allowed = torch.stack([each.allowed for each in texts])
         self.real_queries = torch.stack([each.real_queries for each in texts])
         self.real_keys = torch.stack([each.real_keys for each in texts])
-        # Of a symmetric matrix each two positions are one cell.
+        # In a symmetric matrix, two positions share one cell.
         self.cells = self.allowed.triu(1) if options.symmetric else self.allowed
         self.num_ranked = torch.stack(
             [
@@ -254,12 +258,12 @@ class BatchOfPairs:
             ],
             dim=1,
         )
-        self.texts, self.queries = (self.known > 0).any(dim=2).nonzero().unbind(dim=1)
+        self.texts, self.queries = (self.pair_weights > 0).any(dim=2).nonzero().unbind(dim=1)
 
     def between_positions(
         self, weights: Float[Tensor, "text head token key_token"]
     ) -> Float[Tensor, "text head query key"]:
-        """Weights between tokens as those between the words of each text, where positions are words.
+        """Merge weights between tokens into weights between words, if positions are words.
 
         W_ab = mean over the tokens i of word a of the sum over the tokens j of word b of p_ij: Clark et al.
         2019 (1906.04341), section 4.1.
@@ -271,7 +275,7 @@ class BatchOfPairs:
     def scores(
         self, weights: Float[Tensor, "text head query key"]
     ) -> list[Float[Tensor, "text head query key"]]:
-        """What heads say of pairs in each direction: entry (i, j) is of the pair (i, j)."""
+        """The scores of pairs in each direction: entry (i, j) scores the pair (i, j)."""
         if not self.options.symmetric:
             return [weights] if self.is_cross else [weights, weights.mT]
         both = weights + weights.mT
@@ -281,58 +285,62 @@ class BatchOfPairs:
         return [both]
 
     def looked_at(self, scores: Float[Tensor, "text map query key"]) -> Int[Tensor, "row map"]:
-        """The position with the largest entry of each row that has a pair; -1 where none is above 0."""
+        """The position with the largest entry of each row that has a pair; -1 if no entry is above 0."""
         rows = scores[self.texts, :, self.queries]
         among = self.allowed[self.texts, self.queries][:, None]
-        if self.options.corrected:  # numbers of any sign
+        if self.options.corrected:  # values of any sign
             return rows.masked_fill(~among, -torch.inf).argmax(dim=-1)
         return most_looked_at(rows, among)
 
     def shares(self, scores: Float[Tensor, "text map query key"]) -> Float[Tensor, "text map measure"]:
-        """What maps find of the pairs: the sum of hits, and the shares of pairs among the largest entries."""
+        """The sum of hits, and the shares of pairs among the largest entries, per map."""
         num_maps, looked_at = scores.shape[1], self.looked_at(scores)
-        hit = (self.known * self.allowed)[self.texts, self.queries].gather(1, looked_at.clamp(min=0))
+        hit = (self.pair_weights * self.allowed)[self.texts, self.queries].gather(1, looked_at.clamp(min=0))
         hits = torch.zeros(len(scores), num_maps, dtype=torch.float64)
         hits.index_add_(0, self.texts, hit.masked_fill(looked_at == NOBODY, 0.0).double())
         cells = self.cells.flatten(1)
         most = int(self.num_ranked.max())
         strongest = scores.flatten(2).masked_fill(~cells[:, None], -torch.inf).topk(most, dim=-1)
-        known = (self.known.flatten(1) * cells)[:, None].expand(-1, num_maps, -1)
-        known = known.gather(2, strongest.indices)
-        if not self.options.corrected:  # what nothing looks at is not chosen
-            known = known * (strongest.values > 0)
-        total = known.double().cumsum(dim=-1)
+        pair_weights = (self.pair_weights.flatten(1) * cells)[:, None].expand(-1, num_maps, -1)
+        pair_weights = pair_weights.gather(2, strongest.indices)
+        if not self.options.corrected:  # zero weights are not chosen
+            pair_weights = pair_weights * (strongest.values > 0)
+        total = pair_weights.double().cumsum(dim=-1)
         precision = total.gather(2, (self.num_ranked - 1)[:, None].expand(-1, num_maps, -1))
         return torch.cat([hits.unsqueeze(-1), precision / self.num_ranked[:, None]], dim=-1)
 
     def numbers(
         self, weights: Float[Tensor, "text head query key"]
     ) -> Float[Tensor, "text direction head number"]:
-        """The sum of each measure for each head and direction, and behind them that of mass by chance."""
-        of_directions = [
+        """The sum of each measure per head and direction, followed by the sum of mass by chance."""
+        directions = [
             torch.cat([self.shares(scores), self._masses(weights, direction)], dim=-1)
             for direction, scores in zip(self.directions, self.scores(weights), strict=True)
         ]
-        return torch.stack(of_directions, dim=1)
+        return torch.stack(directions, dim=1)
 
     def _masses(
         self, weights: Float[Tensor, "text head query key"], direction: str
     ) -> Float[Tensor, "text head 2"]:
-        """The sum over rows with pairs of their weight on pairs, and on as many of their cells at random."""
-        known = self.known.mT if direction == "backward" else self.known
+        """Sums, over rows with pairs, of the weight on pairs and of the expected weight on random cells."""
+        pair_weights = self.pair_weights.mT if direction == "backward" else self.pair_weights
         allowed = self.allowed.mT if direction == "backward" else self.allowed
-        texts, rows = (known > 0).any(dim=2).nonzero().unbind(dim=1)
-        of_rows, known_rows, cells = weights[texts, :, rows], known[texts, rows], allowed[texts, rows]
-        on_pairs = (of_rows * known_rows[:, None]).sum(dim=-1)
-        on_cells = (of_rows * cells[:, None]).sum(dim=-1)
-        by_chance = on_cells * (known_rows.sum(dim=-1) / cells.sum(dim=-1))[:, None]
+        texts, rows = (pair_weights > 0).any(dim=2).nonzero().unbind(dim=1)
+        row_weights, row_pairs, cells = (
+            weights[texts, :, rows],
+            pair_weights[texts, rows],
+            allowed[texts, rows],
+        )
+        on_pairs = (row_weights * row_pairs[:, None]).sum(dim=-1)
+        on_cells = (row_weights * cells[:, None]).sum(dim=-1)
+        by_chance = on_cells * (row_pairs.sum(dim=-1) / cells.sum(dim=-1))[:, None]
         sums = torch.zeros(len(weights), weights.shape[1], 2, dtype=torch.float64)
         return sums.index_add_(0, texts, torch.stack([on_pairs, by_chance], dim=-1).double())
 
-    def of_text(self, number: int) -> "BatchOfPairs":
-        """One of the texts by itself."""
+    def single_text(self, number: int) -> "BatchOfPairs":
+        """A batch of one of the texts."""
         cells = CellsOfText(
-            self.known[number],
+            self.pair_weights[number],
             self.allowed[number],
             self.real_queries[number],
             self.real_keys[number],
@@ -341,30 +349,30 @@ class BatchOfPairs:
         return BatchOfPairs([cells], self.options, is_cross=self.is_cross)
 
     def as_map(self, numbers: Float[Tensor, " cell"]) -> Float[Tensor, "1 1 query key"]:
-        """Numbers of the cells of a text, row by row, as a matrix; symmetric where its cells are."""
-        matrix = torch.zeros_like(self.known[0], dtype=numbers.dtype)
+        """Arrange the numbers of a text's cells, row by row, in a matrix; symmetric if the pairs are."""
+        matrix = torch.zeros_like(self.pair_weights[0], dtype=numbers.dtype)
         matrix[self.cells[0]] = numbers
         return (matrix + matrix.mT if self.options.symmetric else matrix)[None, None]
 
     def counts(self) -> "list[TextCounts]":
-        """What the sums of each text are divided by, and what chance and fixed offsets make of them."""
+        """The divisors of each text's sums, with the sums of chance and of fixed offsets."""
         return [
             TextCounts.of(
-                self.known[text],
+                self.pair_weights[text],
                 self.allowed[text],
                 self.cells[text],
                 self.num_ranked[text],
                 self.directions,
                 origin=int(self.real_keys[text].int().argmax() - self.real_queries[text].int().argmax()),
             )
-            for text in range(len(self.known))
+            for text in range(len(self.pair_weights))
         ]
 
 
 class TextCounts(NamedTuple):
-    """Of a text by direction and measure: what a sum is divided by, how many may count, its sum by chance.
+    """Counts of a text by direction and measure: divisor, number of trials, expected sum by chance.
 
-    `offsets` has a row for each offset from `first_offset` on: the sums of a head that always looks there.
+    `offsets` has one row per offset, starting at `first_offset`: the sums of a head that always looks there.
     """
 
     divisors: Float[Tensor, "direction measure"]
@@ -374,7 +382,7 @@ class TextCounts(NamedTuple):
     num_queries: int
     num_pairs: int
     origin: int
-    """How many places further the first position of the keys stands than that of the queries."""
+    """Distance from the first position of the queries to the first position of the keys."""
 
     @property
     def first_offset(self) -> int:
@@ -387,7 +395,7 @@ class TextCounts(NamedTuple):
         return self.offsets[row] if 0 <= row < len(self.offsets) else self.beyond()
 
     def beyond(self) -> Float[Tensor, " measure"]:
-        """The same for an offset that no two positions of the text have."""
+        """The sums of an offset that no two positions of the text have."""
         sums = self.chance[0].clone()
         sums[[0, MASS]] = 0.0
         return sums
@@ -395,7 +403,7 @@ class TextCounts(NamedTuple):
     @classmethod
     def of(
         cls,
-        known: Float[Tensor, "query key"],
+        pair_weights: Float[Tensor, "query key"],
         allowed: Bool[Tensor, "query key"],
         cells: Bool[Tensor, "query key"],
         num_ranked: Int[Tensor, " part"],
@@ -403,37 +411,37 @@ class TextCounts(NamedTuple):
         origin: int,
     ) -> "TextCounts":
         """See `BatchOfPairs`."""
-        known, ranked = known.double(), num_ranked.double()
-        num_rows, num_columns = ((known > 0).any(dim=dim).sum().double() for dim in (1, 0))
+        pair_weights, ranked = pair_weights.double(), num_ranked.double()
+        num_rows, num_columns = ((pair_weights > 0).any(dim=dim).sum().double() for dim in (1, 0))
         ones = torch.ones(len(PARTS), dtype=torch.float64)
-        of_cells = (known * cells).sum() / cells.sum()
-        by_chance = (known.sum(dim=1) / allowed.sum(dim=1).clamp(min=1)).sum()
+        cell_share = (pair_weights * cells).sum() / cells.sum()
+        by_chance = (pair_weights.sum(dim=1) / allowed.sum(dim=1).clamp(min=1)).sum()
         divisors, trials, chance = [], [], []
         for direction in directions:
             looking = num_columns if direction == "backward" else num_rows
             divisors.append(torch.cat([num_rows[None], ones, looking[None]]))
             trials.append(torch.cat([num_rows[None], ranked, torch.full((1,), torch.inf)]))
-            chance.append(torch.cat([by_chance[None], of_cells * ones, torch.full((1,), torch.nan)]))
-        offsets = _sums_of_offsets(known * allowed, cells, ranked)
-        num_pairs = int((known > 0).logical_and(cells).sum())
+            chance.append(torch.cat([by_chance[None], cell_share * ones, torch.full((1,), torch.nan)]))
+        offsets = _offset_sums(pair_weights * allowed, cells, ranked)
+        num_pairs = int((pair_weights > 0).logical_and(cells).sum())
         rows = torch.stack(divisors), torch.stack(trials), torch.stack(chance)
-        return cls(*rows, offsets, len(known), num_pairs, origin)
+        return cls(*rows, offsets, len(pair_weights), num_pairs, origin)
 
 
-def _sums_of_offsets(
-    known: Float[Tensor, "query key"], cells: Bool[Tensor, "query key"], ranked: Float[Tensor, " part"]
+def _offset_sums(
+    pair_weights: Float[Tensor, "query key"], cells: Bool[Tensor, "query key"], ranked: Float[Tensor, " part"]
 ) -> Float[Tensor, "offset measure"]:
-    """The sums of a head that always looks at a fixed offset: first those cells, then any others."""
-    num_queries, num_keys = known.shape
+    """The sums of a head that always looks at a fixed offset: it ranks those cells first, then the others."""
+    num_queries, num_keys = pair_weights.shape
     offset = (torch.arange(num_keys) - torch.arange(num_queries)[:, None] + num_queries - 1).flatten()
     zeros = torch.zeros(num_queries + num_keys - 1, dtype=torch.float64)
-    at_offset = zeros.index_add(0, offset, known.flatten())
-    inside, pairs = cells.double(), known * cells
+    at_offset = zeros.index_add(0, offset, pair_weights.flatten())
+    inside, pairs = cells.double(), pair_weights * cells
     num_cells = zeros.index_add(0, offset, inside.flatten())
     num_pairs = zeros.index_add(0, offset, pairs.flatten())
     first = torch.minimum(num_cells[:, None], ranked)
-    of_others = (pairs.sum() - num_pairs) / (inside.sum() - num_cells).clamp(min=1)
+    other_share = (pairs.sum() - num_pairs) / (inside.sum() - num_cells).clamp(min=1)
     among = (
-        num_pairs[:, None] * first / num_cells.clamp(min=1)[:, None] + (ranked - first) * of_others[:, None]
+        num_pairs[:, None] * first / num_cells.clamp(min=1)[:, None] + (ranked - first) * other_share[:, None]
     )
     return torch.cat([at_offset[:, None], among / ranked, at_offset[:, None]], dim=1)

@@ -1,4 +1,4 @@
-"""Texts whose pairs of positions are known: JSON Lines, CSV, aligned lines, CoNLL-U."""
+"""Files of texts with known pairs of positions: JSON Lines, CSV, aligned lines, CoNLL-U."""
 
 import json
 import math
@@ -22,16 +22,16 @@ Unit = Literal["token", "word", "character"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 SEPARATOR = "|||"
 ALIGNED = re.compile(r"([0-9]{1,9})-([0-9]{1,9})(?::([0-9]*\.?[0-9]+(?:[eE]-?[0-9]+)?))?")
-"""A pair as Pharaoh writes it, and its weight behind a colon."""
+"""A pair in Pharaoh format, with an optional weight after a colon."""
 MOST_POSITION, LEAST_WEIGHT = 2**31, 1e-6
 EXAMPLE = '{"text": "the cat sat", "pairs": [[1, 0]]}'
 CONLLU = (".conllu", ".conll")
 
 
 class KnownPair(NamedTuple):
-    """Two positions, the second of which is in the context where there is one, from 0.
+    """Two positions, counted from 0; the second is in the context, if the text has one.
 
-    `weight`, from 1e-6 to 1, is how much it counts. `name` is that of a relation.
+    `weight`, from 1e-6 to 1, is the pair's weight in the counts. `name` is the name of a relation.
     """
 
     first: int
@@ -45,26 +45,26 @@ class KnownPair(NamedTuple):
 
 @dataclass(frozen=True)
 class PairedText:
-    """A text with its pairs, whose positions are those of a `unit`.
+    """A text with its pairs, whose positions count `unit`s.
 
-    `of_character` numbers the word of each character where that is not by blanks, as in CoNLL-U. `names` are
-    the tokens of the model's vocabulary that stand for the text, where it is given by these.
+    `character_words` has the word number of each character if words are not separated by blanks, as in
+    CoNLL-U. `names` are vocabulary tokens that replace the text, if the file lists them.
     """
 
     line: TextLine
     pairs: tuple[KnownPair, ...]
     unit: Unit
-    of_character: Sequence[int] | None = None
+    character_words: Sequence[int] | None = None
     num_words: int = 0
     names: tuple[str, ...] = ()
 
-    def words_of(self, text: str) -> list[int]:
-        """The number of the word of each character of the text, or of its context."""
-        return words_between_blanks(text) if self.of_character is None else [*self.of_character]
+    def word_numbers(self, text: str) -> list[int]:
+        """The word number of each character of the text, or of its context."""
+        return words_between_blanks(text) if self.character_words is None else [*self.character_words]
 
 
 def words_between_blanks(text: str) -> list[int]:
-    """The number of the word of each character, from 0; a blank belongs to the word after it."""
+    """The word number of each character, from 0; a blank belongs to the word after it."""
     numbers, number, after_blank = list[int](), -1, True
     for character in text:
         is_blank = character.isspace()
@@ -75,11 +75,11 @@ def words_between_blanks(text: str) -> list[int]:
 
 
 class KnownPairsFile(LineFile):
-    """Texts with the pairs that are known in each, one text per line.
+    """A file of texts with known pairs, one text per line.
 
-    JSON Lines or CSV with text, pairs and, optionally, context, unit, id and group; else lines of a source,
-    its translation and their alignment, "das haus ||| the house ||| 0-0 1-1", which is read as the text of
-    the decoder and its context. A pair is two positions, or two positions and a weight.
+    JSON Lines or CSV with text, pairs and, optionally, context, unit, id and group; otherwise lines of a
+    source, its translation and their alignment, "das haus ||| the house ||| 0-0 1-1": the translation becomes
+    the text of the decoder, the source its context. A pair is two positions, optionally with a weight.
     """
 
     columns = ("text", "context", "pairs", "unit", "id", "group")
@@ -100,7 +100,7 @@ class KnownPairsFile(LineFile):
 
         self.check_lines(check)
         if not count:
-            raise UserError(f"pairs: {self.label}: holds no text")
+            raise UserError(f"pairs: {self.label}: contains no texts")
         return count
 
     def numbered(self) -> Iterator[tuple[int, PairedText]]:
@@ -113,56 +113,56 @@ class KnownPairsFile(LineFile):
             return self._aligned(number, data)
         record = _record(data)
         if record is None:
-            self.fields(number, data, ("text",), ())  # says what is wrong with its JSON
-            raise UserError(f"{where}: must be one object per line, as {EXAMPLE}")
+            self.fields(number, data, ("text",), ())  # reports the JSON error
+            raise UserError(f"{where}: must be one JSON object per line, such as {EXAMPLE}")
         missing = object()
-        # An empty cell of a CSV file is not there.
+        # An empty cell of a CSV file counts as missing.
         pairs, unit = record.pop("pairs", "" if self.is_csv else missing), record.pop("unit", None)
         names = _names(record, where)
         line = self._line(number, json.dumps(record).encode())
         if pairs is missing:
-            raise UserError(f'{where}: pairs: must be given, as "pairs": [[0, 3], [1, 2]]')
+            raise UserError(f'{where}: pairs: is missing: add "pairs": [[0, 3], [1, 2]]')
         if unit not in (None, "", *UNITS):
             raise UserError(f"{where}: unit: must be {', '.join(UNITS)} (got {unit!r:.60})")
         has_tokens = bool(names) or isinstance(line.text, TokenIds)
         usual: Unit = "token" if has_tokens else "word"
         if has_tokens and unit in UNITS and unit != usual:
-            raise UserError(f"{where}: unit: tokens have no {unit}s: leave it out")
+            raise UserError(f"{where}: unit: a text of tokens has no {unit}s: leave out the unit")
         return replace(paired(line, pairs, unit or usual, where, self), names=names)
 
     def _line(self, number: int, data: bytes) -> TextLine:
-        # What was taken out is named where a key is not known.
+        # The keys taken out before are listed in the message about unknown keys.
         fields = self.fields(number, data, ("text", "context"), ("id", "group", "pairs", "unit"))
         text = fields["text"]
         assert text is not None
         return TextLine(number, text, fields.get("id"), fields.get("group"), fields.get("context"))
 
     def _aligned(self, number: int, data: bytes) -> PairedText:
-        """A source, its translation and their alignment: the translation is what looks at the source."""
+        """A source, its translation and their alignment: the translation looks at the source."""
         where = f"{self.label}:{number}"
         text = self.fields(number, data, ("text",), ())["text"]
         parts = [part.strip() for part in str(text).split(SEPARATOR)]
         if len(parts) != 3 or not all(parts[:2]):
             raise UserError(
                 f"{where}: must be SOURCE {SEPARATOR} TRANSLATION {SEPARATOR} 0-0 1-2; "
-                "JSON Lines or CSV (.jsonl, .csv) with text and pairs will do as well"
+                "or use JSON Lines or CSV (.jsonl, .csv) with text and pairs"
             )
         pairs = [(second, first, *rest) for first, second, *rest in _written_pairs(parts[2], where)]
         return paired(TextLine(number, parts[1], context=parts[0]), pairs, "word", where, self)
 
 
 class KnownPairsList(KnownPairsFile):
-    """The same from a program: mappings with text and pairs, numbered from 1."""
+    """Texts with known pairs from Python: mappings with text and pairs, numbered from 1."""
 
     def __init__(self, texts: Sequence[Mapping[str, object]]) -> None:
         self.label, self.is_json, self.is_csv, self.unit = "texts", True, False, None
         self._spool, self._texts = None, texts
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Each mapping as a line of JSON. Raises UserError for one that holds something else."""
-        for number, given in enumerate(self._texts, start=1):
+        """Each mapping as a line of JSON. Raises UserError for values that JSON cannot hold."""
+        for number, mapping in enumerate(self._texts, start=1):
             try:
-                yield number, json.dumps(given, default=_plain).encode()
+                yield number, json.dumps(mapping, default=_plain).encode()
             except (TypeError, ValueError) as error:
                 raise UserError(f"{self.label}:{number}: {error}") from None
 
@@ -170,7 +170,7 @@ class KnownPairsList(KnownPairsFile):
 def open_pairs(
     texts: str | PathLike[str] | Iterable[Mapping[str, object]],
 ) -> "KnownPairsFile | SentenceFile":
-    """What reads the texts of a file, by its suffix, or those of a program."""
+    """Open texts with pairs: a file, by its suffix, or mappings."""
     if not isinstance(texts, str | PathLike):
         return KnownPairsList([*texts])
     name = fspath(texts)
@@ -183,26 +183,26 @@ def _plain(value: object) -> object:
         return {**value}
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"must be text, numbers and lists of them (got {type(value).__name__})")
+    raise TypeError(f"must consist of text, numbers and lists (got {type(value).__name__})")
 
 
 def paired(line: TextLine, pairs: object, unit: Unit, where: str, file: KnownPairsFile) -> PairedText:
-    """A text with its pairs. Raises UserError for what is no pair.
+    """Combine a text and its pairs. Raises UserError for an invalid pair.
 
-    All texts of a file have one unit.
+    All texts of a file share one unit.
     """
     file.unit = file.unit or unit
     if unit != file.unit:
         raise UserError(f"{where}: unit: must be the same in every text: {file.unit} (got {unit})")
-    if isinstance(pairs, str) and pairs.lstrip().startswith("["):  # in a cell of CSV
-        pairs = _of_json(pairs, where)
+    if isinstance(pairs, str) and pairs.lstrip().startswith("["):  # a cell of CSV
+        pairs = _parsed_pairs(pairs, where)
     listed = _written_pairs(pairs, where) if isinstance(pairs, str) else pairs
     if not isinstance(listed, Sequence):
-        raise UserError(f"{where}: pairs: must be a list as [[0, 3], [1, 2]] (got {pairs!r:.60})")
+        raise UserError(f"{where}: pairs: must be a list, such as [[0, 3], [1, 2]] (got {pairs!r:.60})")
     return PairedText(line, tuple(_pair(each, where) for each in listed), unit)
 
 
-def _of_json(text: str, where: str) -> object:
+def _parsed_pairs(text: str, where: str) -> object:
     try:
         return parsed_json(text)
     except ValueError:
@@ -210,10 +210,7 @@ def _of_json(text: str, where: str) -> object:
 
 
 def _names(record: dict[str, Any], where: str) -> tuple[str, ...]:
-    """The tokens that stand for a text, where a record has these and neither ids nor a text.
-
-    Their text is put into the record.
-    """
+    """Token names of a record that has neither ids nor a text; adds their text to the record."""
     if "tokens" not in record or "ids" in record or "text" in record:
         return ()
     names = record.pop("tokens")
@@ -232,12 +229,14 @@ def _record(data: bytes) -> dict[str, Any] | None:
 
 
 def _written_pairs(text: str, where: str) -> list[tuple[int | float, ...]]:
-    """The pairs of an alignment as Pharaoh writes it, 0-0 1-2, each perhaps with a weight, 0-0:0.5."""
+    """The pairs of an alignment in Pharaoh format, 0-0 1-2, optionally with weights, 0-0:0.5."""
     pairs: list[tuple[int | float, ...]] = []
     for word in text.split():
         match = ALIGNED.fullmatch(word)
         if match is None:
-            raise UserError(f"{where}: pairs: must be as 0-0 1-2, or 0-0:0.5 with a weight (got {word:.40})")
+            raise UserError(
+                f"{where}: pairs: must look like 0-0 1-2, or 0-0:0.5 with a weight (got {word:.40})"
+            )
         first, second, weight = match.groups()
         pairs.append((int(first), int(second), *(() if weight is None else (float(weight),))))
     return pairs
@@ -249,37 +248,43 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 def _pair(value: object, where: str) -> KnownPair:
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) not in (2, 3):
-        raise UserError(f"{where}: pairs: a pair is [0, 3], or [0, 3, 0.5] with a weight (got {value!r:.60})")
+        raise UserError(
+            f"{where}: pairs: a pair must be [0, 3], or [0, 3, 0.5] with a weight (got {value!r:.60})"
+        )
     for position in value[:2]:
-        # An array of pairs with weights has positions as 3.0.
+        # An array of pairs with weights has float positions, such as 3.0.
         if not _is_number(position) or position % 1 or not 0 <= position < MOST_POSITION:
-            raise UserError(f"{where}: pairs: a position is a whole number from 0 (got {position!r:.60})")
+            raise UserError(
+                f"{where}: pairs: a position must be a whole number, at least 0 (got {position!r:.60})"
+            )
     weight = value[2] if len(value) == 3 else 1.0
     if not _is_number(weight) or not LEAST_WEIGHT <= weight <= 1:
         raise UserError(
-            f"{where}: pairs: a weight is at least {LEAST_WEIGHT:g} and at most 1 (got {weight!r:.60})"
+            f"{where}: pairs: a weight must be at least {LEAST_WEIGHT:g} and at most 1 (got {weight!r:.60})"
         )
     return KnownPair(int(value[0]), int(value[1]), float(weight))
 
 
 class SentenceFile(LineFile):
-    """A CoNLL-U file, a sentence at a time. https://universaldependencies.org/format.html"""
+    """A CoNLL-U file, read one sentence at a time. https://universaldependencies.org/format.html"""
 
     def __init__(self, name: str, key: str = "relations") -> None:
         if find_spec("conllu") is None:
-            raise UserError(f'{key}: needs: pip install "attncli[models]"')
+            raise UserError(f'{key}: needs conllu: pip install "attncli[models]"')
         super().__init__(name, f"{key}: {name}")
         self._key = key
 
     def count(self) -> int:
-        """How many sentences there are; UserError at the first invalid one, and where there is none."""
+        """Number of sentences. Raises UserError at the first invalid one, or if the file has none."""
         count = sum(1 for _ in self.numbered())
         if not count:
-            raise UserError(f"{self._key}: {self.label}: holds no sentence")
+            raise UserError(f"{self._key}: {self.label}: contains no sentences")
         return count
 
     def numbered(self) -> Iterator[tuple[int, PairedText]]:
-        """Every sentence with the number of its first line; UserError at the line that is wrong."""
+        """Every sentence with the number of its first line. Raises UserError with the number of an invalid
+        line.
+        """
         for rows in self._blocks():
             line, _ = rows[0]
             try:
@@ -288,7 +293,7 @@ class SentenceFile(LineFile):
                 raise UserError(f"{self._key}: {self.label}:{error.line}: {error}") from None
 
     def _blocks(self) -> Iterator[list[tuple[int, bytes]]]:
-        """The lines of each sentence with their numbers, without comments."""
+        """The numbered lines of each sentence, without comments."""
         lines: list[tuple[int, bytes]] = []
         size = 0
         with self._opened() as file:
@@ -301,7 +306,7 @@ class SentenceFile(LineFile):
                     if size > LINE_BYTES:
                         most = f"{LINE_BYTES // MEBIBYTE} MiB"
                         raise UserError(
-                            f"{self._key}: {self.label}:{lines[0][0]}: a sentence holds more than {most}"
+                            f"{self._key}: {self.label}:{lines[0][0]}: a sentence must be at most {most}"
                         )
                 elif lines:
                     yield lines
@@ -311,7 +316,7 @@ class SentenceFile(LineFile):
 
 
 class BadRow(ValueError):
-    """A row that is not one of CoNLL-U, with the number of its line."""
+    """An invalid CoNLL-U row, with its line number."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -319,12 +324,12 @@ class BadRow(ValueError):
 
 
 def _parsed(lines: Sequence[tuple[int, bytes]]) -> PairedText:
-    """A sentence; BadRow for a line that is not CoNLL-U."""
+    """Parse a sentence. Raises BadRow for an invalid line."""
     rows = [(number, _row(number, line)) for number, line in lines]
-    number_of, written = _written_words(rows)
-    text, of_character = _joined(written)
-    pairs = tuple(_relations(rows, number_of))
-    return PairedText(TextLine(lines[0][0], text), pairs, "word", of_character, len(written))
+    written_numbers, written = _written_words(rows)
+    text, character_words = _joined(written)
+    pairs = tuple(_relations(rows, written_numbers))
+    return PairedText(TextLine(lines[0][0], text), pairs, "word", character_words, len(written))
 
 
 def _row(number: int, line: bytes) -> "Token":
@@ -335,7 +340,7 @@ def _row(number: int, line: bytes) -> "Token":
         text = line.decode().strip("\r\n ")
     except UnicodeDecodeError:
         raise BadRow(number, "is not UTF-8 text") from None
-    if "\t" in text:  # conllu would split at two blanks, too
+    if "\t" in text:  # conllu would also split at two blanks
         text = re.sub(" {2,}", " ", text)
     try:
         row = parse_line(text, DEFAULT_FIELDS)
@@ -347,8 +352,8 @@ def _row(number: int, line: bytes) -> "Token":
 
 
 def _written_words(rows: "Sequence[tuple[int, Token]]") -> "tuple[dict[int, int], list[Token]]":
-    """The number of the written word of each syntactic word, by its id, and the written words."""
-    number_of: dict[int, int] = {}
+    """Maps the id of each syntactic word to its written word, and lists the written words."""
+    written_numbers: dict[int, int] = {}
     written: list[Token] = []
     last, line_of_last = 0, 0
     for line, row in rows:
@@ -357,43 +362,49 @@ def _written_words(rows: "Sequence[tuple[int, Token]]") -> "tuple[dict[int, int]
             raise BadRow(line, f"word {number} has no form (column 2)")
         match row["id"]:
             case int(word):
-                if word != len(number_of) + 1:
-                    raise BadRow(line, f"word {len(number_of) + 1} is missing (found {word})")
+                if word != len(written_numbers) + 1:
+                    raise BadRow(line, f"word {len(written_numbers) + 1} is missing (found {word})")
                 if word > last:
                     written.append(row)
-                number_of[word] = len(written) - 1
+                written_numbers[word] = len(written) - 1
             case (first, "-", int(end)):
-                if first != len(number_of) + 1 or first <= last:
-                    raise BadRow(line, f"word {number} must stand before word {first}, and overlap no other")
+                if first != len(written_numbers) + 1 or first <= last:
+                    raise BadRow(
+                        line, f"word {number} must come before word {first} and overlap no other word"
+                    )
                 written.append(row)
                 last, line_of_last = end, line
-    if last > len(number_of):
-        raise BadRow(line_of_last, f"word {len(number_of) + 1} is missing: a word ends with word {last}")
-    return number_of, written
+    if last > len(written_numbers):
+        raise BadRow(
+            line_of_last, f"word {len(written_numbers) + 1} is missing: a written word ends with word {last}"
+        )
+    return written_numbers, written
 
 
 def _joined(written: "list[Token]") -> tuple[str, list[int]]:
-    """The text of words, and the number of the word of each character; a blank belongs to the next word."""
-    text, of_character = "", list[int]()
+    """Join words to a text; also the word number of each character. A blank belongs to the next word."""
+    text, character_words = "", list[int]()
     blank = ""
     for number, row in enumerate(written):
         text += blank + row["form"]
-        of_character += [number] * len(blank + row["form"])
+        character_words += [number] * len(blank + row["form"])
         blank = "" if (row.get("misc") or {}).get("SpaceAfter") == "No" else " "
-    return text, of_character
+    return text, character_words
 
 
-def _relations(rows: "Sequence[tuple[int, Token]]", number_of: dict[int, int]) -> Iterator[KnownPair]:
-    """The relations, except that of the root, between written words; inside one, of a word with itself."""
+def _relations(rows: "Sequence[tuple[int, Token]]", written_numbers: dict[int, int]) -> Iterator[KnownPair]:
+    """The relations between written words, without the root; within a written word, of the word with
+    itself.
+    """
     for line, row in rows:
         word, head, name = row["id"], row.get("head"), row.get("deprel")
         if not isinstance(word, int):
             continue
         if not isinstance(head, int) or not name or name == "_":
-            raise BadRow(line, f"word {word} has no syntactic head, or no relation to it (columns 7 and 8)")
+            raise BadRow(line, f"word {word} lacks its syntactic head or relation (columns 7 and 8)")
         if not name.isprintable() or any(map(str.isspace, name)):
-            raise BadRow(line, f"word {word}: a relation is a word without blanks (got {name!r})")
-        if head and head not in number_of:
-            raise BadRow(line, f"word {word}: the head must be at most {len(number_of)} (got {head})")
+            raise BadRow(line, f"word {word}: a relation must be a word without blanks (got {name!r})")
+        if head and head not in written_numbers:
+            raise BadRow(line, f"word {word}: the head must be at most {len(written_numbers)} (got {head})")
         if head:
-            yield KnownPair(number_of[word], number_of[head], name=name)
+            yield KnownPair(written_numbers[word], written_numbers[head], name=name)

@@ -1,4 +1,4 @@
-"""Reads texts with known pairs, and runs a model over them layer by layer."""
+"""Reading texts with known pairs, and running a model over them layer by layer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,8 +15,8 @@ from attncli.features.pairs.pair_counts import (
     CellsOfText,
     LeftOut,
     PairOptions,
-    cells_of,
-    merging_of,
+    text_cells,
+    word_merging,
 )
 from attncli.features.pairs.pair_files import PairedText, words_between_blanks
 from attncli.measure.heads import refuse_merged
@@ -30,13 +30,13 @@ from attncli.records.token_ids import TokenIds
 from attncli.system.plain_text import counted
 
 NO_OFFSETS = (
-    'does not say where its tokens stand in the text: give pairs with "unit": "token", counted as the model '
-    "reads them, special tokens and all"
+    'does not report token positions in the text: use pairs with "unit": "token", counted as the model '
+    "reads them, special tokens included"
 )
 
 
 class PairReader:
-    """Reads texts as a model does, and finds where their pairs stand."""
+    """Reads texts for a model and locates their pairs."""
 
     def __init__(
         self, pretrained: Pretrained, options: PairOptions | None = None, *, truncate: bool = False
@@ -47,36 +47,38 @@ class PairReader:
         self._read: dict[int, tuple[CellsOfText, Reading]] = {}
 
     def read(self, paired: PairedText) -> Reading:
-        """A text as the model reads it, in tokens. Raises UserError for one without a pair that counts."""
+        """Read a text in tokens. Raises UserError for a text without a pair that counts."""
         self.unit = paired.unit
         reading = self.reading(paired)
         left_out = LeftOut()
-        cells = cells_of(paired, reading, self.pretrained, self.options, left_out)
-        if not cells.known.any():
+        cells = text_cells(paired, reading, self.pretrained, self.options, left_out)
+        if not cells.pair_weights.any():
             raise UserError(f"pairs: {_why_none_counts(paired, left_out)}")
         self.left_out.add_all(left_out)
         self._read[paired.line.line] = cells, reading
-        # Texts of as many tokens run together, of however many words.
+        # Texts of equal numbers of tokens run together, whatever their numbers of words.
         context = None if reading.context is None else replace(reading.context, words=None)
         return Reading(replace(reading.text, words=None), context)
 
     def reading(self, paired: PairedText) -> Reading:
-        """A text with its words; with a decoder its context goes to the encoder."""
+        """Read a text with its words; a model with a decoder reads the context in its encoder."""
         model, line = self.pretrained, paired.line
         if paired.names:
-            line = line._replace(text=ids_of_names(model, paired.names))
+            line = line._replace(text=token_ids(model, paired.names))
         if line.context is not None and self.options.symmetric:
-            raise UserError("symmetric: pairs of two texts have a direction: leave it out")
+            raise UserError("symmetric: pairs between two texts have a direction: leave it out")
         if line.context is not None and not model.has_decoder:
-            raise UserError(f"context: {model.name} has no decoder: it reads one text")
+            raise UserError(f"context: {model.name} has no decoder and reads only one text: leave it out")
         if line.context is None and model.has_decoder:
             raise UserError(
-                f"context: must be given for {model.name}, whose decoder looks at what its encoder reads"
+                f"context: {model.name} needs it: its decoder looks at a text that its encoder reads"
             )
         texts = []
         for text in (line.text, line.context) if line.context is not None else (line.text,):
             if paired.unit == "character" and model.has_decoder:
-                raise UserError(f"unit: characters are not for {model.name}, which has a decoder: give words")
+                raise UserError(
+                    f"unit: must not be character for {model.name}, which has a decoder: use words"
+                )
             is_spelled = paired.unit == "character" and not model.tokenizer.is_fast
             if paired.unit == "word" and not model.tokenizer.is_fast:
                 raise UserError(f"unit: the tokenizer of {model.name} {NO_OFFSETS}")
@@ -85,29 +87,27 @@ class PairReader:
                 text,
                 "pairs",
                 truncate=self.truncate,
-                words=paired.words_of if paired.unit == "word" else None,
+                words=paired.word_numbers if paired.unit == "word" else None,
                 with_spans=paired.unit == "character" and not is_spelled,
             )
-            texts.append(
-                replace(read, spans=spans_of_spelling(read, str(text), model)) if is_spelled else read
-            )
+            texts.append(replace(read, spans=spelled_spans(read, str(text), model)) if is_spelled else read)
         reading = Reading(texts[0]) if len(texts) == 1 else Reading(shifted_right(model, texts[0]), texts[1])
         if paired.unit == "word":
             refuse_merged(reading, model, "shorter texts")
         return reading
 
     def batch(self, texts: Sequence[PairedText]) -> BatchOfPairs:
-        """Texts that run together, once each has been read."""
+        """A batch of texts that have been read."""
         cells, readings = zip(*(self._read.pop(text.line.line) for text in texts), strict=True)
-        merging = merging_of(readings) if self.unit == "word" else None
+        merging = word_merging(readings) if self.unit == "word" else None
         is_cross = readings[0].context is not None
         return BatchOfPairs(cells, self.options, is_cross=is_cross, merging=merging)
 
 
-def spans_of_spelling(read: ModelText, text: str, pretrained: Pretrained) -> list[tuple[int, int]]:
-    """The characters of each token of a text that its tokens spell one after another, as amino acids do.
+def spelled_spans(read: ModelText, text: str, pretrained: Pretrained) -> list[tuple[int, int]]:
+    """Character spans of the tokens of a text that its tokens spell in sequence, as amino acids do.
 
-    Raises UserError where they do not: a tokenizer without offsets says no more of them.
+    Raises UserError if they do not: a tokenizer without offsets gives no other clue.
     """
     roles = pretrained.special_ids - pretrained.unknown_ids
     spans, place = [], 0
@@ -125,22 +125,22 @@ def spans_of_spelling(read: ModelText, text: str, pretrained: Pretrained) -> lis
 
 
 def _why_none_counts(paired: PairedText, left_out: LeftOut) -> str:
-    """Why a text has no pair that counts."""
+    """Reason why a text has no pair that counts."""
     if not paired.pairs:
         return "has no pairs"
     why, first = next(iter(left_out.first.items()))
     words = words_between_blanks(paired.line.text)
     is_one_word = paired.unit == "word" and max(words, default=0) == 0
-    hint = '; the text is one word: is "unit": "character" missing?' if is_one_word else ""
+    hint = '; the text is a single word: try "unit": "character"' if is_one_word else ""
     pair = first.partition(": ")[2]
-    return f"none of its {counted(len(paired.pairs), 'pair')} counts: {pair} is {why}{hint}"
+    return f"none of its {counted(len(paired.pairs), 'pair')} counts: {pair}: {why}{hint}"
 
 
-def ids_of_names(pretrained: Pretrained, names: Sequence[str]) -> TokenIds:
-    """The ids of tokens. Raises UserError for one that the vocabulary does not have."""
+def token_ids(pretrained: Pretrained, names: Sequence[str]) -> TokenIds:
+    """The ids of token names. Raises UserError for a name that is not in the vocabulary."""
     tokenizer = pretrained.tokenizer
     ids = tokenizer.convert_tokens_to_ids([*names])
-    assert isinstance(ids, list), "of a list"
+    assert isinstance(ids, list), "convert_tokens_to_ids returns a list for a list"
     for place, (name, number) in enumerate(zip(names, ids, strict=True)):
         if number is None or (number == tokenizer.unk_token_id and name != tokenizer.unk_token):
             raise UserError(f"tokens[{place}]: {name!r:.60} is not in the vocabulary of {pretrained.name}")
@@ -148,19 +148,19 @@ def ids_of_names(pretrained: Pretrained, names: Sequence[str]) -> TokenIds:
 
 
 class BatchTaker:
-    """Takes the weights of the layers of texts that run together, and then what follows from all of them."""
+    """Takes the weights of each layer of a batch, then finishes the batch."""
 
     def take(self, places: Sequence[StackedHead], weights: Float[Tensor, "text head query key"]) -> None:
         """Take the weights of some heads."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """All layers are there."""
+        """Finish after the last layer."""
         raise NotImplementedError
 
 
 class PairRun:
-    """Runs a model over texts with pairs, and hands over the weights between their positions."""
+    """Runs a model over texts with pairs and passes on the weights between their positions."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class PairRun:
         self.notes: dict[str, None] = {}
 
     def go(self, begin: Callable[[Sequence[PairedText], BatchOfPairs], BatchTaker]) -> None:
-        """Run all texts; of each batch that ran together `begin` gives what takes its layers, and its end."""
+        """Run all texts; `begin` returns the taker of each batch."""
         model = self.reader.pretrained.model
         for batches in together(model, self.many.batches()):
             takers = []
@@ -187,7 +187,7 @@ class PairRun:
                 taker.end()
 
     def capture(self, pairs: BatchOfPairs, readings: Sequence[Reading], taker: BatchTaker) -> Way:
-        """Run the model on texts of equal counts."""
+        """Run the model on texts of equal lengths."""
         pretrained = self.reader.pretrained
 
         def measure(layers: Sequence[CapturedLayer]) -> None:

@@ -1,4 +1,4 @@
-"""The scores of all heads at each two positions, and the regression that is fitted to them."""
+"""Scores of all heads for each two positions, and the regression fitted to them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from attncli.records.columns import Records
 
 
 class CountingTaker(BatchTaker):
-    """Counts what heads find, and keeps their scores of all cells where a regression is fitted to them."""
+    """Counts the pairs that heads find, and keeps the scores of all cells if a regression needs them."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class CountingTaker(BatchTaker):
 
 
 class PairFeatures:
-    """The scores of every head at each two positions that count, text by text, to fit a regression to."""
+    """The scores of every head for each two positions that count, text by text, to fit a regression to."""
 
     def __init__(self) -> None:
         self._texts: list[tuple[int, BatchOfPairs, Float[Tensor, "cell map"]]] = []
@@ -58,35 +58,35 @@ class PairFeatures:
         self,
         texts: Sequence[PairedText],
         pairs: BatchOfPairs,
-        of_heads: Float[Tensor, "text direction head query key"],
+        head_scores: Float[Tensor, "text direction head query key"],
     ) -> None:
-        """Add texts that ran together. Raises UserError where all scores do not fit into memory."""
-        scores = of_heads.flatten(1, 2)
+        """Add the texts of a batch. Raises UserError if the scores do not fit in memory."""
+        scores = head_scores.flatten(1, 2)
         self._bytes += int(pairs.cells.sum()) * scores.shape[1] * BYTES_PER_SCORE
         refuse_bytes("pairs", self._bytes, "fewer or shorter texts")
         for number, text in enumerate(texts):
-            of_text = scores[number][:, pairs.cells[number]].T.contiguous()
-            self._texts.append((text.line.line, pairs.of_text(number), of_text))
+            text_scores = scores[number][:, pairs.cells[number]].T.contiguous()
+            self._texts.append((text.line.line, pairs.single_text(number), text_scores))
 
     def in_order(self) -> "list[tuple[BatchOfPairs, Float[Tensor, 'cell map']]]":
         """The texts in the order of the file, each with the scores of its cells, row by row."""
         return [(pairs, scores) for _, pairs, scores in sorted(self._texts, key=lambda each: each[0])]
 
     def table(self, totals: PairTotals) -> Records[ScoresOfPositions]:
-        """A row for each two positions, with a column for each head and direction."""
+        """One row per two positions, one column per head and direction."""
         parts = sorted(self._texts, key=lambda each: each[0])
         places = [pairs.cells[0].nonzero().numpy() for _, pairs, _ in parts]
         firsts, seconds = (
             np.concatenate(
                 [
-                    np.array(pairs.positions[0][side])[of_text[:, side]]
-                    for (_, pairs, _), of_text in zip(parts, places, strict=True)
+                    np.array(pairs.positions[0][side])[text_places[:, side]]
+                    for (_, pairs, _), text_places in zip(parts, places, strict=True)
                 ]
             )
             for side in (0, 1)
         )
         scores = torch.cat([scores for _, _, scores in parts]).double().numpy()
-        named = [
+        columns = [
             f"{place.layer}:{place.head}" + " backward" * (direction == "backward")
             for direction in totals.directions
             for place in totals.heads
@@ -95,33 +95,33 @@ class PairFeatures:
             text=np.repeat([line for line, *_ in parts], [len(each) for each in places]),
             first=firsts,
             second=seconds,
-            weight=torch.cat([pairs.known[pairs.cells] for _, pairs, _ in parts]).double().numpy(),
-            **{name: scores[:, number] for number, name in enumerate(named)},
+            weight=torch.cat([pairs.pair_weights[pairs.cells] for _, pairs, _ in parts]).double().numpy(),
+            **{name: scores[:, number] for number, name in enumerate(columns)},
         )
 
     def fit(self, texts: Bool[Tensor, " text"], seed: int) -> "PairRegression":
-        """The regression of some of the texts."""
+        """Fit the regression to some of the texts."""
         parts = [part for part, is_chosen in zip(self.in_order(), texts.tolist(), strict=True) if is_chosen]
-        is_pair = [(pairs.known > 0)[pairs.cells] for pairs, _ in parts]
+        is_pair = [(pairs.pair_weights > 0)[pairs.cells] for pairs, _ in parts]
         return fitted_regression(torch.cat([scores for _, scores in parts]), torch.cat(is_pair), seed=seed)
 
     def probabilities(self, regression: "PairRegression", line: int) -> Float[Tensor, "query key"]:
-        """The probability of each two positions of a text to be a pair."""
+        """The probability that each two positions of a text are a pair."""
         pairs, scores = next((pairs, scores) for number, pairs, scores in self._texts if number == line)
         return pairs.as_map(regression.probabilities(scores))[0, 0]
 
     def shares(self, regression: "PairRegression") -> Float[Tensor, "text measure"]:
-        """What the probabilities of a regression find, text by text."""
-        found = []
+        """Measures of a regression's probabilities, text by text."""
+        shares = []
         for pairs, scores in self.in_order():
-            found.append(pairs.shares(pairs.as_map(regression.probabilities(scores)))[0, 0])
-        return torch.stack(found)
+            shares.append(pairs.shares(pairs.as_map(regression.probabilities(scores)))[0, 0])
+        return torch.stack(shares)
 
 
-def scores_of_positions(
+def position_scores(
     reader: PairReader, many: ManyTexts[PairedText], *, ablate: Sequence[str] = ()
 ) -> Records[ScoresOfPositions]:
-    """The scores of every head at each two positions that count: what regressions are fitted to."""
+    """The scores of every head for each two positions that count, as input to a regression."""
     totals, features = PairTotals(), PairFeatures()
     run = PairRun(reader, many, ablate=ablate)
     run.go(lambda texts, pairs: CountingTaker(texts, pairs, totals, features))
@@ -129,20 +129,20 @@ def scores_of_positions(
 
 
 BYTES_PER_SCORE = 24
-"""In float32, joined, and in the float64 of scikit-learn."""
+"""In float32, concatenated, and in the float64 of scikit-learn."""
 PENALTY = 0.15
 """Inverse strength of the L1 penalty, C: Rao et al. 2021 (10.1101/2020.12.15.422761)."""
 
 
 @dataclass(frozen=True)
 class PairRegression:
-    """P(pair) = 1 / (1 + exp(-(sum_h w_h s_h + b))) of the scores s of all heads at two positions."""
+    """P(pair) = 1 / (1 + exp(-(sum_h w_h s_h + b))), for the scores s of all heads at two positions."""
 
     coefficients: Float[Tensor, " map"]
     intercept: float
 
     def record(self) -> FittedRegression:
-        """What a result has of it beside its coefficients."""
+        """The record of its intercept and penalty."""
         return FittedRegression.single(intercept=self.intercept, c=PENALTY)
 
     def probabilities(self, scores: Float[Tensor, "*cell map"]) -> Float[Tensor, "*cell"]:
@@ -153,16 +153,16 @@ class PairRegression:
 def fitted_regression(
     scores: Float[Tensor, "cell map"], is_pair: Bool[Tensor, " cell"], *, seed: int = 0
 ) -> PairRegression:
-    """The logistic regression with an L1 penalty that Rao et al. (2021) fit to contacts: liblinear, C = 0.15.
+    """The L1 logistic regression that Rao et al. (2021) fit to contacts: liblinear, C = 0.15.
 
-    UserError without scikit-learn, and where there is nothing to tell apart.
+    Raises UserError without scikit-learn, or if the cells are all pairs or all not.
     """
     try:
         from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]  # an extra
     except ImportError:
-        raise UserError('method: logistic needs: pip install "attncli[probe]"') from None
+        raise UserError('method: logistic needs scikit-learn: pip install "attncli[probe]"') from None
     if bool(is_pair.all()) or not bool(is_pair.any()):
-        raise UserError("method: logistic needs texts in which some positions are pairs and some are not")
+        raise UserError("method: logistic needs texts that have both pairs and positions that are not pairs")
     model = LogisticRegression(l1_ratio=1, C=PENALTY, solver="liblinear", random_state=seed)
     model.fit(scores.numpy(), is_pair.numpy())
     return PairRegression(torch.from_numpy(model.coef_[0]), float(model.intercept_[0]))

@@ -1,4 +1,4 @@
-"""`attn heads --pairs FILE` and `--relations FILE`: which heads look from one known position to the other."""
+"""`attn heads --pairs FILE` and `--relations FILE`: heads that look from one known position to the other."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,16 +14,16 @@ from attncli.settings.text import Texts
 from attncli.system.plain_text import counted
 
 CHOSEN_NOTE = (
-    "chosen on: the texts that picked this head; held out: the others, which tested it, with 95 % intervals "
-    "over {units}. best offset: always looking so far. chance: random pairs."
+    "chosen on: the texts that selected this head; held out: the other texts, which tested it, with 95 % "
+    "intervals over {units}. best offset: always looking that far. chance: random pairs."
 )
 MEASURES_NOTE = (
-    "hit: the largest weight is on a partner. precision: pairs among the L (L/2, L/5) largest weights of a "
-    "text of L. mass: weight on partners."
+    "hit: the largest weight is on a partner. precision: share of pairs among the L (L/2, L/5) largest "
+    "weights of a text of L positions. mass: weight on partners."
 )
 DIRECTIONS_NOTE = "forward: the first of a pair looks at the second; backward: the second at the first."
-ONE_NOTE = "There is one {unit}, none to hold out: expect a smaller number on others."
-ONE_HELD_OUT_NOTE = "One {unit} is held out, which has no interval."
+ONE_NOTE = "There is only one {unit}, so no held-out test: expect a smaller number on new texts."
+ONE_HELD_OUT_NOTE = "Only one {unit} is held out, so there is no interval."
 NO_MORE = "{head} is no better than always looking at the same offset, {offset} ({share:.2f})"
 
 
@@ -50,19 +50,19 @@ def report_pairs(spec: PairsSpec, pretrained: Pretrained, progress: Callable[[fl
 
 
 def _spelling(result: HeadsOnPairs, pretrained: Pretrained) -> str | None:
-    """How the tokens of the example are spelled; words are written as they are."""
+    """Spelling of the example's tokens; None for words, which are written as they are."""
     return None if result.unit == "word" else pretrained.token_spelling
 
 
 def _facts(spec: PairsSpec, result: HeadsOnPairs) -> Iterator[str]:
-    """What a reader must know of these numbers."""
+    """Caveats about these numbers."""
     best, unit = result.best_head, _unit(result)
     number = best.choosing if best.held_out is None else best.held_out
     if best.offset is not None and best.offset_share is not None and (number or 0.0) <= best.offset_share:
         further = (
             ""
             if spec.apart > abs(best.offset)
-            else f": --apart {abs(best.offset) + 1} leaves nearer pairs out"
+            else f": --apart {abs(best.offset) + 1} leaves out nearer pairs"
         )
         offset = f"{abs(best.offset)}" if result.is_symmetric else f"{best.offset:+d}"
         head = f"{best.layer}:{best.head}"
@@ -73,7 +73,7 @@ def _facts(spec: PairsSpec, result: HeadsOnPairs) -> Iterator[str]:
         yield ONE_HELD_OUT_NOTE.format(unit=unit)
     for row in result.left_out:
         are = "is" if row.pairs == 1 else "are"
-        yield f"{counted(row.pairs, 'pair')} {are} left out, {row.why}; first: text {row.first}."
+        yield f"{counted(row.pairs, 'pair')} {are} left out: {row.why}; first: text {row.first}."
 
 
 def _unit(result: HeadsOnPairs) -> str:
@@ -81,7 +81,7 @@ def _unit(result: HeadsOnPairs) -> str:
 
 
 def _words(result: HeadsOnPairs) -> Iterator[str]:
-    """What the headings mean."""
+    """Explanations of the headings."""
     yield CHOSEN_NOTE.format(units=f"{_unit(result)}s")
     yield MEASURES_NOTE
     if not result.is_symmetric and not result.context_tokens:
@@ -89,12 +89,12 @@ def _words(result: HeadsOnPairs) -> Iterator[str]:
 
 
 HOW_NOTE = (
-    "to head: the word that a dependent looks at most is its head; from head: the word that looks at it most "
-    "is its head. Special tokens and the word itself do not count (Clark et al. 2019)."
+    "to head: the word that a dependent looks at most is its head; from head: the word that looks at it "
+    "most is its head. Special tokens and the word itself do not count (Clark et al. 2019)."
 )
 BEST_NOTE = (
-    "95 % intervals are Wilson's; more: the head beyond the offset, where the two intervals do not overlap. "
-    "The best of {heads} heads was picked on these very words: expect a smaller share on others."
+    "95 % intervals are Wilson's; more: how far the head exceeds the offset, if the two intervals do not "
+    "overlap. The best of {heads} heads was selected on these words: expect a smaller share on new ones."
 )
 
 
@@ -120,7 +120,7 @@ def report_relations(
 
 def _unaligned(count: int) -> list[str]:
     relations = "1 relation is" if count == 1 else f"{count:,} relations are"
-    why = "left out: inside one written word, of words without tokens of their own, or cut off."
+    why = "left out: inside one written word, of words without separate tokens, or cut off."
     return [f"{relations} {why}"] if count else []
 
 

@@ -1,4 +1,4 @@
-"""How often heads look along syntactic relations."""
+"""Results of `attn heads --relations`: how often heads look along syntactic relations."""
 
 from dataclasses import dataclass
 
@@ -6,11 +6,11 @@ from attncli.records.columns import Record, Records, Result, column, group, numb
 
 
 class BestOfRelation(Record):
-    """The head that finds the most words of a relation, beside the best fixed offset on the same words.
+    """The head that finds the most words of a relation, with the best fixed offset on the same words.
 
-    `direction`: the dependent looks most at its head (to_head), or the head at the dependent (from_head).
-    Shares are of the `words`, with 95 % intervals. `offset` is how many words after its dependent most heads
-    stand.
+    `direction` is to_head if the dependent looks most at its head, from_head if the head looks most at the
+    dependent. Shares are of the `words`, with 95 % intervals. `offset` is the most frequent distance, in
+    words, from a dependent to its head.
     """
 
     relation: str
@@ -28,12 +28,12 @@ class BestOfRelation(Record):
 
     @property
     def is_beyond_offset(self) -> bool:
-        """Whether the interval of the head's share lies above that of the offset's."""
+        """True if the interval of the head's share lies above the offset's interval."""
         return bool(self.lower > self.offset_upper)
 
 
 class HeadOnRelations(Record, others=float):
-    """A head, and behind its place the share that it finds of each relation's words, in each direction."""
+    """A head, followed by its share of each relation's words in each direction."""
 
     layer: int = column(is_kept=False)
     head: int = column(is_kept=False)
@@ -44,7 +44,7 @@ class HeadOnRelations(Record, others=float):
 class HeadOnRelation(Record):
     """The words of a relation that a head finds in one direction: a share with its 95 % interval.
 
-    `statistic` is the relation and the direction, as det.to_head.
+    `statistic` joins relation and direction, as in det.to_head.
     """
 
     stack: str
@@ -65,9 +65,9 @@ class HeadRelations(Result):
     """How often each head looks along each syntactic relation.
 
     `best` has one row per relation with the head that finds the most words, `heads` one row per head,
-    `intervals` one row per relation, direction and head. Relations inside one written word, and of words that
-    have no tokens of their own, are left out (`num_unaligned`); two relations between the same two written
-    words count as one of all relations.
+    `intervals` one row per relation, direction and head. Relations within one written word, and of words
+    without separate tokens, are left out (`num_unaligned`). Two relations between the same two written words
+    count once in "all relations".
     """
 
     best: Records[BestOfRelation] = group("relations", is_kept=False)

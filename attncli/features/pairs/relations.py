@@ -1,4 +1,4 @@
-"""How often each head looks along each syntactic relation, beside the best fixed offset."""
+"""How often each head looks along each syntactic relation, with the best fixed offset for comparison."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -31,13 +31,13 @@ from attncli.models.text_files import ManyTexts
 from attncli.records.columns import Records
 
 ALL = "all relations"
-"""All of them together: no relation has a blank in its name."""
+"""All relations together; no relation has a blank in its name."""
 DIRECTIONS = ("to_head", "from_head")
-"""The dependent looks most at its head; the head looks most at the dependent, of all words."""
+"""The dependent looks most at its head; the head looks most at the dependent."""
 
 
 class Offset(NamedTuple):
-    """So many words after its dependent, and how many heads are there."""
+    """A distance from dependent to head, in words, and the number of relations with it."""
 
     words: int
     heads: int
@@ -45,10 +45,10 @@ class Offset(NamedTuple):
 
 @dataclass
 class RelationCounts:
-    """Over the sentences so far: the words in each relation, where their heads are, and what heads find.
+    """Counts over the sentences so far: words per relation, offsets of their heads, hits per attention head.
 
-    Each two written words count once in a relation, and once in ALL. `offsets` counts the heads that are so
-    many words after their dependent. `hits` are by layer.
+    Each two written words count once per relation, and once in ALL. `offsets` counts distances from dependent
+    to head. `hits` is keyed by layer.
     """
 
     num_words: int = 0
@@ -61,7 +61,7 @@ class RelationCounts:
     hits: dict[int, Int[Tensor, "direction relation head"]] = field(default_factory=dict)
 
     def count(self, name: str, offset: int) -> int:
-        """Count a word in a relation, which may be ALL; the relation's number."""
+        """Count a word in a relation, which may be ALL. Returns the relation's number."""
         self.words[name] += 1
         self.offsets.setdefault(name, Counter())[offset] += 1
         return self.numbers.setdefault(name, len(self.numbers))
@@ -72,31 +72,31 @@ class RelationCounts:
         relations: Int[Tensor, " word"],
         is_hit: Bool[Tensor, "direction word head"],
     ) -> None:
-        """Count which words the heads of a layer found, each in the relation of this number."""
+        """Add the hits of a layer's heads; `relations` has the relation number of each word."""
         hits = self.hits.get(layer, torch.zeros(len(is_hit), 0, is_hit.shape[2], dtype=torch.int64))
         missing = len(self.numbers) - hits.shape[1]
         hits = torch.cat([hits, hits.new_zeros(len(is_hit), missing, is_hit.shape[2])], dim=1)
         hits.index_add_(1, relations, is_hit.to(torch.int64))
         self.hits[layer] = hits
 
-    def hits_of(self, name: str) -> list[int]:
-        """The words of a relation that each head found, by layer, direction and head."""
+    def head_hits(self, name: str) -> list[int]:
+        """The hits of each head for a relation, by layer, direction and head."""
         number = self.numbers[name]
-        # A layer may have been seen last before the relation was: its heads found none of it.
-        of_layers = (
+        # A layer may have been seen last before the relation was: it has no hits.
+        layer_hits = (
             hits[:, number] if number < hits.shape[1] else torch.zeros_like(hits[:, 0])
             for hits in self.hits.values()
         )
-        return [count for hits in of_layers for count in hits.flatten().tolist()]
+        return [count for hits in layer_hits for count in hits.flatten().tolist()]
 
     def most_frequent_offset(self, name: str) -> Offset:
-        """Where most heads of a relation are; of equal ones the nearest, the one before the word first."""
+        """The most frequent distance to the head; of equal ones the nearest, then the one before the word."""
         offsets = self.offsets[name].items()
         return Offset(*min(offsets, key=lambda item: (-item[1], abs(item[0]), item[0])))
 
 
 class RelationCounter:
-    """Takes the layers of a model on some sentences of equal counts, and counts what their heads find."""
+    """Takes the layers of a model on sentences of equal lengths, and counts the hits of their heads."""
 
     def __init__(
         self, sentences: Sequence[PairedText], readings: Sequence[Reading], counts: RelationCounts
@@ -108,11 +108,11 @@ class RelationCounter:
         for text, (sentence, reading) in enumerate(zip(sentences, readings, strict=True)):
             assert reading.text.words is not None
             words = reading.text.words.of_text
-            place_of = {held.start: place for place, held in enumerate(words) if len(held) == 1}
+            word_places = {tokens.start: place for place, tokens in enumerate(words) if len(tokens) == 1}
             counts.num_words += sentence.num_words
             counted: set[tuple[int, int, str]] = set()
             for dependent, head, _, name in sentence.pairs:
-                if dependent == head or not {dependent, head} <= place_of.keys():
+                if dependent == head or not {dependent, head} <= word_places.keys():
                     counts.num_unaligned += 1
                     continue
                 counts.num_relations += 1
@@ -120,17 +120,17 @@ class RelationCounter:
                 for relation in (ALL, name):
                     if (dependent, head, relation) not in counted:
                         number = counts.count(relation, head - dependent)
-                        aligned.append((text, place_of[dependent], place_of[head], number))
+                        aligned.append((text, word_places[dependent], word_places[head], number))
                         counted.add((dependent, head, relation))
-            is_word.append([len(held) > 0 for held in words])
+            is_word.append([len(tokens) > 0 for tokens in words])
         columns = torch.tensor(aligned, dtype=torch.int64).reshape(-1, 4).unbind(dim=1)
         self.texts, self.dependents, self.heads, self.relations = columns
         among = torch.tensor(is_word)
-        others = ~torch.eye(among.shape[1], dtype=torch.bool)
-        self.among = (among[:, :, None] & among[:, None, :] & others)[:, None]
+        off_diagonal = ~torch.eye(among.shape[1], dtype=torch.bool)
+        self.among = (among[:, :, None] & among[:, None, :] & off_diagonal)[:, None]
 
     def take(self, layer: CapturedLayer) -> None:
-        """Count what the heads of one layer find."""
+        """Count the hits of one layer's heads."""
         if not len(self.texts):
             return
         weights = attention_between_words(layer, self.readings).weights.cpu()
@@ -141,26 +141,26 @@ class RelationCounter:
         self.counts.add(layer.layer, self.relations, is_hit)
 
 
-def sentences_of(
+def read_sentences(
     file: SentenceFile,
     pretrained: Pretrained,
     *,
     truncate: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> ManyTexts[PairedText]:
-    """The sentences of a file as the model reads them.
+    """Read the sentences of a file for a model.
 
-    UserError for a model of two stacks, and for a tokenizer that does not tell where its tokens are.
+    Raises UserError for a model with two stacks, or a tokenizer without token positions.
     """
     name = pretrained.name
     if pretrained.has_decoder:
-        raise UserError(f"relations: {name} has an encoder and a decoder: relations are for one stack")
+        raise UserError(f"relations: {name} has an encoder and a decoder: use a model with one stack")
     if not pretrained.tokenizer.is_fast:
-        raise UserError(f"relations: the tokenizer of {name} does not say where its tokens stand in the text")
+        raise UserError(f"relations: the tokenizer of {name} does not report token positions in the text")
 
     def read(sentence: PairedText) -> Reading:
         text = tokens_of_text(
-            pretrained, sentence.line.text, "relations", truncate=truncate, words=sentence.words_of
+            pretrained, sentence.line.text, "relations", truncate=truncate, words=sentence.word_numbers
         )
         refuse_merged(Reading(text).in_words(), pretrained, "shorter sentences")
         return Reading(text)
@@ -173,8 +173,8 @@ def relations(
 ) -> HeadRelations:
     """The best head of each relation, and every head's share of every relation's words.
 
-    Clark et al. 2019 (1906.04341), section 4.2 and table 1. `ablate` names heads, as 5:11, that give nothing
-    meanwhile. UserError where no relation is between two words that the model can tell apart.
+    Clark et al. 2019 (1906.04341), section 4.2 and table 1. `ablate` names heads, such as 5:11, whose output
+    is removed. Raises UserError if no relation joins two words with separate tokens.
     """
     counts = RelationCounts()
     notes: dict[str, None] = {}
@@ -191,12 +191,12 @@ def relations(
     if not counts.hits:
         name = pretrained.name
         raise UserError(
-            f"relations: {many.file.label}: has no relation between two words that {name} can tell apart"
+            f"relations: {many.file.label}: has no relation between two words with separate tokens in {name}"
         )
     intervals = _every_head(counts)
     return HeadRelations(
         best=_best(intervals, counts),
-        heads=_shares_of_heads(intervals),
+        heads=_head_shares(intervals),
         intervals=intervals,
         num_sentences=many.num_read,
         num_words=counts.num_words,
@@ -207,10 +207,12 @@ def relations(
 
 
 def _repeated(count: int) -> list[str]:
-    """A note on the relations of words of several parts, whose parts have the same head."""
+    """A note on words of several parts whose parts share a head."""
     relations = "1 relation is" if count == 1 else f"{count:,} relations are"
     return (
-        [f"{relations} between two written words that another one joins: they count once."] if count else []
+        [f"{relations} between two written words that another relation already joins: each two count once."]
+        if count
+        else []
     )
 
 
@@ -225,7 +227,7 @@ def _every_head(counts: RelationCounts) -> Records[HeadOnRelation]:
         for head in range(hits.shape[2])
     ]
     names, layers, directions, heads = map(list, zip(*places, strict=True))
-    every_hit = [hits for name in order for hits in counts.hits_of(name)]
+    every_hit = [hits for name in order for hits in counts.head_hits(name)]
     words = [counts.words[name] for name in names]
     ends = [share_interval(hits, count) for hits, count in zip(every_hit, words, strict=True)]
     return HeadOnRelation.table(
@@ -244,9 +246,9 @@ def _every_head(counts: RelationCounts) -> Records[HeadOnRelation]:
 
 
 def _best(intervals: Records[HeadOnRelation], counts: RelationCounts) -> Records[BestOfRelation]:
-    """For each relation the head that finds the most words, and the offset of the most syntactic heads."""
+    """Per relation, the head that finds the most words, and the most frequent offset."""
     hits = intervals.column("hits").reshape(len(counts.words), -1)
-    # Of heads that find as many words the first.
+    # Of heads with equal hits, the first.
     best = intervals.taken((np.arange(len(hits)) * hits.shape[1] + hits.argmax(axis=1)).tolist())
     offsets = [counts.most_frequent_offset(row.relation) for row in best]
     ends = [share_interval(offset.heads, row.words) for offset, row in zip(offsets, best, strict=True)]
@@ -266,7 +268,7 @@ def _best(intervals: Records[HeadOnRelation], counts: RelationCounts) -> Records
     )
 
 
-def _shares_of_heads(intervals: Records[HeadOnRelation]) -> Records[HeadOnRelations]:
+def _head_shares(intervals: Records[HeadOnRelation]) -> Records[HeadOnRelations]:
     """One row per head, with its share of each relation's words in each direction."""
     places = dict.fromkeys(zip(intervals.cells["layer"], intervals.cells["head"], strict=True))
     shares: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""Which heads look from one position of known pairs to the other."""
+"""Results of `attn heads --pairs`: heads that look from one position of known pairs to the other."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +10,7 @@ from attncli.records.values import NamedTensor
 
 
 class BestNumbers(Record):
-    """What the best head of each measure reaches on the texts that were held out; None of one text alone."""
+    """Shares of the best head of each measure on the held-out texts; None if there is only one text."""
 
     hit: float | None
     precision: float | None
@@ -20,7 +20,7 @@ class BestNumbers(Record):
 
 
 class HeadOnPairs(Record, others=float):
-    """A head, and behind its place each measure in each direction over all texts, as hit.forward."""
+    """A head, followed by each measure in each direction over all texts, as in hit.forward."""
 
     stack: str
     layer: int = column(is_kept=False)
@@ -28,10 +28,10 @@ class HeadOnPairs(Record, others=float):
 
 
 class PairScore(Record):
-    """A number of some texts that were chosen on, and of those that were held out, with its 95 % interval.
+    """A share on the choosing texts, and on the held-out texts with its 95 % interval.
 
-    `measure` is what is counted. `offset_share` is what the best fixed offset, chosen likewise, reaches on
-    the texts that were held out, and `chance` what pairs drawn at random would make of it.
+    `offset_share` is the share of the best fixed offset, chosen in the same way, on the held-out texts;
+    `chance` is the expected share of random pairs.
     """
 
     measure: str
@@ -45,10 +45,10 @@ class PairScore(Record):
 
 
 class BestOnPairs(PairScore):
-    """The head with the largest number on the texts that were chosen on, in most of the `folds`.
+    """The head with the largest share on the choosing texts, in most of the `folds`.
 
-    `direction`: forward, the first position of a pair looks at the second; backward, the second at the first;
-    symmetric, the sum of both. `agreeing` folds chose this head.
+    `direction` is forward if the first position of a pair looks at the second, backward if the second looks
+    at the first, symmetric for the sum of both. `agreeing` is the number of folds that chose this head.
     """
 
     stack: str
@@ -60,9 +60,9 @@ class BestOnPairs(PairScore):
 
 
 class HeadOnMeasure(Record):
-    """A measure of a head in one direction, as hit.forward: over all texts with its 95 % interval.
+    """A measure of a head in one direction, as in hit.forward, over all texts with its 95 % interval.
 
-    `choosing` and `held_out` are of the two parts of the texts, where there is one split.
+    With a single split, `choosing` and `held_out` are the shares on its two parts.
     """
 
     stack: str
@@ -80,13 +80,15 @@ class HeadOnMeasure(Record):
 
 
 class CombinedHeads(PairScore):
-    """Several heads together: the mean of the best `num_heads`, or a logistic regression with so many."""
+    """Several heads together: the mean of the best `num_heads`, or a logistic regression that uses
+    that many.
+    """
 
     num_heads: int
 
 
 class HeadCoefficient(Record):
-    """The weight of a head in a logistic regression, not 0."""
+    """The nonzero weight of a head in a logistic regression."""
 
     stack: str
     layer: int
@@ -103,10 +105,10 @@ class FittedRegression(Record):
 
 
 class ScoresOfPositions(Record, others=float):
-    """Two positions of a text: the weight of their pair, 0 for none, and behind it the score of each head.
+    """Two positions of a text: the weight of their pair, or 0, followed by the score of each head.
 
-    Heads are called 5:11, in the backward direction 5:11 backward. `text` is the number of its line;
-    positions are those of the tokens or words of its reading.
+    Columns of heads are named 5:11, or 5:11 backward. `text` is the line number; positions count the tokens
+    or words of the reading.
     """
 
     text: int
@@ -116,10 +118,11 @@ class ScoresOfPositions(Record, others=float):
 
 
 class ExampleOfPair(Record):
-    """A position of the example that has a pair: what it should find, and what the best head finds most.
+    """A position of the example that has a pair: its partners, and the position that the best head looks at
+    most.
 
-    Positions are those of the file, `query` and `key` the places in the matrix. `weight` is that on what it
-    finds, `is_hit` 1 where that is a partner.
+    Positions count as in the file; `query` and `key` are places in the matrix. `weight` is the weight on
+    `key`, `is_hit` 1 if that is a partner.
     """
 
     query: int
@@ -134,7 +137,7 @@ class ExampleOfPair(Record):
 
 
 class LeftOutPairs(Record):
-    """So many pairs that are left out, or counted once, why, and the first of them as the file has it."""
+    """Number of ignored or merged pairs, the reason, and the first of them as in the file."""
 
     pairs: int
     why: str
@@ -143,16 +146,16 @@ class LeftOutPairs(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HeadsOnPairs(Result):
-    """Which heads look from one position of known pairs to the other, with numbers of texts held out.
+    """Heads that look from one position of known pairs to the other, tested on held-out texts.
 
-    `hit` is the share of positions with a pair whose largest weight is one, `precision` the mean over texts
-    of the share of pairs among the L largest weights (L positions; `precision_half` L / 2, `precision_fifth`
-    L / 5), `mass` the mean weight on pairs. `measures` has one row for each of them with the best head,
-    `strongest` the first heads by hit, or by precision of symmetric pairs, `heads` one row per head,
-    `intervals` one per head, direction and measure. `combined` are several heads together, with the
-    `coefficients` of a logistic regression, fitted to the texts chosen on, or to all with folds. `example` is
-    one text, with the `weights` of the best head in it, or the `pair_scores` by which symmetric pairs are
-    ranked, the `probability` that a regression gives, and the known `pairs` (query, key).
+    `hit` is the share of positions with a pair whose largest weight is on a partner, `precision` the mean
+    over texts of the share of pairs among the L largest weights (L positions; `precision_half` L / 2,
+    `precision_fifth` L / 5), `mass` the mean weight on pairs. `measures` has one row per measure with the
+    best head, `strongest` the first heads by hit, or by precision for symmetric pairs, `heads` one row per
+    head, `intervals` one per head, direction and measure. `combined` has several heads together, with the
+    `coefficients` of a logistic regression, fitted to the choosing texts, or to all texts with folds.
+    `example` is one text, with the `weights` of the best head in it, or the `pair_scores` that rank symmetric
+    pairs, the `probability` of a regression, and the known `pairs` (query, key).
     """
 
     marks_note: ClassVar[str] = (
@@ -183,21 +186,21 @@ class HeadsOnPairs(Result):
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether pairs have no direction."""
+        """True if pairs have no direction."""
         return any(row.direction == "symmetric" for row in self.measures)
 
     def about_example(self) -> str:
-        """Which head the maps are of, and on which text."""
+        """The head and the text that the maps show."""
         return f"head {self.best_head.layer}:{self.best_head.head} on one of {self.num_texts} texts"
 
     @property
     def best_head(self) -> BestOnPairs:
-        """The head of the example: the best by precision where pairs are symmetric, else by hits."""
+        """The head of the example: the best by precision for symmetric pairs, else by hits."""
         measure = "precision" if self.is_symmetric else "hit"
         return next(row for row in self.measures if row.measure == measure)
 
     def marks(self, name: str) -> list[tuple[int, int, bool]]:
-        """The query and the key of each pair of the example, and whether its head finds it."""
+        """The query and key of each pair of the example, and True if its head finds it."""
         if self.pairs is None or name == "pairs":
             return []
         hits = {(row.query, int(row.key or 0)) for row in self.example if row.is_hit}
@@ -207,11 +210,11 @@ class HeadsOnPairs(Result):
         return [(query, key, (query, key) in hits) for query, key in places]
 
     def matrices(self) -> dict[str, NamedTensor]:
-        """The matrices of the example, by their names."""
-        named = {
+        """The matrices of the example, by name."""
+        matrices = {
             "weights": self.weights,
             "pair_scores": self.pair_scores,
             "probability": self.probability,
             "pairs": self.pairs,
         }
-        return {name: matrix for name, matrix in named.items() if matrix is not None}
+        return {name: matrix for name, matrix in matrices.items() if matrix is not None}

@@ -1,4 +1,4 @@
-"""The first screen of `heads --pairs`: the best head of each measure, held out, and one example."""
+"""The first screen of `heads --pairs`: the best head of each measure on held-out texts, and one example."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ MEASURES = {
 }
 EXAMPLE_ROWS, MOST_STRONGEST = 6, 5
 MEDIUM = 30
-"""Lines of a terminal in which the two measures that heads are ranked by must do."""
+"""Terminal lines up to which only the first two measures are shown."""
 
 
 def _read(report: Report) -> str:
@@ -57,7 +57,7 @@ def _texts(report: Report) -> str:
 
 
 def _directions(report: Report, rows: Records[PairScore], display: Display) -> list[Column]:
-    """In which direction heads look, where that distinguishes them."""
+    """The direction in which heads look, if it differs."""
     directions = [plain_text(str(row.get("direction", ""))) for row in rows]
     if report.result_of(HeadsOnPairs).is_symmetric or report.context_tokens:
         return []
@@ -65,14 +65,14 @@ def _directions(report: Report, rows: Records[PairScore], display: Display) -> l
 
 
 def _folds(report: Report, rows: Records[BestOnPairs], display: Display) -> list[Column]:
-    """How many folds chose a head, where there are several."""
+    """The number of folds that chose a head, if there are several."""
     if all(row.folds == 1 for row in rows):
         return []
     return [Column(("", "folds"), [f"{row.agreeing}/{row.folds}" for row in rows])]
 
 
 def _offsets(report: Report, rows: Records[PairScore], display: Display) -> list[Column]:
-    """The best fixed offset, with a sign where pairs have a direction, and what it reaches."""
+    """The best fixed offset, signed if pairs have a direction, and its share."""
     sign = "" if report.result_of(HeadsOnPairs).is_symmetric else "+"
     offsets = [
         NO_NUMBER if row.offset is None else f"{row.offset:{sign}d}: {fixed(row.offset_share, DECIMALS)}"
@@ -82,7 +82,7 @@ def _offsets(report: Report, rows: Records[PairScore], display: Display) -> list
 
 
 def _most_measures(report: Report, display: Display) -> int:
-    """All, but without the shorter lists of the largest weights where pairs have a direction."""
+    """All measures, or only the first two on a short terminal."""
     return len(MEASURES) if display.height is None or display.height > MEDIUM else 2
 
 
@@ -94,7 +94,7 @@ def _strongest_title(report: Report, rows: Records[HeadOnMeasure], total: int) -
 def _example_title(report: Report, rows: Records[ExampleOfPair], total: int) -> str:
     result = report.result_of(HeadsOnPairs)
     hits, positions = sum(row.is_hit for row in result.example), counted(len(result.example), "position")
-    return f"An example: {head_name(result.best_head)} finds {hits} of {positions}"
+    return f"Example: {head_name(result.best_head)} finds {hits} of {positions}"
 
 
 def _finds(report: Report, rows: Records[ExampleOfPair], display: Display) -> list[Column]:
@@ -113,8 +113,8 @@ def _finds(report: Report, rows: Records[ExampleOfPair], display: Display) -> li
 
 def _combined_title(report: Report, rows: Records[CombinedHeads], total: int) -> str:
     if report.spec.get("method") == "logistic":
-        return "A logistic regression over all heads"
-    return "The mean of the best heads"
+        return "Logistic regression over all heads"
+    return "Mean of the best heads"
 
 
 MEASURE = TextCells("measure", words=MEASURES)
@@ -127,7 +127,7 @@ SCORES = (
     SpecialCells(_offsets),
     NumberCells("chance", decimals=DECIMALS),
 )
-"""The number on both parts of the texts, and what an offset and chance reach."""
+"""The share on both parts of the texts, with the best offset and chance."""
 PAIRS_SCREEN = FirstScreen(
     HeadsOnPairs,
     (
@@ -175,4 +175,4 @@ PAIRS_SCREEN = FirstScreen(
         Notes(apart=True, rank=0),
     ),
 )
-"""What was read; of each measure the best head beside the best fixed offset; what it finds in one text."""
+"""The input; the best head of each measure with the best fixed offset; its weights in one text."""

@@ -15,13 +15,14 @@ from attncli.settings.text import TextPath, Texts
 
 class RelationsSpec(AblatedSpec, ModelOfHeadsSpec):
     experiment = "heads"
-    title = "What each head looks at"
+    title = "Heads along syntactic relations"
     group = "Input"
     examples = ()
 
     relations: TextPath | None = Field(
         None,
-        description="a CoNLL-U file of parsed sentences: how often each head looks from a word to its "
+        description="a CoNLL-U file of parsed sentences: measure how often each head looks from a word to "
+        "its "
         "syntactic head, and back; - reads stdin",
     )
 
@@ -49,7 +50,7 @@ class RelationsSpec(AblatedSpec, ModelOfHeadsSpec):
 
 class PairsSpec(AblatedSpec, ModelOfHeadsSpec):
     experiment = "heads"
-    title = "What each head knows of pairs"
+    title = "Heads on known pairs"
     group = "Input"
     examples = ()
     off_keys = frozenset({"pairs", "apart", "symmetric", "apc", "method", "folds"})
@@ -57,30 +58,33 @@ class PairsSpec(AblatedSpec, ModelOfHeadsSpec):
 
     pairs: Annotated[
         TextPath | None,
-        Everyday("texts with pairs that are known: which heads know them"),
+        Everyday("texts with known pairs: find the heads that look along them"),
     ] = Field(
         None,
-        description="which heads look from one to the other of pairs that are known: JSON Lines or CSV with "
-        "text and pairs ([[0, 3]]), lines `source ||| translation ||| 0-0 1-1`, or CoNLL-U; - reads stdin",
+        description="find the heads that look from one position of known pairs to the other: JSON Lines "
+        "or CSV with text and pairs ([[0, 3]]), lines `source ||| translation ||| 0-0 1-1`, "
+        "or CoNLL-U; - reads stdin",
     )
-    apart: Count = Field(0, description="with `pairs`: leave out positions that are less than N apart")
+    apart: Count = Field(0, description="with `pairs`: ignore positions less than N apart")
     method: PairMethod = Field(
         "heads",
-        description="with `pairs`: heads one by one; also the mean of the best; or a logistic regression "
-        "over all with an L1 penalty",
+        description="with `pairs`: measure single heads; also the mean of the best heads; or an L1 "
+        "logistic regression over all heads",
     )
     symmetric: bool = Field(
         default_factory=lambda data: data.get("method") == "logistic",
-        description="with `pairs`: pairs have no direction, as contacts: add the weights of both (default "
-        "with `method` logistic)",
+        description="with `pairs`: pairs have no direction, as with contacts: add the weights of both "
+        "(default with `method` logistic)",
     )
     apc: bool = Field(
         default_factory=lambda data: data.get("method") == "logistic" and data.get("symmetric", False),
-        description="with `symmetric`: take the average product correction of the weights (Dunn et al. 2008; "
-        "default with `method` logistic)",
+        description="with `symmetric`: apply the average product correction to the weights (Dunn et al. "
+        "2008; default with `method` logistic)",
     )
     folds: Folds | None = Field(
-        None, description="with `pairs`: hold out each of N parts of the texts in turn, instead of one half"
+        None,
+        description="with `pairs`: split the texts into N parts and hold out each in turn, instead "
+        "of one half",
     )
 
     @classmethod

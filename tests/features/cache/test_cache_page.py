@@ -10,7 +10,9 @@ def test_a_cell_of_the_grid_shows_what_its_head_forgets(opened: Opened) -> None:
     heads, forgotten = report.table("heads"), report.table("forgotten")
     page = opened(page_of(report))
     panel = page.locator("#forgotten")
-    assert panel.locator("h2").text_content() == f"what head {heads[0]['layer']}:{heads[0]['head']} forgets"
+    assert (
+        panel.locator("h2").text_content() == f"keys that head {heads[0]['layer']}:{heads[0]['head']} forgets"
+    )
     box = page.locator("#map .map-cells").bounding_box()
     grid = report.tensors["worst"].values
     layer, head = 0, grid.shape[1] - 1
@@ -18,7 +20,7 @@ def test_a_cell_of_the_grid_shows_what_its_head_forgets(opened: Opened) -> None:
         box["x"] + (head + 0.5) * box["width"] / grid.shape[1],
         box["y"] + (layer + 0.5) * box["height"] / grid.shape[0],
     )
-    assert panel.locator("h2").text_content() == f"what head {layer}:{head} forgets"
+    assert panel.locator("h2").text_content() == f"keys that head {layer}:{head} forgets"
     keys = [row for row in forgotten if (row["layer"], row["head"]) == (layer, head)]
     tokens = panel.locator(".token")
     assert tokens.count() == len(report.tokens)
@@ -35,4 +37,6 @@ def test_a_cell_of_the_grid_shows_what_its_head_forgets(opened: Opened) -> None:
     assert panel.get_by_text(f"From {query}, most weight on {', '.join(said)}", exact=True).count() == 1
     assert "query" in (tokens.nth(keys[0]["query"]).get_attribute("class") or "")
     page.get_by_role("button", name=f"Show head {heads[1]['layer']}:{heads[1]['head']}").click()
-    assert panel.locator("h2").text_content() == f"what head {heads[1]['layer']}:{heads[1]['head']} forgets"
+    assert (
+        panel.locator("h2").text_content() == f"keys that head {heads[1]['layer']}:{heads[1]['head']} forgets"
+    )

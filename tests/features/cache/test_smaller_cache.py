@@ -46,8 +46,8 @@ def test_a_budget_names_heads_in_json_and_on_the_screen(attn: Attn) -> None:
     found = report(attn, "--budget", "0.6")["statistics"]
     assert found["full"] and found["at_budget"]["cache"] <= 0.6
     names = ", ".join(f"{row['layer']}:{row['head']}" for row in found["full"])
-    assert f"Whole: {names}" in attn(["cache", "--budget", "0.6"]).out
-    assert "kl 10.48, loss +10.48. Whole: no head" in attn(["cache", "--budget", "0.05"]).out
+    assert f"Kept whole: {names}" in attn(["cache", "--budget", "0.6"]).out
+    assert "kl 10.48, loss +10.48. Kept whole: none" in attn(["cache", "--budget", "0.05"]).out
     assert found["baseline"]["sink"] == 1 and found["baseline"]["window"] == 7
 
 
@@ -102,13 +102,13 @@ def test_windows_judge_a_text_longer_than_the_model_reads(attn: Attn, tmp_path: 
     [
         (
             ["a"],
-            "--window: a limited head keeps 1 + 1 keys, and no judged token sees more than 1: give a",
+            "--window: a limited head keeps 1 + 1 keys, but no judged token sees more than 1: use a",
         ),
         (
             ["abcabc", "--sink", "3", "--window", "3"],
-            "--window: a limited head keeps 3 + 3 keys, and no judged token sees",
+            "--window: a limited head keeps 3 + 3 keys, but no judged token sees",
         ),
-        (["--budget", "0.1,0.2"], "--budget: needs --policy to be several: give one share"),
+        (["--budget", "0.1,0.2"], "--budget: several shares need --policy: give one share"),
         (
             ["--policy", "sinks", "--window", "3"],
             "--window: cannot be combined with --policy",
@@ -119,7 +119,7 @@ def test_windows_judge_a_text_longer_than_the_model_reads(attn: Attn, tmp_path: 
         ([TEXT, "--needle", "zzz"], "--needle: is not in the text as it stands (got zzz)"),
         (["--budget", "1"], "--budget: must be a share of the cache below 1 (got 1)"),
         (["--budget", "0.05", "--window", "7"], "--budget: must be at least 0.16"),
-        (["ab", "--policy", "sinks"], "TEXT: must be longer, for a prompt and tokens behind it"),
+        (["ab", "--policy", "sinks"], "TEXT: too short for a prompt and judged tokens"),
         (["--texts", "x.txt"], "--texts: "),
     ],
 )

@@ -373,7 +373,10 @@ def test_a_regression_that_uses_no_head_says_so(tmp_path: Path) -> None:
     folder = save_letters(tmp_path / "model", "BERT")
     result = attncli.pairs(folder, repeated_words(4, 0), method="logistic")
     assert not result.combined and not result.coefficients
-    assert "The regression gives every head the weight 0: it tells no more than chance." in result.notes
+    assert (
+        "The regression gives every head the weight 0: it predicts pairs no better than chance."
+        in result.notes
+    )
 
 
 def test_with_its_own_weights_the_contact_head_of_esm_is_reproduced() -> None:
@@ -410,7 +413,7 @@ def test_with_its_own_weights_the_contact_head_of_esm_is_reproduced() -> None:
 
 
 def test_a_regression_needs_both_kinds_of_positions() -> None:
-    with pytest.raises(UserError, match=r"^method: logistic needs texts in which some"):
+    with pytest.raises(UserError, match=r"^method: logistic needs texts that have both"):
         fitted_regression(torch.rand(4, 2), torch.ones(4, dtype=torch.bool))
 
 
@@ -433,25 +436,23 @@ def test_what_cannot_be_a_pair_is_counted_with_the_first_of_it(tmp_path: Path) -
         {"text": "ab cd ef", "id": "x", "pairs": [[1, 0], [1, 2], [0, 1]]},
     ]
     assert pairs_of(attncli.pairs(folder, texts, symmetric=True)) == {
-        "given twice": (2, "1: [0, 1]"),
-        "of a position with itself": (1, "1: [2, 2]"),
-        "with a position that the text does not have": (2, "1: [0, 3]"),
+        "listed twice": (2, "1: [0, 1]"),
+        "both positions are the same": (1, "1: [2, 2]"),
+        "a position is beyond the end of the text": (2, "1: [0, 3]"),
     }
     near = [{"text": "ab cd ef", "pairs": [[0, 2], [1, 2], [0, 1]]}] * 2
-    assert pairs_of(attncli.pairs(folder, near, apart=2)) == {
-        "of positions less than 2 apart": (4, "1: [1, 2]")
-    }
+    assert pairs_of(attncli.pairs(folder, near, apart=2)) == {"positions less than 2 apart": (4, "1: [1, 2]")}
     tokens = [{"text": "ab cd", "unit": "token", "pairs": [[0, 1], [2, 1], [5, 3], [6, 1]]}] * 2
     assert pairs_of(attncli.pairs(folder, tokens)) == {
-        "on a special token": (4, "1: [0, 1]"),
-        "with a position that the text does not have": (2, "1: [6, 1]"),
+        "a position is a special token": (4, "1: [0, 1]"),
+        "a position is beyond the end of the text": (2, "1: [6, 1]"),
     }
     long = [{"text": "abcdefgh " * 100, "pairs": [[1, 0], [99, 0]]}] * 2
     result = attncli.pairs(folder, long, truncate=True)
-    assert pairs_of(result) == {"cut off, since the model reads no more": (2, "1: [99, 0]")}
+    assert pairs_of(result) == {"cut off at the model's maximum length": (2, "1: [99, 0]")}
     with pytest.raises(
         UserError,
-        match=r"^texts:1: none of its 1 pair counts: \[0, 7\] is with a position that the text does not",
+        match=r"^texts:1: none of its 1 pair counts: \[0, 7\]: a position is beyond the end of the text",
     ):
         attncli.pairs(folder, [{"text": "ab cd", "pairs": [[0, 7]]}])
 
@@ -463,7 +464,7 @@ def test_characters_and_tokens_are_places_of_the_same_weights(tmp_path: Path) ->
     of_tokens = [{"text": "abc de", "unit": "token", "pairs": [[1, 3], [4, 5]]}] * 2
     characters, tokens = attncli.pairs(folder, of_characters), attncli.pairs(folder, of_tokens)
     assert characters.heads == tokens.heads and characters.measures == tokens.measures
-    assert pairs_of(characters) == {"of a character without a token of its own": (2, "1: [3, 0]")}
+    assert pairs_of(characters) == {"a character has no token to itself": (2, "1: [3, 0]")}
 
 
 def test_token_ids_have_positions_of_tokens(tmp_path: Path) -> None:
@@ -477,7 +478,9 @@ def test_token_ids_have_positions_of_tokens(tmp_path: Path) -> None:
     unknown = [{"tokens": ["a", "hello"], "pairs": [[0, 1]]}]
     with pytest.raises(UserError, match=r"^texts:1: tokens\[1\]: 'hello' is not in the vocabulary of model$"):
         attncli.pairs(folder, unknown)
-    with pytest.raises(UserError, match=r"^texts:1: unit: tokens have no words: leave it out$"):
+    with pytest.raises(
+        UserError, match=r"^texts:1: unit: a text of tokens has no words: leave out the unit$"
+    ):
         attncli.pairs(folder, [{**ids[0], "unit": "word"}])
 
 
@@ -494,14 +497,14 @@ def test_a_translation_looks_at_its_source(tmp_path: Path) -> None:
     assert {row.direction for row in of_file.measures} == {"forward"}
     # The decoder reads its start token first, and then letters.
     assert of_file.tokens[:2] == ("[SEP]", "[CLS]") or len(of_file.tokens) > len(of_file.context_tokens)
-    with pytest.raises(UserError, match=r"^texts:1: context: must be given for .*, whose decoder looks at"):
+    with pytest.raises(UserError, match=r"^texts:1: context: .* needs it: its decoder looks at"):
         attncli.pairs(folder, [{"text": "ab", "pairs": [[0, 0]]}])
 
 
 def test_pairs_of_two_texts_have_a_direction(tmp_path: Path) -> None:
     folder = save_letters(tmp_path / "model", "BART")
     texts = [{"text": "ef gh ij", "context": "ab cd", "pairs": [[0, 0], [1, 1], [2, 1]]}] * 3
-    with pytest.raises(UserError, match=r"^texts:1: symmetric: pairs of two texts have a direction"):
+    with pytest.raises(UserError, match=r"^texts:1: symmetric: pairs between two texts have a direction"):
         attncli.pairs(folder, texts, symmetric=True)
     assert attncli.pairs(folder, texts, method="logistic").measures[0].direction == "forward"
     # Word 0 looks at word 0, whatever stands before both.
@@ -568,17 +571,17 @@ def test_a_slow_tokenizer_spells_a_protein(tmp_path: Path) -> None:
     table = attncli.pair_table(model, texts)
     pairs = np.stack([table.column("first"), table.column("second")], axis=1)[table.numbers("weight") > 0]
     assert pairs.tolist() == [[0, 7], [2, 9]] * 2
-    with pytest.raises(UserError, match=r"^texts:1: unit: the tokenizer of .* give pairs with"):
+    with pytest.raises(UserError, match=r"^texts:1: unit: the tokenizer of .* use pairs with"):
         attncli.pairs(model, [{"text": "MK TA", "pairs": [[0, 1]]}])
 
 
 WRONG = {
-    "texts:1: pairs: must be given": {"text": "a b"},
-    "texts:1: pairs: a pair is": {"text": "a b", "pairs": [[0]]},
-    "texts:1: pairs: a position is a whole number from 0": {"text": "a b", "pairs": [[0, -1]]},
-    "texts:1: pairs: a weight is at least 1e-06 and at most 1": {"text": "a b", "pairs": [[0, 1, 0]]},
+    "texts:1: pairs: is missing": {"text": "a b"},
+    "texts:1: pairs: a pair must be": {"text": "a b", "pairs": [[0]]},
+    "texts:1: pairs: a position must be a whole number, at least 0": {"text": "a b", "pairs": [[0, -1]]},
+    "texts:1: pairs: a weight must be at least 1e-06 and at most 1": {"text": "a b", "pairs": [[0, 1, 0]]},
     "texts:1: unit: must be token, word, character": {"text": "a b", "pairs": [], "unit": "line"},
-    "texts:1: pairs: must be as 0-0 1-2": {"text": "a b", "pairs": "0-1 0?1"},
+    "texts:1: pairs: must look like 0-0 1-2": {"text": "a b", "pairs": "0-1 0?1"},
     "texts:1: txt: unknown key": {"txt": "a b", "pairs": []},
     "texts:1: text: must be text": {"text": 3, "pairs": []},
     "texts:1: context: .* has no decoder": {"text": "a b", "context": "c", "pairs": [[0, 0]]},
@@ -631,7 +634,7 @@ def test_the_command_shows_what_was_held_out_and_holds_it_to_conditions(attn: At
     ]
     file.write_text("\n".join(lines))
     screen = attn(["heads", "--pairs", str(file)])
-    assert screen.code == 0 and "held" in screen.out and "hit" in screen.out and "An example: " in screen.out
+    assert screen.code == 0 and "held" in screen.out and "hit" in screen.out and "Example: " in screen.out
     assert max(map(len, screen.out.splitlines())) <= 80
     report = json.loads(attn(["heads", "--pairs", str(file), "--format", "json"]).out)
     assert report["kind"] == "heads of pairs" and report["statistics"]["best"]["hit"] == 1.0

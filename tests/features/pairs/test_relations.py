@@ -169,19 +169,22 @@ ROW = "1\ta\t_\t_\t_\t_\t0\troot\t_\t_\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "--relations: {}: holds no sentence"),
+        ("", "--relations: {}: contains no sentences"),
         ("plain text\n", "--relations: {}:1: is not CoNLL-U: Invalid line format, line must contain"),
         (f"{ROW}\n\n1\ta\t_\t_\t_\t_\t7\tdep\t_\t_\n", "{}:4: word 1: the head must be at most 1 (got 7)"),
-        ("1\ta\n", "{}:1: word 1 has no syntactic head, or no relation to it (columns 7 and 8)"),
+        ("1\ta\n", "{}:1: word 1 lacks its syntactic head or relation (columns 7 and 8)"),
         (f"{ROW}3\tb\t_\t_\t_\t_\t1\tdep\t_\t_\n", "{}:2: word 2 is missing (found 3)"),
-        (f"# x\n{ROW}2\tb\t_\t_\t_\t_\t1\ta b\t_\t_\n", "{}:3: word 2: a relation is a word without blanks"),
+        (
+            f"# x\n{ROW}2\tb\t_\t_\t_\t_\t1\ta b\t_\t_\n",
+            "{}:3: word 2: a relation must be a word without blanks",
+        ),
         (f"{ROW}1-1x\tb\t_\n", "{}:2: is not CoNLL-U: Failed parsing field 'id': '1-1x' is not a valid ID."),
         (f"{ROW}2\t\n\n\tSPACE\t_\n", "{}:2: word 2 has no form (column 2)"),
         (f"{ROW}\tx\t_\n", "{}:2: has no word number (column 1)"),
-        (f"3-4\tb\t_\n{ROW}", "{}:1: word 3-4 must stand before word 3, and overlap no other"),
-        (f"1-2\tb\t_\n{ROW}", "{}:1: word 2 is missing: a word ends with word 2"),
+        (f"3-4\tb\t_\n{ROW}", "{}:1: word 3-4 must come before word 3 and overlap no other word"),
+        (f"1-2\tb\t_\n{ROW}", "{}:1: word 2 is missing: a written word ends with word 2"),
         ("# x\n1\t \t_\t_\t_\t_\t0\troot\t_\t_\n", "{}:2: word 1 has no form (column 2)"),
-        (ROW, "{}: has no relation between two words that tiny-induction can tell apart"),
+        (ROW, "{}: has no relation between two words with separate tokens in tiny-induction"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_at_its_line(
@@ -252,7 +255,7 @@ def test_a_relation_is_a_plain_word(attn: Attn, tmp_path: Path, name: str) -> No
     file = tmp_path / "parsed.conllu"
     file.write_text(conllu([[("a", 2, name, True), ("b", 0, "root", True)]]))
     ended = attn(["heads", "--relations", str(file)])
-    assert ended.code != 0 and "a relation is a word without blanks (got " in ended.err
+    assert ended.code != 0 and "a relation must be a word without blanks (got " in ended.err
 
 
 def test_two_blanks_in_a_form_are_no_columns(tmp_path: Path) -> None:
