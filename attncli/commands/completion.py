@@ -9,7 +9,7 @@ from typing import Any
 
 from attncli.commands.command import HEAD_KEYS, Parameter
 from attncli.errors import RunError, UserError
-from attncli.models.folder import GGUF, SHIPPED_MODEL, local_model, models_in_packages, read_config
+from attncli.models.folder import GGUF, SHIPPED_MODEL, model_on_disk, models_in_packages, read_config
 from attncli.models.weight_headers import ARCHITECTURE, gguf_header
 from attncli.system.plain_text import whole_number
 
@@ -55,7 +55,7 @@ def _last(values: Sequence[str] | None) -> str | None:
 
 def _found(model: str) -> Path | None:
     try:
-        return local_model(model)
+        return model_on_disk(model, allow_download=False)
     except ValueError:  # a package of several
         return None
 

@@ -211,9 +211,9 @@ def first_words(models: Iterable[str | None]) -> str:
 
 
 def _with_size(model: str) -> str:
-    from attncli.models.folder import local_model, stored_bytes
+    from attncli.models.folder import model_on_disk, stored_bytes
 
-    path = local_model(model)
+    path = model_on_disk(model, allow_download=False)
     if path is None:
         return f"{plain_text(model)} from the hub"
     return f"{plain_text(Path(model).name)}, {readable_bytes(stored_bytes(path))}"

@@ -108,6 +108,16 @@ def local_model(model: str) -> Path | None:
     return None if len(path.parts) > 1 else _of_package(model)
 
 
+def model_on_disk(model: str, *, allow_download: bool) -> Path | None:
+    """The files of a model on this machine: `local_model`, else a snapshot of a hub id in the hub cache.
+
+    With `allow_download` the hub is asked for a hub id, so that its newest version is read. Raises ValueError
+    for a package that ships several models.
+    """
+    path = local_model(model)
+    return downloaded_snapshot(model) if path is None and not allow_download else path
+
+
 def _files_of(package: str) -> list[Path] | None:
     """An installed package's list of files, read without running its code; None for an absent package."""
     try:
@@ -163,7 +173,10 @@ MOST_COMMAND = 300
 MOST_FOLDERS, MOST_MODELS = 200, 5
 """Folders beside that are looked into, and models that are named."""
 DOWNLOADED = "models--"
-"""What the cache of downloads puts before the name of a model, whose parts -- joins."""
+"""The prefix of a model's folder in the hub cache; the parts of its id are joined by `--`."""
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+REVISION_BYTES = 2**16
+"""The most bytes of a file that names a commit in the hub cache."""
 
 
 def _instead(name: str) -> str:
@@ -194,12 +207,39 @@ def _folders_beside() -> list[str]:
     return sorted(models)
 
 
+def hub_cache() -> Path:
+    """The folder in which huggingface_hub keeps downloads, by the same environment variables.
+
+    Raises RuntimeError if the home folder is unknown.
+    """
+    if folder := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
+        return Path(folder).expanduser()
+    if home := os.environ.get("HF_HOME"):
+        return Path(home).expanduser() / "hub"
+    cache_home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache_home) if cache_home else Path.home() / ".cache") / "huggingface" / "hub"
+
+
+def downloaded_snapshot(model: str) -> Path | None:
+    """The snapshot of ID or ID@REVISION in the hub cache; None unless it has a config and weights."""
+    name, revision = id_and_revision(model)
+    if not HUB_ID.fullmatch(name) or ".." in Path(revision).parts or Path(revision).is_absolute():
+        return None
+    with suppress(OSError, RuntimeError, ValueError):
+        folder = hub_cache() / f"{DOWNLOADED}{name.replace('/', '--')}"
+        reference = folder / "refs" / revision
+        commit = read_whole(reference, REVISION_BYTES).decode().strip() if reference.is_file() else revision
+        snapshot = folder / "snapshots" / commit
+        has_weights = any(path.suffix in WEIGHTS for path in snapshot.iterdir())
+        if snapshot.parent == folder / "snapshots" and has_weights and (snapshot / "config.json").is_file():
+            return snapshot
+    return None
+
+
 def _downloaded() -> list[str]:
-    """The ids of models in the cache of downloads, of which some revision is there."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cache_of_hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    """The ids of models with a revision in the hub cache."""
     with suppress(OSError, RuntimeError):
-        folders = [path for path in cache_of_hub.glob(f"{DOWNLOADED}*") if any(path.glob("snapshots/*"))]
+        folders = [path for path in hub_cache().glob(f"{DOWNLOADED}*") if any(path.glob("snapshots/*"))]
         return sorted(path.name.removeprefix(DOWNLOADED).replace("--", "/") for path in folders)
     return []
 

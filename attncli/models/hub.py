@@ -1,13 +1,9 @@
 """The hub of models: whether it answers, and the revisions that it or its cache has."""
 
-from pathlib import Path
-
 from attncli.errors import UserError, reason_of
-from attncli.models.folder import MOST_REASON, id_and_revision
+from attncli.models.folder import DOWNLOADED, MOST_REASON, REVISION_BYTES, hub_cache, id_and_revision
 from attncli.system.files import read_whole
 
-REVISION_BYTES = 2**16
-"""Of a file that names a commit, in the cache of downloads."""
 HUB_SECONDS = 4
 """How long the hub may take to answer; transformers itself asks for a minute."""
 
@@ -30,23 +26,23 @@ def unreachable_hub(model: str) -> str | None:
     return None
 
 
-def hub_revisions(name: str) -> dict[str, str]:
-    """The branches and tags of a hub id, each with its commit: the cached ones where the hub does not answer.
+def hub_revisions(name: str, *, allow_download: bool) -> dict[str, str]:
+    """The branches and tags of a hub id, each with its commit.
 
-    Raises UserError for an unknown model, and for one that is not in the cache.
+    They are read from the hub cache if downloads are not allowed or the hub does not answer. Raises UserError
+    for an unknown model, and for one without a revision in the cache.
     """
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HfHubHTTPError
-    from huggingface_hub.file_download import repo_folder_name
-
-    unheard = unreachable_hub(name)
+    unheard = unreachable_hub(name) if allow_download else "no such folder (a hub id needs --allow-download)"
     if unheard is None:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError
+
         try:
             refs = HfApi().list_repo_refs(name)
         except HfHubHTTPError as error:
             raise UserError(f"{name}: {reason_of(error)[:MOST_REASON]}") from None
         return {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
-    folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="model"), "refs")
+    folder = hub_cache() / f"{DOWNLOADED}{name.replace('/', '--')}" / "refs"
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if not files:
         raise UserError(f"{name}: {unheard}, and none of its revisions was downloaded before")

@@ -42,6 +42,7 @@ from attncli.models.architectures import (
 from attncli.models.capture import tried_again_when_changed
 from attncli.models.folder import (
     ADAPTER,
+    DOWNLOADED,
     MOST_REASON,
     READ_FIRST_BYTES,
     SHIPPED_MODEL,
@@ -52,7 +53,7 @@ from attncli.models.folder import (
     check_tokenizer_file,
     has_tokenizer,
     id_and_revision,
-    local_model,
+    model_on_disk,
     no_such_model,
     num_parameters,
     panics_in_one_line,
@@ -102,8 +103,8 @@ def open_model(
 ) -> Pretrained:
     """A model to measure, loaded once: a folder, a .gguf file or an installed package that ships one.
 
-    `allow_download` takes a name on the hub, too, and NAME@REVISION; without a name it is the tiny model that
-    comes with attn.
+    A hub id, or ID@REVISION, that was downloaded before opens without the network; with `allow_download` it
+    is looked up on the hub and downloaded. The default is the tiny model that comes with attn.
     `device` is auto (CUDA if available), cpu or cuda; `dtype`, that of the computation, is float32, bfloat16
     or float16. `load` is memory, or disk, which leaves the weights in their files and reads and widens them
     as they are used; auto chooses disk for a large model and, after the first use, keeps widened weights
@@ -147,22 +148,22 @@ def _opened(asked: str) -> Pretrained:
 def _checked_source(asked: str, *, allow_download: bool) -> str:
     """Raise UserError for anything but a local model or, where downloads are allowed, a name on the hub."""
     try:
-        path = local_model(asked)
+        path = model_on_disk(asked, allow_download=allow_download)
     except ValueError as error:
         raise UserError(f"model: {error}") from None
     if path is not None:
         (check_model_folder if path.is_dir() else check_gguf)(path)
     elif not allow_download:
         raise UserError(f"model: {no_such_model(asked, 'allow_download')}")
-    return source_of(asked)
+    return source_of(asked, allow_download=allow_download)
 
 
-def source_of(asked: str, tell: Callable[[str], None] | None = None) -> str:
-    """The folder or GGUF file of a model that a user names; else a name on the hub.
+def source_of(asked: str, tell: Callable[[str], None] | None = None, *, allow_download: bool) -> str:
+    """The folder or GGUF file of a model that a user names, if it is on this machine; else its hub id.
 
     `tell` gets a line about a folder whose weights are pickled.
     """
-    path = local_model(asked)
+    path = model_on_disk(asked, allow_download=allow_download)
     if path is None:
         return asked
     if tell is not None and path.is_dir() and (note := pickled_note(path)) is not None:
@@ -489,8 +490,11 @@ def body_of(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def short_name(model: str) -> str:
-    """The last part of a folder or hub id."""
-    return Path(model).name or model
+    """The last part of a folder or hub id, also of a snapshot in the hub cache."""
+    path = Path(model)
+    if path.parent.name == "snapshots" and (hub_id := path.parent.parent.name).startswith(DOWNLOADED):
+        return hub_id.rpartition("--")[2]
+    return path.name or model
 
 
 def check_has_attention(name: str, model: PreTrainedModel) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from attncli.core.runtime import idle_core_threads, one_torch_thread, without_autocast
 from attncli.errors import RunError, UserError, refuse_bytes
-from attncli.models.folder import check_model_folder, check_packages, local_model, refuse_without_tokenizer
+from attncli.models.folder import check_model_folder, check_packages, model_on_disk, refuse_without_tokenizer
 from attncli.records.report import Report
 from attncli.records.token_ids import TokenIds
 from attncli.runs.jobs import Chain, Item, Job
@@ -92,7 +92,8 @@ def check_before_reading(spec: Spec) -> None:
     source = spec.model_source()
     if source is not None:
         check_packages()
-        if (path := local_model(source)) is not None:
+        allow_download = isinstance(spec, ModelSpec) and spec.allow_download
+        if (path := model_on_disk(source, allow_download=allow_download)) is not None:
             if path.is_dir():
                 check_model_folder(path)
                 return
@@ -114,7 +115,7 @@ def model_of(
     asked = spec.model_source()
     assert asked is not None, "without a model nothing is read here"
     pretrained = kept_pretrained(
-        source_of(asked) if progress is None else source_of(asked, progress.tell),
+        source_of(asked, None if progress is None else progress.tell, allow_download=spec.allow_download),
         allow_download=spec.allow_download,
         device=spec.device,
         dtype=spec.dtype,
@@ -131,7 +132,8 @@ def _check_reads_texts(spec: ModelSpec, texts: Texts) -> None:
     source = spec.model_source()
     if source is None or texts.text is None or isinstance(texts.text, TokenIds):
         return
-    if (folder := local_model(source)) is not None and folder.is_dir():
+    folder = model_on_disk(source, allow_download=spec.allow_download)
+    if folder is not None and folder.is_dir():
         refuse_without_tokenizer(folder)
 
 
@@ -158,7 +160,8 @@ def _check_tokens(spec: ModelSpec, texts: Texts) -> None:
     from attncli.models.reading_text import read_text
     from attncli.models.token_names import token_named
 
-    described = without_weights(source_of(source), allow_download=spec.allow_download)
+    asked = source_of(source, allow_download=spec.allow_download)
+    described = without_weights(asked, allow_download=spec.allow_download)
     if described.has_decoder or described.own_tokenizer is None:
         return  # of which the names are those of another text
     key_of_text = "file" if spec.given("file") else "sentence"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attncli.errors import UserError
-from attncli.models.folder import READ_FIRST_BYTES, local_model, num_parameters, stored_bytes
+from attncli.models.folder import READ_FIRST_BYTES, model_on_disk, num_parameters, stored_bytes
 from attncli.runs.plan import Plan
 from attncli.settings.fields import Spec
 from attncli.settings.models import ModelSpec
@@ -132,7 +132,7 @@ def _bytes_in_worker(model: str, dtype: str, load: str) -> int:
 
 
 def _seconds_to_read(model: str, dtype: str, load: str) -> float:
-    path = local_model(model)
+    path = model_on_disk(model, allow_download=False)
     if path is None or not _is_read_again(model, dtype, load):
         return 0.0
     return stored_bytes(path) / BYTES_READ_A_SECOND
@@ -141,7 +141,7 @@ def _seconds_to_read(model: str, dtype: str, load: str) -> float:
 @cache
 def _parameters(model: str) -> int:
     """How many parameters a folder, a package's model or a GGUF file has; 0 where nothing says so."""
-    path = local_model(model)
+    path = model_on_disk(model, allow_download=False)
     try:
         return 0 if path is None else num_parameters(path)
     except UserError:  # each of its runs will fail with this error

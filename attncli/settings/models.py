@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, Wit
 
 from attncli.feature import ReadingKind
 from attncli.index import readings
-from attncli.models.folder import SHIPPED_MODEL, local_model, no_such_model
+from attncli.models.folder import SHIPPED_MODEL, local_model, model_on_disk, no_such_model
 from attncli.records.arguments import file_name, head_name, head_names, is_pair
 from attncli.settings.fields import (
     MAX_SIZE,
@@ -109,7 +109,7 @@ class ModelNameSpec(Spec):
     ] = Field(
         None,
         description="a pretrained model: a folder, a .gguf file, an installed package that ships one, "
-        "or a hub id with `allow_download`, of a revision as ID@REVISION",
+        "or a hub id, as ID or ID@REVISION, that was downloaded before or comes with `allow_download`",
     )
 
 
@@ -128,7 +128,7 @@ class ModelSpec(ModelNameSpec):
     # Whether one run of the model gives all of a text's report: such texts run together.
     runs_once: ClassVar[bool] = False
 
-    allow_download: bool = Field(False, description="let model be a hub id and fetch it")
+    allow_download: bool = Field(False, description="look up a hub id on the hub, and download what is new")
     truncate: bool = Field(False, description="cut a text, or a sound, that is longer than the model reads")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="what the model is computed in: half precision takes half the memory"
@@ -200,7 +200,11 @@ class ModelSpec(ModelNameSpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        if self.model is not None and not self.allow_download and local_model(self.model) is None:
+        if (
+            self.model is not None
+            and not self.allow_download
+            and model_on_disk(self.model, allow_download=False) is None
+        ):
             message = no_such_model(self.model, "`allow_download`")
             yield contradiction("model", message, "allow_download")
         for key in self.given("truncate", "dtype", "load"):

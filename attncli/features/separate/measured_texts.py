@@ -11,7 +11,7 @@ import torch
 from attncli.errors import UserError
 from attncli.features.separate.door import Separating, TextRows, separate_measured
 from attncli.features.separate.question import LOSS, MeasuredTextSpec, SeparateSpec, report_of
-from attncli.models.folder import local_model
+from attncli.models.folder import model_on_disk
 from attncli.models.labelled_files import LabelNames, WholeLines, text_of_line
 from attncli.models.loading import in_use, source_of, without_weights
 from attncli.models.pretrained import Pretrained
@@ -72,9 +72,10 @@ def _reader_of(spec: SeparateSpec, *, draws: bool) -> Pretrained:
     """The model, without its weights where nothing runs and it is on this machine."""
     source = spec.model_source()
     assert source is not None, "one ships"
-    if draws or local_model(source) is None:
+    if draws or model_on_disk(source, allow_download=spec.allow_download) is None:
         return model_of(spec)
-    return without_weights(source_of(source), allow_download=spec.allow_download)
+    asked = source_of(source, allow_download=spec.allow_download)
+    return without_weights(asked, allow_download=spec.allow_download)
 
 
 class KeptTexts(NamedTuple):

@@ -59,7 +59,8 @@ def run_of(model: str) -> str:
 def checkpoints_named(patterns: Sequence[str], *, allow_download: bool) -> dict[int, Checkpoint]:
     """What patterns name, by step, in order: folders of models, else revisions of a hub id.
 
-    UserError for a name without a number, for two of the same step, and for a hub id without downloads.
+    Raises UserError for a name without a number, for two of the same step, and, if downloads are not allowed,
+    for a hub id that is not in the hub cache.
     """
     names: dict[str, Checkpoint] = {}
     for pattern in patterns:
@@ -69,9 +70,7 @@ def checkpoints_named(patterns: Sequence[str], *, allow_download: bool) -> dict[
         folders = [path for path in paths if path.is_dir() and (path / "config.json").is_file()]
         names |= {str(folder): Checkpoint(str(folder)) for folder in folders}
         if not paths and REVISIONS.fullmatch(pattern):
-            if not allow_download:
-                raise UserError(f"{pattern}: no such folder (a hub id needs --allow-download)")
-            names |= _revisions_named(pattern)
+            names |= _revisions_named(pattern, allow_download=allow_download)
     by_step: dict[int, Checkpoint] = {}
     for name, checkpoint in sorted(names.items()):
         step = step_of(checkpoint.name)
@@ -83,11 +82,11 @@ def checkpoints_named(patterns: Sequence[str], *, allow_download: bool) -> dict[
     return dict(sorted(by_step.items()))
 
 
-def _revisions_named(pattern: str) -> dict[str, Checkpoint]:
+def _revisions_named(pattern: str, *, allow_download: bool) -> dict[str, Checkpoint]:
     from attncli.models.hub import hub_revisions
 
     name, wanted = id_and_revision(pattern)
-    known = hub_revisions(name)
+    known = hub_revisions(name, allow_download=allow_download)
     named = {
         f"{name}@{revision}": Checkpoint(f"{name}@{revision}", commit)
         for revision, commit in known.items()

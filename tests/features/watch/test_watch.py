@@ -183,7 +183,9 @@ REFUSED = [
     (["watch", "{}/checkpoint-2", "a.db"], "a.db: is a store, which is shown by itself: attn watch a.db"),
     (["watch", "{}/*", "--head", "7:0", *PROBE],
      "--head: must be a head of checkpoint-10: layers 0 to 1, heads 0 to 2 (got 7:0)"),
-    (["watch", "owner/tiny@step*"], "owner/tiny@step*: no such folder (a hub id needs --allow-download)"),
+    (["watch", "owner/tiny@step*"],
+     "owner/tiny: no such folder (a hub id needs --allow-download), and none of its revisions was "
+     "downloaded before"),
     (["watch", "{}/*", "--fresh"], "--fresh: needs a store: -o FILE.db"),
     (["watch", "lessons/learning-to-copy.db", "--fresh"],
      "--fresh: is for checkpoints, and {lesson} is a store"),
@@ -356,6 +358,7 @@ def test_revisions_of_a_hub_id_are_read_one_after_another_and_offline_from_its_c
     with monkeypatch.context() as offline:
         offline.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         offline.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+        offline.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
         assert attn([*asked, "--format", "csv"]) == (0, done.stdout, "")
         with offline.context() as kept:
             kept.setattr(Session, "run", None)  # by their commits all are known
