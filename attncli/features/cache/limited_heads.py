@@ -369,11 +369,11 @@ def limited_heads(
 ) -> LimitedHeads:
     """Increase in loss on a text if one key/value head at a time keeps only `sink` and `window` keys.
 
-    Defaults are 4 and 64, fewer for short texts (`cache_ends`). Runs share the layers below the limited head, so
-    a head of the last layer costs one layer. With a `budget`, a share of the cache, the result also has the
-    heads that may keep all keys (`Limiting.most_needed`) without the cache exceeding the budget; the default
-    `sink` and `window` then take at most a third of it. Raises UserError for a model without a cache, or a
-    budget that is exceeded even with all heads limited; MemoryError.
+    Defaults are 4 and 64, fewer for short texts (`cache_ends`). Runs share the layers below the limited head,
+    so a head of the last layer costs one layer. With a `budget`, a share of the cache, the result also has
+    the heads that may keep all keys (`Limiting.most_needed`) without the cache exceeding the budget; the
+    default `sink` and `window` then take at most a third of it. Raises UserError for a model without a cache,
+    or a budget that is exceeded even with all heads limited; MemoryError.
     """
     limit = _usual_limit(reading, sink, window, budget)
     with idle_core_threads() as adapt:
