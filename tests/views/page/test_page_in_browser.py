@@ -250,7 +250,7 @@ def test_hidden_keys_are_grey_and_what_is_compared_shares_its_range(opened: Open
 
 def test_maps_of_blocks_begin_in_the_logarithm(opened: Opened) -> None:
     page = opened(page_of(pooled_report(200, [])))
-    assert page.input_value("#scale") == "log" and "even in the logarithm" in page.inner_text("#legend")
+    assert page.input_value("#scale") == "log" and "log scale" in page.inner_text("#legend")
 
 
 def test_hostile_tokens_are_shown_and_obeyed_by_nothing(opened: Opened) -> None:

@@ -1,9 +1,9 @@
-// The blocks of a report, each a section that the function of its name fills.
+// Blocks of a report: sections of the page, each filled by a registered function.
 
 import { chosen } from "./chosen.js";
 import { byId } from "../parts/elements.js";
 
-// By name: the function that fills the section, and may give one that shows there the head at a place.
+// Functions by block name. Each fills its section and may return a function that shows a head in it.
 export const blocks = new Map();
 
 let ofHeads = [];
@@ -20,7 +20,7 @@ export async function showBlocks(report) {
   }
 }
 
-// Shows a head in the blocks that can; the first of their sections.
+// Show a head in every block that can, and return the first such section.
 export function showInBlock(place) {
   for (const [, showHead] of ofHeads) showHead(place);
   return ofHeads[0]?.[0];

@@ -1,4 +1,4 @@
-// What is chosen, the maps that follow from it, and the parts of the page that show them.
+// State of the page: the current choice, the matrices it leads to, and the parts that draw them.
 
 import { byId } from "../parts/elements.js";
 import { MatrixMap } from "../parts/map.js";
@@ -32,14 +32,14 @@ export const chosen = {
   query: null,
   lookedQuery: undefined,
   hovered: null,
-  // What a page can do that asks a server: the maps of a head in a table, weights that it does not have.
+  // Set by a served page only: open the maps of a head from a table, compute missing weights.
   openReportOfHeads: null,
   canAskWeight: null,
   askWeight: null,
 };
 
-export let matrix = null; // what the map shows
-export let beside = null; // what stands beside it
+export let matrix = null; // shown by the map
+export let beside = null; // compared with it
 
 export function setMatrices(first, other) {
   [matrix, beside] = [first, other];

@@ -1,4 +1,4 @@
-// What a person chooses with lists, buttons and keys.
+// Lists, buttons and keyboard shortcuts.
 
 import { chosen, matrix, overview, sides } from "./chosen.js";
 import { paintLooks } from "./looks.js";
@@ -10,7 +10,7 @@ import { namesIn } from "../values/labels.js";
 
 const THEMES = ["automatic", "light", "dark"];
 
-// The first in the new order is chosen.
+// Sort the maps and choose the first one.
 function sortBy(name) {
   chosen.sort = name;
   fillSorts();
@@ -19,7 +19,7 @@ function sortBy(name) {
   return choose(name ? overview.shown[0].number : chosen.number);
 }
 
-// Rank by the weight between the named tokens, once they are there.
+// Rank by the weight between the typed tokens.
 function seek() {
   const axes = { from: "query", to: "key" };
   for (const each of Object.keys(axes)) chosen.sought[each] = namesIn(byId(each).value);

@@ -1,4 +1,4 @@
-// A page from a file opens with the reports that are in it.
+// Entry point of a page opened from a file: it shows the reports stored in it.
 
 import { open } from "./page.js";
 import { run } from "./show.js";

@@ -1,4 +1,4 @@
-// Which maps are looked at together: the chosen one, the one it is compared with, or all heads of its layer.
+// Maps shown together: the chosen one, the compared one, or all heads of a layer.
 
 import { beside, chosen, comparedMap, matrix, overview, sides } from "./chosen.js";
 import { isSameSize, matrixOf } from "./matrix.js";
@@ -8,7 +8,7 @@ import { colourOf, headInk } from "../values/shades.js";
 
 const COMPARED_COLOURS = ["looked", "pin-3"];
 
-// The matrices whose lines the tokens show, each with an ink where there are several.
+// The matrices drawn as lines between tokens. Each has its own ink if there are several.
 export function views() {
   if (chosen.areAllHeads) return headsOfLayer().filter(({ isOn }) => isOn);
   if (beside && isSameSize(beside, matrix))
@@ -19,7 +19,7 @@ export function views() {
   return [{ matrix, ink: null }];
 }
 
-// The heads that differ from the chosen one in nothing but the head; none where each token is not one cell.
+// All heads of the chosen layer; empty if cells are blocks of tokens.
 export function headsOfLayer() {
   const { tensor, number } = chosen;
   if (tensor.leading.at(-1) !== "head" || !matrix.isAttention || tensor.axes.at(-1) !== "key") return [];
@@ -37,7 +37,7 @@ export function headsOfLayer() {
     }));
 }
 
-// Of several heads only where a query looks, or who looks at a key: more could not be told apart.
+// With several heads, only the row of a query or the column of a key: both at once could not be distinguished.
 export const ofOwnSide = (source) => ({ ...source, [source.side === "query" ? "key" : "query"]: null });
 
 export function showHeadKeys(source) {
@@ -49,7 +49,7 @@ export function showHeadKeys(source) {
   });
 }
 
-// Both maps, under their names, where two are compared.
+// Two compared maps, each with its name.
 export function showCompared() {
   const isCompared = beside !== null;
   byId("parts").classList.toggle("compared", isCompared);

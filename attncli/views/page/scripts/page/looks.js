@@ -1,4 +1,4 @@
-// The looks of a report's heads over its pictures: who looks is one choice for all of them.
+// Attention of heads over pictures. One query is chosen for all heads.
 
 import { chosen, matrix, overview, pictureView, start } from "./chosen.js";
 import { showCards } from "../parts/cards.js";
@@ -12,13 +12,13 @@ import { largestIn, weightText } from "../values/numbers.js";
 const PIXELS = { small: 56, medium: 112, large: 230 };
 const MANY = 24;
 const ONE_QUERY = {
-  tokens: "Only where this token looks is in the page; of one head attn self --head LAYER:HEAD has every patch",
-  context_tokens: "Only this look is in the page; of one head attn cross --head LAYER:HEAD has that of every word",
+  tokens: "This page has only the weights from this token; attn self --head LAYER:HEAD has every patch of one head",
+  context_tokens: "This page has only these weights; attn cross --head LAYER:HEAD has every word of one head",
 };
 
 let picture = null;
 
-// The pictures of the side that is looked at, with their pixels; the query that is chosen at first.
+// Load the pictures on the key side and choose the initial query.
 export async function startLooks() {
   const { report } = chosen;
   const side = report.context_tokens.length ? "context_tokens" : "tokens";
@@ -33,7 +33,7 @@ export async function startLooks() {
   await picture.load();
   if (chosen.query === undefined) {
     chosen.query = picture.query;
-    // Heads are looked at together, however many they are.
+    // Small thumbnails, so that all heads fit on the screen.
     if (chosen.tensor.count > MANY) setSmall();
   }
   Object.assign(chosen, { lookedQuery: undefined, hovered: null });
@@ -47,7 +47,7 @@ function setSmall() {
 const queryNow = () => (chosen.lookedQuery === undefined ? chosen.query : chosen.lookedQuery);
 const numberNow = () => chosen.hovered ?? chosen.number;
 
-// Queries are tokens from the first one on; the mean of all is null.
+// A head's weights from one query; a null query is the mean over all queries.
 function lookOf(number, query) {
   const { tensor, report } = chosen;
   const values = tensor.matrix(number);
@@ -71,7 +71,7 @@ const shadingOfRows = (rows) => {
   return shadingOf(joined, scale === "row" ? "linear" : scale, true);
 };
 
-// Of its own range, or of that of all heads for this query.
+// Shading over the range of this head, or of all heads for this query.
 function shadingNow(row, query) {
   if (chosen.range !== "all" || chosen.tensor.count < 2) return shadingOfRows([row]);
   return shadingOfRows(overview.items.map(({ number }) => lookOf(number, query)));
@@ -88,7 +88,7 @@ export function paintLooks() {
   });
 }
 
-// Where queries lie on the picture, a patch of it can look; else its tokens only are looked at.
+// Patches are queries if the queries lie on the picture; otherwise they are only keys.
 const areQueries = () => picture.axis === "tokens" && chosen.tensor.rows > 1;
 
 export function showLooks() {
@@ -120,14 +120,14 @@ export function showLooks() {
   drawLook();
 }
 
-// The token on the picture that a query beside it looks at most; null of the mean, and of a token without a row.
+// The patch with the largest weight from a query outside the picture; null for the mean and for tokens without a row.
 export function mostLookedAt(query) {
   const row = query === null || query < 0 ? null : lookOf(numberNow(), query);
   const best = (most, [, token]) => (most === null || row[token] > row[most] ? token : most);
   return row && picture.placed.reduce(best, null);
 }
 
-// The head and the query that are looked at: large, beside it, and in words.
+// Draw the current head and query: the large picture, the tokens beside it and the readout.
 function drawLook() {
   const { report, tensor } = chosen;
   const [number, query] = [numberNow(), queryNow()];
@@ -149,7 +149,7 @@ function drawLook() {
   const name = query === null ? "all tokens (mean)" : report.tokens[query] ?? "";
   const onPicture = picture.placed.reduce((sum, [, token]) => sum + (row[token] || 0), 0);
   const total = row.reduce((sum, weight) => sum + (weight || 0), 0);
-  // A difference has no part of a whole.
+  // Shares make no sense for a difference.
   const isWhole = total > 0 && row.every((weight) => !(weight < 0));
   const best = largestIn(Array.from(row));
   const most = `${labelText(labels[best])}: ${weightText(row[best], tensor.decimals)}`;
@@ -168,7 +168,7 @@ function drawLook() {
   showCards(byId("cards"), [card], [source], rowStatistics(query), () => {});
 }
 
-// The statistics of the query's row, where the report has them.
+// Row statistics of the query, if the report has them.
 function rowStatistics(query) {
   const { rows } = chosen.report;
   const index = query === null ? -1 : query - chosen.report.first_query;
@@ -183,7 +183,7 @@ function later(work) {
   lookFrame = requestAnimationFrame(work);
 }
 
-// A patch under the pointer, or null for none: it looks, where it can; else its weight is read.
+// Hover a patch (null: none). It becomes the query if it can; otherwise its weight is read out.
 export function lookFrom(token) {
   if (!areQueries()) {
     pictureView.frameAt(token === null ? null : picture.boxes[token]);
@@ -211,7 +211,7 @@ function drawLooks() {
   if (chosen.tensor.count > 1) paintLooks();
 }
 
-// A small picture under the pointer is shown large, until the pointer leaves it.
+// Enlarge the thumbnail under the pointer until the pointer leaves it.
 export function hoverHead(item) {
   const number = item?.number ?? null;
   if (number === chosen.hovered) return;

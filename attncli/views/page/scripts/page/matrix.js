@@ -1,10 +1,10 @@
-// One matrix of a report as the map, the tokens and the cards show it.
+// One matrix of a report in the form that the map, the tokens and the cards draw.
 
 import { chosen } from "./chosen.js";
 import { skippedOf } from "./report.js";
 import { axisLabels, matrixTitle, shortPlace } from "../values/labels.js";
 
-// The whole weights of a head where the page has them, else the map of that number; and its number there.
+// The tensor and index of a map: the head's full weights if the page has them, otherwise the pooled map.
 export async function mapAt(number) {
   const { report, tensor } = chosen;
   const full = report.full.get(shortPlace(tensor.place(number)));

@@ -1,4 +1,4 @@
-// The page: what its parts tell is done, and the first report is shown.
+// Entry point of the page: connects its parts and shows the first report.
 
 import { beside, chosen, comparedMap, map, overview, pictureView, sides, sources, start } from "./chosen.js";
 import { listen } from "./controls.js";

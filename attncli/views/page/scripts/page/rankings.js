@@ -6,7 +6,7 @@ import { PLACES, words } from "../parts/tables.js";
 import { shortPlace, tokensAlong } from "../values/labels.js";
 import { isNumber } from "../values/numbers.js";
 
-// The survey's rows about the heads that the maps show: an encoder's, a decoder's, or those across.
+// The survey rows of the heads on the maps: encoder, decoder or cross-attention heads.
 export function surveyed({ statistics, settings, context_tokens: context }) {
   const rows = Array.isArray(statistics.heads) ? statistics.heads : [];
   const alone = settings.maps === "encoder" ? ["encoder"] : ["self", "decoder"];
@@ -14,8 +14,8 @@ export function surveyed({ statistics, settings, context_tokens: context }) {
   return rows.filter(({ stack = "self" }) => stacks.includes(stack));
 }
 
-// A name, a label, and the number of a map at a place: those of the survey, else means of the statistics of
-// rows; and the weight from and to the tokens that are named on the page.
+// Rankings of the maps: a name, a label and a value for each. From the survey if there is one, otherwise means of
+// the row statistics; and the weight between the tokens typed on the page.
 export function rankings() {
   const sought = soughtRanking();
   return sought ? [...computedRankings(), sought] : computedRankings();
@@ -50,11 +50,11 @@ function mean(numbers) {
 const weightLabel = ({ from, to }) =>
   `weight${from.length ? ` from ${from.join(", ")}` : ""} to ${to.join(", ")}`;
 
-// As --from and --to: the weights of the queries on the keys, summed over these, mean over the queries; a
-// query that sees no key at all does not count.
+// Same as --from and --to: weights summed over the keys, averaged over the queries. Queries that see no key are
+// excluded.
 export function soughtRanking() {
   const { tensor, sought } = chosen;
-  if (tensor.axes.at(-1) === "key_block") return null; // whose weights are of no single tokens
+  if (tensor.axes.at(-1) === "key_block") return null; // a block has no weights of single tokens
   const [queries, keys] = ["from", "to"].map((side, i) => placesOf(sought[side], tensor.axes.at(i - 2)));
   if (!keys.length || (sought.from.length && !queries.length)) return null;
   const rows = sought.from.length ? queries : Array.from({ length: tensor.rows }, (_, i) => i);
@@ -77,14 +77,14 @@ export function soughtRanking() {
   return { name: "sought", label: weightLabel({ from: named(queries, -2), to: named(keys, -1) }), of };
 }
 
-// Where the tokens stand that are named: by position, by their text, or as a word of several pieces.
+// Positions of the named tokens. A name is a position, a token's text, or a word made of several tokens.
 export function placesOf(names, axis) {
   const tokens = tokensAlong(chosen.report, axis);
   return [...new Set(names.flatMap((name) => placesOfName(name, tokens)))].sort((one, other) => one - other);
 }
 
-// As attncli/core/token_names.py has it: 5, -1 and last are positions; else a text, as it stands or in quotes,
-// or the second of them, as to#2.
+// Same rules as attncli/core/token_names.py: 5, -1 and last are positions; anything else is text, optionally in
+// quotes; to#2 is its second occurrence.
 function placesOfName(name, tokens) {
   if (name === "last" || /^-?[0-9]{1,9}$/.test(name)) {
     const place = name === "last" ? -1 : Number(name);
@@ -103,7 +103,7 @@ function occurrences(text, tokens) {
   return found.length || !inQuotes ? found : placesOfText(inQuotes, tokens);
 }
 
-// Every token of that text; else every word of it, whose pieces follow one another.
+// All tokens with this text; if there are none, all runs of consecutive tokens that spell it.
 function placesOfText(text, tokens) {
   const bare = text.replace(/^·/, "");
   const places = [...tokens.keys()];
@@ -117,7 +117,7 @@ function placesOfText(text, tokens) {
   return found;
 }
 
-// The pieces from there on that make up the word, with the blank before it where that is one of them.
+// The tokens from `start` that spell the word, with or without its leading space; empty if they do not.
 function piecesFrom(start, name, tokens) {
   let text = "";
   for (let end = start; end < tokens.length && text.length <= name.length; end++) {
@@ -139,7 +139,7 @@ export function fillSortAndLayer() {
   );
   byId("layer-choice").hidden = numLayers < 2;
   const isOf = (...axes) => String(tensor.axes.slice(-2)) === String(axes);
-  // Of blocks of tokens whoever answers can be asked.
+  // Blocks have no weights of single tokens, but a server can compute them.
   const hasTokens = isOf("query", "key") || (chosen.canAskWeight?.() && isOf("query_block", "key_block"));
   byId("sought").hidden = !hasTokens || tensor.rows < 2 || !tokensAlong(chosen.report, "key").length;
   byId("sought-what").textContent = tensor.axes.includes("head") ? "Heads that look" : "Weight";

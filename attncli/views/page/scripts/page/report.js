@@ -1,4 +1,4 @@
-// What a report says beside its maps, and how its maps are shaded.
+// Notes, settings and statistics of a report, and the shading of its maps.
 
 import { chosen, sources } from "./chosen.js";
 import { surveyed } from "./rankings.js";
@@ -19,7 +19,7 @@ export function readReport(index) {
   return data;
 }
 
-// How many columns have no colour: those of skipped keys, or the blocks that hold one.
+// Number of columns without colour: the skipped keys, or the blocks that contain one.
 export function skippedOf({ axes, columns }) {
   const axis = axes.at(-1);
   if (axis === "key") return Math.min(chosen.skip, columns - 1);
@@ -28,15 +28,15 @@ export function skippedOf({ axes, columns }) {
   return Math.min(Math.ceil(chosen.skip / size), columns - 1);
 }
 
-// The tensors that are looked at beside this one, with the same colours.
+// The tensors compared with this one, which share its colour scale.
 export const comparedWith = ({ compared }) =>
   chosen.report.matrices.filter(({ name }) => compared.includes(name));
 
-// As chosen, else as suits: weights of blocks differ by orders of magnitude.
+// The chosen scale. By default log for blocks, whose weights differ by orders of magnitude.
 export const scaleOf = ({ axes }) => chosen.scale ?? (axes.at(-1) === "key_block" ? "log" : "linear");
 
-// The shading of maps that are looked at together, each a tensor and a number: by their own ends, or by those
-// of all maps; with those of what is compared with them.
+// Common shading of several maps, each a tensor and an index. The range covers these maps, or all maps if
+// "all" is chosen, and the tensors compared with them.
 export function shadingOfMaps(maps) {
   const [[tensor]] = maps;
   const ends = maps.flatMap(([shown, number]) =>
@@ -63,7 +63,7 @@ export function noteOf(shown) {
   return notes.join(" ");
 }
 
-// What the survey found about the chosen head.
+// Statistics of the chosen head, from the survey.
 export function showHeadStatistics(place) {
   const heads = chosen.tensor.axes.includes("layer") ? surveyed(chosen.report) : [];
   const row = heads.find((other) => `${other.layer}:${other.head}` === shortPlace(place));

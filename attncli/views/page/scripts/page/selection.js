@@ -1,4 +1,4 @@
-// The tokens that are selected or looked at, and what is said of them.
+// Selected and hovered tokens, and the readout about them.
 
 import { beside, chosen, comparedMap, map, matrix, sides } from "./chosen.js";
 import { ofOwnSide, showHeadKeys, views } from "./heads.js";
@@ -9,7 +9,7 @@ import { PIN_COLOURS } from "../parts/tokens.js";
 import { axisLabels, labelText, placeText } from "../values/labels.js";
 import { largestIn, weightText } from "../values/numbers.js";
 
-// Tokens that are selected, then the one that is looked at, each with its row, its column, or both.
+// The selected tokens, then the hovered one, each with its row, its column or both.
 function chosenSources() {
   const tokens = chosen.pins.map((token) => ({ ...token, isPinned: true }));
   const { looked } = chosen;
@@ -24,7 +24,7 @@ function chosenSources() {
 const isSame = (one, other) => one.index === other.index && (matrix.isSelf || one.side === other.side);
 
 export function showSources() {
-  if (chosen.tensor.is_pictured) return; // looks.js shows them
+  if (chosen.tensor.is_pictured) return; // looks.js handles pictures
   if (!matrix.isAttention) {
     byId("readout").textContent = "";
     return;
@@ -39,17 +39,17 @@ export function showSources() {
   byId("readout").textContent = list.length ? said((shown) => readoutOf(list, shown)) : "";
 }
 
-// The chosen matrix, and the one that it is compared with where tokens are the same.
+// The chosen matrix, and the compared one if both have the same tokens.
 const shownMatrices = () => (beside && isSameSize(beside, matrix) ? [matrix, beside] : [matrix]);
 
-// What is said of each matrix, after its name where there are two.
+// Text for each matrix, prefixed with its name if there are two.
 function said(textOf) {
   const shown = shownMatrices();
   if (shown.length === 1) return textOf(matrix);
   return shown.map((each) => `${placeText(each.place)}: ${textOf(each)}`).join(" | ");
 }
 
-// From selected tokens to the one that is looked at, or where that one looks most.
+// Weights between the selected tokens and the hovered one; without a selection, the hovered token's largest weight.
 function readoutOf(list, shown) {
   const last = list.at(-1);
   const pairs = [];
@@ -71,7 +71,7 @@ function cellText({ axes, values, columns, decimals, rowLabels, columnLabels }, 
   return `${labelText(rowLabels[row])}${between}${labelText(columnLabels[column])}: ${value}`;
 }
 
-// A cell of a small map, without choosing it.
+// Read a cell of a thumbnail without choosing its map.
 export function readThumbnail(cell) {
   const { report, tensor } = chosen;
   byId("thumbnail-readout").textContent = cell
@@ -91,7 +91,7 @@ export function readThumbnail(cell) {
 
 let frame = 0;
 
-// At most once a frame, however fast the pointer moves.
+// Redraws at most once per frame, however fast the pointer moves.
 export function look(token) {
   chosen.looked = token;
   if (!token && !byId("tokens").hidden) chosen.looked = focusedToken();
@@ -104,7 +104,7 @@ function focusedToken() {
   return token ? { side: token.dataset.side, index: Number(token.dataset.index) } : null;
 }
 
-// A cell of one of the two maps; the other one shows it as well.
+// Hover a cell of one of two compared maps; the other map marks the same cell.
 export function lookAtCell(cell, from = matrix) {
   const isShared = beside && isSameSize(beside, matrix);
   if (isShared) (from === matrix ? comparedMap : map).mark(...(cell ?? [null, null]));
@@ -119,7 +119,7 @@ export function lookAtCell(cell, from = matrix) {
   });
 }
 
-// Select a token, in a colour of its own; one that is selected already no longer is.
+// Toggle the selection of a token. Each selected token has its own colour.
 export function pin({ side, index }) {
   if (!matrix.isAttention) return;
   const token = { side, index };

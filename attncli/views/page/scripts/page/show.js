@@ -1,4 +1,4 @@
-// Drawing anew what is chosen: a report, a tensor, a matrix.
+// Redraw the page for a chosen report, tensor or matrix.
 
 import { showBlocks, showInBlock } from "./blocks.js";
 import { beside, chosen, map, matrix, overview, setMatrices, sides, sources, start } from "./chosen.js";
@@ -29,13 +29,13 @@ import { inLine, placeText, shortPlace } from "../values/labels.js";
 const MOST_TOKENS = 4096;
 const STACKS = ["cross", "encoder", "decoder"];
 
-// How each report was looked at, for when it is chosen again.
+// View settings of each report, restored when it is chosen again.
 const left = new WeakMap();
 
 function leave() {
   const { source, report, tensor, sort, isAscending, sought, layer, number } = chosen;
   const index = report?.matrices.indexOf(tensor) ?? -1;
-  if (index < 0) return; // nothing was drawn of it
+  if (index < 0) return; // it was never drawn
   const names = { from: byId("from").value, to: byId("to").value };
   left.set(source, { sort, isAscending, sought, layer, number, names, index });
 }
@@ -63,14 +63,14 @@ export async function showReport(index) {
   showSteps(byId("steps"), report.steps);
   showNotes(report);
   await showSound(byId("sound"), report);
-  if (chosen.report !== report) return; // another one was chosen meanwhile
+  if (chosen.report !== report) return; // another report was chosen in the meantime
   await showPictureMaps(byId("picture-maps"), isReplaced("picture_maps") ? null : report.picture_maps, start);
-  if (chosen.report !== report) return; // another one was chosen meanwhile
+  if (chosen.report !== report) return; // another report was chosen in the meantime
   await Promise.all([...report.rows, ...report.keys].map((tensor) => tensor.load()));
   byId("tables").prepend(keyTable(report));
   const curves = report.tensors.filter(({ shape }) => shape.length === 1);
   await showCurves(byId("curves"), report, curves);
-  if (chosen.report !== report) return; // another one was chosen meanwhile
+  if (chosen.report !== report) return; // another report was chosen in the meantime
   const { matrices } = report;
   await showBlocks(report);
   if (chosen.report !== report) return;
@@ -93,7 +93,7 @@ export async function showTensor(index) {
   byId("scale").value = scaleOf(tensor);
   const isAlike = chosen.tensor && String(chosen.tensor.leadingShape) === String(tensor.leadingShape);
   if (!isAlike) {
-    // Of a training run the last step first, in colours that all steps share.
+    // A training run starts with its last step, on a colour scale shared by all steps.
     const number = tensor.isOverSteps ? tensor.count - 1 : 0;
     if (tensor.isOverSteps) byId("range").value = chosen.range = "all";
     Object.assign(chosen, { number, ...startOf(report) });
@@ -121,7 +121,7 @@ export async function showTensor(index) {
   await showMatrix();
 }
 
-// How the maps of a report are shown at first: in the order that the survey was asked for.
+// Initial view of a report: sorted as the survey was.
 function startOf({ settings, statistics, named }) {
   const [first] = Array.isArray(statistics.heads) ? statistics.heads : [];
   const sort = first && Object.hasOwn(first, settings.sort) ? settings.sort : "";
@@ -149,7 +149,7 @@ export function arrangeOverview() {
   return shown;
 }
 
-// The chosen matrix, and the one that it is compared with in the same colours.
+// The chosen matrix, and the compared one on the same colour scale.
 async function showMatrix() {
   const { report, tensor, number } = chosen;
   const other = tensor.is_pictured ? null : chosen.compared;
@@ -175,7 +175,7 @@ async function showMatrix() {
   }
   showLegend(byId("legend"), shading, matrix);
   showCompared();
-  // A map of no tokens leaves room beside it.
+  // A map without tokens leaves room beside it.
   const hasMore = ["overview", "steps", "curves"].some((id) => !byId(id).hidden);
   byId("main").classList.toggle("narrow", !matrix.isAttention && !hasMore && !byId("row-curves").children.length);
   map.show(matrix, beside !== null);
@@ -196,13 +196,13 @@ export async function choose(number) {
   await showMatrix();
 }
 
-// Of the map that a person chose: in sight, where it stands below many small ones.
+// Scroll the chosen map into view if it is below many thumbnails.
 export function showChosen() {
   const { top, height } = byId("parts").getBoundingClientRect();
   if (top + Math.min(height, innerHeight / 2) > innerHeight) byId("matrix").scrollIntoView({ block: "start" });
 }
 
-// A row of weights, or the head that a cell is about.
+// Select the row of a weight, or the head of a cell in a layer-by-head map.
 export function pickCell([row, column]) {
   const { axes, rowLabels, columnLabels } = matrix;
   if (matrix.isAttention) pin({ side: "query", index: row });
@@ -213,19 +213,19 @@ export function pickCell([row, column]) {
   }
 }
 
-// The head of a row of the survey; a page that asks a server can look for its map elsewhere.
+// Show the head of a survey row. A served page may find its map in another report.
 function showHead({ layer, head, stack }) {
   showInBlock({ layer, head, stack })?.scrollIntoView({ block: "nearest" });
   if (!showMapOf({ layer, head, stack })) openHead({ layer, head, stack });
 }
 
-// In another report, by whoever has one.
+// Show a head's map from another report, if the page can open one.
 function openHead(place) {
-  const hasMaps = !["cross", "encoder"].includes(place.stack); // of two stacks the decoder's are drawn
+  const hasMaps = !["cross", "encoder"].includes(place.stack); // only the decoder's maps are drawn
   if (hasMaps && chosen.openReportOfHeads) run(chosen.openReportOfHeads().then((isThere) => isThere && showMapOf(place)));
 }
 
-// Whether the tensor shows that head.
+// Show the map of a head. Returns false if the tensor does not have it.
 function showMapOf({ layer, head, stack }) {
   const row = surveyed(chosen.report).find((other) => other.layer === layer && other.head === head);
   if (stack && row && row.stack !== stack) return false;
@@ -236,7 +236,7 @@ function showMapOf({ layer, head, stack }) {
   return true;
 }
 
-// A map beside the chosen one; null for none.
+// Compare the chosen map with another one; null ends the comparison.
 export function compareWith(number) {
   chosen.compared = number;
   byId("compare").value = number ?? "";
@@ -248,7 +248,7 @@ export function redraw() {
   return showMatrix();
 }
 
-// What goes wrong is told on the page.
+// Errors are shown on the page.
 export function run(promise) {
   Promise.resolve(promise).catch((error) => {
     byId("problem").hidden = false;

@@ -1,4 +1,4 @@
-// A card for each token that is looked at or selected: where it looks, who looks at it, its row's statistics.
+// One card per selected or hovered token: what it looks at, what looks at it, and the statistics of its row.
 
 import { make, makeToken } from "./elements.js";
 import { tableOf, words } from "./tables.js";
@@ -7,7 +7,7 @@ import { scalar, weightText } from "../values/numbers.js";
 
 const MOST_IN_A_LIST = 8;
 
-// Of each of the matrices, the chosen one first.
+// Cards for each source in each matrix, the chosen matrix first.
 export function showCards(container, matrices, sources, statistics, onUnpin) {
   const cards = sources.flatMap((source) =>
     matrices.map((matrix) => cardOf(matrix, source, statistics, onUnpin, matrices.length > 1)),
@@ -16,9 +16,9 @@ export function showCards(container, matrices, sources, statistics, onUnpin) {
   container.replaceChildren(...(cards.length ? cards : everyRow(matrices[0], statistics)));
 }
 
-// While no token is chosen: how to choose one, and the statistics of all rows.
+// Shown without a selection: a hint, and the statistics of all rows.
 function everyRow(matrix, { rows }) {
-  const hint = "Point at a token, or focus it, to see where it looks and who looks at it; a click selects it.";
+  const hint = "Point at a token, or focus it, to see what it looks at and what looks at it; click to select it.";
   const shown = rows.filter(({ axes, values }) => axes.at(-1) === "query" && values);
   const table = () =>
     tableOf(
@@ -92,7 +92,7 @@ function listOf(title, numbers, labels, decimals) {
   return make("div", {}, make("h4", { text: title }), make("ol", {}, ...items), more);
 }
 
-// The statistics of the row, and what the key receives.
+// Statistics of the query's row and of the key's column.
 function statisticsOf({ query, key }, { rows, keys }, { place }) {
   const pairs = [];
   const add = (tensors, axis, index) => {

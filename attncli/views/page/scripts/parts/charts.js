@@ -1,4 +1,4 @@
-// Numbers as lines between two axes, with the numbers at the pointer or at the arrow keys' place.
+// Line charts, with a readout at the pointer or at the position of the arrow keys.
 
 import { make, makeSvg, moved } from "./elements.js";
 import { endsOf } from "../values/colours.js";
@@ -8,17 +8,17 @@ import { axisOf, tickText } from "../values/ticks.js";
 const [CHART_WIDTH, CHART_HEIGHT] = [480, 120];
 const MOST_POINTS = 1000;
 const CURVE_COLOURS = ["looked", "pin-0", "pin-1", "pin-2", "pin-3", "pin-4", "pin-5"];
-// After the last colour the first one again, in a broken line.
+// After the last colour the list repeats with dashed lines.
 const strokeOf = (k) =>
   `${CURVE_COLOURS[k % CURVE_COLOURS.length]}${k < CURVE_COLOURS.length ? "" : " broken"}`;
 const [STEPS_UP, STEPS_ACROSS] = [3, 6];
-// So few places have their labels below the chart instead of round numbers.
+// Up to this many places are labelled one by one instead of with round numbers.
 const FEW_PLACES = 8;
-// Characters of labels that a chart on a phone has room for; names of tokens may be cut, numbers not.
+// Characters of labels that fit below a chart on a phone. Token names may be cut, numbers may not.
 const LABEL_CHARACTERS = 40;
 
-// Lines over the same places, each a name and numbers; then the name of the horizontal axis, where each number
-// stands on it, what stands there, and whether these places are counted.
+// A chart of lines over the same places. Each line has a name and numbers; the horizontal axis has a name, places
+// and labels. `isCounted` if the places are whole numbers.
 export function chartOf(title, lines, { name, places, labels, isCounted }) {
   const each = lines.map(({ numbers }) => endsOf(numbers, numbers.length, 0));
   const [low, high] = [Math.min(...each.map((ends) => ends.low)), Math.max(...each.map((ends) => ends.high))];
@@ -38,7 +38,7 @@ export function chartOf(title, lines, { name, places, labels, isCounted }) {
   lines.forEach(({ numbers }, k) => {
     for (const part of withoutGaps(numbers)) {
       const isAlone = part.length === 1;
-      // A line from a point to itself is a dot, as its ends are round.
+      // With round line caps, a line from a point to itself is a dot.
       const points = thinned(isAlone ? [part[0], part[0]] : part, numbers)
         .map((i) => `${x(places[i]).toFixed(2)},${y(numbers[i]).toFixed(2)}`)
         .join(" ");
@@ -55,7 +55,7 @@ export function chartOf(title, lines, { name, places, labels, isCounted }) {
   return make("figure", {}, make("figcaption", {}, make("b", { text: title }), " ", said), chart, ...keys);
 }
 
-// Labels below the places, or round numbers between the first and the last of them.
+// Label every place, or round numbers along the axis.
 function horizontalAxis(places, labels, isCounted, x) {
   const [first, last] = [places[0], places.at(-1)];
   const { ticks, step } = axisOf(first, last, STEPS_ACROSS, isCounted ? 1 : 0);
@@ -80,7 +80,7 @@ function curveKey(name, k) {
   return make("span", { class: "key quiet" }, swatch, name);
 }
 
-// The text that says the numbers at the pointer's place, or at the one that arrow keys lead to.
+// The readout of the numbers at the pointer or at the position of the arrow keys.
 function readerOf(svg, lines, labels, across) {
   const cursor = makeSvg("line", { class: "cursor", y1: 0, y2: CHART_HEIGHT, visibility: "hidden" });
   const said = make("span", { class: "said", role: "status" });
@@ -107,7 +107,7 @@ function readerOf(svg, lines, labels, across) {
   return said;
 }
 
-// Of so many points that they would stand on one another, the least and the most of each few.
+// With more points than pixels, keep the smallest and the largest of each group.
 function thinned(indices, numbers) {
   const few = Math.ceil(indices.length / MOST_POINTS);
   if (few === 1) return indices;
@@ -119,7 +119,7 @@ function thinned(indices, numbers) {
   return kept;
 }
 
-// Runs of indices that have a number.
+// Split the indices into runs without missing numbers.
 function withoutGaps(numbers) {
   const runs = [[]];
   numbers.forEach((value, i) => {

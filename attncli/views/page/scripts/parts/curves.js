@@ -1,14 +1,14 @@
-// Which numbers of a report are drawn as lines.
+// Numbers of a report that are drawn as line charts.
 
 import { chartOf } from "./charts.js";
 import { tableOf, words } from "./tables.js";
 import { axisLabels, labelText } from "../values/labels.js";
 import { scalar } from "../values/numbers.js";
 
-// Every tensor of one axis, and every list of numbers in the rows of a statistic.
+// Draw all one-dimensional tensors, and all lists of numbers in rows of statistics.
 export async function showCurves(container, report, tensors) {
   await Promise.all(tensors.map((tensor) => tensor.load()));
-  // Of a curve's points the first tensor says where they stand, the others how high.
+  // For a curve, the first tensor of axis point has the horizontal positions, the others the values.
   const points = tensors.filter(({ axes }) => axes[0] === "point");
   const places = points.length > 1 ? points.shift() : null;
   const charts = tensors
@@ -27,7 +27,7 @@ export async function showCurves(container, report, tensors) {
   container.hidden = !charts.length;
 }
 
-// The statistics of the rows of one map, where the page has blocks of weights and no row by itself.
+// Row statistics of one map, for pages with blocks of weights instead of single rows.
 export function showRowCurves(container, report, matrix) {
   const shown =
     matrix.axes[0] === "query_block" ? report.rows.filter(({ axes }) => axes.at(-1) === "query") : [];
@@ -45,7 +45,7 @@ function chartOfTensor(report, { name, axes: [axis], values }) {
   return chartOf(words(name), [{ numbers: Array.from(values) }], across);
 }
 
-// Whole numbers, such as the ids of tokens, are no curve.
+// Integers such as token ids are a table, not a curve.
 function tableOfWhole(report, { name, axes: [axis], values }) {
   const labels = axisLabels(report, axis, values.length);
   return tableOf(
@@ -61,15 +61,15 @@ function curveOf({ name, values }, { name: placesName, values: places }) {
   return chartOf(words(name), [{ numbers: Array.from(values) }], across);
 }
 
-// A list of positions ranks what is there: neither it nor the lists beside it are curves.
+// Lists of positions are rankings; they and the lists next to them are not drawn as curves.
 const POSITIONS = ["keys", "top_keys"];
 
-// A line for each row, named by the row's first number.
+// One line per row, named after its first column.
 function chartsOfRows(title, rows) {
   const [first, ...others] = Object.keys(rows[0] ?? {});
   if (POSITIONS.some((name) => others.includes(name))) return [];
   const isList = (name) => rows.every((row) => Array.isArray(row[name]) && row[name].length > 1);
-  // The list over which the others stand, where there is one.
+  // The list on the horizontal axis, if there is one.
   const over = rows.length ? ["budget", "step", "false_positive_rate"].find(isList) : undefined;
   const across = over ? rows[0][over] : null;
   const lists = others.filter((name) => isList(name) && name !== over);

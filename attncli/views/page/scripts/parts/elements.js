@@ -1,4 +1,4 @@
-// Elements of the page. Every text becomes a text node: nothing is ever read as markup.
+// Create elements. All text becomes text nodes: nothing is parsed as markup.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -22,7 +22,7 @@ export function makeSvg(tag, attributes, ...children) {
   return element;
 }
 
-// A token or another text of the user's: in its own direction, whatever stands around it.
+// A token or other user text, isolated from the text direction around it.
 export const makeToken = (text) => make("bdi", { class: "word", text });
 
 export function fillSelect(select, choices, chosen) {
@@ -32,7 +32,7 @@ export function fillSelect(select, choices, chosen) {
 
 export const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-// Where an arrow key, Home or End leads among so many things in rows of so many; null for another key.
+// The index an arrow key, Home or End moves to in a grid of `columns` columns; null for other keys.
 export function moved(event, index, count, perRow) {
   if (event.ctrlKey || event.altKey || event.metaKey) return null;
   if (event.key === "Home") return 0;
@@ -43,14 +43,14 @@ export function moved(event, index, count, perRow) {
   return to < 0 || to >= count ? index : to;
 }
 
-// How many elements of a list stand in its first row.
+// Number of elements in the first row of a wrapped list.
 export function columnsOf(elements) {
   const top = elements[0].offsetTop;
   const wrapped = elements.findIndex((element) => element.offsetTop > top + 2);
   return wrapped < 0 ? elements.length : wrapped;
 }
 
-// The element above or below another one, in rows that may be of different lengths.
+// The element above or below another one; rows may have different lengths.
 export function inNextRow(elements, index, isDown) {
   const { offsetTop, offsetLeft } = elements[index];
   const below = (other) => (isDown ? 1 : -1) * (other.offsetTop - offsetTop);

@@ -1,4 +1,4 @@
-// A button for each head of a layer: its colour, and where in it the token looks that is looked at.
+// One button per head of a layer, with its colour and the largest weight of the hovered token.
 
 import { make, makeToken } from "./elements.js";
 import { fixed, largestIn } from "../values/numbers.js";
@@ -19,7 +19,7 @@ export class HeadKeys {
     none.addEventListener("click", () => onSwitch(thatAre(true)));
   }
 
-  // Each head: its number, ink, matrix, and whether it is on and is the chosen one; no heads hide the buttons.
+  // Heads have a number, an ink, a matrix, and whether they are on and chosen. An empty list hides the buttons.
   show(heads, source) {
     const isSame = String(this.heads?.map(({ head }) => head)) === String(heads.map(({ head }) => head));
     this.heads = heads;
@@ -43,7 +43,7 @@ export class HeadKeys {
     return button;
   }
 
-  // The key at which a query looks most, or the query that looks most at a key.
+  // The key with the largest weight of a query, or the query with the largest weight on a key.
   said(matrix, source) {
     if (!source) return ["\u00a0"];
     const isQuery = source.query !== null;

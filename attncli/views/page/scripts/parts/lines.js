@@ -1,14 +1,14 @@
-// Lines between queries and keys, on a canvas between their lists.
+// Lines between queries and keys, drawn on a canvas between the two lists.
 
 import { colourOf, FAINTEST, inkOf, signsOf, sizesOf, strengthsOf } from "../values/shades.js";
 
-// How high the lines of all views at a token are together, in pixels; over what share of the width they turn.
+// Height in pixels shared by the lines of all views at one token; share of the width in which lines bend.
 const STRAND = 16;
 const TURNS = 0.6;
-// Of the lines of many heads at once only the stronger ones.
+// With many heads at once, only stronger lines are drawn.
 const FAINTEST_OF_MANY = 0.12;
 
-// A pen with the pixels of the screen, and the middles of the elements on both sides.
+// A drawing context in screen pixels, and the vertical centres of the tokens on both sides.
 export function penOn(canvas, lists) {
   const ratio = window.devicePixelRatio || 1;
   const [width, height] = [canvas.clientWidth, canvas.clientHeight];
@@ -25,7 +25,7 @@ export function penOn(canvas, lists) {
   return { context, width, from: middles(lists.query), to: middles(lists.key) };
 }
 
-// `lane` is from 0 to 1 among the views: their lines begin, turn and end beside one another.
+// `lane`, from 0 to 1, keeps the lines of several views beside each other.
 function line({ context, width, from, to }, i, j, colour, strength, lane) {
   if (!(strength > FAINTEST)) return;
   const [start, end] = [from[i] + STRAND * (lane - 0.5), to[j] + STRAND * (lane - 0.5)];
@@ -39,10 +39,10 @@ function line({ context, width, from, to }, i, j, colour, strength, lane) {
 
 const laneOf = (k, views) => (k + 0.5) / views.length;
 
-// Numbers of both signs have their own inks where they are those of one head.
+// With a single head, negative and positive numbers have their own inks.
 export const signsOfViews = (views) => (views.length === 1 ? signsOf(views[0].matrix) : null);
 
-// Every line of every view: a view is a matrix with an ink.
+// Draw all lines of all views, where a view is a matrix with an ink.
 export function drawAll(pen, views) {
   pen.context.lineWidth = views.length > 2 ? 1 : 1.5;
   const signs = signsOfViews(views);
@@ -60,7 +60,7 @@ export function drawAll(pen, views) {
   });
 }
 
-// Solid lines to where a token looks, broken ones from who looks at it.
+// Solid lines from a query to its keys, dashed lines from a key to the queries that look at it.
 export function drawSources(pen, views, sources) {
   const signs = signsOfViews(views);
   const isLog = views.some(({ matrix }) => matrix.isLog);

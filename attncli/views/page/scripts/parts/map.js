@@ -1,5 +1,5 @@
-// One matrix as a map: a cell a number, labels on two sides; the pointer or arrow keys look at a cell
-// (`onCell`), a click or Enter picks it (`onPick`).
+// One matrix as a map with labels on two sides. Calls `onCell` for the cell under the pointer or the arrow keys,
+// and `onPick` on a click or Enter.
 
 import { ARROWS, make, makeToken } from "./elements.js";
 import { isLight, paint } from "../values/colours.js";
@@ -10,7 +10,7 @@ const LABEL_PIXELS = 15;
 const MOST_ROWS_WITH_LABELS = 40;
 const LARGEST_CELL = 64;
 const LARGEST_HEIGHT = 680;
-// Beside the tokens, or beside another map, where there is room for both.
+// Beside the tokens or another map if both fit.
 const SHARE_BESIDE_TOKENS = 0.58;
 const SHARE_BESIDE_MAP = 0.49;
 const isWide = matchMedia("(min-width: 700px)");
@@ -56,7 +56,7 @@ export class MatrixMap {
     this.layout();
   }
 
-  // Frames around the cells that the result marks, dashed where they were not found.
+  // Frames around marked cells; dashed if the mark was not confirmed.
   showMarks() {
     const { rows, columns, marks } = this.matrix;
     this.marks.style.gridTemplate = `repeat(${rows}, 1fr) / repeat(${columns}, 1fr)`;
@@ -74,7 +74,7 @@ export class MatrixMap {
     const { rows, columns } = this.matrix;
     const labelWidth = this.left.offsetWidth;
     const room = this.parts.clientWidth * (isWide.matches ? this.share : 1) - labelWidth - 8;
-    // Of tokens by tokens cells are square; others are as wide as there is room, for their numbers.
+    // Cells of token-by-token maps are square; other cells use the full width to show their numbers.
     const widest = this.matrix.isAttention ? Math.max(3, LARGEST_HEIGHT / rows) : LARGEST_CELL;
     this.width = Math.max(1, Math.min(LARGEST_CELL, room / columns, widest));
     const least = rows <= MOST_ROWS_WITH_LABELS ? LABEL_PIXELS + 1 : 0;
@@ -89,7 +89,7 @@ export class MatrixMap {
     this.top.style.width = this.cells.style.width;
     this.left.style.height = this.cells.style.height;
     if (this.left.offsetWidth !== labelWidth && !this.again) {
-      this.again = true; // the labels took more room than before
+      this.again = true; // the labels need more room now
       this.layout();
       this.again = false;
     }
@@ -97,7 +97,7 @@ export class MatrixMap {
     this.showNumbers();
   }
 
-  // As many labels as there is room for.
+  // As many labels as fit.
   showLabels(side, labels, pixels, property, template) {
     const step = Math.max(1, Math.ceil(LABEL_PIXELS / pixels));
     side.style[template] = `repeat(${labels.length}, minmax(0, 1fr))`;
@@ -114,7 +114,7 @@ export class MatrixMap {
     side.replaceChildren(...shown);
   }
 
-  // The numbers themselves where they fit into the cells.
+  // Numbers in the cells if they fit.
   showNumbers() {
     const { values, rows, columns, decimals } = this.matrix;
     const longest = Math.max(
@@ -172,7 +172,7 @@ export class MatrixMap {
     this.byKey = this.cell;
   }
 
-  // Frames around a row and a column; null for none.
+  // Frames around a row and a column; null removes them.
   mark(row, column) {
     const { rows, columns } = this.matrix;
     this.rowFrame.hidden = row === null;

@@ -1,17 +1,17 @@
-// Every matrix of a tensor as a small map: arrow keys, a click or a tap choose one (`onChoose`), with shift
-// compare it (`onCompare`), the pointer reads it (`onRead`).
+// All matrices of a tensor as thumbnails. Calls `onChoose` on a click, a tap or an arrow key, `onCompare` with
+// shift, and `onRead` under the pointer.
 
 import { inNextRow, make, moved } from "./elements.js";
 import { endsOf } from "../values/colours.js";
 import { placeText, shortPlace } from "../values/labels.js";
 import { isNumber, shortScalar } from "../values/numbers.js";
 
-// More maps than that stand beside the chosen one, where there is room.
+// With more maps than this, the overview is placed beside the chosen map if it fits.
 const FEW_MAPS = 24;
-// Of the heads of a layer so many stand beside each other there, at most.
+// Largest number of a layer's heads side by side there.
 const MOST_ACROSS = 4;
-const MOST_ACROSS_NARROW = 6; // small ones, on a telephone
-// Of more columns a small map shows no single cells.
+const MOST_ACROSS_NARROW = 6; // small thumbnails on a phone
+// Thumbnails with more columns than this show no single cells.
 const MOST_PIXELATED = 64;
 
 export class Overview {
@@ -25,7 +25,7 @@ export class Overview {
     container.addEventListener("pointerleave", () => this.onRead(null));
   }
 
-  // A thumbnail for each matrix that has a number at all.
+  // One thumbnail per matrix, except for matrices without any number.
   show(tensor, isFull) {
     this.tensor = tensor;
     this.items = [];
@@ -52,14 +52,14 @@ export class Overview {
     this.container.classList.toggle("fine", tensor.columns > MOST_PIXELATED);
     const numHeads = tensor.leadingShape.at(-1);
     this.container.style.setProperty("--heads", numHeads);
-    // Lines of a layer are equally long, as far as its heads can be shared out.
+    // Split the heads of a layer into rows of equal length if possible.
     const evenly = (most) => Math.ceil(numHeads / Math.ceil(numHeads / most));
     this.container.style.setProperty("--across", evenly(MOST_ACROSS));
     this.container.style.setProperty("--across-narrow", evenly(MOST_ACROSS_NARROW));
     this.setSize(this.size);
   }
 
-  // Small ones show all at once, large ones take the whole width.
+  // Small thumbnails show all maps at once, large ones use the full width.
   setSize(size) {
     this.size = size;
     this.container.dataset.size = size;
@@ -71,7 +71,7 @@ export class Overview {
     for (const { number, canvas } of this.items) paintNumber(canvas, number);
   }
 
-  // In the order of a statistic, or of the axes with a line for each layer; of one layer, or of all.
+  // Arrange by a statistic, or by axes with one line per layer; all layers or a single one.
   arrange(ranking, isAscending, layer) {
     let shown = this.items.filter(({ place }) => layer === "" || place[0][1] === Number(layer));
     const values = new Map(shown.map((item) => [item, ranking?.of(item.place, item.number)]));
@@ -119,7 +119,7 @@ export class Overview {
     else this.chooseAt(element, true);
   }
 
-  // Opened with a click or Enter, not passed with an arrow key.
+  // Opened with a click or Enter, not merely passed with an arrow key.
   chooseAt(element, isOpened = false) {
     element.focus();
     this.onChoose(Number(element.dataset.number), isOpened);
@@ -155,7 +155,7 @@ export class Overview {
     this.onRead(isInside ? { ...item, row, column } : null);
   }
 
-  // The matrix so many places after that one, in the order shown.
+  // The matrix `by` places after another one, in the order shown.
   neighbour(number, steps) {
     const index = this.shown.findIndex((item) => item.number === number);
     return this.shown[Math.max(0, Math.min(this.shown.length - 1, index + steps))]?.number ?? number;

@@ -1,5 +1,5 @@
-// A picture with weights over it. The pointer and the arrow keys look at a patch (`onLook`), a click or Enter
-// picks it (`onPick`); tokens that lie elsewhere are buttons beside it.
+// A picture with weights over it. Calls `onLook` for the patch under the pointer or the arrow keys, and `onPick`
+// on a click or Enter. Tokens outside the picture are buttons beside it.
 
 import { ARROWS, make, makeToken } from "./elements.js";
 import { placeIn } from "../values/colours.js";
@@ -10,7 +10,7 @@ const STAGE_PIXELS = 640;
 const TILE_PIXELS = 72;
 const MOST_TILES = 48;
 
-// Which tokens lie on each pixel: lists of their numbers, -1 for none, as many as boxes lie on each other.
+// Tokens on each pixel: one layer of token numbers per overlapping box, -1 for none.
 function coverOf(boxes, width, height) {
   const layers = [];
   const edge = (share, size) => Math.ceil(share * size - 0.5 - 1e-6);
@@ -30,7 +30,7 @@ function coverOf(boxes, width, height) {
   return layers;
 }
 
-// A picture of a report, its pixels and its cover in each size that is painted.
+// A picture of a report: its pixels, and the tokens on them in each size that was painted.
 export class Picture {
   constructor(data) {
     Object.assign(this, data);
@@ -41,12 +41,12 @@ export class Picture {
   async load() {
     if (this.bitmap !== undefined) return;
     const bytes = Uint8Array.from(atob(this.png), (character) => character.charCodeAt(0));
-    // One that cannot be decoded leaves the weights alone.
+    // If the picture cannot be decoded, only the weights are drawn.
     this.bitmap = await createImageBitmap(new Blob([bytes], { type: "image/png" })).catch(() => null);
     delete this.png;
   }
 
-  // With so many pixels on its longer side.
+  // `most` pixels on the longer side.
   inSize(most) {
     const scale = most / Math.max(this.width, this.height);
     const [width, height] = [this.width, this.height].map((side) => Math.max(1, Math.round(side * scale)));
@@ -58,7 +58,7 @@ export class Picture {
     return this.sizes.get(key);
   }
 
-  // Red, green, blue and opacity of each pixel.
+  // RGBA of each pixel.
   pixelsIn(width, height) {
     if (!this.bitmap) return new Uint8ClampedArray(4 * width * height).fill(128);
     const canvas = make("canvas", { width, height });
@@ -68,7 +68,7 @@ export class Picture {
     return context.getImageData(0, 0, width, height).data;
   }
 
-  // Least, most, and least above zero of the weights on the picture.
+  // Smallest, largest and smallest positive weight on the picture.
   endsOf(weights) {
     let [low, high, above] = [Infinity, -Infinity, Infinity];
     for (const [, token] of this.placed) {
@@ -80,7 +80,7 @@ export class Picture {
     return { low, high, above };
   }
 
-  // The picture in its own colours, and above it those of the weights, as attn's other views paint them.
+  // The picture with the weights painted over it, as in attn's other views.
   paint(canvas, weights, shading, most, [faint, strong]) {
     const { width, height, cover, pixels } = this.inSize(most);
     if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
@@ -128,7 +128,7 @@ export class PictureView {
     });
   }
 
-  // `buttons`: a token that lies elsewhere, its label, and whether it can be chosen.
+  // `buttons`: the tokens outside the picture, with their labels and whether they can be chosen.
   show(picture, buttons, { isChoice, note }) {
     this.picture = picture;
     this.isChoice = isChoice;
@@ -138,7 +138,7 @@ export class PictureView {
       `Picture ${picture.name}: arrow keys look at a patch${isChoice ? ", Enter looks from it" : ""}`,
     );
     this.about.textContent = [picture.about, note].filter(Boolean).join(". ");
-    // What fills up a sound are hundreds of tokens.
+    // The padding of a sound is hundreds of tokens.
     const told = buttons.filter(({ hasLook }) => hasLook || !picture.seconds);
     this.buttons = told.map(({ token, label, hasLook }, i) => {
       const canvas = hasLook && i < MOST_TILES ? make("canvas", { "aria-hidden": "true" }) : "";
@@ -155,7 +155,7 @@ export class PictureView {
     this.picture.paint(this.canvas, weights, shading, STAGE_PIXELS, cover);
   }
 
-  // The small pictures of the tokens beside it, the weight of each, and which one looks.
+  // Weights of the tokens beside the picture, and the one that is the query.
   mark(query, weightOf, paintTile, decimals) {
     for (const { token, canvas, weight, element } of this.buttons) {
       if (canvas) paintTile(canvas, token, TILE_PIXELS);
@@ -200,7 +200,7 @@ export class PictureView {
     this.onLook(this.byKey);
   }
 
-  // The nearest patch in that direction: across it counts more than along.
+  // The nearest patch in a direction; distance across it counts more than distance along it.
   neighbour(token, [right, down]) {
     const centre = ([left, top, end, bottom]) => [(left + end) / 2, (top + bottom) / 2];
     const [x, y] = centre(this.picture.boxes[token]);

@@ -1,4 +1,4 @@
-// Several pictures, each in a row with its maps: the picture as it is, then the maps under their names.
+// One row per picture: the picture itself, then its maps with their names.
 
 import { make, makeToken } from "./elements.js";
 import { Picture } from "./picture.js";

@@ -1,4 +1,4 @@
-// A sound that plays: its spectrogram with a line where it is, and its words, each of which plays by a click.
+// Sound player: a spectrogram with a playback line, and words that play on a click.
 
 import { make, makeToken } from "./elements.js";
 import { Picture } from "./picture.js";
@@ -6,7 +6,7 @@ import { Picture } from "./picture.js";
 const MEDIA = { OggS: "audio/ogg", fLaC: "audio/flac", RIFF: "audio/wav", FORM: "audio/aiff" };
 const WIDTH = 640;
 
-let address = null; // of the sound of the report that is shown
+let address = null; // URL of the sound of the current report
 let playing = null;
 
 function addressOf(sound) {
@@ -19,15 +19,15 @@ function addressOf(sound) {
   return address;
 }
 
-// From one second to another, or to the end.
+// Play from one second to another, or to the end.
 function play(from, to = Infinity) {
   if (!playing) return;
   Object.assign(playing, { until: to });
   playing.audio.currentTime = from;
-  playing.audio.play().catch(() => {}); // a browser that does not know the format shows so itself
+  playing.audio.play().catch(() => {}); // the browser itself reports an unsupported format
 }
 
-// Where a token of the sound begins.
+// Start of a token in the sound, in seconds.
 export function playToken(picture, token) {
   const box = token === null ? null : picture?.boxes[token];
   if (picture?.seconds && box) play(box[0] * picture.seconds, (box[0] + 1) * picture.seconds);

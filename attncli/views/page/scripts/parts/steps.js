@@ -1,4 +1,4 @@
-// A computation followed by hand: each step with its formula, shapes, prose, terms and single numbers.
+// A computation step by step: formula, shapes, explanation, terms and single numbers.
 
 import { fillStatistics } from "./cards.js";
 import { make, makeToken } from "./elements.js";
@@ -34,7 +34,7 @@ function stepOf({ question, formula, prose, shapes, values, tables }, title) {
   );
 }
 
-// The terms, a row each, and their totals; of a long table some rows stand for all.
+// One row per term, and totals; long tables are shortened.
 function termsOf({ title, columns, rows, count, totals }) {
   const isPart = count > rows.length;
   const heading = isPart ? `${title} (${rows.length} of ${count} rows)` : title;

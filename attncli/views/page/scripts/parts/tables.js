@@ -1,11 +1,11 @@
-// Statistics as tables: mappings of numbers with the same names share one, a list of mappings has its own.
+// Statistics as tables. Mappings with the same keys share a table; a list of mappings has its own.
 
 import { make, makeToken } from "./elements.js";
 import { axisLabels, labelText } from "../values/labels.js";
 import { NO_NUMBER, scalar } from "../values/numbers.js";
 
 export const PLACES = ["layer", "head"];
-const MOST_HEADS = 1e6; // of a layer, for their order
+const MOST_HEADS = 1e6; // per layer, to sort by layer and head
 const areHeads = (rows) => rows.every((row) => PLACES.every((axis) => Number.isInteger(row[axis])));
 const headName = ({ layer, head }) => `${layer}:${head}`;
 export const words = (name) => name.replaceAll("_", " ");
@@ -28,7 +28,7 @@ export function showTables(container, statistics, onPlace) {
   container.replaceChildren(...tables);
 }
 
-// Of heads: without the kinds and modules that follow from the layer, and the stack where there is one alone.
+// Rows of heads without redundant columns: kind or module if it follows from the layer, stack if there is only one.
 function distinguished(rows) {
   const count = (...names) => new Set(rows.map((row) => names.map((name) => row[name]).join("\n"))).size;
   const dropped = count("layer", "stack", "kind") === count("layer") ? ["kind"] : [];
@@ -38,7 +38,7 @@ function distinguished(rows) {
   return rows.map((row) => Object.fromEntries(Object.entries(row).filter(isKept)));
 }
 
-// What each key gives or receives, of a report without a map of keys to point at.
+// Statistics of each key as a table, for reports without a map of keys.
 export function keyTable(report) {
   const ofKeys = report.keys.filter(({ axes }) => String(axes) === "key");
   const hasMap = report.matrices.some(({ axes }) => axes.at(-1).startsWith("key"));
@@ -52,7 +52,7 @@ export function keyTable(report) {
   return tableOf(head ? `head ${head}, token by token` : "statistics of each key", rows, null);
 }
 
-// A list within a row takes a column for each of its numbers; a long one is drawn as a curve and left out here.
+// A list in a row becomes one column per number; longer lists are drawn as curves instead.
 const MOST_LISTED = 24;
 function flattened(row) {
   const cells = {};
@@ -66,7 +66,7 @@ function flattened(row) {
   return cells;
 }
 
-// Rows under buttons that sort by their column; where rows are places, a row chooses its head.
+// A sortable table. If its rows are heads, clicking one shows that head.
 export function tableOf(title, mappings, onPlace) {
   const rows = mappings.map(flattened);
   const names = Object.keys(rows[0] ?? {}).filter((name) => name !== "layer" || !areHeads(rows));
@@ -74,7 +74,7 @@ export function tableOf(title, mappings, onPlace) {
   const heads = names.map((name) => {
     const button = make("button", { type: "button", text: words(name) });
     const kind = typeof rows[0][name] === "string" ? "text" : "number";
-    if (!name) return make("td"); // above the names of rows
+    if (!name) return make("td"); // above the row names
     const head = make("th", { scope: "col", class: kind }, rows.length > 1 ? button : words(name));
     button.addEventListener("click", () => sortBy(name, head));
     return head;

@@ -1,5 +1,5 @@
-// Queries and keys: lines, or shades, from a token to where it looks and from who looks at it. A token is
-// looked at (`onLook`) and selected (`onPin`), heads are switched on and off (`onAllHeads`, `onSwitchHeads`).
+// Queries and keys side by side, with attention as lines or as shades. Calls `onLook` when a token is hovered,
+// `onPin` when one is selected, `onAllHeads` and `onSwitchHeads` when heads are switched on or off.
 
 import { columnsOf, make, makeToken, moved } from "./elements.js";
 import { HeadKeys } from "./head_keys.js";
@@ -8,7 +8,7 @@ import { fixed } from "../values/numbers.js";
 import { bandsOf, colourOf, FAINTEST, inkOf, sizesOf, strengthsOf } from "../values/shades.js";
 
 const MOST_TOKENS_WITH_LINES = 64;
-// One after the other for tokens that are selected.
+// Colours of selected tokens, in this order.
 export const PIN_COLOURS = ["pin-0", "pin-1", "pin-2", "pin-3", "pin-4", "pin-5"];
 
 export class TokenSides {
@@ -32,7 +32,7 @@ export class TokenSides {
 
   makeList(side) {
     const name = side === "query" ? "queries" : "keys";
-    const said = { query: "queries: who looks", key: "keys: looked at" }[side];
+    const said = { query: "queries: look at keys", key: "keys: looked at" }[side];
     const heading = make("h3", { text: said });
     const list = make("div", { class: "token-list", role: "group", "aria-label": name });
     const box = make("div", { class: `side ${name}` }, heading, list);
@@ -100,8 +100,8 @@ export class TokenSides {
     elements[to].focus();
   }
 
-  // Shades, weights and lines for tokens: each source has a query, a key, or both, and a colour. The numbers
-  // are those of the matrix, shades and lines those of the views: matrices, each with an ink if they are many.
+  // Draw shades, weights and lines for the selected tokens (`sources`), each with a query, a key or both, and a
+  // colour. Numbers come from `matrix`; shades and lines from `views`, matrices with one ink each if several.
   draw(matrix, views, sources, { areAllHeads }) {
     Object.assign(this, { matrix, views, sources });
     this.shade(this.lists.key, (source, from) => source.query !== null && from.row(source.query));
@@ -122,7 +122,7 @@ export class TokenSides {
     this.drawLines();
   }
 
-  // The heads of a layer that can be shown at once, and whether they are.
+  // Show the buttons of a layer's heads. `isOn` if all heads are drawn.
   showHeads(heads, { layer, isOn, source }) {
     this.allHeads.hidden = heads.length < 2;
     this.allHeads.textContent = `All heads${layer ? ` of ${layer}` : ""}`;
@@ -130,7 +130,7 @@ export class TokenSides {
     this.headKeys.show(isOn ? heads : [], source);
   }
 
-  // A band for each source and view behind every token, the more opaque the larger the weight.
+  // One band per source and view behind every token; opacity follows the weight.
   shade(list, numbersOf) {
     const { views, sources } = this;
     const signs = signsOfViews(views);

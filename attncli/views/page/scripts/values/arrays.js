@@ -1,4 +1,4 @@
-// Arrays as the page carries them: bytes sorted by significance, deflated, in base64.
+// Decode the arrays in the page: bytes grouped by significance, deflated, in base64.
 
 const ARRAY_TYPES = {
   float32: Float32Array,
@@ -27,7 +27,7 @@ async function unpacked(base64, type) {
   return new ARRAY_TYPES[type](bytes.buffer);
 }
 
-// Numbers with a name for each axis; they are unpacked when they are first looked at.
+// An array with named axes, unpacked on first use.
 export class Tensor {
   constructor(data) {
     Object.assign(this, { decimals: 4, ...data });
@@ -50,13 +50,13 @@ export class Tensor {
     return values;
   }
 
-  // The numbers of one matrix, counted along the axes before the last two.
+  // Numbers of one matrix. Matrices are counted along all axes but the last two.
   matrix(number) {
     const size = this.rows * this.columns;
     return this.values.subarray(number * size, (number + 1) * size);
   }
 
-  // Where on each axis before the last two the matrix of that number stands; of a step its own number.
+  // Index of a matrix on each leading axis; for training steps, the step number.
   place(number) {
     const indices = this.leadingShape.map(() => 0);
     for (let axis = this.leadingShape.length - 1, rest = number; axis >= 0; axis--) {
@@ -66,7 +66,7 @@ export class Tensor {
     return this.leading.map((axis, i) => [axis, axis === "step" ? this.steps[indices[i]] : indices[i]]);
   }
 
-  // The numbers along the last axes at a place. Where this tensor lacks an axis, it is the same on all of it.
+  // Numbers along the last axes at a place. A missing axis is ignored: the tensor is the same along it.
   at(place, numLast = 1) {
     const where = Object.fromEntries(place);
     const ends = this.shape.slice(-numLast).reduce((product, size) => product * size, 1);

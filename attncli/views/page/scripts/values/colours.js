@@ -1,4 +1,4 @@
-// Numbers as places on a colour map: even between the ends, even in the logarithm, or even in each row.
+// Numbers as positions on a colour map: linear, logarithmic, or linear per row.
 
 import { make } from "../parts/elements.js";
 import { rangeEnds } from "./numbers.js";
@@ -9,7 +9,7 @@ export function readMaps(start) {
   maps = { viridis: coloursOf(start.viridis), coolwarm: coloursOf(start.coolwarm) };
 }
 
-// 256 colours as four bytes each, the last one full opacity.
+// 256 opaque colours of four bytes each.
 function coloursOf(hexadecimal) {
   return Uint32Array.from({ length: 256 }, (_, i) => {
     const colour = parseInt(hexadecimal.slice(6 * i, 6 * i + 6), 16);
@@ -17,7 +17,7 @@ function coloursOf(hexadecimal) {
   });
 }
 
-// Least, most, and least above zero of all numbers but those of the first `skip` columns.
+// Smallest, largest and smallest positive number, without the first `skip` columns.
 export function endsOf(values, columns, skip) {
   let [low, high, above] = [Infinity, -Infinity, Infinity];
   for (let i = 0, j = 0; i < values.length; i++) {
@@ -32,8 +32,8 @@ export function endsOf(values, columns, skip) {
   return { low, high, above };
 }
 
-// The shading of numbers between ends, as attn's other views do it. A logarithm needs amounts; weights begin
-// at 0, their logarithm at a tenth of the most or below.
+// Shading between two ends, as in attn's other views. A logarithmic scale needs numbers >= 0. Weights start at 0,
+// their logarithm at most at a tenth of the largest.
 export function shadingOf({ low, high, above }, scale, areWeights) {
   if (low > high) return { kind: "linear", low: NaN, high: NaN, map: maps.viridis };
   if (low < 0 && high > 0) {
@@ -70,7 +70,7 @@ function logPlace(value, { logLow, logHigh }) {
   return logHigh > logLow ? (Math.log(value) - logLow) / (logHigh - logLow) : 1;
 }
 
-// From 0 to 1, for a number in a row with these ends.
+// Position on the colour map, from 0 to 1. `rowEnds` are the ends of the number's row.
 export function placeIn(shading, value, rowEnds) {
   let { low, high } = shading;
   if (shading.kind === "log") return value > 0 ? logPlace(value, shading) : 0;
@@ -83,7 +83,7 @@ export function placeIn(shading, value, rowEnds) {
   return between(value, low, high);
 }
 
-// The colour of each number as four bytes; transparent where there is no number or the key is skipped.
+// RGBA of each number; missing numbers and skipped keys are transparent.
 function pixelsOf(values, columns, shading, skip) {
   const pixels = new Uint32Array(values.length);
   for (let start = 0; start < values.length; start += columns) {
@@ -100,7 +100,7 @@ function pixelsOf(values, columns, shading, skip) {
   return pixels;
 }
 
-// A pixel a number: CSS makes it as large as it should be.
+// One pixel per number; CSS scales the canvas.
 export function paint(canvas, values, columns, shading, skip) {
   canvas.width = columns;
   canvas.height = values.length / columns;
@@ -110,7 +110,7 @@ export function paint(canvas, values, columns, shading, skip) {
   return pixels;
 }
 
-// Whether black is easier to read than white on a colour.
+// True if black is easier to read than white on this colour.
 export function isLight(pixel) {
   return 0.299 * (pixel & 255) + 0.587 * ((pixel >> 8) & 255) + 0.114 * ((pixel >> 16) & 255) > 140;
 }
@@ -122,10 +122,10 @@ export function showLegend(element, shading, { decimals, unit }) {
   bar
     .getContext("2d")
     .putImageData(new ImageData(new Uint8ClampedArray(shading.map.slice().buffer), 256, 1), 0, 0);
-  const said = { log: "even in the logarithm", row: "each row by itself", linear: "" }[shading.kind];
+  const said = { log: "log scale", row: "scaled per row", linear: "" }[shading.kind];
   const ends =
     shading.kind === "row"
-      ? [shading.startsAtZero ? "0" : "row's least", "row's most"]
+      ? [shading.startsAtZero ? "0" : "row minimum", "row maximum"]
       : rangeEnds(shading.low, shading.high, { decimals, isLog: shading.kind === "log" });
   element.replaceChildren(
     make("span", { text: unit }),

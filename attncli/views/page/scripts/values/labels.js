@@ -1,6 +1,6 @@
-// What stands at each index of an axis: a position and, where the axis has tokens, its token.
+// Labels of an axis: a position and, if the axis has tokens, the token.
 
-// The tokens along an axis, if that many are known.
+// The tokens along an axis; empty if it has none.
 export function tokensAlong(report, axis) {
   const side = axis.split("_")[0];
   if (side === "key") return report.context_tokens.length ? report.context_tokens : report.tokens;
@@ -20,7 +20,7 @@ export function axisLabels(report, axis, count) {
   }));
 }
 
-// Blocks have as many tokens each as fit; the last one has the rest.
+// Equal blocks of tokens; the last one may be shorter.
 function blockLabels(tokens, count) {
   const size = Math.ceil(tokens.length / count);
   return Array.from({ length: count }, (_, i) => {
@@ -39,7 +39,7 @@ export const labelText = ({ position, token }) => (token ? `${position} ${shorte
 
 // 5:11 for layer 5, head 11.
 export const shortPlace = (place) => place.map(([, index]) => index).join(":");
-// `batch 0, head 5:11`, of a layer and a head together; else `layer 5`.
+// `batch 0, head 5:11` if the place has both a layer and a head, otherwise `layer 5`.
 export function placeText(place) {
   const last = place.slice(-2);
   const isHead = last.map(([axis]) => axis).join() === "layer,head";
@@ -53,12 +53,12 @@ export function matrixTitle(tensor, place) {
   return `${tensor.name} (${axes})${where ? `, ${where}` : ""}`;
 }
 
-// Names of tokens on one line: those with a blank in them stand in quotes.
+// Token names on one line; names with a space are quoted.
 export function inLine(names) {
   return names.map((name) => (/\s/.test(name) ? `"${name.replaceAll('"', '""')}"` : name)).join(" ");
 }
 
-// The names of tokens in a line, as `inLine` writes it. Other names keep their quotes: "5" is no position.
+// Parse a line written by `inLine`. Other names keep their quotes: "5" in quotes is text, not a position.
 export function namesIn(line) {
   const names = line.matchAll(/"((?:[^"]|"")+)"(?!\S)|\S+/g);
   return Array.from(names, ([name, quoted]) => (/\S\s+\S/.test(quoted) ? quoted.replaceAll('""', '"') : name));

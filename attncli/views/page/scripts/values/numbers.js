@@ -1,11 +1,11 @@
-// Numbers as texts for people, with the same digits as the tables in a terminal.
+// Numbers as text, with the same digits as the tables in a terminal.
 
 export const NO_NUMBER = "-";
 const TOO_WIDE = 1e7;
 
 export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
-// Decimals of the exact value; a tie goes to the even digit.
+// Fixed decimals of the exact value; ties round to even.
 export function fixed(value, decimals = 4) {
   if (typeof value === "string" || typeof value === "boolean") return String(value);
   if (!isNumber(value)) return NO_NUMBER;
@@ -29,29 +29,29 @@ function towardsZero(value, decimals) {
   return next.endsWith(".") ? next.slice(0, -1) : next;
 }
 
-// A number of its own: tiny ones with an exponent.
+// A single number; tiny numbers have an exponent.
 export function scalar(value, decimals = 4) {
   if (!isNumber(value) || value === 0) return fixed(value, decimals);
   return Math.abs(value) < 0.5 * 10 ** -decimals ? value.toExponential(decimals) : fixed(value, decimals);
 }
 
-// As short as fits below a small map.
+// Short form for thumbnails.
 export const shortScalar = (value) =>
   isNumber(value) && value !== 0 && Math.abs(value) < 5e-5 ? value.toExponential(0) : scalar(value);
 
-// The ends of a range; one that rounds to zero beside the other one is zero, but in a logarithm.
+// Text of the ends of a range. On a linear scale an end that is negligible beside the other is written as zero.
 export function rangeEnds(low, high, { decimals = 4, isLog = false } = {}) {
   const least = isLog ? 0 : 0.5 * 10 ** -decimals * Math.max(Math.abs(low), Math.abs(high));
   return [low, high].map((end) => scalar(Math.abs(end) < least ? 0 : end, decimals));
 }
 
-// A weight to its decimals, and what is left of it where those are all zero.
+// A weight in fixed decimals; if these are all zero, the value with an exponent follows in brackets.
 export function weightText(value, decimals = 4) {
   const text = fixed(value, decimals);
   return isNumber(value) && value !== 0 && Number(text) === 0 ? `${text} (${value.toExponential(0)})` : text;
 }
 
-// The place of the largest number; of one that is a number, where there is any.
+// Index of the largest number, ignoring NaN.
 export const largestIn = (numbers) =>
   numbers.reduce(
     (best, value, i) => (value > numbers[best] || numbers[best] !== numbers[best] ? i : best),

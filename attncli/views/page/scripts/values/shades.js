@@ -1,12 +1,12 @@
-// Weights as strengths from 0 to 1: of the bands behind tokens and of the lines between them.
+// Weights as strengths from 0 to 1, for the bands behind tokens and the lines between them.
 
-// Below the first nothing is drawn; the second is how opaque the strongest band is.
+// Strengths below FAINTEST are not drawn; OPAQUE is the opacity of the strongest band.
 export const FAINTEST = 0.02;
 const OPAQUE = 0.6;
 const STRENGTH = 70; // percent of the accent colour at the largest weight
-const GOLDEN_ANGLE = 137.508; // degrees, so that neighbours are far apart and all heads differ
+const GOLDEN_ANGLE = 137.508; // degrees: neighbouring heads get distant hues, and no two heads the same
 
-// Bands of equal size: one below the other, or from left to right.
+// A gradient of equal bands, stacked or side by side.
 export function bandsOf(shares, colours, direction) {
   const size = 100 / shares.length;
   const stops = shares.map(
@@ -15,17 +15,17 @@ export function bandsOf(shares, colours, direction) {
   return `linear-gradient(to ${direction}, ${stops.join(", ")})`;
 }
 
-// Shade an element of a text in the accent colour, by its share of the largest weight.
+// Shade an element in the accent colour by its share of the largest weight.
 export function shade(element, share) {
   element.style.setProperty("--share", `${Math.round(STRENGTH * share)}%`);
 }
 
 const rootStyle = () => getComputedStyle(document.documentElement);
 
-// The three numbers of a colour that the style names.
+// RGB of a colour variable of the style sheet.
 export const colourOf = (name) => rootStyle().getPropertyValue(`--${name}`).trim();
 
-// The three numbers of a head's own colour: the same in every layer.
+// RGB of a head's colour, the same in every layer.
 export function headInk(head) {
   const [hue, saturation] = [(215 + head * GOLDEN_ANGLE) % 360, 0.75];
   const lightness = (rootStyle().colorScheme === "dark" ? 0.66 : 0.4) + (head % 2 ? 0.04 : -0.04);
@@ -37,21 +37,21 @@ export function headInk(head) {
   return [0, 8, 4].map(channel).join(" ");
 }
 
-// The inks of numbers of both signs, in the colours of their map; null where all have one sign.
+// Inks for negative and positive numbers, from the colour map; null if all have the same sign.
 export const signsOf = ({ shading }) =>
   shading.isDiverging ? { less: colourOf("negative"), more: colourOf("positive") } : null;
 
-// The ink of a number: by its sign, else that of its source.
+// The ink of a number: by sign if there are two signs, otherwise the ink of its source.
 export const inkOf = (value, ink, signs) => (signs ? (value < 0 ? signs.less : signs.more) : ink);
 
-// The size of each number; 0 for the first `skip` of each row of `columns`.
+// Absolute values; 0 for the first `skip` of every `columns` numbers.
 export function sizesOf(numbers, { skip = 0, columns = numbers.length }) {
   return Float64Array.from(numbers, (value, i) =>
     i % columns < skip || value !== value ? 0 : Math.abs(value),
   );
 }
 
-// From 0 to 1 by the largest size in all lists, even in the logarithm where that is asked for.
+// Strengths from 0 to 1 relative to the largest size in all lists, on a linear or logarithmic scale.
 export function strengthsOf(lists, isLog) {
   let [least, largest] = [Infinity, 0];
   for (const sizes of lists) {

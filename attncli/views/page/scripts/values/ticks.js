@@ -2,7 +2,7 @@
 
 const STEPS = [1, 2, 5, 10];
 
-// About so many steps from the last round number below a range to the first one above it.
+// At most about `most` steps, from the last round number below the range to the first one above it.
 export function axisOf(low, high, most, leastStep = 0) {
   const size = high - low || Math.abs(high) || 1;
   const power = 10 ** Math.floor(Math.log10(size / most));
@@ -13,7 +13,7 @@ export function axisOf(low, high, most, leastStep = 0) {
   return { low: ticks[0], high: ticks.at(-1), ticks, step };
 }
 
-// A tick with the decimals of its step; very large and very small ones with an exponent.
+// Text of a tick, with the decimals of its step; very large and very small ticks have an exponent.
 export function tickText(value, step) {
   const size = Math.abs(value);
   if (size >= 1e6 || (step < 1e-4 && size > step / 2)) return Number(value.toPrecision(6)).toExponential();
