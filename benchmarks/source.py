@@ -97,7 +97,7 @@ def rankings(pretrained: Pretrained, num_contexts: int) -> None:
                 answer = written_answer(pretrained, reading, Decoding(6))
             num_answers += 1
             num_right += context.place.split()[-1] in pretrained.text_of(answer.ids)
-            replay = Replay(pretrained.whole, reading.prompt.ids, torch.tensor(answer.ids), answer.cache)
+            replay = Replay(pretrained.whole, reading.prompt.ids, answer)
             weights = source_weights(replay.layers()[0], reading, len(answer.ids))
             rows = [weights.heads.index(("self", place.layer, place.head)) for place in places]
             for name, ranked in (
@@ -116,7 +116,7 @@ def removals(pretrained: Pretrained, rounds: int) -> None:
     """20 removals that share what they can, beside 20 runs of transformers on the whole prompts."""
     (context,) = contexts(1)
     reading = read_sourced(pretrained, context.asked(pretrained))
-    ids = torch.tensor(given_answer(pretrained, f"{context.start} {context.place}.", reading.prompt.ids).ids)
+    answer = given_answer(pretrained, f"{context.start} {context.place}.", reading.prompt.ids)
     masks = ~torch.eye(NUM_LINES, dtype=torch.bool)
     prompts = [
         torch.tensor(encoded_sources(pretrained, reading.sourced.with_only(mask))[0]) for mask in masks
@@ -124,7 +124,7 @@ def removals(pretrained: Pretrained, rounds: int) -> None:
     seconds: dict[str, list[float]] = {"shared": [], "whole": []}
     for _ in range(rounds):
         started = time.process_time()
-        replay = Replay(pretrained.whole, reading.prompt.ids, ids)
+        replay = Replay(pretrained.whole, reading.prompt.ids, answer)
         replay.layers()
         SourcesTakenOut(pretrained, reading, replay).log_probabilities(masks)
         seconds["shared"].append(time.process_time() - started)
@@ -132,7 +132,7 @@ def removals(pretrained: Pretrained, rounds: int) -> None:
         started = time.process_time()
         with torch.no_grad():
             for prompt in prompts:
-                pretrained.whole(torch.cat([prompt, ids[:-1]]).unsqueeze(0), use_cache=False)
+                pretrained.whole(torch.cat([prompt, replay.answer[:-1]]).unsqueeze(0), use_cache=False)
         seconds["whole"].append(time.process_time() - started)
     shared, whole = (statistics.median(numbers) for numbers in seconds.values())
     print(f"20 removals {shared:.1f} s, 20 whole runs {whole:.1f} s: {shared / whole:.2f}", flush=True)

@@ -7,13 +7,11 @@ with a blank stands as it is, and so does what is in double quotes: `"John"`. A 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformers import DynamicCache
 
 from attncli.errors import NO_TEXT, UserError
 from attncli.models.architectures import LOGITS_TO_KEEP
@@ -21,17 +19,11 @@ from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.replay import Replay
+from attncli.models.targets import Target
 from attncli.models.writing import Decoding, TextPieces, inputs_of_prompt, whole_cache, write
 
 LAST_TOKENS = 8
 """Those that say how a text ends."""
-
-
-class AnswerTokens(NamedTuple):
-    """The tokens of an answer, or of an answer and what it is compared with, and what was done to them."""
-
-    ids: list[int]
-    notes: tuple[str, ...] = ()
 
 
 class _Typed(NamedTuple):
@@ -71,8 +63,8 @@ def one_token_each(
     answers: Mapping[str, GivenAnswer],
     before: Int[Tensor, " token"] | None,
     log_probabilities: Callable[[], Float[Tensor, " vocabulary"]],
-) -> AnswerTokens:
-    """The one token that each answer is, by the setting that it is of; all texts with a blank, or none.
+) -> Target:
+    """The one token that each of `answer` and `against` is; all texts with a blank, or none.
 
     `before` are the tokens of the text that they come after, None where they replace a mask;
     `log_probabilities` is asked for those of the tokens there, where both forms could be meant. UserError, at
@@ -80,9 +72,9 @@ def one_token_each(
     """
     texts = {key: answer for key, answer in answers.items() if isinstance(answer, str)}
     ids = {key: _checked_id(pretrained, key, each) for key, each in answers.items() if isinstance(each, int)}
-    of_texts = _tokens_of_texts(pretrained, texts, before, log_probabilities) if texts else AnswerTokens([])
-    ids |= zip(texts, of_texts.ids, strict=True)
-    return AnswerTokens([ids[key] for key in answers], of_texts.notes)
+    text_ids, notes = _tokens_of_texts(pretrained, texts, before, log_probabilities)
+    ids |= zip(texts, text_ids, strict=True)
+    return Target([ids["answer"]], ids.get("against"), notes=notes)
 
 
 def _checked_id(pretrained: Pretrained, key: str, token_id: int) -> int:
@@ -99,7 +91,10 @@ def _tokens_of_texts(
     texts: Mapping[str, str],
     before: Int[Tensor, " token"] | None,
     log_probabilities: Callable[[], Float[Tensor, " vocabulary"]],
-) -> AnswerTokens:
+) -> tuple[list[int], tuple[str, ...]]:
+    """The one token of each text, and a note if they were taken with a blank."""
+    if not texts:
+        return [], ()
     typed = {key: _typed(text) for key, text in texts.items()}
     plain = {key: _ids(pretrained, form.text) for key, form in typed.items()}
     blank = {key: _ids(pretrained, form.with_blank) for key, form in typed.items()}
@@ -109,10 +104,10 @@ def _tokens_of_texts(
         may_be_blank = False
     is_only_way = not all(len(ids) == 1 for ids in plain.values())
     if not may_be_blank or not (is_only_way or _are_likelier(blank, plain, log_probabilities())):
-        return AnswerTokens([_the_one(pretrained, key, typed[key], ids) for key, ids in plain.items()])
+        return [_the_one(pretrained, key, typed[key], ids) for key, ids in plain.items()], ()
     changed = [form.with_blank for key, form in typed.items() if plain[key] != blank[key]]
     why = "only so one token" if is_only_way else "which is likelier here"
-    return AnswerTokens([ids[0] for ids in blank.values()], (_note(changed, why),))
+    return [ids[0] for ids in blank.values()], (_note(changed, why),)
 
 
 def _are_likelier(
@@ -160,30 +155,27 @@ def log_probabilities_at(
     return logits[0, 0 if keeps else place].double().log_softmax(dim=-1)
 
 
-def answer_forms(pretrained: Pretrained, answer: str) -> list[AnswerTokens]:
+def answer_forms(pretrained: Pretrained, answer: str) -> list[Target]:
     """The tokens of an answer as it was typed and, where these are others, with a blank before it.
 
     Special ones are text. UserError for none, and for an unknown one.
     """
     typed = _typed(answer)
-    forms = [AnswerTokens(_known_ids(pretrained, typed.text))]
+    forms = [Target(_known_ids(pretrained, typed.text))]
     if not typed.is_exact:
         ids = _text_ids(pretrained, typed.with_blank)
         unknown = pretrained.tokenizer.unk_token_id
         if ids != forms[0].ids and unknown not in ids:
-            forms.append(AnswerTokens(ids, (_note([typed.with_blank], "which is likelier here"),)))
+            forms.append(Target(ids, notes=(_note([typed.with_blank], "which is likelier here"),)))
     return forms
 
 
-def likelier_form(
-    pretrained: Pretrained, forms: Sequence[AnswerTokens], prompt: Int[Tensor, " token"]
-) -> AnswerTokens:
+def likelier_form(pretrained: Pretrained, forms: Sequence[Target], prompt: Int[Tensor, " token"]) -> Target:
     """The form of an answer that the model expects after a prompt; as typed behind a blank. MemoryError."""
     if len(forms) == 1 or (not pretrained.has_decoder and ends_in_blank(pretrained, prompt)):
         return forms[0]
     expected = [
-        float(Replay(pretrained.whole, prompt, torch.tensor(form.ids)).log_probabilities(prompt).sum())
-        for form in forms
+        float(Replay(pretrained.whole, prompt, form).log_probabilities(prompt).sum()) for form in forms
     ]
     return forms[expected.index(max(expected))]
 
@@ -209,16 +201,7 @@ def _known_ids(pretrained: Pretrained, answer: str) -> list[int]:
     return ids
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The tokens of an answer to a prompt; where the model wrote it, what its cache holds of the prompt."""
-
-    ids: list[int]
-    cache: DynamicCache | None = None
-    notes: tuple[str, ...] = ()
-
-
-def given_answer(pretrained: Pretrained, answer: str, prompt: Int[Tensor, " token"]) -> Answer:
+def given_answer(pretrained: Pretrained, answer: str, prompt: Int[Tensor, " token"]) -> Target:
     """An answer that is there; UserError for none, an unknown token, and more than the model reads."""
     forms = answer_forms(pretrained, answer)
     ids = max((form.ids for form in forms), key=len)
@@ -226,8 +209,7 @@ def given_answer(pretrained: Pretrained, answer: str, prompt: Int[Tensor, " toke
     room = None if most is None else most + 1 - (0 if pretrained.has_decoder else num_prompt)
     if room is not None and len(ids) > room:
         raise UserError(f"answer: must be at most {room} tokens after {num_prompt} (got {len(ids)})")
-    chosen = likelier_form(pretrained, forms, prompt)
-    return Answer(chosen.ids, notes=chosen.notes)
+    return likelier_form(pretrained, forms, prompt)
 
 
 def write_answer(
@@ -237,7 +219,7 @@ def write_answer(
     *,
     on_text: Callable[[str], None] | None = None,
     on_begin: Callable[[], None] | None = None,
-) -> Answer:
+) -> Target:
     """What the model writes after a prompt, without the special tokens that end it: maybe nothing.
 
     `on_begin` is called before the first token, `on_text` gets the text as it comes. UserError where the
@@ -259,4 +241,4 @@ def write_answer(
     write(pretrained.whole, inputs, decoding, take, pretrained.tokenizer, cache)
     while ids and ids[-1] in pretrained.special_ids:
         ids.pop()
-    return Answer(ids, cache)
+    return Target(ids, cache=cache)

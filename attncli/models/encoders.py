@@ -312,7 +312,7 @@ def _word_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: st
     if answer is None:
         index = int(log_probabilities.argmax())
     else:
-        tokens = one_token_each(pretrained, {"answer": answer}, None, lambda: log_probabilities)
-        (index,), notes = tokens.ids, tuple(tokens.notes)
+        target = one_token_each(pretrained, {"answer": answer}, None, lambda: log_probabilities)
+        (index,), notes = target.ids, target.notes
     name = pretrained.text_of([index]).strip() or pretrained.labels([index])[0]
     return EncoderOutput("word", pretrained.whole, name, index, place, notes=notes)

@@ -11,6 +11,7 @@ from attncli.errors import UserError
 from attncli.models.answers import GivenAnswer, log_probabilities_at, one_token_each
 from attncli.models.pretrained import FIRST_WORD_ID, ModelText, Pretrained, Reading, reader_of
 from attncli.models.reading_text import tokens_of_text
+from attncli.models.targets import Target
 from attncli.models.token_names import checked_position
 
 MASKED_SHARE = 0.15
@@ -22,18 +23,15 @@ NO_PLACES = torch.empty(0, dtype=torch.long)
 class Predicted(Reading):
     """What a model reads, the places of its predictions, and the token that each should be.
 
-    A model without a head has none. An answer is the only target, and `against` a token that it is compared
-    with. `other` is another prompt, of as many tokens, whose heads may give what they gave there: all tokens,
-    or at the position `token`. `notes` say what was done to the answer.
+    A model without a head has none. An `answer` is the only token predicted. `other` is another prompt, of as
+    many tokens, whose heads may give what they gave there: all tokens, or at the position `token`.
     """
 
     places: Int[Tensor, " place"] = NO_PLACES
     targets: Int[Tensor, " place"] = NO_PLACES
-    is_answer: bool = False
-    against: int | None = None
+    answer: Target | None = None
     other: "Predicted | None" = None
     token: int | None = None
-    notes: tuple[str, ...] = ()
 
     @property
     def num_places(self) -> int:
@@ -72,15 +70,11 @@ def _predicted(
     *,
     places: Int[Tensor, " place"] = NO_PLACES,
     targets: Int[Tensor, " place"] = NO_PLACES,
-    is_answer: bool = False,
-    against: int | None = None,
-    notes: tuple[str, ...] = (),
+    answer: Target | None = None,
 ) -> Predicted:
     """A reading with what is predicted of it."""
     what_is_read = {field.name: getattr(reading, field.name) for field in fields(Reading)}
-    return Predicted(
-        **what_is_read, places=places, targets=targets, is_answer=is_answer, against=against, notes=notes
-    )
+    return Predicted(**what_is_read, places=places, targets=targets, answer=answer)
 
 
 def _without_predictions(reading: Reading, name: str) -> Predicted:
@@ -104,21 +98,13 @@ def _with_answer(
     if len(place) != 1:
         token = pretrained.tokenizer.mask_token
         raise UserError(f"{key}: must hold one {token}, where the answer stands (got {len(place)})")
-    tokens = one_token_each(
+    target = one_token_each(
         pretrained,
         {"answer": answer} | ({} if against is None else {"against": against}),
         ids if is_next else None,
         lambda: log_probabilities_at(pretrained, reading, int(place)),
     )
-    target, *other = tokens.ids
-    return _predicted(
-        reading,
-        places=place,
-        targets=torch.tensor([target]),
-        is_answer=True,
-        against=other[0] if other else None,
-        notes=tokens.notes,
-    )
+    return _predicted(reading, places=place, targets=torch.tensor(target.ids), answer=target)
 
 
 def check_num_tokens(count: int, least: int, key: str) -> None:
@@ -187,7 +173,7 @@ def predicted_of(
 def check_answers_alike(readings: Sequence[Reading]) -> None:
     """UserError where some texts have an answer, a token to compare it with or one to swap at, others not."""
     predicted = [reading if isinstance(reading, Predicted) else None for reading in readings]
-    if len({each and (each.is_answer, each.against is None) for each in predicted}) > 1:
+    if len({each and each.answer and each.answer.against is None for each in predicted}) > 1:
         raise UserError("texts: answer and against must be in every line, or in none")
     if len({each and each.token is None for each in predicted}) > 1:
         raise UserError("texts: token must be in every line, or in none")
@@ -212,8 +198,8 @@ def _swapped(reading: Predicted, other: Predicted, token: int | None) -> Predict
     counts = len(reading.text.ids), len(other.text.ids)
     if counts[0] != counts[1]:
         raise UserError(f"other: must have as many tokens as the text, {counts[0]} (got {counts[1]})")
-    if reading.is_answer:  # the same tokens after both
-        other = replace(other, targets=reading.targets, against=reading.against)
+    if reading.answer is not None:  # the same tokens after both
+        other = replace(other, targets=reading.targets, answer=reading.answer)
     token = None if token is None else checked_position(token, counts[0], "token")
     return replace(reading, other=other, token=token)
 

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from attncli.errors import UserError
-from attncli.models.answers import AnswerTokens, answer_forms, likelier_form
+from attncli.models.answers import answer_forms, likelier_form
 from attncli.models.chat_places import Span, placed_chat
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.reading_text import tokens_of_text
+from attncli.models.targets import Target
 from attncli.models.writing import in_chat_template
 
 SENTENCE_ENDS = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n")
@@ -17,13 +18,11 @@ SENTENCE_ENDS = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n")
 class Prompt(Reading):
     """With a decoder the prompt goes to the encoder; `needle` are the places of the needle in the prompt.
 
-    `answer` are the tokens that the model reads after it, where it is not to write; `notes` say what was done
-    to them.
+    The model reads the `answer` after the prompt, or writes if there is none.
     """
 
     needle: tuple[int, ...] = ()
-    answer: tuple[int, ...] = ()
-    notes: tuple[str, ...] = ()
+    answer: Target | None = None
 
     @property
     def prompt(self) -> ModelText:
@@ -86,8 +85,8 @@ def read_prompt(
         with_spans=isinstance(needle, str),
     )
     places = () if needle is None else _needle_places(needle, text, messages, read)
-    chosen = likelier_form(pretrained, forms, read.ids) if forms else AnswerTokens([])
-    prompt = Prompt(read, needle=places, answer=tuple(chosen.ids), notes=chosen.notes)
+    target = likelier_form(pretrained, forms, read.ids) if forms else None
+    prompt = Prompt(read, needle=places, answer=target)
     if not pretrained.has_decoder:
         return prompt
     return replace(prompt, text=replace(read, tokens=(), ids=read.ids[:0]), context=read)

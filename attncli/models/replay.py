@@ -23,6 +23,7 @@ from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.capture import Way, guarded, model_errors, way_of, with_eager_attention
 from attncli.models.layers import CannotShow, CapturedLayer, Numbering, handing_over
 from attncli.models.packed_prompts import Pack, PackedAttention, kept_keys, num_alike, packs
+from attncli.models.targets import Target
 from attncli.models.writing import (
     LONG_CHUNK,
     LastRows,
@@ -44,22 +45,15 @@ POSITIONS = "position_ids"
 class Replay:
     """A model reads a prompt and the answer after it; with an encoder the prompt goes there.
 
-    `cache` is that of `whole_cache` after the model wrote the answer itself. UserError for a model that does
-    not write; MemoryError.
+    The cache of the target is that of `whole_cache`. UserError for a model that does not write; MemoryError.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        prompt: Int[Tensor, " token"],
-        answer: Int[Tensor, " new"],
-        cache: DynamicCache | None = None,
-    ) -> None:
-        self.model, self.prompt, self.answer = model, prompt, answer
+    def __init__(self, model: PreTrainedModel, prompt: Int[Tensor, " token"], target: Target) -> None:
+        self.model, self.prompt, self.answer = model, prompt, torch.tensor(target.ids)
         self.is_pair = bool(model.config.is_encoder_decoder)
         model.config.use_cache = True
         vocabulary = model.config.get_text_config().vocab_size
-        refuse_bytes("answer", len(answer) * vocabulary * BYTES_PER_LOGIT, "a shorter answer")
+        refuse_bytes("answer", len(self.answer) * vocabulary * BYTES_PER_LOGIT, "a shorter answer")
         kind = model.config.model_type
         with torch.no_grad(), model_errors(kind):
             if not model.can_generate():
@@ -72,8 +66,8 @@ class Replay:
         self._may_pack = self._empty is not None and self.way.kind == "interface"
         self._is_checked = False
         self._may_pack = self._may_pack and POSITIONS in inspect.signature(model.forward).parameters
-        if cache is not None and self._empty is not None:
-            self._read["whole"] = self._ids(prompt)[: cache.get_seq_length()], cache
+        if target.cache is not None and self._empty is not None:
+            self._read["whole"] = self._ids(prompt)[: target.cache.get_seq_length()], target.cache
 
     @property
     def shares_prompts(self) -> bool:

@@ -16,11 +16,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attncli.errors import UserError
-from attncli.models.answers import Answer
 from attncli.models.encoders import EncoderOutput, inputs_of, run_encoder, token_types
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
 from attncli.models.source_texts import SourcedReading, SourcedText, encoded_sources
+from attncli.models.targets import Target
 
 KEEP_SHARE = 0.5
 """As ContextCite samples (Cohen-Wang et al. 2024, 2409.00729)."""
@@ -188,10 +188,10 @@ def sampled_masks(num_runs: int, num_sources: int, seed: int) -> Bool[Tensor, "r
 
 
 def losses_by_removal(
-    pretrained: Pretrained, reading: SourcedReading, answer: Answer
+    pretrained: Pretrained, reading: SourcedReading, answer: Target
 ) -> dict[str, Float[Tensor, " source"]]:
     """What an answer loses without each source, in nats, by each way to remove it. UserError; MemoryError."""
-    replay = Replay(pretrained.whole, reading.prompt.ids, torch.tensor(answer.ids), answer.cache)
+    replay = Replay(pretrained.whole, reading.prompt.ids, answer)
     whole = replay.layers()[1].sum()
     masks = ~torch.eye(len(reading.places), dtype=torch.bool)
     return {

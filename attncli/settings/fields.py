@@ -342,12 +342,19 @@ class Spec(BaseModel):
 
     def contradictions(self) -> Contradictions:
         """Every impossible combination of settings that are each valid: here `needs` and `excludes`."""
+        excluded = [*self._excluded()]
+        excluded_keys = {each.key for each in excluded}
         for base in type(self).__mro__:
             for settings, needed in vars(base).get("needs", {}).items():
                 if not self.has(needed):
                     ways = alternatives(needed)
                     words = " or ".join(map(str, ways)) or "a feature that is off"
-                    yield from self._contradictions_of(settings, f"needs {words}", [way.key for way in ways])
+                    unmet = self._contradictions_of(settings, f"needs {words}", [way.key for way in ways])
+                    yield from (each for each in unmet if each.key not in excluded_keys)
+        yield from excluded
+
+    def _excluded(self) -> Contradictions:
+        for base in type(self).__mro__:
             for cause, settings in vars(base).get("excludes", {}).items():
                 if (exclusion := self.exclusion(cause)) is not None:
                     yield from self._contradictions_of(settings, *exclusion)

@@ -29,6 +29,7 @@ from attncli.models.removal import HeadPlace
 from attncli.models.replay import Replay
 from attncli.models.source_removals import SourcesTakenOut
 from attncli.models.source_texts import SourcedReading, read_sourced, split_text
+from attncli.models.targets import Target
 from benchmarks.source import contexts
 from tests.checkpoints import smollm2
 from tests.conftest import Attn
@@ -256,7 +257,7 @@ def test_removed_sources_are_as_likely_as_context_cite_finds_them(writer: Pretra
     """context-cite 0.0.4: ln p of each token of its answer without the sources of its masks."""
     cited = json.loads(CONTEXT_CITE.read_text())
     reading = cited_reading(cited, writer)
-    replay = Replay(writer.whole, reading.prompt.ids, torch.tensor(cited["ids"]))
+    replay = Replay(writer.whole, reading.prompt.ids, Target(cited["ids"]))
     some = [0, 7, 19]
     masks = torch.tensor([cited["masks"][run] for run in some]).bool()
     found = SourcesTakenOut(writer, reading, replay).log_probabilities(masks)
@@ -300,9 +301,8 @@ def test_the_heads_that_retrieve_find_the_right_source(writer: Pretrained) -> No
     for context in contexts(2):
         reading = read_sourced(writer, context.asked(writer), num_new=24)
         answer = given_answer(writer, f"{context.start} {context.place}.", reading.prompt.ids)
-        ids = torch.tensor(answer.ids)
-        layers, _ = Replay(writer.whole, reading.prompt.ids, ids).layers()
-        weights = source_weights(layers, reading, len(ids), [named_head(name) for name in RETRIEVING])
+        layers, _ = Replay(writer.whole, reading.prompt.ids, answer).layers()
+        weights = source_weights(layers, reading, len(answer.ids), [named_head(name) for name in RETRIEVING])
         assert weights.chosen is not None
         for name, found in {"retrieving_heads": weights.chosen, "all_heads": weights.mean}.items():
             right[name] += int(found.mean(dim=0).argmax()) + 1 == context.right

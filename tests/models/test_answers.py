@@ -69,7 +69,7 @@ def chosen(pretrained: Pretrained, text: str, expected: Tensor, *words: str) -> 
     before = torch.tensor(pretrained.encoded(text)["input_ids"])
     named = dict(zip(("answer", "against"), words, strict=False))
     found = one_token_each(pretrained, named, before, lambda: expected)
-    return [*pretrained.labels(found.ids)], len(found.notes)
+    return [*pretrained.labels(found.compared_ids)], len(found.notes)
 
 
 def test_the_likelier_form_is_taken_of_all_together() -> None:

@@ -28,14 +28,13 @@ from attncli.measure.heads import (
     looked_at,
     surveyed_texts,
 )
-from attncli.measure.residual_stream import Stream, StreamPart
 from attncli.models.architectures import unshown_layers
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer
 from attncli.models.patched_heads import LayerChange, Patches, RunningLayer, patches_open
 from attncli.models.predicted import Predicted
 from attncli.models.pretrained import CLS, Pretrained
-from attncli.models.projected_heads import LINEAR, gated_heads, projected_heads
+from attncli.models.projected_heads import gated_heads, projected_heads
 from attncli.models.removal import (
     HeadPlace,
     ModelHead,
@@ -76,11 +75,10 @@ class Baseline:
         self, output: Float[Tensor, "place vocabulary"], losses: Float[Tensor, " place"]
     ) -> EffectNumbers:
         numbers = {"loss": float(losses.mean())}
-        if self.reading.is_answer:
+        if (answer := self.reading.answer) is not None:
             numbers["probability"] = float(losses[0].neg().exp())
-        if self.reading.against is not None:
-            answer, other = output[0, [int(self.reading.targets[0]), self.reading.against]].tolist()
-            numbers["logit_difference"] = answer - other
+            if answer.against is not None:
+                numbers["logit_difference"] = answer.logit(output[0].double())
         return numbers
 
     def effects(
@@ -235,7 +233,7 @@ class Ablation:
         survey, run, _ = self._surveyed(reading)
         baseline = Baseline(run.output, reading)
         self.baselines.append(baseline.numbers)
-        outputs = partial(self._without, run, removal)
+        outputs = partial(run.without, removal=removal)
         begun, share = number / len(self.readings), 1 / len(self.readings)
         effects = self._effects(run, baseline, outputs, begun, share)
         self.effects.append([numbers for numbers, _ in effects])
@@ -285,7 +283,7 @@ class Ablation:
         self,
         run: RemovalRuns,
         baseline: Baseline,
-        outputs: Callable[[Sequence[int]], Tensor],
+        outputs: Callable[[Sequence[Removed]], Tensor],
         begun: float,
         share: float,
     ) -> list[tuple[EffectNumbers, int | None]]:
@@ -294,7 +292,8 @@ class Ablation:
         done = 0
         begins = [[self.reader]] * len(self.removed) if self.reader else self.removed
         for some in runs_together(run, begins):
-            for i, effect in zip(some, baseline.effects(outputs(some)), strict=True):
+            removed = [self.removed[i] for i in some]
+            for i, effect in zip(some, baseline.effects(outputs(removed)), strict=True):
                 effects[i] = effect
             done += len(some)
             self.adapt()
@@ -315,29 +314,22 @@ class Ablation:
         _, other_run, other_given = self._surveyed(other, is_back=True)
         runs, gave, texts = (run, other_run), (given, other_given), (reading, other)
         baselines = [Baseline(each.output, text) for each, text in zip(runs, texts, strict=True)]
-        streams = None
+        outputs: list[Callable[[Sequence[Removed]], Tensor]] = [
+            partial(runs[back].without, removal=Removal("swap", given=gave[1 - back])) for back in (0, 1)
+        ]
         if self.reader is not None:
-            streams = [Stream(self.pretrained, text) for text in texts]
+            from attncli.features.ablate.path_patching import direct_paths
+
+            outputs = [paths.outputs for paths in direct_paths(self.pretrained, texts, runs, self.reader)]
         for back in (0, 1):
-            removal = Removal("swap", given=gave[1 - back])
-            outputs = partial(self._without, runs[back], removal)
-            if streams is not None:
-                paths = _Paths(runs[back], streams[back], streams[1 - back], self.reader)
-                outputs = partial(self._through, paths)
             begun, share = (number + back / 2) / len(self.readings), 0.5 / len(self.readings)
-            effects = self._effects(runs[back], baselines[back], outputs, begun, share)
+            effects = self._effects(runs[back], baselines[back], outputs[back], begun, share)
             here, there = baselines[back].numbers, baselines[1 - back].numbers
             restored = [_with_share_restored(numbers, here, there) for numbers, _ in effects]
             (self.back_effects if back else self.effects).append(restored)
             (self.back_baselines if back else self.baselines).append(here)
             if not back:
                 self._look(survey, [position for _, position in effects])
-
-    def _without(self, run: RemovalRuns, removal: Removal, some: Sequence[int]) -> Tensor:
-        return run.without([self.removed[i] for i in some], removal)
-
-    def _through(self, paths: "_Paths", some: Sequence[int]) -> Tensor:
-        return paths.outputs([self.removed[i] for i in some])
 
     @property
     def heads(self) -> HeadsOfModel:
@@ -427,36 +419,6 @@ class Ablation:
         return joint, Approximation.single(rank_correlation=correlation, heads=len(losses))
 
 
-class _Paths:
-    """What heads wrote on another prompt in the place of what they wrote, in what one later head reads alone.
-
-    Path patching (Wang et al. 2022, 2211.00593; Goldowsky-Dill et al. 2023, 2304.05969) along the direct
-    path: everything between is as it was, the norm before the later head is computed anew.
-    """
-
-    def __init__(self, run: RemovalRuns, stream: Stream, other: Stream, into: HeadPlace | None) -> None:
-        assert into is not None
-        self.run, self.into = run, into
-        block, layers = [*stream.attention][into.call], [*stream.attention.values()]
-        self.read = stream.read_by(block)
-        self.parts = [StreamPart("head", captured.layer) for captured in layers]
-        self.parts += [StreamPart(LINEAR, heads.captured.layer) for heads in run.linear]
-        """Of each call, without a head."""
-        self.wrote, self.wrote_there = (dict(text.parts_before(block)) for text in (stream, other))
-
-    def outputs(self, changed: Sequence[Removed]) -> Tensor:
-        """What the model gives with what each of these wrote there, at one token or all."""
-        streams = self.read.repeat(len(changed), 1, 1)
-        for text, each in enumerate(changed):
-            for place in each:
-                part = self.parts[place.call]._replace(head=place.head)
-                difference = self.wrote_there[part]() - self.wrote[part]()
-                tokens = slice(None) if place.token is None else slice(place.token, place.token + 1)
-                streams[text, tokens] += difference[tokens]
-        given = {self.into.call: self.run.output_on(self.into.call, streams)}
-        return self.run.without([[self.into]] * len(changed), Removal("swap", given=given))
-
-
 def _with_share_restored(effects: EffectNumbers, here: EffectNumbers, there: EffectNumbers) -> EffectNumbers:
     """With `restored`: the share of the way from a prompt's logit difference to that of the other one."""
     if "logit_difference" not in here:
@@ -510,6 +472,7 @@ def ablated(
     back = ablation.swapped_rows(ablation.back_effects, with_looks=False) if is_swap else None
     back_baseline = _over_texts([[numbers] for numbers in ablation.back_baselines])[0] if is_swap else {}
     joint, approximation = ablation.together()
+    answers = [reading.answer for reading in readings if reading.answer is not None]
     return HeadEffects(
         heads=ablation.rows(),
         back=back,
@@ -517,7 +480,7 @@ def ablated(
         back_baseline=BaselineNumbers.single(**back_baseline) if back_baseline else None,
         joint=Effects.single(**joint) if joint else None,
         approximation=approximation,
-        notes=(*dict.fromkeys(note for reading in readings for note in reading.notes), *ablation.notes),
+        notes=(*dict.fromkeys(note for answer in answers for note in answer.notes), *ablation.notes),
         unshown=ablation.unshown,
     )
 

@@ -412,9 +412,11 @@ def _notes(
 
 def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretrained") -> str:
     """Which predictions the numbers are about."""
+    from attncli.models.targets import token_text
+
     places = counted(sum(reading.num_places for reading in readings), "token")
-    if readings[0].is_answer:
-        answers = {pretrained.text_of([int(reading.targets)]) or spec.answer for reading in readings}
+    if readings[0].answer is not None:
+        answers = {token_text(pretrained, int(reading.targets)) for reading in readings}
         answer = f"{answers.pop()!r}" if len(answers) == 1 else "the answer"
         return f"Measured where {answer} should come: its loss is -ln p, in nats."
     if pretrained.predicts is None and readings[0].on_grid:

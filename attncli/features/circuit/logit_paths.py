@@ -20,6 +20,7 @@ from attncli.features.circuit.stream_ends import ToUnembedding
 from attncli.measure.residual_stream import Stream
 from attncli.measure.scores import ScoreRow
 from attncli.models.frozen_norms import is_close
+from attncli.models.targets import Target
 
 NODES = 24
 """Gauss-Legendre nodes of the integral, in the cube root of the share of the scores: steep near nothing."""
@@ -40,9 +41,7 @@ class LogitPaths:
 
     def __init__(self, stream: Stream, out: ToUnembedding) -> None:
         self.stream, self.out = stream, out
-        unembedding, token = out.unembedding, out.likeliest
-        self._direction = unembedding.weight.detach()[token].double()
-        self._bias = 0.0 if unembedding.bias is None else float(unembedding.bias[token])
+        self._direction, self._bias = Target([out.likeliest]).direction(out.unembedding)
         direction = torch.zeros_like(out.of_nothing)
         direction[-1] = self._direction
         gradient = out.gradient(direction)

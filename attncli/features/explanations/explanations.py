@@ -38,11 +38,11 @@ from attncli.features.source.sources import (
     source_notes,
     source_weights,
 )
-from attncli.models.answers import Answer
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
 from attncli.models.source_removals import SourceRemoval, SourcesTakenOut, sampled_masks
 from attncli.models.source_texts import SourcedReading
+from attncli.models.targets import Target
 
 LEAST_SOURCES = 3
 """Fewer sources have no order that could be right or wrong."""
@@ -92,7 +92,7 @@ class ReadAnswer:
         self,
         pretrained: Pretrained,
         reading: SourcedReading,
-        answer: Answer,
+        answer: Target,
         *,
         heads: Sequence[str] = (),
         head_weights: Mapping[str, float] | None = None,
@@ -104,7 +104,7 @@ class ReadAnswer:
         check_sources(len(reading.places))
         self.sources, self.texts_alike = named_sources(reading), (*source_notes(reading.sourced),)
         self.reading, self.num_runs, self.seed = reading, num_runs, seed
-        self.replay = Replay(pretrained.whole, reading.prompt.ids, ids, answer.cache)
+        self.replay = Replay(pretrained.whole, reading.prompt.ids, answer)
         layers, self.expected = self.replay.layers()
         each = replace(reading, places=tuple((place,) for place in range(len(reading.prompt.ids))))
         self.weights = source_weights(layers, each, len(ids), list(map(named_head, heads)), with_first=True)

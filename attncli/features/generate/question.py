@@ -380,7 +380,7 @@ def _notes(
         notes.append(f"Beyond {MAX_KEYS_PER_HEAD} keys the map is the mean over the heads.")
     if prompt.answer:
         total = result.counts.log_probability
-        notes += prompt.notes
+        notes += prompt.answer.notes
         notes.append(f"The answer was read, not written: its log-probability is {total:.2f}.")
     else:
         notes += settings_notes(pretrained.whole.generation_config)

@@ -41,6 +41,7 @@ from attncli.models.layers import CannotShow, CapturedLayer
 from attncli.models.pretrained import Pretrained
 from attncli.models.prompts import Prompt
 from attncli.models.replay import Replay, rows_of_tokens
+from attncli.models.targets import Target
 from attncli.models.writing import Decoding, OnToken, TextPieces, inputs_of_prompt, write
 from attncli.records.columns import Records
 from attncli.records.surveys import SignedHead
@@ -457,11 +458,11 @@ def written(
     special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids), dtype=torch.long)
     linear = None
     if prompt.context is None and unshown_layers(pretrained.whole):
-        num_new = len(prompt.answer) or decoding.max_new_tokens
+        num_answer = 0 if prompt.answer is None else len(prompt.answer.ids)
+        num_new = num_answer or decoding.max_new_tokens
         assert num_new is not None, "where it does not end by itself"
         num_keys = len(prompt.prompt.ids) + num_new - 1
         keeps_rows = whole_rows == "heads" and num_keys <= MAX_KEYS_PER_HEAD
-        num_answer = len(prompt.answer)
         linear = WritingSignedHeads(
             pretrained, num_keys, num_answer=num_answer, layer=layer, head=head, keeps_rows=keeps_rows
         )
@@ -478,8 +479,8 @@ def written(
         linear=linear,
     )
     log_probability, is_unfinished = None, False
-    if prompt.answer:
-        way, log_probability = _read_answer(pretrained, prompt, rows)
+    if prompt.answer is not None:
+        way, log_probability = _read_answer(pretrained, prompt, prompt.answer, rows)
     else:
         way, is_unfinished = _write(pretrained, prompt, decoding, rows, on_text)
     result = _text_of(pretrained, prompt, rows, log_probability)
@@ -496,12 +497,14 @@ def written(
     )
 
 
-def _read_answer(pretrained: Pretrained, prompt: Prompt, rows: WrittenRows) -> tuple[Way, float]:
+def _read_answer(
+    pretrained: Pretrained, prompt: Prompt, answer: Target, rows: WrittenRows
+) -> tuple[Way, float]:
     """How the attention of the answer came, and its log-probability."""
-    replay = Replay(pretrained.whole, prompt.prompt.ids, torch.tensor(prompt.answer))
+    replay = Replay(pretrained.whole, prompt.prompt.ids, answer)
     with nullcontext() if rows.linear is None else rows.linear.heard():
         layers, log_probabilities = replay.layers()
-    for token, of_token in zip(prompt.answer, rows_of_tokens(layers, len(prompt.answer)), strict=True):
+    for token, of_token in zip(answer.ids, rows_of_tokens(layers, len(answer.ids)), strict=True):
         rows.take(token, of_token)
     return replay.way, float(log_probabilities.sum())
 

@@ -16,7 +16,7 @@ from attncli.records.arguments import HeadsArgument, NonBlankText, Seed, Size, c
 
 if TYPE_CHECKING:
     from attncli.features.source.sources import AnswerWork
-    from attncli.models.answers import Answer
+    from attncli.models.targets import Target
 
 
 @checked
@@ -68,7 +68,7 @@ class SourcedAnswer:
 
     pretrained: Pretrained
     reading: SourcedReading
-    answer: "Answer"
+    answer: "Target"
     method: SourceMethod
     num_runs: int
     seed: int

@@ -126,9 +126,9 @@ def retrieving_heads(
     names: list[tuple[str, int, int]] = []
     for done, context in enumerate(synthetic_contexts(num_contexts, seed), start=1):
         reading = read_sourced(pretrained, context.sourced(), num_new=NUM_SENTENCES, key="model")
-        ids = torch.tensor(given_answer(pretrained, context.answer, reading.prompt.ids).ids)
-        layers, _ = Replay(pretrained.whole, reading.prompt.ids, ids).layers()
-        weights = source_weights(layers, reading, len(ids))
+        target = given_answer(pretrained, context.answer, reading.prompt.ids)
+        layers, _ = Replay(pretrained.whole, reading.prompt.ids, target).layers()
+        weights = source_weights(layers, reading, len(target.ids))
         names, of_heads = weights.heads, weights.of_heads
         is_right = (of_heads.argmax(dim=1) == context.right).double()
         shares = is_right if shares is None else shares + is_right

@@ -24,12 +24,13 @@ from attncli.features.source.results import (
     RankedSource,
     SourceRanking,
 )
-from attncli.models.answers import Answer, given_answer, write_answer
+from attncli.models.answers import given_answer, write_answer
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay, queries_of
 from attncli.models.source_removals import BeforeEach, SourcesTakenOut, sampled_masks
 from attncli.models.source_texts import SourcedReading, SourcedText
+from attncli.models.targets import Target
 from attncli.models.writing import LONG_CHUNK, Decoding
 from attncli.records.columns import Records
 
@@ -48,7 +49,7 @@ def answer_to(
     *,
     on_text: Callable[[str], None] | None = None,
     work: "AnswerWork | None" = None,
-) -> Answer:
+) -> Target:
     """The answer that is given, else what the model writes; UserError for neither, MemoryError."""
     if answer is not None:
         return given_answer(pretrained, answer, reading.prompt.ids)
@@ -62,7 +63,7 @@ def written_answer(
     *,
     on_text: Callable[[str], None] | None = None,
     work: "AnswerWork | None" = None,
-) -> Answer:
+) -> Target:
     """What the model writes after its prompt. UserError if it cannot, or writes nothing; MemoryError."""
     if work is not None:
         work.read()
@@ -164,7 +165,7 @@ def check_heads(pretrained: Pretrained, reading: SourcedReading, heads: Sequence
     """UserError for a named head that the model does not have, by the first tokens of a long prompt."""
     if heads:
         first = reading.prompt.ids[:2]
-        layers, _ = Replay(pretrained.whole, first, first[:1]).layers()
+        layers, _ = Replay(pretrained.whole, first, Target(first[:1].tolist())).layers()
         _check_named(layers, [named_head(name) for name in heads])
 
 
@@ -298,7 +299,7 @@ MOST_SWEEPS = 10_000
 def answer_sources(
     pretrained: Pretrained,
     reading: SourcedReading,
-    answer: Answer,
+    answer: Target,
     *,
     heads: Sequence[str] = (),
     method: SourceMethod = "weights",
@@ -312,13 +313,12 @@ def answer_sources(
     five sources, by `likeliest`; removal, without each source; sampled, by `num_runs` random sets.
     UserError for heads that are not there, and what the model cannot do; MemoryError.
     """
-    ids = torch.tensor(answer.ids)
-    replay = Replay(pretrained.whole, reading.prompt.ids, ids, answer.cache)
+    replay = Replay(pretrained.whole, reading.prompt.ids, answer)
     if work is not None:
         work.look(replay)
     layers, expected = replay.layers()
     named = [named_head(name) for name in heads]
-    weights = source_weights(layers, reading, len(ids), named)
+    weights = source_weights(layers, reading, len(answer.ids), named)
     of_tokens_on = weights.mean if weights.chosen is None else weights.chosen
     num_sources, removals = len(reading.places), SourcesTakenOut(pretrained, reading, replay)
     unknown = torch.full((num_sources,), torch.nan, dtype=torch.float64)
@@ -330,14 +330,14 @@ def answer_sources(
     if method == "sampled":
         masks = sampled_masks(num_runs, num_sources, seed)
         given = removals.log_probabilities(masks, _told(work, replay, "sources, set"))
-        measured["effect"] = lasso_effects(masks, given.sum(dim=1), len(ids))
+        measured["effect"] = lasso_effects(masks, given.sum(dim=1), len(answer.ids))
         of_tokens = torch.stack([lasso_effects(masks, of_token, 1) for of_token in given.unbind(dim=1)])
     else:
         order = likeliest(weights).argsort(descending=True, stable=True)
         removed = order[: num_sources if method == "removal" else CHECKED].sort().values
         masks = torch.ones(len(removed), num_sources, dtype=torch.bool)
         masks[torch.arange(len(removed)), removed] = False
-        of_tokens = torch.full((len(ids), num_sources), torch.nan, dtype=torch.float64)
+        of_tokens = torch.full((len(answer.ids), num_sources), torch.nan, dtype=torch.float64)
         of_tokens[:, removed] = (
             expected - removals.log_probabilities(masks, _told(work, replay, "without source"))
         ).mT

@@ -7,7 +7,6 @@ direction that W_U reads.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations
 from typing import NoReturn
 
@@ -33,7 +32,6 @@ from attncli.features.why.results import (
 from attncli.measure.heads import WHERE_IT_LOOKS, Survey, compare_distances, looked_at, surveyed_texts
 from attncli.measure.looks import rows_at
 from attncli.measure.patterns import most_frequent_pattern
-from attncli.models.answers import AnswerTokens, GivenAnswer, one_token_each
 from attncli.models.architectures import (
     BLOCK,
     layer_number,
@@ -52,6 +50,7 @@ from attncli.models.predicted import Predicted
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.projected_heads import LINEAR, GatedHeads, ProjectedHeads, hearing_projected_heads
 from attncli.models.removal import ModelHead, index_of_head, output_of
+from attncli.models.targets import Target
 from attncli.records.columns import Records
 from attncli.records.surveys import LookedAtKey
 
@@ -255,19 +254,14 @@ class Direction:
     scale: float
 
 
-def difference(values: Float[Tensor, "token ..."]) -> Float[Tensor, "..."]:
-    """The value of a token or, of two tokens, that of the first minus that of the second."""
-    return values[0] if len(values) == 1 else values[0] - values[1]
-
-
 def direction_of(
     pretrained: Pretrained,
     calls: Calls,
     stream: Float[Tensor, " embed"],
     logits: Float[Tensor, " vocabulary"],
-    ids: Sequence[int],
+    target: Target,
 ) -> Direction:
-    """That of a token's logit or, of two tokens, of how far the first logit is above the second.
+    """The direction that the target's logit is read along.
 
     A norm is linear once its scale s is frozen: RMSNorm x g s (Zhang & Sennrich 2019, 1910.07467), LayerNorm
     (x - mean x) g s + b (Ba et al. 2016, 1607.06450). UserError for other norms, and for logits that are
@@ -278,10 +272,9 @@ def direction_of(
     assert isinstance(unembedding, nn.Linear)
     name = next(name for name, part in pretrained.whole.named_modules() if part is unembedding)
     read = calls[name][-1].read
-    chosen = list(ids)
     factor = _factor_of_logits(pretrained, unembedding(read.to(unembedding.weight.dtype)), logits)
-    unembedded = factor * difference(unembedding.weight.detach()[chosen].double())
-    bias = 0.0 if unembedding.bias is None else factor * float(difference(unembedding.bias[chosen]))
+    unembedded, bias = target.direction(unembedding)
+    unembedded, bias = factor * unembedded, factor * bias
     if close(read, stream):
         return Direction(unembedded, bias, 1.0)
     frozen = _last_norm(pretrained, calls, stream, read)
@@ -339,28 +332,19 @@ def attribution(
     pretrained: Pretrained,
     reading: Reading,
     *,
-    answer: GivenAnswer | None = None,
-    against: GivenAnswer | None = None,
     head: str | None = None,
 ) -> LogitAttribution:
-    """That of the answer's logit after a text, or of the most likely token's, minus that of `against`.
+    """The attribution of the logit of the reading's answer or, without one, of the most likely token.
 
-    An answer is a text or the id of a token; a reading may say itself what it is. `head`, as 5:11, is split
-    by tokens: by default the one that adds most. UserError for a model whose logits are not such a sum, an
-    answer of several tokens, and a head that is not there; MemoryError.
+    `head`, as 5:11, is split by tokens: by default the one that adds most. Raises UserError for a model whose
+    logits are not such a sum and for a head that the model does not have; MemoryError.
     """
     check_splits(pretrained)
     run = _recorded_run(pretrained, reading, head)
-    answers = {key: text for key, text in (("answer", answer), ("against", against)) if text is not None}
-    tokens = AnswerTokens([int(run.logits.argmax())])
-    if isinstance(reading, Predicted) and reading.is_answer:
-        compared = [] if reading.against is None else [reading.against]
-        tokens = AnswerTokens([int(reading.targets), *compared], reading.notes)
-    elif answers:
-        log_probabilities = partial(run.logits.log_softmax, dim=-1)
-        tokens = one_token_each(pretrained, answers, reading.text.ids, log_probabilities)
+    target = reading.answer if isinstance(reading, Predicted) else None
+    target = target or Target([int(run.logits.argmax())])
     residual = residual_of(pretrained, run.calls, run.mixers)
-    direction = direction_of(pretrained, run.calls, residual.last, run.logits, tokens.ids)
+    direction = direction_of(pretrained, run.calls, residual.last, run.logits, target)
     vector, blocks = direction.vector, residual.blocks
     by_module = {mixer.module: mixer.heads @ vector for block in blocks for mixer in block.mixers}
     heads = _head_logits(pretrained, run, by_module, reading.text.tokens)
@@ -383,12 +367,12 @@ def attribution(
     return LogitAttribution(
         heads=heads,
         layers=layers,
-        parts=_sums(residual, direction, float(difference(run.logits[tokens.ids]))),
+        parts=_sums(residual, direction, target.logit(run.logits)),
         keys=_of_keys(pretrained, run, chosen, residual, vector),
-        ids=tokens.ids,
+        ids=target.compared_ids,
         head=chosen.name,
         notes=(
-            *tokens.notes,
+            *target.notes,
             *replace(run.way, unshown=run.unshown).notes(),
             *_indirect(pretrained, residual),
         ),
@@ -402,8 +386,6 @@ def mean_attribution(
     readings: Sequence[Reading],
     names: Sequence[str] = (),
     *,
-    answer: GivenAnswer | None = None,
-    against: GivenAnswer | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> LogitAttribution:
     """The means of `attribution` over several texts, with 95 % intervals, and the logit of each text.
@@ -414,7 +396,7 @@ def mean_attribution(
     results: list[LogitAttribution] = []
     with idle_core_threads() as adapt:
         for number, reading in enumerate(readings, start=1):
-            results.append(attribution(pretrained, reading, answer=answer, against=against))
+            results.append(attribution(pretrained, reading))
             adapt()
             if progress is not None:
                 progress(number / len(readings))

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Sequence
 
+import torch
+
 from attncli.core.names import named_head
 from attncli.errors import UserError
 from attncli.features.why.results import LogitAttribution, ScoreParts
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, OneOrMoreTexts, TextOrReading, several_texts
+from attncli.models.predicted import predicted_of
 from attncli.models.reading_text import reading_for
 from attncli.records.arguments import (
     AnswerArgument,
@@ -39,7 +42,7 @@ def why(
     each, by `names` or numbers; one text that has its name is one of several. Heads without a softmax are
     among them. UserError for a model whose logits are not such a sum; MemoryError.
     """
-    from attncli.features.why.attribution import attribution, mean_attribution
+    from attncli.features.why.attribution import attribution, check_splits, mean_attribution
 
     name = None if head is None else head_name(head)
     texts = several_texts(text)
@@ -49,11 +52,16 @@ def why(
         raise UserError(f"names: must be one of each text (got {len(names)} of {len(texts)} texts)")
     with in_use(model) as pretrained:
         readings = [reading_for(pretrained, each) for each in texts]
+        check_splits(pretrained)
+        if answer is not None or against is not None:
+            generator = torch.Generator()
+            readings = [
+                predicted_of(reading, None, pretrained, generator, answer=answer, against=against)
+                for reading in readings
+            ]
         if len(readings) > 1 or names:
-            return mean_attribution(
-                pretrained, readings, names, answer=answer, against=against, progress=progress
-            )
-        return attribution(pretrained, readings[0], answer=answer, against=against, head=name)
+            return mean_attribution(pretrained, readings, names, progress=progress)
+        return attribution(pretrained, readings[0], head=name)
 
 
 @checked

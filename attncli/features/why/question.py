@@ -227,8 +227,9 @@ def _how_to_read_many(first: "Reading") -> str:
     from attncli.models.predicted import Predicted
 
     what = "the likeliest token's logit"
-    if isinstance(first, Predicted):
-        what = "the answer's logit" + (" minus that of the other token" if first.against is not None else "")
+    if isinstance(first, Predicted) and first.answer is not None:
+        compared = " minus that of the other token" if first.answer.against is not None else ""
+        what = f"the answer's logit{compared}"
     return f"What each part adds to {what} at the last token; the last norm divides all parts by one number."
 
 
@@ -253,8 +254,9 @@ def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Rep
 
 
 def _how_to_read(result: "LogitAttribution", pretrained: "Pretrained") -> str:
-    labels = pretrained.labels(result.ids)
-    tokens = [pretrained.text_of([token]) or label for token, label in zip(result.ids, labels, strict=True)]
+    from attncli.models.targets import token_text
+
+    tokens = [token_text(pretrained, token) for token in result.ids]
     what = f"the logit of {tokens[0]!r}" + (f" minus that of {tokens[1]!r}" if len(tokens) > 1 else "")
     return f"What each part adds to {what} at the last token; the last norm divides all parts by one number."
 

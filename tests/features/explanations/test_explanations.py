@@ -244,16 +244,15 @@ def test_areas_are_those_of_runs_one_by_one(copier: Pretrained) -> None:
         read = ReadAnswer(pretrained, reading, answer)
         found, tied = removal_curves(read, [[2, 5, 3, 1, 4], [1, 1, 1, 1, 1]])
         assert tied.morf == tied.lerf != 0
-        ids = torch.tensor(answer.ids)
 
         def logp(kept: list[int]) -> float:
             mask = [place in kept for place in range(5)]
             prompt = torch.tensor(encoded_sources(pretrained, reading.sourced.with_only(mask))[0])
-            return float(Replay(pretrained.whole, prompt, ids).log_probabilities(prompt).sum())
+            return float(Replay(pretrained.whole, prompt, answer).log_probabilities(prompt).sum())
 
         whole = logp([0, 1, 2, 3, 4])
         for order, area in (([3, 0, 2, 4, 1], found.morf), ([1, 4, 2, 0, 3], found.lerf)):
-            lost = [0.0, *((whole - logp(order[step:])) / len(ids) for step in (1, 2, 4, 5))]
+            lost = [0.0, *((whole - logp(order[step:])) / len(answer.ids) for step in (1, 2, 4, 5))]
             expected = np.trapezoid(lost, [0, 0.2, 0.4, 0.8, 1.0])
             assert area == pytest.approx(float(expected), abs=1e-4)
 

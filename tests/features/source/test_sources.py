@@ -43,6 +43,7 @@ from attncli.models.source_texts import (
     split_text,
     with_documents,
 )
+from attncli.models.targets import Target
 from attncli.models.writing import Decoding
 from attncli.records.report import plain
 from tests.conftest import Attn
@@ -151,14 +152,14 @@ def test_a_long_prompt_in_pieces_gives_what_it_gives_at_once(
 def test_what_was_read_before_does_not_change_a_removal(tmp_path: Path) -> None:
     pretrained = open_model(save_writer(tmp_path, "Llama"))
     reading = sourced_reading(pretrained)
-    ids = torch.tensor(given_answer(pretrained, ANSWER, reading.prompt.ids).ids)
-    replay = Replay(pretrained.whole, reading.prompt.ids, ids)
+    answer = given_answer(pretrained, ANSWER, reading.prompt.ids)
+    replay = Replay(pretrained.whole, reading.prompt.ids, answer)
     replay.layers()
     masks = sampled_masks(9, len(PARTS), seed=3)
     together = SourcesTakenOut(pretrained, reading, replay).log_probabilities(masks)
     for mask, found in zip(masks, together, strict=True):
         alone, _ = encoded_sources(pretrained, reading.sourced.with_only(mask))
-        fresh = Replay(pretrained.whole, torch.tensor(alone), ids)
+        fresh = Replay(pretrained.whole, torch.tensor(alone), answer)
         assert torch.allclose(fresh.log_probabilities(torch.tensor(alone)), found, atol=1e-5)
 
 
@@ -184,7 +185,7 @@ def test_prompts_that_are_read_as_a_tree_are_as_alone(
     masks = sampled_masks(23, len(words), seed=2)
     texts = [torch.cat([torch.tensor([1]), words[mask].flatten(), torch.tensor([5, 9])]) for mask in masks]
     texts.sort(key=lambda text: text.tolist())
-    answer = torch.tensor([12, 9, 3])
+    answer = Target([12, 9, 3])
     whole = torch.cat([torch.tensor([1]), words.flatten(), torch.tensor([5, 9])])
     replay = Replay(pretrained.whole, whole, answer)
     replay.layers()
@@ -773,9 +774,7 @@ def test_a_token_of_the_answer_is_of_the_source_without_which_it_loses_most(talk
     reading = sourced_reading(talker)
     answer = given_answer(talker, f" {ANSWER}", reading.prompt.ids)
     found = answer_sources(talker, reading, answer, method="removal")
-    removals = SourcesTakenOut(
-        talker, reading, Replay(talker.whole, reading.prompt.ids, torch.tensor(answer.ids))
-    )
+    removals = SourcesTakenOut(talker, reading, Replay(talker.whole, reading.prompt.ids, answer))
     count = len(reading.places)
     whole = removals.log_probabilities(torch.ones(1, count, dtype=torch.bool))
     lost = whole - removals.log_probabilities(~torch.eye(count, dtype=torch.bool))

@@ -291,6 +291,11 @@ def test_what_cannot_be_is_said_in_a_line(attn: Attn, flags: list[str], line: st
     assert ended.code == 2 and ended.out == "" and line in ended.err
 
 
+def test_an_excluded_setting_is_not_asked_for_what_it_needs(attn: Attn) -> None:
+    ended = attn(["why", "--to", "b", "--answer", "c"])
+    assert ended.code == 2 and ended.err == "--to: cannot be combined with --answer\n"
+
+
 @pytest.mark.parametrize(
     "command",
     [
