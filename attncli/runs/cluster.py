@@ -1,4 +1,4 @@
-"""An existing Dask cluster; its scheduler replaces workers and retries their chunks.
+"""Run chunks on an existing Dask cluster; its scheduler replaces workers and retries their chunks.
 
 Encryption and certificates come from Dask's configuration: its files or environment variables.
 """
@@ -21,13 +21,14 @@ SECONDS_TO_CONNECT = 15
 SECONDS_FOR_A_WORKER = 60
 CHUNKS_A_THREAD = 2
 MAX_ATTEMPTS_ALONE = 2
-"""Each of several workers: the scheduler itself tries again, 3 times unless it is configured otherwise."""
+"""Each on several workers: the scheduler itself retries, 3 times unless it is configured otherwise."""
 ONE_AT_A_TIME = Lock()
 UNKNOWN_THERE = ("ModuleNotFoundError", "ImportError", "AttributeError")
 
 
 def versions() -> dict[str, str]:
-    """The versions that must be equal on every worker for equal results, without the build (`+cpu`)."""
+    """Return the versions that must be equal on every worker for equal results, without the build (`+cpu`).
+    """
     try:
         return {"attncli": __version__, "torch": version("torch").partition("+")[0]}
     except PackageNotFoundError:
@@ -35,9 +36,9 @@ def versions() -> dict[str, str]:
 
 
 def work_there(work: ChunkRunner, chunk: Chunk, expected: dict[str, str]) -> ChunkEnd:
-    """On a worker: work(chunk), one chunk at a time per process, however many threads it has.
+    """Run `work(chunk)` on a worker, one chunk at a time per process, however many threads it has.
 
-    A worker may have joined after the others were asked for their versions.
+    The versions are compared again, since a worker may have joined after the first comparison.
     """
     if (got := versions()) != expected:
         raise RunError(_differ("a worker", got, expected))
@@ -52,11 +53,13 @@ def run_in_cluster(
     scheduler: str,
     on_wait: Callable[[str], None] = lambda line: None,
 ) -> Iterator[tuple[Chunk, ChunkEnd]]:
-    """Each chunk with its result, as they are done. `work` is a function in a module that the workers have.
+    """Yield each chunk with its result, in the order of completion. `work` is a function in a module that the
+    workers have.
 
-    `on_wait` gets a line if the cluster has no worker yet, and one is waited for.
+    `on_wait` gets a line to print if the cluster has no worker yet.
 
-    Raises UserError without distributed, or if the versions there differ. Raises RunError if nobody answers.
+    Raises UserError if distributed is missing or the versions differ. Raises RunError if the scheduler does
+    not answer.
     """
     check_scheduler(scheduler)
     distributed = _distributed()
@@ -87,10 +90,12 @@ def _quiet() -> Iterator[None]:
 
 
 def check_scheduler(scheduler: str) -> None:
-    """Raise UserError without distributed or for an invalid address, and RunError if nobody answers."""
+    """Raise UserError if distributed is missing or the address is invalid, and RunError if the scheduler does
+    not answer.
+    """
     distributed = _distributed()
     with _quiet(), _connecting(scheduler):
-        # A client that cannot connect would keep trying in the background.
+        # A client that cannot connect keeps trying in the background.
         asyncio.run(_try_to_connect(distributed, scheduler))
 
 
@@ -114,19 +119,19 @@ def _connecting(scheduler: str) -> Iterator[None]:
         yield
     except (OSError, TimeoutError) as error:
         raise RunError(f"scheduler: {scheduler} does not answer: {reason_of(error)}") from None
-    except (ValueError, TypeError, RuntimeError) as error:  # no address; certificates that are missing
+    except (ValueError, TypeError, RuntimeError) as error:  # an invalid address, or missing certificates
         raise UserError(f"scheduler: {scheduler}: {reason_of(error)}") from None
 
 
 @contextmanager
 def _staying(scheduler: str) -> Iterator[None]:
-    """Raise RunError where the scheduler ends: Dask's errors of connections are OSErrors without a number."""
+    """Raise RunError if the scheduler ends: Dask's connection errors are OSErrors without a number."""
     try:
         yield
     except CancelledError:
         raise RunError(_went_away(scheduler)) from None
     except OSError as error:
-        if error.errno is not None:  # of a file of the plan
+        if error.errno is not None:  # about a file of the plan
             raise
         raise RunError(_went_away(scheduler)) from None
 
@@ -145,7 +150,7 @@ def _check_workers(client: Any, scheduler: str) -> None:
         ) from None
     expected = versions()
     for worker, got in client.run(versions, on_error="return").items():
-        # What fails there while the call is unpacked comes back as a text.
+        # An error that occurs while the worker unpickles the call comes back as text.
         if isinstance(got, Exception) and any(name in repr(got) for name in UNKNOWN_THERE):
             install = f"pip install attncli=={__version__}"
             raise UserError(
@@ -175,7 +180,7 @@ def _results(
     while True:
         most = CHUNKS_A_THREAD * max(1, sum(client.nthreads().values()))
         while len(running) < most and (pending := queue.take()) is not None:
-            # The scheduler blames a worker's end on all chunks that waited there: a retried chunk runs alone.
+            # The scheduler blames a worker's death on all chunks that waited there: retry one at a time.
             if pending.failures and running:
                 queue.put_back(pending)
                 break
@@ -199,5 +204,5 @@ def _result(distributed: Any, future: Any, scheduler: str) -> Any:
         raise
     except CancelledError:
         raise RunError(_went_away(scheduler)) from None
-    except Exception as error:  # whatever Dask says where its scheduler fails
+    except Exception as error:  # any error that Dask raises when its scheduler fails
         raise RunError(f"scheduler: {scheduler}: {reason_of(error)}") from error

@@ -1,4 +1,4 @@
-"""Connections to stores: the file is not trusted, and a signal interrupts SQLite."""
+"""Connections to stores: the file is not trusted, and signals interrupt SQLite."""
 
 import os
 import sqlite3
@@ -17,30 +17,33 @@ CACHE_KIB = 64 * 2**10
 LOG_PAGES = 16 * 2**10
 UNCHANGING = "ro&immutable=1"
 SECONDS_TO_WRITE, SECONDS_TO_READ = 30.0, 5.0
-"""How long another program may lock the store: an editor of tables that has not saved yet."""
+"""How long another program may lock the store, such as a table editor with unsaved changes."""
 SECONDS_BETWEEN_TRIES = 0.05
 STEPS_BETWEEN_SIGNALS = 50_000
-"""Of SQLite's machine: about a millisecond."""
+"""Instructions of SQLite's virtual machine: about a millisecond."""
 LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 512 * 2**20,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 1_000_000,
     sqlite3.SQLITE_LIMIT_ATTACHED: 0,
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
 }
-"""The longest text, blob or row, the longest query, and what a store has no use for."""
+"""The longest text, blob, row and query, and limits on features that a store does not use."""
 LOG, JOURNAL = "-wal", "-journal"
 END_OF_NAME = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
-"""How a journal ends that names another file, which SQLite would remove."""
+"""The last bytes of a journal that names another file, which SQLite would remove."""
 
 
 def beside(path: Path, ending: str) -> Path:
-    """`runs.db-lock` for `runs.db`: files that belong to a store are beside it, not beside a link to it."""
+    """Return `runs.db-lock` for `runs.db`: the files of a store are beside the store, not beside a link to
+    it.
+    """
     file = path.resolve() if path.is_symlink() else path
     return file.with_name(file.name + ending)
 
 
 def refuse_special_files(path: Path) -> None:
-    """Raise UserError unless a store and the files beside it are regular files, and the latter no links."""
+    """Raise UserError unless the store and the files beside it are regular files, the latter without links.
+    """
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: cannot be read: must be a regular file")
     for ending in (LOG, "-shm", JOURNAL, "-lock"):
@@ -56,20 +59,21 @@ def refuse_special_files(path: Path) -> None:
         with journal.open("rb") as content:
             content.seek(-len(END_OF_NAME), os.SEEK_END)
             if content.read() == END_OF_NAME:
-                raise UserError(f"{journal}: names another file, as no journal of attn does: remove it")
+                raise UserError(f"{journal}: names another file, which attn's journals never do: remove it")
 
 
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class Damaged(sqlite3.DatabaseError):
-    """What a store has is not what attn wrote."""
+    """The store has contents that attn did not write."""
 
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
 class Connection(sqlite3.Connection):
-    """Sees signals while SQLite computes, and while another program locks the store, for `seconds`."""
+    """Handles signals while SQLite computes, and while another program locks the store, for up to `seconds`.
+    """
 
     seconds = SECONDS_TO_READ
     ended_by: BaseException | None = None
@@ -83,26 +87,26 @@ class Connection(sqlite3.Connection):
         self.set_progress_handler(self._seen_signals().__next__, STEPS_BETWEEN_SIGNALS)
 
     def _seen_signals(self) -> Iterator[bool]:
-        """Whether a handler of a signal has raised something, which SQLite would drop.
+        """Yield True if a signal handler has raised an exception, which SQLite would drop.
 
-        A generator: one that goes on is inside `try` already when Python calls the handlers.
+        A generator, because a resumed generator is already inside `try` when Python calls the handlers.
         """
         while True:
             try:
                 yield self.ended_by is not None
             except GeneratorExit:
                 raise
-            except BaseException as ended:  # KeyboardInterrupt, SystemExit: raised again by `raise_if_ended`
+            except BaseException as ended:  # KeyboardInterrupt, SystemExit: `raise_if_ended` raises it again
                 self.ended_by = ended
 
     def raise_if_ended(self) -> None:
-        """Raise what a signal asked for while SQLite computed."""
+        """Raise the exception of a signal that arrived while SQLite computed."""
         if self.ended_by is not None:
             ended, self.ended_by = self.ended_by, None
             raise ended
 
     def execute(self, *arguments: Any) -> sqlite3.Cursor:
-        """As SQLite's; it waits for a lock in steps, since SQLite itself would see no signal meanwhile."""
+        """Run a statement; wait for a lock in steps, because SQLite's own wait ignores signals."""
         last = time.monotonic() + self.seconds
         while True:
             try:
@@ -111,7 +115,7 @@ class Connection(sqlite3.Connection):
                 self.raise_if_ended()
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > last:
                     raise
-            except UnicodeDecodeError:  # of a message with a damaged name in it
+            except UnicodeDecodeError:  # an error message with a damaged name in it
                 raise Damaged("malformed database schema") from None
             time.sleep(SECONDS_BETWEEN_TRIES)
 
@@ -125,9 +129,9 @@ def _opened(path: Path, mode: str) -> Connection:
 
 
 def connect(path: Path) -> Connection:
-    """A connection to an existing store, in WAL mode: others can read while one process writes.
+    """Open an existing store to write, in WAL mode: other processes can read meanwhile.
 
-    Raises UserError for a store that is not as attn writes it.
+    Raises UserError for a store that attn did not write.
     """
     refuse_special_files(path)
     connection = _opened(path, "rw")
@@ -136,7 +140,7 @@ def connect(path: Path) -> Connection:
         refuse_other_schema(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        # Otherwise, with many runs per chunk, every page is read again and copied from the log after each.
+        # Otherwise, with many runs per chunk, each chunk rereads every page and copies it from the log.
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
     except BaseException:
@@ -146,22 +150,22 @@ def connect(path: Path) -> Connection:
 
 
 def connect_to_read(path: Path) -> Connection:
-    """A connection that changes nothing; if it may write, it recovers the log that a crash left.
+    """Open a store without changing it; if the folder is writable, recover the log of a crash.
 
-    UserError for a store that is not as attn writes it.
+    Raises UserError for a store that attn did not write.
     """
     refuse_special_files(path)
     log = beside(path, LOG)
     mode = "rw"
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        # Without a log nobody is writing, and SQLite does not have to create one, which it could not.
+        # Without a log nobody is writing, and SQLite need not create one, which would fail.
         mode = "ro" if log.exists() else UNCHANGING
     connection = _opened(path, mode)
     try:
         try:
             version_of(connection)
         except sqlite3.OperationalError as error:
-            # A full disk has no room for the files beside the store, which a log needs.
+            # On a full disk SQLite cannot create the files that a log needs.
             is_input_or_output = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR
             if not is_input_or_output or (log.exists() and log.stat().st_size):
                 raise
@@ -176,14 +180,14 @@ def connect_to_read(path: Path) -> Connection:
 
 
 def advice_on(error: sqlite3.Error) -> str:
-    """What can be done about a damaged store; nothing for other errors."""
+    """Return advice on a damaged store; an empty text for other errors."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return ": restore a copy of it, or start over with --fresh" if code in DAMAGED else ""
 
 
 @contextmanager
 def signals_seen(connection: Connection) -> Iterator[None]:
-    """A query that a signal ended raises what the signal asked for."""
+    """Raise the exception of the signal that ended a query, not SQLite's error."""
     try:
         yield
     except sqlite3.Error:
@@ -193,7 +197,7 @@ def signals_seen(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def opened_to_read(path: Path) -> Iterator[Connection]:
-    """A store to read, closed at the end. Raises RunError in one line for what SQLite says meanwhile."""
+    """Open a store to read, and close it at the end. Raises RunError in one line for SQLite's errors."""
     try:
         with closing(connect_to_read(path)) as connection, signals_seen(connection):
             yield connection

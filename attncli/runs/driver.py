@@ -1,4 +1,4 @@
-"""Runs a plan: hands chunks of jobs to an executor, and puts every result into the store."""
+"""Run a plan: hand chunks of jobs to an executor and store every result."""
 
 import os
 import pickle
@@ -34,19 +34,21 @@ from attncli.runs.stored_columns import StoredColumns
 from attncli.system.platforms import interrupts_blocked
 
 MAX_ATTEMPTS_ALONE = 3
-"""A worker may die for other reasons than its run: memory taken by a neighbour, a machine switched off."""
+"""A worker may die for reasons other than its run: a neighbour took the memory, or a machine was switched
+off.
+"""
 
 
 @dataclass(frozen=True)
 class Died:
-    """Why the run in a chunk of one has no result; with a traceback if the work raised an error."""
+    """The reason why a chunk of one run has no result, with a traceback if the work raised an error."""
 
     reason: str
     traceback: str = ""
 
     @classmethod
     def of(cls, error: BaseException) -> "Died":
-        """`ValueError: what was wrong`, and where."""
+        """Return the type and message of an error, as `ValueError: ...`, with its traceback."""
         if is_about_memory(error):
             return cls(out_of_memory(error), "".join(format_exception(error)))
         message = "; ".join(str(error).splitlines())
@@ -58,10 +60,10 @@ ChunkEnd = ChunkResult | Died
 
 
 def attempted(work: ChunkRunner, chunk: Chunk) -> ChunkEnd:
-    """The result of the work, or what it raised: one failing run must not lose the others."""
+    """Return the result of the work, or the error it raised: one failing run must not lose the others."""
     try:
         return work(chunk)
-    except Exception as error:  # of a model, a file or ours: the run fails and says why
+    except Exception as error:  # from the model, a file, or attn: the run fails with this reason
         return Died.of(error)
 
 
@@ -73,7 +75,7 @@ class Pending(NamedTuple):
 
 
 class Queue:
-    """The chunks that no worker has: those to try again, then those of the plan, pulled one by one."""
+    """The chunks that no worker holds: first those to retry, then those of the plan, taken one by one."""
 
     def __init__(self, chunks: Iterable[Chunk], max_attempts_alone: int = MAX_ATTEMPTS_ALONE) -> None:
         self._chunks = iter(chunks)
@@ -81,7 +83,7 @@ class Queue:
         self._again: deque[Pending] = deque()
 
     def take(self) -> Pending | None:
-        """The next chunk, or None where all are taken (one that is being computed may still come back)."""
+        """Return the next chunk, or None if none is left; one in progress may still be put back."""
         if self._again:
             return self._again.popleft()
         chunk = next(self._chunks, None)
@@ -92,10 +94,10 @@ class Queue:
         self._again.appendleft(pending)
 
     def finished(self, pending: Pending, result: ChunkEnd) -> Iterator[tuple[Chunk, ChunkEnd]]:
-        """The chunk with its result; nothing if it failed and will be tried again.
+        """Yield the chunk with its result, or nothing if it failed and will be retried.
 
-        Several runs are tried again in halves; one run comes back with Died if it raised, or after several
-        workers died with it.
+        A failed chunk of several runs is retried in halves. A failed chunk of one run comes back with Died if
+        the work raised an error, or after several workers died computing it.
         """
         chunk, failures = pending
         if isinstance(result, Died) and len(chunk) > 1:
@@ -107,22 +109,22 @@ class Queue:
 
 
 def run_here(chunks: Iterable[Chunk], work: ChunkRunner) -> Iterator[tuple[Chunk, ChunkEnd]]:
-    """Each chunk with its result, in order. What kills this process kills the batch."""
+    """Yield each chunk with its result, in order. Whatever kills this process ends the batch."""
     queue = Queue(chunks)
     while (pending := queue.take()) is not None:
         yield from queue.finished(pending, attempted(work, pending.chunk))
 
 
 CHUNKS_EACH = 2
-"""One that it computes and one that waits, so that no worker is idle while its result is stored."""
+"""One chunk to compute and one in reserve, so that no worker is idle while its result is stored."""
 MAX_FAILED_STARTS = 3
 
 
 class _Process(SpawnProcess):
-    """It imports no script that runs here."""
+    """A worker process that does not import the script running here."""
 
     def start(self) -> None:
-        """Ctrl-C is for this process, which ends its workers: it is blocked here, and stays so there."""
+        """Start the process with Ctrl-C blocked: only this process handles it, and ends the workers."""
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:
             with interrupts_blocked():
@@ -132,10 +134,11 @@ class _Process(SpawnProcess):
 
 
 class Worker:
-    """A process that computes chunks in the order in which they are sent.
+    """A process that computes chunks in the order they are sent.
 
-    Nobody else holds its end of the pipe, so that what it was sending as it died ends there: the executors of
-    `concurrent.futures` hold it, and wait for the rest.
+    Only the worker holds its end of the pipe, so that a half-sent result ends when the worker dies.
+    `concurrent.futures` loses every chunk in progress when one worker dies, and leaves its workers running
+    when this process is killed.
     """
 
     def __init__(self, work: ChunkRunner) -> None:
@@ -148,20 +151,23 @@ class Worker:
         its_end.close()
 
     def send(self, pending: Pending) -> None:
-        """Send it one more chunk."""
+        """Send one more chunk."""
         self.sent.append(pending)
-        with suppress(OSError):  # it has died since its last result: the next one says so
+        with suppress(OSError):  # the worker died: waiting for its next result reports that
             self.connection.send(pending.chunk)
 
     def received(self) -> Iterator[ChunkEnd]:
-        """The result that arrived; a worker first says that it began. EOFError or OSError if it died."""
+        """Yield the result that arrived; the first message only says that the worker began.
+
+        Raises EOFError or OSError if the worker died.
+        """
         message = self.connection.recv_bytes()
         if self.has_begun:
             yield pickle.loads(message)
         self.has_begun = True
 
     def end(self) -> int:
-        """Kill it, if it is alive; its exit status, negative for a signal."""
+        """Kill the worker if it is alive; return its exit status, negative for a signal."""
         self.process.kill()
         self.process.join()
         self.connection.close()
@@ -173,13 +179,13 @@ class Worker:
 ENVIRONMENT = {
     VARIABLE: "1",  # torch's threads
     "PYTHONSAFEPATH": "1",  # no modules of the folder where this runs
-    "PYTHONWARNINGS": "ignore:resource_tracker",  # where this is killed: it tells what it cleans up after us
+    "PYTHONWARNINGS": "ignore:resource_tracker",  # after a kill, it warns about what it cleans up
 }
 
 
 @contextmanager
 def _environment_of_workers() -> Iterator[None]:
-    """What is in ENVIRONMENT for processes that start meanwhile, unless the environment has it."""
+    """Set the variables of ENVIRONMENT that are unset, for processes that start meanwhile."""
     added = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -190,25 +196,26 @@ def _environment_of_workers() -> Iterator[None]:
 
 
 def _serve(connection: Connection, work: ChunkRunner) -> None:
-    """Serve in a worker, which prints to standard error and ends with the process that started it."""
+    """Compute chunks in a worker, which prints to standard error and ends with the process that started it.
+    """
     os.dup2(2, 1)
     Thread(target=_end_with_parent, daemon=True).start()
     chunks: SimpleQueue[bytes] = SimpleQueue()
-    # At any time, so that who sends a chunk does not wait for the result of the one before.
+    # In a thread, so that the sender of a chunk need not wait for the previous result.
     Thread(target=_receive, args=(connection, chunks), daemon=True).start()
     connection.send_bytes(BEGUN)
     while True:
         result = attempted(work, pickle.loads(chunks.get()))
         try:
             message = ForkingPickler.dumps(result)
-        except Exception as error:  # whatever the work gave, and why that cannot be sent
+        except Exception as error:  # the result cannot be pickled, for whatever reason
             message = ForkingPickler.dumps(Died.of(error))
-        with suppress(OSError):  # who wanted it has ended, and so will this process
+        with suppress(OSError):  # the main process has ended, and this one will too
             connection.send_bytes(message)
 
 
 def _receive(connection: Connection, chunks: "SimpleQueue[bytes]") -> None:
-    with suppress(EOFError, OSError):  # of the process that ended this one
+    with suppress(EOFError, OSError):  # the main process ended this worker
         while True:
             chunks.put(connection.recv_bytes())
 
@@ -226,14 +233,14 @@ def _end_with_parent() -> None:
 def run_in_workers(
     chunks: Iterable[Chunk], work: ChunkRunner, *, workers: int
 ) -> Iterator[tuple[Chunk, ChunkEnd]]:
-    """Each chunk with its result, as they are done. `work` is a function in a module; chunks can be pickled.
+    """Yield each chunk with its result, in the order of completion. `work` must be a module-level function.
 
-    Each worker has one torch thread, unless OMP_NUM_THREADS says how many, and at most two chunks.
-    Closing the iterator, or any exception, ends the workers at once. RunError if no worker can be started.
+    Each worker has one torch thread, unless OMP_NUM_THREADS is set, and at most two chunks. Closing the
+    iterator, or any exception, ends the workers at once. Raises RunError if no worker can be started.
     """
     pool = Workers(Queue(chunks), work)
     try:
-        # No more than there are chunks: each takes a second of a core to start.
+        # At most one per chunk: each takes a second of a core to start.
         for pending in islice(iter(pool.queue.take, None), workers):
             pool.start().send(pending)
         while pool.feed():
@@ -244,7 +251,7 @@ def run_in_workers(
 
 
 class Workers:
-    """The living workers, and the chunks not handed to any."""
+    """The living workers, and the chunks not yet handed to any of them."""
 
     def __init__(self, queue: Queue, work: ChunkRunner) -> None:
         self.queue, self.work = queue, work
@@ -252,12 +259,12 @@ class Workers:
         self.failed_starts = 0
 
     def start(self) -> Worker:
-        """One more worker."""
+        """Start one more worker."""
         self.workers.append(Worker(self.work))
         return self.workers[-1]
 
     def feed(self) -> bool:
-        """Hand out chunks, one to every worker before any gets a second; whether any worker is busy."""
+        """Hand out chunks, one to every worker before any gets a second; return True if a worker is busy."""
         for level in range(1, CHUNKS_EACH + 1):
             for worker in self.workers:
                 if len(worker.sent) < level and (pending := self.queue.take()) is not None:
@@ -265,7 +272,7 @@ class Workers:
         return any(worker.sent for worker in self.workers)
 
     def results(self) -> Iterator[tuple[Chunk, ChunkEnd]]:
-        """Wait for a worker; each finished chunk with its result."""
+        """Wait for a worker; yield each finished chunk with its result."""
         busy = [worker for worker in self.workers if worker.sent]
         have_written = wait([worker.connection for worker in busy])
         for worker in [worker for worker in busy if worker.connection in have_written]:
@@ -295,7 +302,7 @@ class Workers:
 
 
 def ended(status: int) -> str:
-    """How a process ended, in words."""
+    """Describe how a process ended, from its exit status."""
     if status >= 0:
         return f"ended with exit status {status}"
     named = {signal.value: signal.name for signal in Signals}  # without most real-time signals
@@ -305,28 +312,28 @@ def ended(status: int) -> str:
 FEWEST_JOBS, MOST_JOBS = 16, 1024
 FIRST_JOBS = 1, 256
 SECONDS_A_CHUNK, SECONDS_A_CHUNK_TOGETHER = 1.0, 4.0
-"""The latter for runs of which many together are much faster than a few: texts through a model."""
+"""The latter for runs that are much faster when many run together: texts through a model."""
 SHARE_OF_FIRST_CHUNK = 0.25
 MAX_GROWTH = 4
 JOBS_A_LOOKUP = 256
 JOBS_A_WINDOW = 4096
 
 Executor = Callable[[Iterable[Chunk], ChunkRunner], Iterator[tuple[Chunk, ChunkEnd]]]
-"""It pulls chunks as it needs them and yields each with its result, in any order.
+"""Takes chunks as it needs them and yields each with its result, in any order.
 
-A chunk whose worker died, or whose work raised, is tried again in halves; a chunk of one run that fails every
-time comes back with Died.
+A chunk is retried in halves if its worker died or its work raised an error; a chunk of one run that fails
+every time comes back with Died.
 """
 
 
 def _length(job: Job) -> int:
-    """About how many words the sentence has; blanks are quick to count."""
+    """Estimate the number of words of a sentence; blanks are quick to count."""
     return job.prompt.text.count(" ") if job.prompt is not None else 0
 
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C to the end, so that every stored run is also counted."""
+    """Delay Ctrl-C until the end, so that every stored run is also counted."""
     interrupted = False
 
     def note(*_: object) -> None:
@@ -344,12 +351,11 @@ def _uninterrupted() -> Iterator[None]:
 
 @dataclass
 class Driver:
-    """Runs one batch into one store, which knows the plan: `num_runs`, of which `kept` were done before.
+    """Runs one batch into a store that knows the plan: `num_runs` in all, `num_done_before` of them complete.
 
-    `num_workers` take its chunks, of about `seconds_a_chunk`; a job takes about `seconds_a_job`, as far as
-    that is known.
-    `on_errors` gets the name of each run that failed or did not meet an expectation, and lines that say why;
-    `on_progress` gets how many runs there are, were done before, are done now, and failed now.
+    `num_workers` workers take chunks of about `seconds_a_chunk`; a job takes about `seconds_a_job`, as far as
+    that is known. `on_errors` gets the name of each run that failed or did not meet an expectation, with the
+    lines to print; `on_progress` gets the number of runs in all, done before, done now and failed now.
     """
 
     plan: Plan
@@ -377,11 +383,13 @@ class Driver:
 
     @property
     def stopped(self) -> bool:
-        """Whether fail_fast ends the batch here, with runs left."""
+        """True if fail_fast ends the batch early."""
         return self.fail_fast and bool(self.failed or self.broken)
 
     def run(self, executor: Executor) -> None:
-        """Every run that is not done; with fail_fast until one fails or does not meet an expectation."""
+        """Compute every run that is not done; with fail_fast, until one fails or does not meet an
+        expectation.
+        """
         self._show_progress()
         results = executor(self._chunks(), run_chunk)
         try:
@@ -392,7 +400,7 @@ class Driver:
                 if self.stopped:
                     break
         finally:
-            # End the workers now, not when the iterator is collected.
+            # End the workers now, not when the iterator is garbage-collected.
             if hasattr(results, "close"):
                 results.close()
 
@@ -400,10 +408,10 @@ class Driver:
         self.on_progress(self.num_runs, self.kept, self.done, self.failed)
 
     def _chunks(self) -> Iterator[Chunk]:
-        """Jobs that have a run to do, as many together as take some seconds; fewer towards the end.
+        """Yield chunks of unfinished jobs, each of a few seconds' work, smaller towards the end.
 
-        Among some thousand jobs at a time those of equal length are neighbours, since they are computed
-        together, and the longest come first, so that no worker is left with them at the end.
+        Some thousand jobs at a time are sorted by length, because jobs of equal length are computed together.
+        The longest come first, so that no worker is left with them at the end.
         """
         undone = self._undone()
         while window := list(islice(undone, JOBS_A_WINDOW)):
@@ -414,13 +422,13 @@ class Driver:
                 del window[:size]
 
     def _fair_share(self, num_left: int) -> int:
-        """A number of jobs with which several workers end at about the same time."""
+        """Return the number of jobs per chunk with which all workers end at about the same time."""
         if self.num_workers == 1:
             return num_left
         return max(FEWEST_JOBS, num_left // (2 * self.num_workers))
 
     def _undone(self) -> Iterator[UnfinishedJob]:
-        """The jobs with a run that is not done and does not occur earlier in the plan."""
+        """Yield the jobs with a run that is not done and does not occur earlier in the plan."""
         jobs = self.plan.jobs()
         while not self.stopped and (some := list(islice(jobs, JOBS_A_LOOKUP))):
             self._jobs_left -= len(some)
@@ -434,7 +442,7 @@ class Driver:
     def _keys_left(
         self, job: Job, keys: Sequence[bytes], planned: Mapping[bytes, tuple[int, bool]]
     ) -> Iterator[bytes | None]:
-        """The key of each run to be done here, None for the others; those that are done are checked again."""
+        """Yield the key of each run to compute, and None for the others; check the completed ones again."""
         for place, (item, key) in enumerate(zip(job.chain, keys, strict=True), start=job.place):
             first, is_done = planned[key]
             if place == first and is_done and self.expectations.conditions:
@@ -442,7 +450,7 @@ class Driver:
             yield None if is_done or place != first else key
 
     def _take(self, chunk: Chunk, result: ChunkResult) -> None:
-        """Store first: every run reported as done is stored."""
+        """Store a result first, then report it: every run reported as done is stored."""
         with _uninterrupted():
             self.store.write(chunk, result)
             self.failed += len(result.errors)

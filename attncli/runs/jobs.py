@@ -1,4 +1,4 @@
-"""The parts of a batch that run: an experiment, a chain of them on one generator, a chain on one text."""
+"""The parts of a batch: an experiment, a chain of experiments on one generator, a chain on one text."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,8 +10,9 @@ if TYPE_CHECKING:
 
 
 class Item(NamedTuple):
-    """One experiment, its place, whether it starts a file or a new generator, and the id of its sentence, or
-    of the step of a training run.
+    """One experiment, its source, and the id of its sentence or of the step of a training run.
+
+    `starts_file` is True for the first experiment of a file, `reseed` for one with a new generator.
     """
 
     spec: Spec
@@ -25,7 +26,7 @@ Chain = tuple[Item, ...]
 
 
 class Job(NamedTuple):
-    """A chain of experiments on one sentence (or on their texts), and the place of its first run."""
+    """A chain of experiments on one sentence (or on their own texts), and the place of its first run."""
 
     chain: Chain
     prompt: "TextLine | None"
@@ -33,7 +34,8 @@ class Job(NamedTuple):
     key: str = "sentence"
 
     def items(self) -> Chain:
-        """The experiments, each with the sentence (and the context and the answer, where it reads them)."""
+        """Return the experiments, each with the sentence, and with the context and answer if it reads them.
+        """
         if self.prompt is None:
             return self.chain
         texts = {self.key: self.prompt.file or self.prompt.text}
@@ -46,17 +48,18 @@ class Job(NamedTuple):
 
     @property
     def label(self) -> str | None:
-        """The id of its sentence, or its line; without a file of sentences that of its experiment."""
+        """The id of its sentence, or its line number; without a file of sentences, the id of its experiment.
+        """
         return self.chain[0].id if self.prompt is None else self.prompt.label
 
     def name(self, item: Item) -> str:
-        """The name of a run in messages: `sweep.yaml:1:1 (head_dim 8), prompt 7`."""
+        """Return the name of a run in messages: `sweep.yaml:1:1 (head_dim 8), prompt 7`."""
         if self.prompt is None:
             return str(item.source)
         return f"{item.source}, {self.prompt.id or f'line {self.prompt.line}'}"
 
 
 def with_texts(spec: Spec, texts: Mapping[str, str]) -> Spec:
-    """The settings with these texts, as far as they have such settings."""
+    """Return the settings with these texts, ignoring texts that the experiment does not read."""
     fields = type(spec).model_fields
     return spec.model_copy(update={key: text for key, text in texts.items() if key in fields})

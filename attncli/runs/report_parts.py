@@ -1,4 +1,4 @@
-"""The parts that all reports have in common: named tensors, settings, versions, steps and notes."""
+"""Parts that all reports have in common: named tensors, settings, versions, steps and notes."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def named(tensor: Tensor, *axes: str, mask: Mask | None = None, scale: float | None = None) -> NamedTensor:
-    """A tensor as the report's plain data, its last axes named; axes before them are batches."""
+    """Return a tensor as plain data of the report, its last axes named; axes before them are batches."""
     batch = ("batch",) * (tensor.dim() - len(axes))
     numbers = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # numpy has no bfloat16
     return NamedTensor((*batch, *axes), numbers.numpy(force=True), mask, scale)
@@ -37,9 +37,9 @@ def build_report(
     pictures: tuple[Picture, ...] = (),
     picture_maps: PictureMaps | None = None,
 ) -> Report:
-    """A report with the settings and versions that it came from, and its steps where asked to explain.
+    """Build a report with its settings and versions, and with its steps if `explain` is set.
 
-    An experiment whose result has no class gives its statistics by their names.
+    An experiment whose result has no class gives its statistics by name.
     """
     if isinstance(spec, ExplainRowSpec):
         spec = spec.model_copy(update={"token": explained_token(spec.token, texts.tokens)})
@@ -75,5 +75,5 @@ WORDS_NOTE = (
 
 
 def shipped_notes(spec: "ModelSpec") -> list[str]:
-    """The note on the model that is taken where none is named."""
+    """Return the note on the shipped model if no model was chosen."""
     return [SHIPPED_NOTE] if spec.model is None else []

@@ -1,4 +1,4 @@
-"""The tensors of saved reports: lists, or what a file of arrays held, with axes, mask and scale."""
+"""Tensors of saved reports: lists, or the contents of a file of arrays, with axes, mask and scale."""
 
 import reprlib
 from itertools import chain
@@ -16,9 +16,9 @@ LARGEST_WHOLE = 2**63 - 1
 
 
 def as_array(values: Any, num_axes: int) -> np.ndarray:
-    """Lists nested `num_axes` deep as an array; null is NaN, or -1 among whole numbers.
+    """Convert lists nested `num_axes` deep to an array; null is NaN, or -1 among whole numbers.
 
-    Whole numbers stay whole where none is negative. An array has to meet the same conditions.
+    Whole numbers stay whole if none is negative. An array must meet the same conditions.
     """
     if isinstance(values, np.ndarray):
         return _checked(values, num_axes)
@@ -29,7 +29,7 @@ def as_array(values: Any, num_axes: int) -> np.ndarray:
         raise ValueError(
             f"has {num_axes} axes but values of more"
             if isinstance(stranger, list)
-            else f"holds {reprlib.repr(stranger)} where a number belongs"
+            else f"holds {reprlib.repr(stranger)} instead of a number"
         )
     is_whole = kinds in ({int}, {int, NoneType}) and min(cell for cell in cells if cell is not None) >= 0
     if is_whole and NoneType in kinds:
@@ -54,7 +54,7 @@ def _checked(array: np.ndarray, num_axes: int) -> np.ndarray:
 
 
 def _cells(values: Any, num_axes: int) -> tuple[list[Any], tuple[int, ...]]:
-    """The innermost values, and the shape; at every level the lists must have equal lengths."""
+    """Return the innermost values and the shape; at every level the lists must have equal lengths."""
     cells: list[Any] = [values]
     shape: tuple[int, ...] = ()
     for level in range(num_axes):
@@ -78,7 +78,7 @@ def _known_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
     return axes
 
 
-# In JSON Schema, what the functions above check and no annotation says; that sizes match is beyond it.
+# JSON Schema for the checks above that annotations do not express; it cannot require matching sizes.
 NUMBER, CELL = {"type": ["number", "null"]}, {"type": ["number", "string", "boolean", "null"]}
 NESTED = {"$ref": "#/$defs/Nested"}
 NESTED_SCHEMA = {"type": "array", "minItems": 1, "items": {"anyOf": [NUMBER, NESTED]}}
@@ -88,25 +88,25 @@ EXACT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
 def _num_axes(values: Any) -> int:
-    """How deep lists are nested, by the first of each."""
+    """Return the nesting depth of lists, judged by the first of each."""
     if isinstance(values, np.ndarray):
         return values.ndim
     return 1 + _num_axes(values[0]) if isinstance(values, list) and values else 0
 
 
 def _visible_keys(values: Any) -> np.ndarray | None:
-    """1 where a key is visible, else 0; ValueError for anything else."""
+    """Return 1 for a visible key and 0 for a hidden one. Raises ValueError for anything else."""
     if values is None:
         return None
     visible = as_array(values, max(2, _num_axes(values)))
     if not np.isin(visible, (0, 1)).all():
-        raise ValueError("must hold 1 (visible) and 0 (hidden) alone")
+        raise ValueError("must hold only 1 (visible) and 0 (hidden)")
     return visible.astype(np.uint8)
 
 
 @checked(frozen=True, config=EXACT)
 class SavedMask(Mask):
-    """A mask as JSON has it."""
+    """A mask in JSON."""
 
     causal: StrictBool = False
     window: Annotated[int, Field(strict=True, gt=0, le=LARGEST_WHOLE)] | None = None
@@ -115,7 +115,7 @@ class SavedMask(Mask):
 
 @checked(frozen=True, config=EXACT)
 class SavedTensor(NamedTensor):
-    """A tensor as JSON has it: lists, with null for no number; or what a file of arrays held."""
+    """A tensor in JSON: lists, with null for a missing number; or an array from a file."""
 
     axes: Axes
     values: Any
@@ -128,13 +128,13 @@ class SavedTensor(NamedTensor):
             _check_mask(self.mask, self.axes, self.values.shape)
 
     def unchecked(self) -> NamedTensor:
-        """The tensor itself, which is read no more."""
+        """Return the tensor without validation."""
         mask = None if self.mask is None else Mask(self.mask.causal, self.mask.window, self.mask.visible)
         return NamedTensor(self.axes, self.values, mask, self.scale)
 
 
 def _check_mask(mask: Mask, axes: tuple[str, ...], shape: tuple[int, ...]) -> None:
-    """ValueError where a tensor cannot have that mask."""
+    """Raise ValueError if the mask does not fit the tensor."""
     if axes[-2:] not in MAPS:
         raise ValueError(f"axes must end in query, key (got {', '.join(axes)})")
     if mask.visible is None:

@@ -21,7 +21,7 @@ from attncli.runs.stored_columns import StoredColumns
 
 TYPES = {None: "<f8", 1: "<f4", 2: "<f4", 3: "<f8"}
 COMPRESSED = (2, 3)
-"""Encodings of runs whose numbers were sorted by statistic, transposed and compressed."""
+"""Encodings whose numbers are sorted by statistic, transposed and compressed."""
 
 
 def unpacked(columns: StoredColumns, encoding: int | None, data: bytes) -> np.ndarray:
@@ -29,7 +29,7 @@ def unpacked(columns: StoredColumns, encoding: int | None, data: bytes) -> np.nd
     dtype = np.dtype(TYPES[encoding])
     if encoding not in COMPRESSED:
         return np.frombuffer(data, dtype).astype(np.float64)
-    # No more than the numbers take: a file of another's making may unpack to anything.
+    # Limited to the size of the numbers: a crafted file may unpack to any size.
     bytes_of_numbers = zlib.decompressobj().decompress(data, dtype.itemsize * len(columns) + 1)
     planes = np.frombuffer(bytes_of_numbers, np.uint8).reshape(dtype.itemsize, -1)
     names = list(dict.fromkeys(column.statistic for column in columns))
@@ -40,7 +40,7 @@ def unpacked(columns: StoredColumns, encoding: int | None, data: bytes) -> np.nd
 def upgrade(packed: Path, path: Path) -> None:
     """Write the runs of a store of attn 0.4 to a new store.
 
-    Raises UserError if the first is no such store or is damaged, or if the second exists.
+    Raises UserError if the old file is not such a store or is damaged, or if the new one exists.
     """
     check_header(packed, any_version=True)
     if path.exists():

@@ -1,4 +1,4 @@
-"""Rows of weights as a report has them: their statistics, and summaries of very many rows."""
+"""Statistics of the rows of weights, and summaries of very many rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,23 +25,25 @@ MAX_ROWS_WHOLE = 1000
 
 @dataclass(frozen=True)
 class LeadingAxes:
-    """The axes before query and key: a layer always has (text, head), a report only those it names."""
+    """The axes before query and key: a layer always has (text, head), a report only the ones it names."""
 
     has_batch: bool
     has_head: bool
 
     @classmethod
     def of(cls, vectors: Float[Tensor, "..."], *, has_head: bool) -> "LeadingAxes":
-        """The leading axes of vectors (token, dim): maybe a batch, then a head axis if there are heads."""
+        """Return the leading axes of vectors (token, dim): an optional batch, then a head axis if there are
+        heads.
+        """
         return cls(vectors.dim() > 2 + has_head, has_head)
 
     def layered(self, vectors: Float[Tensor, "..."]) -> Float[Tensor, "text head token dim"]:
-        """The vectors with both axes, as a layer takes them."""
+        """Return the vectors with both leading axes, as a layer takes them."""
         vectors = vectors if self.has_head else vectors.unsqueeze(-3)
         return vectors if self.has_batch else vectors.unsqueeze(0)
 
     def back(self, tensor: Tensor | None) -> Tensor:
-        """A layer's tensor with the report's axes."""
+        """Return a layer's tensor with the report's axes."""
         assert tensor is not None
         tensor = tensor if self.has_head else tensor.squeeze(1)
         return tensor if self.has_batch else tensor.squeeze(0)
@@ -49,13 +51,13 @@ class LeadingAxes:
     def named(
         self, tensor: Tensor | None, *axes: str, mask: Mask | None = None, scale: float | None = None
     ) -> NamedTensor:
-        """A layer's tensor as the report's plain data, its last axes named."""
+        """Return a layer's tensor as plain data of the report, its last axes named."""
         head = ("head",) if self.has_head else ()
         return named(self.back(tensor), *head, *axes, mask=mask, scale=scale)
 
 
 class RowTensors(NamedTuple):
-    """The statistics of each row and of each key; none of them for weights that are no distribution."""
+    """The statistics of each row and of each key; None for weights that are not a distribution."""
 
     rows: Tensors | None = None
     keys: Tensors | None = None
@@ -64,9 +66,9 @@ class RowTensors(NamedTuple):
 def row_tensors(
     computed: Computed, lead: LeadingAxes, sink: Float[Tensor, "#text #head"] | None
 ) -> RowTensors:
-    """The statistics of each row and of each key; with a sink and the logsumexp also outside_mass.
+    """Return the statistics of each row and key; with a sink and the logsumexp, outside_mass too.
 
-    In float64, the type that a saved report is read back with.
+    They are float64, the type with which a saved report is read back.
     """
     rows = dict(computed.rows)
     if computed.logsumexp is not None:
@@ -83,14 +85,14 @@ def row_tensors(
 
 
 class RowSummaries(NamedTuple):
-    """The quantiles and extremes of the statistics of very many rows, for people to read."""
+    """Quantiles and extremes of the statistics of very many rows."""
 
     quantiles: Records[RowQuantiles] | None = None
     extremes: Records[ExtremeRow] | None = None
 
 
 def row_summaries(rows: Tensors | None, num_queries: int) -> RowSummaries:
-    """The summaries of statistics of rows; none where people can read each row."""
+    """Summarize the statistics of rows, if there are too many rows to read."""
     if rows is None or num_queries <= MAX_ROWS_WHOLE:
         return RowSummaries()
     summarised = {name: rows[name] for name in rows if name not in RANKED}
@@ -98,7 +100,7 @@ def row_summaries(rows: Tensors | None, num_queries: int) -> RowSummaries:
 
 
 def _quantiles(rows: Mapping[str, NamedTensor]) -> Records[RowQuantiles]:
-    """The quantiles of each statistic over the queries, one row per batch and head."""
+    """Return the quantiles of each statistic over the queries, one row per batch and head."""
     return RowQuantiles.rows(
         {
             "statistic": name,
@@ -111,7 +113,7 @@ def _quantiles(rows: Mapping[str, NamedTensor]) -> Records[RowQuantiles]:
 
 
 def _extremes(rows: Mapping[str, NamedTensor]) -> Records[ExtremeRow]:
-    """The queries, of all batches and heads, where each statistic is lowest and highest."""
+    """Return the queries, over all batches and heads, with the lowest and highest value of each statistic."""
     extremes: list[dict[str, str | int | float]] = []
     for name, tensor in rows.items():
         flat = torch.from_numpy(tensor.values).flatten()
@@ -123,7 +125,7 @@ def _extremes(rows: Mapping[str, NamedTensor]) -> Records[ExtremeRow]:
     return ExtremeRow.rows(extremes)
 
 
-# How far a row's sum may be from one: bfloat16 weights round by 2^-9 of themselves.
+# The largest distance of a row's sum from one: bfloat16 has a relative rounding error of 2^-9.
 TOLERANCE = 5e-3
 TOP_K = 3
 
@@ -136,11 +138,11 @@ def weights_report(
     *,
     has_context: bool = False,
 ) -> Report:
-    """The report of weights with axes query and key, and maybe layer and head.
+    """Return the report of weights with axes query and key, and optionally layer and head.
 
     It has row statistics if every row is a distribution. A key counts as visible to a query if some head of
-    the layer gives it weight. Keys that are of another text, or as many others, have no positions in common
-    with the queries; without names they are numbered.
+    the layer gives it weight. Keys from another text have no positions in common with the queries; so do keys
+    whose number differs from that of the queries. Without names they are numbered.
     """
     num_queries, num_keys = weights.values.shape[-2:]
     if (has_context or num_queries != num_keys) and not context_tokens:
@@ -169,7 +171,7 @@ def weights_report(
 
 
 def _no_distribution(array: np.ndarray) -> str:
-    """Why some row is not a distribution; empty where all are."""
+    """Return the reason why a row is not a distribution, or an empty text if all are."""
     no_number = int((~np.isfinite(array)).sum())
     if no_number:
         return "1 entry is not a number" if no_number == 1 else f"{no_number} entries are not numbers"
@@ -184,7 +186,7 @@ def _no_distribution(array: np.ndarray) -> str:
 
 
 def _statistics(array: np.ndarray, axes: tuple[str, ...], rows: tuple[str, ...]) -> RowTensors:
-    """Statistics of a layer's heads; several layers run together, as texts do."""
+    """Return the statistics of a layer's heads; several layers are computed together, as texts are."""
     from attncli.core.engines import attend
     from attncli.core.row_tiles import GivenWeights
 

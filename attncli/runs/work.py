@@ -1,4 +1,4 @@
-"""Estimates of the time and memory that a plan takes, and how many workers and jobs at a time suit it."""
+"""Estimate the time and memory of a plan, and choose the number of workers and of jobs at a time."""
 
 from functools import cache
 from pathlib import Path
@@ -10,7 +10,7 @@ from attncli.runs.plan import Plan
 from attncli.settings.fields import Spec
 from attncli.settings.models import ModelSpec
 
-# Measured on one core, and rounded: a factor of three or so does not matter here.
+# Measured on one core and rounded: a factor of three does not matter here.
 SECONDS_A_RUN = 3e-4
 SECONDS_A_BYTE = 5e-10
 SECONDS_A_WEIGHT = 1e-8
@@ -18,41 +18,47 @@ OPERATIONS_A_SECOND = 2e10
 CHARACTERS_A_TOKEN = 5
 SECONDS_TO_START, SECONDS_TO_START_WITH_MODEL = 2.0, 4.0
 LEAST_SECONDS_WITH_MODEL = 50.0
-"""Where a model runs once for each text, less than that is not shared among workers: each of them imports and
-loads it again, and torch has threads for it in one process. It takes a half to a fifth of the estimate."""
+"""If a model runs once per text, less work than this stays in one process: each worker would import torch and
+load the model again, while torch has threads for it in one process. The work takes a half to a fifth of
+the estimate.
+"""
 BYTES_OF_A_WORKER = 300 * 10**6
 SHARE_OF_MEMORY = 1 / 3
 BYTES_OF_A_NUMBER = {"float32": 4, "bfloat16": 2, "float16": 2}
 MAX_TOGETHER, MAX_SECONDS_TOGETHER, MAX_BYTES_TOGETHER = 256, 2.0, 512 * 2**20
 MAX_SECONDS_THROUGH_MODEL = 10.0
-"""Of texts through which a model runs once: together they take a fraction of the estimate."""
+"""For texts through which a model runs once: together they take a fraction of the estimate."""
 BYTES_READ_A_SECOND = 10**9
-"""Of the files of a model that a worker reads again for each lot of jobs."""
+"""For the files of a model that a worker reads again for each set of jobs."""
 SHARE_IN_MEMORY, SHARE_OF_READING = 1 / 8, 1 / 8
-"""For such a model, the share in memory at a time, and the largest share of a lot's time for reading it."""
+"""For such a model, the share in memory at a time, and the largest share of the time that may go into reading
+it.
+"""
 
 
 class WorkLeft(NamedTuple):
-    """What is left of a plan: jobs, seconds on one core, and the memory of its largest run and its models."""
+    """The remaining work of a plan: jobs, seconds on one core, and the memory of its largest run and its
+    models.
+    """
 
     num_jobs: int
     seconds: float
     run_bytes: int
     model_bytes: int | None = None
-    """In each worker; None where no experiment has a model."""
+    """Per worker; None if no experiment has a model."""
     reading_seconds: float = 0.0
-    """For the models that are read again for each lot of jobs."""
+    """For the models that are read again for each set of jobs."""
     runs_once: bool = False
-    """Whether each job is a run of a model, and no more."""
+    """True if each job is one run of a model and nothing more."""
 
     @property
     def seconds_a_job(self) -> float:
-        """On one core."""
+        """The seconds of a job on one core."""
         return self.seconds / max(1, self.num_jobs)
 
 
 def num_workers(work: WorkLeft, *, cores: int, free_bytes: int) -> int:
-    """How many workers to start; 0 where this process alone is faster.
+    """Return the number of workers to start; 0 if this process is faster by itself.
 
     One per core, as long as each has more to do than its start takes and all fit into a third of the free
     memory.
@@ -71,9 +77,9 @@ def num_workers(work: WorkLeft, *, cores: int, free_bytes: int) -> int:
 
 
 def num_together(work: WorkLeft) -> int:
-    """How many jobs to compute together before their reports are shown in order.
+    """Return the number of jobs to compute together before their reports are shown in order.
 
-    It depends on the plan alone: results agree to the last bit only when the same jobs are computed together.
+    It depends only on the plan: results agree to the last bit only if the same jobs are computed together.
     """
     fitting = MAX_BYTES_TOGETHER // max(1, work.run_bytes)
     most = MAX_SECONDS_THROUGH_MODEL if work.runs_once else MAX_SECONDS_TOGETHER
@@ -83,7 +89,7 @@ def num_together(work: WorkLeft) -> int:
 
 
 def estimated_work(plan: Plan, num_left: int) -> WorkLeft:
-    """A rough estimate for the last `num_left` runs of a plan, before anything is imported or loaded."""
+    """Estimate the last `num_left` runs of a plan, before anything is imported or loaded."""
     costs = [(spec, _num_tokens(spec, plan)) for spec in plan.specs()]
     share = num_left / len(plan)
     models = {
@@ -105,7 +111,7 @@ def estimated_work(plan: Plan, num_left: int) -> WorkLeft:
 
 
 def seconds_of_run(spec: Spec, num_tokens: int) -> float:
-    """Roughly how long one run takes on one core, with texts of that many tokens."""
+    """Estimate the seconds of one run on one core, with texts of that many tokens."""
     if (model := spec.model_source()) is not None:
         # Every parameter takes part in one product and one sum for each token.
         return SECONDS_A_RUN + 2 * _parameters(model) * num_tokens / OPERATIONS_A_SECOND
@@ -117,7 +123,7 @@ def seconds_of_run(spec: Spec, num_tokens: int) -> float:
 
 
 def parameter_bytes(model: str, dtype: str = "float32") -> int:
-    """The bytes of a model's parameters once it is loaded; 0 for a model on the hub, which is unknown."""
+    """Return the bytes of a loaded model's parameters; 0 for a model on the hub, whose size is unknown."""
     return BYTES_OF_A_NUMBER[dtype] * _parameters(model)
 
 
@@ -140,7 +146,7 @@ def _seconds_to_read(model: str, dtype: str, load: str) -> float:
 
 @cache
 def _parameters(model: str) -> int:
-    """How many parameters a folder, a package's model or a GGUF file has; 0 where nothing says so."""
+    """Return the number of parameters of a folder, a package's model or a GGUF file; 0 if it is unknown."""
     path = model_on_disk(model, allow_download=False)
     try:
         return 0 if path is None else num_parameters(path)
@@ -149,12 +155,12 @@ def _parameters(model: str) -> int:
 
 
 def _setting(spec: Spec, key: str) -> str:
-    """A setting of experiments with a model."""
+    """Return a setting of an experiment with a model."""
     return str(getattr(spec, key))
 
 
 def _num_tokens(spec: Spec, plan: Plan) -> int:
-    """Roughly how many tokens the texts of an experiment have; for a file of sentences the mean."""
+    """Estimate the number of tokens of an experiment's text; for a file of sentences, the mean."""
     if num_sampled := max(spec.sampled_counts()):
         return num_sampled
     if plan.prompts is not None:
