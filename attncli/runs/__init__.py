@@ -1,1 +1,1 @@
-"""Running experiments: one text or a million, alone, together, in workers, into a store."""
+"""Run experiments: one text or a million, singly, together, in workers, into a store."""

@@ -1,4 +1,4 @@
-"""A chunk is what a worker gets: some jobs of a plan, whose reports it turns into values."""
+"""A chunk is the work for one worker: some jobs of a plan, whose reports it turns into values."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ class Run(NamedTuple):
     place: int
 
     def texts(self) -> tuple[str | None, str | None]:
-        """Its sentence and its context, where it reads them."""
+        """Return the sentence and context that the run reads, each None if it reads none."""
         sentence, context = (getattr(self.item.spec, key, None) for key in TEXT_KEYS)
         if (prompt := self.job.prompt) is not None:
             sentence, context = prompt.text, prompt.context or context
@@ -46,12 +46,13 @@ class Run(NamedTuple):
 
 UnfinishedJob = tuple[Job, tuple[bytes | None, ...]]
 """A job and the keys of its runs. A run without a key is computed only because later runs continue its
-generator: it is done already, or belongs to another place in the plan."""
+generator: it is already done, or appears elsewhere in the plan.
+"""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Jobs that go to a worker together, and what to keep besides the statistics."""
+    """Jobs that go to a worker together; `rows` and `weights` are stored besides the statistics."""
 
     jobs: tuple[UnfinishedJob, ...]
     rows: bool = False
@@ -61,12 +62,12 @@ class Chunk:
         return len(self.jobs)
 
     def split(self) -> list["Chunk"]:
-        """Its halves, for another try after a worker died."""
+        """Return both halves, to retry after a worker died."""
         half = len(self.jobs) // 2
         return [replace(self, jobs=part) for part in (self.jobs[:half], self.jobs[half:])]
 
     def runs(self) -> dict[int, Run]:
-        """The runs to keep, by their number in the chunk."""
+        """Return the runs to store, by their number in the chunk."""
         each = (
             None if key is None else Run(job, item, key, place)
             for job, keys in self.jobs
@@ -77,10 +78,10 @@ class Chunk:
 
 @dataclass
 class ChunkResult:
-    """The outcomes of the runs to keep, by their number in the chunk: statistics or an error.
+    """The outcomes of the runs to store, statistics or an error, by their number in the chunk.
 
     Statistics are columns and their values. `environment` holds the versions that computed them;
-    `seconds_a_job` is how long a job took (0 where that is not known).
+    `seconds_a_job` is the time of a job (0 if unknown).
     """
 
     values: dict[int, tuple[StoredColumns, np.ndarray]] = field(default_factory=dict)
@@ -94,24 +95,26 @@ ChunkRunner = Callable[[Chunk], ChunkResult]
 
 
 def run_chunk(chunk: Chunk) -> ChunkResult:
-    """Compute every run of a chunk; a UserError is the outcome of its run, and the other runs continue."""
+    """Compute every run of a chunk; a run that raises UserError has it as its outcome, and the others
+    continue.
+    """
     result, wanted = ChunkResult(), chunk.runs()
-    # To import and to load is no part of what a run takes.
+    # Importing and loading do not count towards the time of a run.
     load_model(next(iter(wanted.values())).item.spec)
-    # The start, then the end of each part with the number of runs done by then.
+    # The start, then the end of each part, with the number of runs done by then.
     times = [(time.perf_counter(), 0)]
     kept = Kept(rows=chunk.rows, weights=chunk.weights)
     for outcomes in _outcomes([job.items() for job, _ in chunk.jobs], kept):
         _keep(chunk, {number: outcome for number, outcome in outcomes.items() if number in wanted}, result)
         times.append((time.perf_counter(), times[-1][1] + len(outcomes)))
-    # Without the first of several parts, in which a model is tried.
+    # The first of several parts does not count: it tries the model.
     (began, before), (ended, done) = times[1 if len(times) > 2 else 0], times[-1]
     result.seconds_a_job = (ended - began) / max(1, done - before) * times[-1][1] / len(chunk)
     return result
 
 
 def _outcomes(chains: Sequence[Chain], kept: Kept) -> Iterator[Mapping[int, Outcome | Values]]:
-    """The outcome of each run, by its number; of one bucket or chain at a time."""
+    """Yield the outcomes of runs by their number, one bucket or chain at a time."""
     firsts = list(accumulate(map(len, chains), initial=0))
     for bucket in alone_in_buckets(chains, partial(values_in_buckets, kept=kept)):
         yield {firsts[place]: outcome for place, outcome in bucket.items()}
@@ -128,7 +131,7 @@ def _outcomes_of_chain(chain: Chain) -> list[Outcome]:
 
 
 def _keep(chunk: Chunk, outcomes: Mapping[int, Outcome | Values], result: ChunkResult) -> None:
-    """Add the statistics of runs, and the texts of errors."""
+    """Add the statistics of runs, and the texts of errors, to the result."""
     by_columns: dict[int, dict[int, Values]] = {}
     for number, outcome in outcomes.items():
         if isinstance(outcome, UserError):
@@ -145,7 +148,7 @@ def _keep(chunk: Chunk, outcomes: Mapping[int, Outcome | Values], result: ChunkR
 
 
 def _values_of(chunk: Chunk, report: Report) -> Values:
-    """The values of a report, and its weights where they are kept."""
+    """Return the values of a report, with its weights if the chunk stores them."""
     columns, numbers = values_of(report, rows=chunk.rows)
     weights = report.tensors.get("weights") if chunk.weights else None
     environment = {**report.environment, **with_unshown(report.missing or "")}

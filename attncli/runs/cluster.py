@@ -27,8 +27,7 @@ UNKNOWN_THERE = ("ModuleNotFoundError", "ImportError", "AttributeError")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that must be equal on every worker for equal results, without the build (`+cpu`).
-    """
+    """Return the versions that must be equal on every worker for equal results, without builds (`+cpu`)."""
     try:
         return {"attncli": __version__, "torch": version("torch").partition("+")[0]}
     except PackageNotFoundError:

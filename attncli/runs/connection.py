@@ -42,7 +42,8 @@ def beside(path: Path, ending: str) -> Path:
 
 
 def refuse_special_files(path: Path) -> None:
-    """Raise UserError unless the store and the files beside it are regular files, the latter without links.
+    """Raise UserError unless the store and the files beside it are regular files, and the latter not
+    links.
     """
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: cannot be read: must be a regular file")
@@ -72,7 +73,8 @@ class Damaged(sqlite3.DatabaseError):
 
 
 class Connection(sqlite3.Connection):
-    """Handles signals while SQLite computes, and while another program locks the store, for up to `seconds`.
+    """Handles signals while SQLite computes, and while another program locks the store (`seconds` at
+    most).
     """
 
     seconds = SECONDS_TO_READ

@@ -196,8 +196,7 @@ def _environment_of_workers() -> Iterator[None]:
 
 
 def _serve(connection: Connection, work: ChunkRunner) -> None:
-    """Compute chunks in a worker, which prints to standard error and ends with the process that started it.
-    """
+    """Compute chunks in a worker, which prints to standard error and ends with its parent process."""
     os.dup2(2, 1)
     Thread(target=_end_with_parent, daemon=True).start()
     chunks: SimpleQueue[bytes] = SimpleQueue()

@@ -34,8 +34,7 @@ class Job(NamedTuple):
     key: str = "sentence"
 
     def items(self) -> Chain:
-        """Return the experiments, each with the sentence, and with the context and answer if it reads them.
-        """
+        """Return the experiments, each with the sentence, and the context and answer if it reads them."""
         if self.prompt is None:
             return self.chain
         texts = {self.key: self.prompt.file or self.prompt.text}
@@ -48,8 +47,7 @@ class Job(NamedTuple):
 
     @property
     def label(self) -> str | None:
-        """The id of its sentence, or its line number; without a file of sentences, the id of its experiment.
-        """
+        """The id of its sentence, or its line number; without a file of sentences, its experiment's id."""
         return self.chain[0].id if self.prompt is None else self.prompt.label
 
     def name(self, item: Item) -> str:

@@ -1,4 +1,4 @@
-"""The keys of runs in a store: hashes of the settings and of what the files that they name contain."""
+"""Keys of runs in a store: hashes of the settings and of the contents of the files they name."""
 
 import json
 from collections.abc import Callable, Collection
@@ -24,27 +24,27 @@ ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=F
 
 
 def canonical(value: Any) -> bytes:
-    """JSON with sorted keys and no blanks, so that equal values give equal bytes."""
+    """Return JSON with sorted keys and without blanks, so that equal values give equal bytes."""
     return ENCODER.encode(value).encode()
 
 
 def resolved_settings(spec: Spec) -> dict[str, Any]:
-    """Every setting that affects the result, without the texts."""
+    """Return every setting that affects the result, without the texts."""
     return spec.model_dump(mode="json", exclude={*spec.unused_keys(), *TEXT_KEYS})
 
 
 def settings_as_json(spec: Spec) -> str:
-    """The resolved settings as stores have them."""
+    """Return the resolved settings in the form that stores keep."""
     return json.dumps(resolved_settings(spec), ensure_ascii=False)
 
 
 def _model_files(model: Path) -> list[Path]:
-    """The files of a model; without hidden ones, which systems leave in folders that are looked at."""
+    """Return the files of a model without hidden ones, which file browsers leave in folders."""
     return sorted(path for path in model.iterdir() if path.is_file() and not path.name.startswith("."))
 
 
 class _Contents:
-    """What stands for files in keys: their content, whatever they are called and wherever they lie.
+    """Digests of files by content, whatever their names and paths.
 
     Each file is read once for all settings that name it.
     """
@@ -54,7 +54,7 @@ class _Contents:
         self._digests: dict[Path, str] = {}
 
     def of_file(self, path: Path) -> str:
-        """Raise UserError for a file that cannot be read."""
+        """Return the digest of a file. Raises UserError if it cannot be read."""
         if path not in self._digests:
             try:
                 self._digests[path] = content_digest(path, partial(self._on_read, path))
@@ -63,14 +63,16 @@ class _Contents:
         return self._digests[path]
 
     def of_model(self, model: Path) -> Any:
-        """The files of a folder with their names, which tell their kinds; a GGUF file stands alone."""
+        """Return the digests of a folder's files by name, since names decide their kinds, or of one GGUF
+        file.
+        """
         if not model.is_dir():
             return self.of_file(model)
         return {path.name: self.of_file(path) for path in _model_files(model)}
 
 
 def _settings_digest(spec: Spec, contents: _Contents, *, without: Collection[str] = ()) -> bytes:
-    """The hash of the settings, with the contents of the files that they name in place of their paths."""
+    """Hash the settings, with the contents of the files they name in place of the paths."""
     settings = {key: value for key, value in resolved_settings(spec).items() if key not in without}
     for key in (key for key in PATH_KEYS if key not in without):
         value = getattr(spec, key, None)
@@ -96,24 +98,24 @@ def _settings_digest(spec: Spec, contents: _Contents, *, without: Collection[str
 
 
 class RunKeys:
-    """The keys of the runs of jobs; the settings of an experiment are hashed once for all its sentences."""
+    """The keys of the runs of jobs; an experiment's settings are hashed once for all its sentences."""
 
     def __init__(self, plan: "Plan", on_read: Callable[[Path], None] = lambda path: None) -> None:
-        """Raise UserError for a file of an experiment that cannot be read, or not twice.
+        """Raise UserError for a file of an experiment that cannot be read, or that can be read only once.
 
-        `on_read` is called with the file whenever a block of it has been read.
+        `on_read` is called with the file after each block that is read.
         """
         self._items = plan.items()
         self._contents = _Contents(on_read)
         without = (plan.key,) if plan.key in KINDS_OF_FILES else ()
-        # By identity, which is quick; the items are kept so that no id is reused.
+        # By identity, which is quick; holding the items prevents reuse of their ids.
         self._beginnings = {
             id(item): sha256(_settings_digest(item.spec, self._contents, without=without))
             for item in self._items
         }
 
     def of_job(self, job: Job) -> list[bytes]:
-        """The key of each run of the job; the key of a run that continues from others includes theirs."""
+        """Return the key of each run of the job; the key of a run that continues others covers their keys."""
         keys: list[bytes] = []
         for item in job.chain:
             digest = self._beginnings[id(item)].copy()
@@ -127,7 +129,7 @@ class RunKeys:
 
 
 def _texts(spec: Spec, prompt: TextLine | None) -> list[Any]:
-    """Sentence, context, id and answer in the file: equal texts with different ids are two runs."""
+    """Return the sentence, context, id and answer: equal texts with different ids are two runs."""
     sentence, context = (getattr(spec, key, None) for key in TEXT_KEYS)
     if prompt is None:
         return [sentence, context]
@@ -139,5 +141,5 @@ def _texts(spec: Spec, prompt: TextLine | None) -> list[Any]:
 
 
 def _hashed(text: str | None) -> Any:
-    """A text, or the object with the token ids in its place: not the text that reads like that object."""
+    """Return a text, or the parsed object for token ids: a text that reads the same has another key."""
     return json.loads(text) if isinstance(text, TokenIds) else text

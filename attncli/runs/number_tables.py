@@ -1,7 +1,7 @@
-"""The numbers of runs in SQL: one row per run, head, token or item of a list, one column per statistic.
+"""Tables of the numbers of runs: one row per run, head, token or list item, one column per statistic.
 
-NULL is a number that a report has as NaN, or a statistic that the run does not have: the table `columns` says
-which it has.
+NULL stands for NaN in a report, or for a statistic that the run does not have: the table `columns` says which
+statistics a run has.
 """
 
 import re
@@ -15,35 +15,35 @@ import numpy as np
 from attncli.runs.stored_columns import StoredColumn, StoredColumns
 
 ROWS_AT_ONCE = 250
-"""Rows that are fetched at a time: more leave the processor cache before the array has their numbers."""
+"""Rows that are fetched at a time: a larger block leaves the processor cache before it becomes an array."""
 OWN_COLUMNS = ("run", "place", "layer", "head", "batch", "token", "list", "item")
 LONGER = "statistic "
 OF_ITEM = re.compile(r"(?P<list>.+)\.(?P<item>0|[1-9][0-9]{0,8})(?:\.(?P<statistic>.+))?", re.DOTALL)
-"""`sources.12.weight`, or `curve.3`: a number of one item of a list, which may be of any length."""
+"""`sources.12.weight`, or `curve.3`: a number of one item of a list of any length."""
 VALUE = "value"
-"""The column of a list of bare numbers."""
+"""The column for a list of bare numbers."""
 
 
 def quoted(statistic: str) -> str:
-    """The column of a statistic, as SQL has it; one named like a column of a place has a longer name."""
+    """Return the SQL column of a statistic; one named like a column of a place gets a longer name."""
     is_taken = statistic.lower() in OWN_COLUMNS or statistic.lower().startswith(LONGER)
     name = f"{LONGER}{statistic}" if is_taken else statistic
     return '"' + name.replace('"', '""') + '"'
 
 
 class NumberTable(NamedTuple):
-    """A table of numbers, and the columns that say to which part of its run a row belongs."""
+    """A table of numbers, and its columns that place a row within its run."""
 
     name: str
     places: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The run, and the number of the row in its run if it has several."""
+        """The run, and the row's number within the run if a run has several rows."""
         return ("run", "place") if self.places else ("run",)
 
     def definition(self, quoted_columns: Sequence[str] = ()) -> str:
-        """The statement that creates it, as SQLite keeps it after these columns were added one by one."""
+        """Return the CREATE statement as SQLite keeps it after adding these columns one by one."""
         statistics = "".join(f", {column} REAL" for column in quoted_columns)
         if not self.places:
             return f"CREATE TABLE {self.name} (run INTEGER PRIMARY KEY{statistics})"
@@ -54,7 +54,7 @@ class NumberTable(NamedTuple):
         )
 
     def statistics(self, connection: sqlite3.Connection) -> list[str]:
-        """The columns of statistics that it has, quoted."""
+        """Return its columns of statistics, quoted."""
         names = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({self.name})")]
         return ['"' + name.replace('"', '""') + '"' for name in names[len({*self.key, *self.places}) :]]
 
@@ -68,7 +68,7 @@ Place = tuple[int | str | None, ...]
 
 
 class _Cell(NamedTuple):
-    """The table that has a number, the row in its run, and the statistic that names its column."""
+    """The table of a number, its row within the run, and the statistic that names its column."""
 
     table: NumberTable
     place: Place
@@ -88,18 +88,18 @@ def _cell_of(column: StoredColumn) -> _Cell:
 
 
 class TablePart(NamedTuple):
-    """The columns of a run that are in one table: which they are, and the row and the statistic of each."""
+    """The columns of a run in one table, with the row and the statistic of each."""
 
     table: NumberTable
     statistics: tuple[str, ...]
     places: tuple[Place, ...]
-    """The layer, head, batch and token of each row, or its list and item, as far as the table has them."""
+    """The layer, head, batch and token of each row, or its list and item, if the table has these columns."""
     columns: np.ndarray
     rows: np.ndarray
     of_statistic: np.ndarray
 
     def only(self, chosen: np.ndarray) -> "TablePart":
-        """The same rows with the columns of the run that are chosen, a boolean for each."""
+        """Return the same rows with only the selected columns of the run, a boolean for each."""
         kept = chosen[self.columns]
         used, of_statistic = np.unique(self.of_statistic[kept], return_inverse=True)
         return self._replace(
@@ -110,7 +110,7 @@ class TablePart(NamedTuple):
         )
 
     def cells(self, run: int, of_run: Sequence[Sequence[float]]) -> Iterator[tuple[float | str | None, ...]]:
-        """The rows of a run as its table has them."""
+        """Yield the rows of a run for the table."""
         if not self.table.places:
             yield (run, *of_run[0])
             return
@@ -120,7 +120,7 @@ class TablePart(NamedTuple):
 
 @lru_cache(maxsize=64)
 def parts_of(columns: StoredColumns) -> tuple[TablePart, ...]:
-    """The tables that have the numbers of a run with these columns."""
+    """Return the tables for the numbers of a run with these columns."""
     parts = []
     cells = [*map(_cell_of, columns)]
     for table in NUMBER_TABLES:
@@ -145,7 +145,7 @@ def parts_of(columns: StoredColumns) -> tuple[TablePart, ...]:
 def insert_numbers(
     connection: sqlite3.Connection, columns: StoredColumns, runs: Sequence[int], values: np.ndarray
 ) -> None:
-    """Add the numbers (run, column) of runs, whose tables have these columns already."""
+    """Insert the numbers (run, column) of runs; the tables must have these columns."""
     for part in parts_of(columns):
         cells = np.full((len(runs), len(part.places), len(part.statistics)), np.nan)
         cells[:, part.rows, part.of_statistic] = values[:, part.columns]
@@ -158,14 +158,14 @@ def insert_numbers(
 
 
 class _Rows(NamedTuple):
-    """The rows of neighbouring runs in a table: the run of each, and its numbers by the statistic's name."""
+    """The rows of neighbouring runs in a table: the run of each, and its numbers by statistic."""
 
     runs: np.ndarray
     numbers: np.ndarray
     statistics: Mapping[str, int]
 
     def of_part(self, part: TablePart, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of runs that are complete: which these are, and their numbers (run, column of the part)."""
+        """Return the places of complete runs, and their numbers (run, column of the part)."""
         starts, ends = (np.searchsorted(self.runs, runs, side=side) for side in ("left", "right"))
         complete = np.flatnonzero(ends - starts == len(part.places))
         statistics = np.array([self.statistics[name] for name in part.statistics])[part.of_statistic]
@@ -177,7 +177,7 @@ class _Rows(NamedTuple):
 def _read_rows(
     connection: sqlite3.Connection, table: NumberTable, statistics: Sequence[str], runs: range
 ) -> _Rows:
-    """The rows of these runs; those that hold anything but numbers are left out."""
+    """Read the rows of these runs; rows with anything but numbers are left out."""
     query = (
         f"SELECT {', '.join(['run', *map(quoted, statistics)])} FROM {table.name} "
         f"WHERE run BETWEEN ? AND ? ORDER BY {', '.join(table.key)}"
@@ -195,14 +195,14 @@ def _read_rows(
 
 
 class RunNumbers(NamedTuple):
-    """The numbers (run, column) of the runs that have all of them, and which of the runs these are."""
+    """The places of the complete runs, and their numbers (run, column)."""
 
     complete: np.ndarray
     values: np.ndarray
 
 
 class NumbersOfRuns:
-    """The numbers of runs whose own numbers are between two others, perhaps only some statistics."""
+    """The numbers of runs in a range of run numbers, optionally only some statistics."""
 
     def __init__(
         self, connection: sqlite3.Connection, shapes: Collection[Sequence[TablePart]], runs: range
@@ -215,7 +215,7 @@ class NumbersOfRuns:
         }
 
     def of_runs(self, parts: Sequence[TablePart], runs: Sequence[int], num_columns: int) -> RunNumbers:
-        """The numbers of runs with the same columns."""
+        """Return the numbers of runs with the same columns."""
         numbers = np.array(runs, dtype=np.float64)
         values = np.full((len(runs), num_columns), np.nan)
         has_all = np.ones(len(runs), dtype=bool)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a plan counts texts without torch
 
 
 class CheckedPrompts(NamedTuple):
-    """How many prompts a file has, the first context if any has one, and the mean length of a sentence."""
+    """The number of prompts of a file, the first context if any, and the mean length of a sentence."""
 
     num_prompts: int
     context: str | None
@@ -29,8 +29,8 @@ class CheckedPrompts(NamedTuple):
 
 
 class PromptFile(FileList):
-    """The sentences of a file: one per line, or JSON Lines or CSV with sentence (or text),
-    context, answer and id; or names of files of something else, one per line, where the first line is one.
+    """The sentences of a file: one per line, or JSON Lines or CSV with sentence (or text), context, answer
+    and id; or a list of other files, one name per line, if the first line is such a name.
     """
 
     columns = ("sentence", "context", "answer", "id")
@@ -42,25 +42,25 @@ class PromptFile(FileList):
         self.key = "sentence" if self.is_json else next(keys, "sentence")
 
     def __iter__(self) -> Iterator[TextLine]:
-        """Every prompt, from the start. Raises UserError at the first line that is not one."""
+        """Yield every prompt from the start. Raises UserError at the first invalid line."""
         for number, data in self.lines():
             yield self._prompt(number, data)
 
     def first(self) -> TextLine:
-        """The first valid prompt: settings are validated with it, once for all.
+        """Return the first valid prompt, with which the settings are validated once for all prompts.
 
-        Raises UserError with the bad lines without any.
+        Raises UserError with the bad lines if there is none.
         """
         for number, data in self.lines():
-            with suppress(UserError):  # check tells it with all others
+            with suppress(UserError):  # `check` reports it with all other bad lines
                 return self._prompt(number, data)
         self.check(lambda prompt: None)
         raise AssertionError("a file without a prompt is refused")
 
     def check(self, check: Callable[[TextLine], None]) -> CheckedPrompts:
-        """What the plan needs to know about the prompts. Raises UserError with the bad lines.
+        """Count and check the prompts. Raises UserError with the bad lines.
 
-        `check` raises a UserError for a prompt that the experiments cannot use.
+        `check` raises UserError for a prompt that the experiments cannot use.
         """
         count, characters = 0, 0
         context: str | None = None
@@ -86,7 +86,7 @@ class PromptFile(FileList):
         return CheckedPrompts(count, context, characters / count)
 
     def _refuse_numbers_used_as_ids(self, ids: set[str]) -> None:
-        """Raise UserError for a line without an id whose number is the id of another."""
+        """Raise UserError for a line without an id whose line number is the id of another line."""
         for number, data in self.lines() if ids else ():
             if str(number) in ids and self._prompt(number, data).id is None:
                 message = f"must be given: {number}, the number of this line, is the id of another"
@@ -105,9 +105,9 @@ class PromptFile(FileList):
 def plan_files(
     paths: Sequence[Path], overrides: Overrides | None = None, texts: Overrides | None = None
 ) -> list[Item]:
-    """The experiments of all files in order. Raises UserError with every error of every file.
+    """Return the experiments of all files in order. Raises UserError with every error of every file.
 
-    Overrides override the files' settings, and so do texts, where an experiment reads them.
+    `overrides` replace settings of the files, and so do `texts` if an experiment reads them.
     """
     items: list[Item] = []
     errors: list[str] = []
@@ -130,10 +130,10 @@ def plan_files(
 
 
 def chains(items: Sequence[Item]) -> Iterator[Chain]:
-    """The items, divided into the smallest sequences that do not depend on one another.
+    """Divide the items into the smallest sequences that do not depend on one another.
 
-    An item that continues the generator of the one before belongs to it and has its seed; one with
-    `embedding: previous` belongs to the last item that has a table of words.
+    An item that continues the previous generator belongs to the previous item and has its seed; one with
+    `embedding: previous` belongs to the last item with a table of words.
     """
     starts = [i for i, item in enumerate(items) if item.starts_file or item.reseed]
     for i, item in enumerate(items):
@@ -151,7 +151,7 @@ def chains(items: Sequence[Item]) -> Iterator[Chain]:
 
 @dataclass(frozen=True)
 class Plan:
-    """The chains, alone or combined with every sentence of a file."""
+    """The chains, by themselves or combined with every sentence of a file."""
 
     chains: tuple[Chain, ...]
     chains_with_context: tuple[Chain, ...] = ()
@@ -164,19 +164,19 @@ class Plan:
 
     @property
     def num_jobs(self) -> int:
-        """How many jobs there are, each of which can be computed alone."""
+        """The number of jobs, which can be computed independently."""
         return self.num_prompts * len(self.chains)
 
     def items(self) -> list[Item]:
-        """Every experiment, once for all sentences; again as it is with a context, where some have one."""
+        """Return every experiment, once for all sentences, and again with a context if a prompt has one."""
         return [item for chain in (*self.chains, *self.chains_with_context) for item in chain]
 
     def specs(self) -> Iterator[Spec]:
-        """The settings of each experiment, once for all sentences."""
+        """Yield the settings of each experiment, once for all sentences."""
         return (item.spec for chain in self.chains for item in chain)
 
     def jobs(self) -> Iterator[Job]:
-        """Every chain with all its sentences, then the next: neighbours have equal settings."""
+        """Yield every chain with all its sentences, then the next chain: neighbours have equal settings."""
         place = 1
         for i, chain in enumerate(self.chains):
             for prompt in self.prompts if self.prompts is not None else (None,):
@@ -185,7 +185,7 @@ class Plan:
                 place += len(chain)
 
     def lines(self) -> Iterator[str]:
-        """One line per experiment, and how many runs they make."""
+        """Yield one line per experiment, then the number of runs."""
         for chain in self.chains:
             for number, item in enumerate(chain):
                 yield f"{item.source}: {item.spec.experiment}{', on the same generator' if number else ''}"
@@ -199,7 +199,7 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """The setting that each line of the file is: a sentence, or the name of a file."""
+        """The setting that each line of the file gives: a sentence, or the name of a file."""
         return self.prompts.key if isinstance(self.prompts, PromptFile) else "sentence"
 
 
@@ -208,7 +208,9 @@ def _kind_of(key: str) -> str:
 
 
 def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile | None = None) -> Plan:
-    """The plan of config files, alone or with a file of sentences. Raises UserError with all errors."""
+    """Return the plan of config files, optionally with a file of sentences. Raises UserError with every
+    error.
+    """
     if prompts is None:
         return Plan(tuple(chains(plan_files(paths, overrides))))
     first = prompts.first()
@@ -229,7 +231,7 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
 
 
 def plan_of_texts(spec: Spec, source: str, texts: "TextFile | WholeLines") -> Plan:
-    """The plan of one experiment on many texts. Raises UserError with the bad lines."""
+    """Return the plan of one experiment on many texts. Raises UserError with the bad lines."""
     num_texts = texts.count()
     mean_characters = sum(len(line.text) for line in texts) / num_texts
     first = next(iter(texts))
@@ -250,17 +252,17 @@ def _refuse_what_reads_nothing(items: Sequence[Item], key: str) -> None:
 
 
 def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None:
-    """Raise UserError where an experiment reads a file of texts itself."""
+    """Raise UserError if an experiment reads a file of texts itself."""
     items: list[Item] = []
-    with suppress(UserError):  # what needs a sentence gets it from --file
+    with suppress(UserError):  # a missing sentence is no error here: it comes from --file
         items = plan_files(paths, overrides)
     sources = dict.fromkeys(item.source for item in items if item.spec.reads_many_texts())
     if sources:
-        raise UserError(*(f"{source}: reads many texts of its own: leave out --file" for source in sources))
+        raise UserError(*(f"{source}: reads a file of texts itself: leave out --file" for source in sources))
 
 
 def _prompt_check(items: Sequence[Item]) -> Callable[[TextLine], None]:
-    """The check that all experiments need: at least one token, and no field that no experiment reads."""
+    """Return the check of a prompt for all experiments: it needs a token, and only fields that are read."""
     by_tokenizer = {item.spec.word_tokenizer(): item.spec for item in items}
     others = ("context", "answer")
     is_read = {key: any(key in type(item.spec).model_fields for item in items) for key in others}
@@ -269,7 +271,7 @@ def _prompt_check(items: Sequence[Item]) -> Callable[[TextLine], None]:
         for key in others:
             if getattr(prompt, key) is not None and not is_read[key]:
                 readers = ", ".join(name for name, spec in SPECS.items() if key in spec.model_fields)
-                raise UserError(f"{key}: is read by {readers} alone")
+                raise UserError(f"{key}: is read only by {readers}")
         for spec in by_tokenizer.values() if prompt.file is None else ():
             check_tokens(spec, "sentence", prompt.text)
             if prompt.context is not None:

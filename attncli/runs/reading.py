@@ -1,4 +1,4 @@
-"""Reading a store, even while a batch is still writing it: its runs, their settings and their numbers."""
+"""Read a store, even while a batch is writing it: its runs, their settings and their numbers."""
 
 import re
 import sqlite3
@@ -30,7 +30,7 @@ MOST_APART = 1000
 
 
 def differing_settings(several: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The keys in which several settings differ, each with its values."""
+    """Return the keys whose values differ among several settings, each with its values."""
     every = list(several)
     keys = sorted({key for settings in every for key in settings})
     values = {key: list(dict.fromkeys(str(settings.get(key)) for settings in every)) for key in keys}
@@ -38,7 +38,7 @@ def differing_settings(several: Iterable[Mapping[str, Any]]) -> dict[str, list[s
 
 
 class RunInfo(NamedTuple):
-    """A run by its number, the id of its sentence, the last plan that names it, and its settings' number."""
+    """A run: its number, the id of its sentence, the last plan that names it, and its settings' number."""
 
     run: int
     id: str | None
@@ -58,7 +58,7 @@ class Runs(NamedTuple):
 
 
 def model_of(settings: Mapping[str, Any]) -> Any:
-    """The model that the settings of a run name, or the program that they name instead of a model."""
+    """Return the model of the settings of a run, or the program if they name one instead."""
     return settings.get("model", settings.get("program"))
 
 
@@ -67,7 +67,7 @@ StoredRow = tuple[Any, ...]
 
 
 class _Shape(NamedTuple):
-    """The columns of runs, and the tables that have their numbers."""
+    """The columns of runs, and the tables with their numbers."""
 
     columns: StoredColumns
     parts: Sequence[TablePart]
@@ -77,7 +77,7 @@ WITHOUT_NUMBERS = _Shape((), ())
 
 
 class StepOnText(NamedTuple):
-    """A step of a training run on one text; its number, that of its settings, the text, and its values."""
+    """A step of a training run on one text: its number, its settings' number, the text, and its values."""
 
     step: int
     settings: int
@@ -87,7 +87,7 @@ class StepOnText(NamedTuple):
 
 
 class FailedRun(NamedTuple):
-    """A run that failed, its source in the plan, and the error."""
+    """A failed run, its source in the plan, and the error."""
 
     run: RunInfo
     source: str
@@ -95,7 +95,7 @@ class FailedRun(NamedTuple):
 
 
 def _stored_object(text: Any) -> dict[str, Any] | None:
-    """A JSON object as the store has it; None for anything else."""
+    """Return a JSON object from the store, or None for anything else."""
     try:
         stored = parsed_json(text)
     except (TypeError, ValueError):
@@ -104,7 +104,7 @@ def _stored_object(text: Any) -> dict[str, Any] | None:
 
 
 def _is_setting(value: Any) -> bool:
-    """Whether tables can hold a value: a number of at most 64 bits, a text, or a list of these."""
+    """True for values that tables can hold: a number of at most 64 bits, a text, or a list of these."""
     if isinstance(value, list):
         return all(map(_is_setting, value))
     return not isinstance(value, dict) and not (isinstance(value, int) and abs(value) >= 2**63)
@@ -118,7 +118,7 @@ def _is_text(value: Any) -> bool:
 class Reader:
     """A store that is open for reading: the runs in the plan of the last batch, or all runs.
 
-    Runs that are damaged are left out, and noted in `damaged`.
+    Damaged runs are left out and recorded in `damaged`.
     """
 
     def __init__(self, connection: sqlite3.Connection, *, all_runs: bool = False) -> None:
@@ -127,7 +127,7 @@ class Reader:
         self.keeps_rows, _, self.plan = kept_of(connection)
         self._chosen = "" if all_runs else " AND plan IS NULL"
         self.damaged: dict[int | None, str] = {}
-        """The fault of each damaged run, by its number; under None, the fault of what runs share."""
+        """The fault of each damaged run by its number; under None, the fault of data that runs share."""
         self._num_damaged = dict.fromkeys(("done", "failed"), 0)
         # The settings of every experiment in the store, by their number.
         self.settings: dict[int, dict[str, Any]] = {}
@@ -142,16 +142,16 @@ class Reader:
             raise Damaged("the settings of its runs are damaged")
         self._settings_in_use: dict[int, dict[str, Any]] | None = None
         self._shapes: dict[tuple[int, frozenset[str] | None], _Shape | None] = {}
-        """By their number and the statistics that are read."""
+        """By their number and the statistics to read."""
 
     def counts(self) -> dict[str, int]:
-        """How many runs are done, and how many failed, without those that were read and are damaged."""
+        """Return the number of completed and of failed runs, without runs that were read and are damaged."""
         query = f"SELECT status, count(*) FROM runs WHERE true{self._chosen} GROUP BY status"
         counts = dict(self._connection.execute(query).fetchall())
         return {status: counts.get(status, 0) - num for status, num in self._num_damaged.items()}
 
     def settings_in_use(self) -> dict[int, dict[str, Any]]:
-        """The settings of the chosen runs, by their number."""
+        """Return the settings of the selected runs by their number."""
         if self._settings_in_use is None:
             query = f"SELECT DISTINCT settings FROM runs WHERE true{self._chosen} ORDER BY settings"
             numbers = [number for (number,) in self._connection.execute(query)]
@@ -159,7 +159,7 @@ class Reader:
         return self._settings_in_use
 
     def count_earlier(self, settings: int | None = None) -> int:
-        """How many runs, all or those with these settings, are not in the plan of the last batch."""
+        """Count the runs, of all settings or of these, that are not in the plan of the last batch."""
         query = (
             "SELECT count(*) FROM runs WHERE typeof(plan) = 'integer' AND settings = coalesce(?, settings)"
         )
@@ -167,7 +167,7 @@ class Reader:
         return int(count)
 
     def earlier_runs(self) -> str | None:
-        """A line on the runs that are not in the plan of the last batch, if there are any."""
+        """Return a line on runs that are not in the plan of the last batch, or None."""
         count = self.count_earlier()
         runs = "1 run of an earlier plan" if count == 1 else f"{count:,} runs of earlier plans"
         if not count:
@@ -177,7 +177,7 @@ class Reader:
         return f"left out: {runs} (--all includes them)"
 
     def environments(self) -> list[dict[str, str]]:
-        """The versions that computed the runs."""
+        """Return the versions that computed the runs."""
         used = f"SELECT environment FROM runs WHERE true{self._chosen}"
         query = f"SELECT versions FROM environments WHERE environment IN ({used}) ORDER BY environment"
         stored = [_stored_object(text) for (text,) in self._connection.execute(query)]
@@ -187,20 +187,20 @@ class Reader:
         return environments
 
     def statistics(self) -> list[str]:
-        """The names of all statistics, in the order in which they were stored first."""
+        """Return the names of all statistics, in the order in which they were first stored."""
         query = "SELECT statistic FROM columns ORDER BY shape, position"
         names = (name for (name,) in self._connection.execute(query))
         return list(dict.fromkeys(name for name in names if isinstance(name, str)))
 
     def has_layers(self) -> bool:
-        """Whether a chosen run has a statistic of each head of a model."""
+        """True if a selected run has statistics per head of a model."""
         shapes = f"SELECT shape FROM runs WHERE status = 'done'{self._chosen}"
         query = f"SELECT EXISTS (SELECT 1 FROM columns WHERE layer IS NOT NULL AND shape IN ({shapes}))"
         (has_layers,) = self._connection.execute(query).fetchone()
         return bool(has_layers)
 
     def failed(self) -> Iterator[FailedRun]:
-        """The failed runs in order."""
+        """Yield the failed runs in order."""
         for *about, status, source, error in self._select("source, error", "status = 'failed'"):
             if run := self._run(about, status, texts=(source, error)):
                 yield FailedRun(run, str(source), str(error))
@@ -208,7 +208,7 @@ class Reader:
     def done(self, statistics: Collection[str] | None = None) -> Iterator[Runs]:
         """Yield the completed runs in order; with `statistics`, only these columns are read."""
         chosen = None if statistics is None else frozenset(statistics)
-        # Runs with a damaged status are selected, too, so that they are reported.
+        # Runs with a damaged status are selected too, so that they are reported.
         stored = self._select("shape", "status IS NOT 'failed'")
         while rows := stored.fetchmany(RUNS_AT_ONCE):
             if rows := self._without_damaged(rows, chosen):
@@ -263,13 +263,13 @@ class Reader:
                 yield Runs(shape.columns, *own, values)
 
     def has_steps(self) -> bool:
-        """Whether the runs are steps of a training run."""
+        """True if the runs are steps of a training run."""
         query = f"SELECT EXISTS (SELECT 1 FROM runs WHERE {IS_STEP})"
         (has_steps,) = self._connection.execute(query).fetchone()
         return bool(has_steps)
 
     def steps(self) -> Iterator[StepOnText]:
-        """The steps of a training run, in their order, each on each of its texts."""
+        """Yield the steps of a training run in order, each on each of its texts."""
         query = (
             "SELECT run, id, coalesce(plan, ?), settings, status, sentence, shape "
             f"FROM runs WHERE {IS_STEP} AND status IS NOT 'failed' ORDER BY CAST(id AS INTEGER), run"
@@ -289,13 +289,15 @@ class Reader:
                     yield StepOnText(int(run.id or 0), run.settings, sentence, shape.columns, runs.values[0])
 
     def texts_of_steps(self) -> list[tuple[dict[str, Any], str | None]]:
-        """The settings with which the steps of a training run were measured, each with its text."""
+        """Return the settings with which steps of a training run were measured, each with its text."""
         query = f"SELECT DISTINCT settings, sentence FROM runs WHERE {IS_STEP}"
         stored = self._connection.execute(query)
         return [(self.settings[number], text) for number, text in stored if number in self.settings]
 
     def texts(self, settings: int) -> dict[int, tuple[str, str | None]]:
-        """The text and the context of each run that is done, by its number; of those whose text is kept."""
+        """Return the text and context of each completed run by its number; runs without a stored text are
+        left out.
+        """
         query = (
             f"SELECT run, sentence, context FROM runs WHERE status = ? AND settings = ?{self._chosen} "
             "AND typeof(sentence) = 'text'"
@@ -308,7 +310,7 @@ class Reader:
         }
 
     def _shape(self, number: Any, statistics: frozenset[str] | None = None) -> "_Shape | None":
-        """The columns of runs, perhaps only those of some statistics; None where they are damaged."""
+        """Return the columns of runs, optionally only some statistics; None if they are damaged."""
         if number is None:
             return WITHOUT_NUMBERS
         if not is_number(number):
@@ -376,7 +378,9 @@ class Reader:
         self.damaged[run] = f"{fault} damaged"
 
     def _select(self, columns: str, where: str) -> sqlite3.Cursor:
-        """The runs that meet a condition in order: the fields of RunInfo, status, then these columns."""
+        """Select the runs that meet a condition, in order: the fields of RunInfo, the status, then these
+        columns.
+        """
         about = "run, id, coalesce(plan, ?), settings, status"
         query = f"SELECT {about}, {columns} FROM runs WHERE {where}{self._chosen}"
         return self._connection.execute(f"{query} ORDER BY run", (self.plan,))
@@ -398,7 +402,7 @@ MOST_DAMAGED_NAMED = 3
 
 
 def _line_on_damaged(path: Path, damaged: Mapping[int | None, str]) -> str:
-    """The line that names damaged runs and says what to do."""
+    """Return the line that names damaged runs and says what to do."""
     lines = [what if run is None else f"run {run}: {what}" for run, what in damaged.items()]
     advice = "left out: restore a copy of the store, or start over with --fresh"
     if len(lines) > MOST_DAMAGED_NAMED:
@@ -408,9 +412,9 @@ def _line_on_damaged(path: Path, damaged: Mapping[int | None, str]) -> str:
 
 @contextmanager
 def reading(path: Path, *, all_runs: bool = False) -> Iterator[Reader]:
-    """The store of that name; UserError if there is none, RunError if it cannot be read.
+    """Open a store to read. Raises UserError for a missing file, RunError if the store cannot be read.
 
-    RunError, too, at the end, where damaged runs were left out.
+    Raises RunError at the end, too, if damaged runs were left out.
     """
     if not path.exists():
         raise UserError(f"{path}: no such file")
@@ -423,13 +427,16 @@ def reading(path: Path, *, all_runs: bool = False) -> Iterator[Reader]:
 
 
 RUN_NAMES = ("id", "run", "plan")
-"""What runs are called by."""
+"""The names of runs."""
 TIDY_COLUMNS = ("layer", "head", "batch", "token", "statistic", "value")
-"""The columns of the tidy table beside those of runs and their settings."""
+"""The columns of the tidy table besides the runs' names and settings."""
 
 
 def swept_settings(reader: Reader) -> dict[str, str]:
-    """The settings in which runs of one experiment differ, unless another column has the same name."""
+    """Return the settings in which runs of one experiment differ, with their types.
+
+    A setting named like another column of the tidy table is left out.
+    """
     used = reader.settings_in_use().values()
     by_experiment = [
         [settings for settings in used if settings["experiment"] == name]
@@ -449,6 +456,6 @@ def _type_of(values: Sequence[Any]) -> str:
 
 
 def groups_there(reader: Reader) -> list[str]:
-    """What there is to group by: what was swept, layer and head, and the names of runs."""
+    """Return the names to group by: the swept settings, layer and head, and the names of runs."""
     layers = PLACES if reader.has_layers() else PLACES[1:]
     return [*swept_settings(reader), *layers, *RUN_NAMES[: 3 if reader.all_runs else 2]]

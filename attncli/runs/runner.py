@@ -1,4 +1,4 @@
-"""Running experiments: one after another on one generator, or those of equal settings together."""
+"""Run experiments: one after another on one generator, or several with equal settings together."""
 
 import gc
 import sys
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def import_what_runs(spec: Spec) -> Page:
-    """What runs an experiment; it imports torch and, for a model, what loads it."""
+    """Import the page of an experiment, with torch and, for a model, the loader."""
     import torch  # noqa: F401
 
     if spec.model_source() is not None:
@@ -51,10 +51,10 @@ def import_what_runs(spec: Spec) -> Page:
 
 
 def page_of(spec: Spec) -> Page:
-    """What runs an experiment, imported the first time.
+    """Return the page that runs an experiment, imported on the first call.
 
-    Garbage collection is off meanwhile, and skips what was imported: it would traverse a million objects that
-    live as long as the process, during the import and at exit, which takes a third of a short run.
+    Garbage collection is off during the import, and skips the imported objects: traversing a million objects
+    that live as long as the process, during the import and at exit, takes a third of a short run.
     """
     if ("torch" if spec.model_source() is None else "attncli.models.loading") in sys.modules:
         return spec.page()
@@ -66,27 +66,27 @@ def page_of(spec: Spec) -> Page:
 
 
 def model_page_of(spec: ModelSpec) -> ModelPage:
-    """What asks a model; see `page_of`."""
+    """Return the page of an experiment on a model; see `page_of`."""
     page = page_of(spec)
     assert isinstance(page, ModelPage), f"{spec.experiment} is not about a model"
     return page
 
 
 def refuse_what_does_not_fit(spec: Spec, num_queries: int, num_keys: int) -> None:
-    """UserError that says how much memory an experiment needs, where that is more than is free."""
+    """Raise UserError with the memory that an experiment needs, if that is more than is free."""
     advice = spec.memory_advice(num_queries, num_keys)
     refuse_bytes(spec.experiment, spec.needed_bytes(num_queries, num_keys), advice)
 
 
 def check_extras(spec: Spec) -> None:
-    """UserError for a setting whose extra is not installed."""
+    """Raise UserError for a setting whose extra is not installed."""
     for extra in spec.extras():
         if not all(map(find_spec, extra.packages)):
             raise UserError(f'{extra.key}: needs: pip install "attncli[{extra.name}]"')
 
 
 def check_before_reading(spec: Spec) -> None:
-    """UserError for missing memory, packages and models, before any text is read."""
+    """Raise UserError for missing memory, packages and models, before any text is read."""
     refuse_what_does_not_fit(spec, *spec.sampled_counts())
     check_extras(spec)
     source = spec.model_source()
@@ -103,17 +103,19 @@ def check_before_reading(spec: Spec) -> None:
 
 
 SMALL_MODEL = 5 * 10**6
-"""Models with fewer parameters have products too small for torch's own threads."""
+"""The products of models with fewer parameters are too small for torch's own threads."""
 
 
 def model_of(
     spec: ModelSpec, progress: "Progress | None" = None, *, with_head: bool | None = None
 ) -> "Pretrained":
-    """The model that the settings name; `with_head`: with what predicts tokens (None: as settings need)."""
+    """Return the model of the settings; `with_head` loads its prediction head (None: if the settings need
+    it).
+    """
     from attncli.models.loading import kept_pretrained, short_name, source_of
 
     asked = spec.model_source()
-    assert asked is not None, "without a model nothing is read here"
+    assert asked is not None, "only experiments with a model read here"
     pretrained = kept_pretrained(
         source_of(asked, None if progress is None else progress.tell, allow_download=spec.allow_download),
         allow_download=spec.allow_download,
@@ -122,13 +124,15 @@ def model_of(
         load=spec.load,
         with_head=spec.wants_head() if with_head is None else with_head,
     )
-    # Messages name it as the user did, perhaps by the name of a package.
+    # Messages use the name that the user typed, perhaps the name of a package.
     name = short_name(asked)
     return pretrained if pretrained.name == name else replace(pretrained, name=name)
 
 
 def _check_reads_texts(spec: ModelSpec, texts: Texts) -> None:
-    """UserError for a text, and a model's folder without a tokenizer, before weights, which may take long."""
+    """Raise UserError for a text and a folder without a tokenizer, before loading weights, which may take
+    long.
+    """
     source = spec.model_source()
     if source is None or texts.text is None or isinstance(texts.text, TokenIds):
         return
@@ -138,15 +142,15 @@ def _check_reads_texts(spec: ModelSpec, texts: Texts) -> None:
 
 
 LONGEST_TOKEN = 32
-"""Characters of a word that may be a single token."""
+"""The most characters of a word that may be a single token."""
 OF_NEXT_TOKENS = ("ForCausalLM", "LMHeadModel")
-"""How the classes of models that predict the next token are named."""
+"""Suffixes of the class names of models that predict the next token."""
 
 
 def _check_tokens(spec: ModelSpec, texts: Texts) -> None:
-    """UserError for a name of one token that means several, and for a text of too few tokens.
+    """Raise UserError for a token name that matches several tokens, and for a text with too few tokens.
 
-    By the tokenizer: weights may take long to load. The tokenizer is only read for a text that may be wrong.
+    Only the tokenizer is read, since weights may take long to load, and only if the text may be wrong.
     """
     source, text, names = spec.model_source(), texts.text, spec.names_of_tokens()
     repeated = {key: name for key, name in names.items() if text is not None and text.count(name) > 1}
@@ -163,7 +167,7 @@ def _check_tokens(spec: ModelSpec, texts: Texts) -> None:
     asked = source_of(source, allow_download=spec.allow_download)
     described = without_weights(asked, allow_download=spec.allow_download)
     if described.has_decoder or described.own_tokenizer is None:
-        return  # of which the names are those of another text
+        return  # the names refer to tokens of the other text
     key_of_text = "file" if spec.given("file") else "sentence"
     read = read_text(described, text, key=key_of_text, truncate=spec.truncate)
     if any(name.endswith(OF_NEXT_TOKENS) for name in described.model.config.architectures or ()):
@@ -173,7 +177,7 @@ def _check_tokens(spec: ModelSpec, texts: Texts) -> None:
 
 
 def embedded(spec: TextSpec, texts: Texts, draws: "Draws") -> "list[Source]":
-    """The vectors of the tokens and of any context tokens, on the spec's device."""
+    """Return the vectors of the tokens and of any context tokens, on the device of the settings."""
     import torch
 
     from attncli.toys.sampling import Vocabulary, choose_device, embed
@@ -199,7 +203,7 @@ def read_survey_text(
     *,
     words: bool = False,
 ) -> "Reading":
-    """The text of the settings, or the probe; with a decoder the text for the encoder, too."""
+    """Read the text of the settings, or the probe; a model with a decoder also reads an encoder text."""
     from attncli.models.probes import read_probe
     from attncli.models.reading_text import read_text
     from attncli.models.words import words_of_characters
@@ -225,7 +229,7 @@ def _run_on_model(
     generator: "Generator",
     progress: "Progress | None" = None,
 ) -> Report:
-    """The report of one experiment on a model."""
+    """Return the report of one experiment on a model."""
     from attncli.models.stored import showing_blocks
 
     page = model_page_of(spec)
@@ -246,7 +250,7 @@ def _run_on_model(
 
 
 def with_missing(report: Report, pretrained: "Pretrained", reading: "Reading | None" = None) -> Report:
-    """The report with a line, which is read first, on the layers of its model that are not in it."""
+    """Return the report with a first line on layers of its model that it does not contain."""
     if report.missing is not None:
         return report
     from attncli.models.pretrained import Reading, reader_of
@@ -258,7 +262,10 @@ def with_missing(report: Report, pretrained: "Pretrained", reading: "Reading | N
 
 @contextmanager
 def _threads_for(pretrained: "Pretrained") -> Iterator[Callable[[], None]]:
-    """The threads of torch for many texts: one for a small model, else those of the cores that are idle."""
+    """Set torch's threads for many texts: one for a small model, else the number of idle cores.
+
+    Yields a function to call between texts, which follows the idle cores.
+    """
     if pretrained.model.num_parameters() < SMALL_MODEL:
         with one_torch_thread():
             yield _nothing
@@ -268,15 +275,15 @@ def _threads_for(pretrained: "Pretrained") -> Iterator[Callable[[], None]]:
 
 
 def _nothing() -> None:
-    """Where the number of threads stays."""
+    """Keep the number of threads."""
 
 
 def run_loaded(
     spec: ModelSpec, model: object, tokenizer: object, progress: "Progress | None" = None
 ) -> Report:
-    """The report of one experiment on a model that is already opened, or loaded by transformers.
+    """Return the report of one experiment on a model that is already open, or was loaded by transformers.
 
-    It is left unchanged.
+    The model is left unchanged.
     """
     from torch import Generator
 
@@ -296,9 +303,9 @@ def run_loaded(
 
 
 class Session:
-    """Experiments one after another: each can continue with the generator and vocabulary of the one before.
+    """Experiments one after another: each can continue the generator and vocabulary of the previous one.
 
-    `progress` reports what takes long.
+    `progress` reports long work.
     """
 
     def __init__(self, progress: "Progress | None" = None) -> None:
@@ -307,15 +314,15 @@ class Session:
         self._draws: Draws | None = None
 
     def run(self, spec: Spec, *, reseed: bool) -> Report:
-        """The report of an experiment; without `reseed` its generator continues from the one before.
+        """Return the report of an experiment; without `reseed` its generator continues from the previous one.
 
-        UserError for texts that cannot be read and sizes that do not fit, before torch is imported.
+        Raises UserError for texts that cannot be read and sizes that do not fit, before torch is imported.
         """
         check_before_reading(spec)
         return self.run_texts(spec, read_texts(spec), reseed=reseed)
 
     def run_texts(self, spec: Spec, texts: Texts, *, reseed: bool) -> Report:
-        """The report of an experiment whose texts have been read."""
+        """Return the report of an experiment whose texts have been read."""
         refuse_what_does_not_fit(spec, *texts.counts())
         spec.check_texts(texts)
         page = page_of(spec)
@@ -346,12 +353,12 @@ MAX_TOGETHER = 32
 MAX_BYTES_TOGETHER = 64 * 2**20
 MAX_TOKENS_TOGETHER = 512
 OWN_KEYS = ("seed", "sentence", "file", "context", "context_file", *FILE_SETTINGS)
-"""The settings that may differ among experiments that run together."""
+"""Settings that may differ among experiments that run together."""
 
 
 @dataclass(frozen=True)
 class Values:
-    """The values of a run, and its weights, of which no report is kept, and what it was made with."""
+    """The values and weights of a run without a report, and the versions that computed them."""
 
     columns: "StoredColumns"
     numbers: np.ndarray
@@ -361,14 +368,16 @@ class Values:
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept of a run: its report, or its values, with the statistics of each row and the weights."""
+    """The parts of a run to return: its report, or its values with the statistics of each row and the
+    weights.
+    """
 
     reports: bool = False
     rows: bool = False
     weights: bool = False
 
     def of_texts(self, together: Report, num_texts: int) -> list[Values]:
-        """The values of several texts that ran together."""
+        """Return the values of several texts that ran together."""
         from attncli.runs.report_values import values_of_texts
 
         columns, numbers = values_of_texts(together, num_texts, rows=self.rows)
@@ -383,17 +392,17 @@ class Kept:
 Outcome = Report | UserError
 Part = TypeVar("Part")
 Batch = Sequence[tuple[int, "Reading"]]
-"""Texts that run together: the place of each, and what is read of it."""
+"""Texts that run together: the place of each, and its reading."""
 
 
 def run_in_buckets(specs: Sequence[Spec]) -> Iterator[dict[int, Outcome]]:
-    """The outcomes of `values_in_buckets`, all as reports."""
+    """Yield the outcomes of `values_in_buckets`, all as reports."""
     for outcomes in values_in_buckets(specs, Kept(reports=True)):
         yield {i: outcome for i, outcome in outcomes.items() if not isinstance(outcome, Values)}
 
 
 def load_model(spec: Spec) -> None:
-    """Import what an experiment needs, and load its model. Whatever is wrong is told where it runs."""
+    """Import the code of an experiment and load its model. Its runs report any error."""
 
     def load(spec: Spec) -> None:
         if isinstance(page_of(spec), ModelPage):
@@ -403,13 +412,13 @@ def load_model(spec: Spec) -> None:
 
 
 def values_in_buckets(specs: Sequence[Spec], kept: Kept) -> Iterator[dict[int, Outcome | Values]]:
-    """The report of each experiment on its own generator, or its error, by its place; one bucket at a time.
+    """Yield the outcome of each experiment by its place, one bucket at a time; each has a separate generator.
 
     The numbers are those of `Session().run(spec, reseed=True)`, within 1e-6 of their size, with the same
-    tokens, axes and notes. The reports of a bucket have the same axes and shapes. The fuller the buckets the
-    faster: it takes a thousand sentences of 6 to 40 words to fill them.
+    tokens, axes and notes. The reports of a bucket have the same axes and shapes. Full buckets are faster:
+    about a thousand sentences of 6 to 40 words fill them.
 
-    Unless reports are kept, an experiment may give its values without one.
+    Unless reports are requested, an experiment may return its values without one.
     """
     by_settings: dict[tuple[Any, ...], dict[int, Spec]] = {}
     for i, spec in enumerate(specs):
@@ -425,7 +434,7 @@ def values_in_buckets(specs: Sequence[Spec], kept: Kept) -> Iterator[dict[int, O
 
 
 def _shared_settings(spec: Spec) -> tuple[Any, ...]:
-    """What must be equal in experiments that run together."""
+    """Return the settings that must be equal in experiments that run together."""
     shared = [value for key, value in spec.__dict__.items() if key not in OWN_KEYS]
     return (spec.experiment, *[tuple(value) if type(value) is list else value for value in shared])
 
@@ -433,7 +442,7 @@ def _shared_settings(spec: Spec) -> tuple[Any, ...]:
 def _run_group(
     specs: Mapping[int, Spec], kept: Kept, *, on_model: bool
 ) -> Iterator[dict[int, Outcome | Values]]:
-    """The outcomes of experiments with equal settings."""
+    """Yield the outcomes of experiments with equal settings."""
     texts: dict[int, Texts] = {}
     for i, read in zip(specs, _read(list(specs.values())), strict=True):
         if isinstance(read, UserError):
@@ -448,7 +457,7 @@ def _run_group(
 
 @dataclass(frozen=True)
 class _TextsOnModel:
-    """Texts that one model reads, by their places, and what is kept of each: its report, or its values."""
+    """Texts that one model reads, by their places; each gives its report, or only its values."""
 
     specs: Mapping[int, ModelSpec]
     texts: Mapping[int, Texts]
@@ -457,15 +466,15 @@ class _TextsOnModel:
 
     @property
     def runs_once(self) -> bool:
-        """Whether one run of the model is all that a batch needs.
+        """True if a batch needs a single run of the model.
 
-        What runs the model many times replaces parts of it meanwhile, which are not for other runs, and
-        follows the idle cores by itself.
+        An experiment that runs the model many times replaces parts of it meanwhile, so that no other run may
+        use it, and chooses its threads itself.
         """
         return self.page.report_each is not None
 
     def read(self, pretrained: "Pretrained", place: int) -> "Reading":
-        """The text at a place as the model reads it, on its own generator."""
+        """Read the text at a place with the model, using a separate generator."""
         from torch import Generator
 
         generator = Generator().manual_seed(self.specs[place].seed)
@@ -473,7 +482,7 @@ class _TextsOnModel:
         return reading
 
     def run(self, readings: Mapping[int, "Reading"], loaded: "Pretrained") -> Sequence[Report | Values]:
-        """What is kept of readings that run together."""
+        """Return the reports or values of readings that run together."""
         specs, read = [self.specs[place] for place in readings], [*readings.values()]
         if self.gives_values:
             assert self.page.values_each is not None, "asked before"
@@ -484,7 +493,7 @@ class _TextsOnModel:
         return [with_missing(report, loaded, reading) for report, reading in zip(reports, read, strict=True)]
 
     def outcomes(self, batch: Batch, loaded: "Pretrained") -> Sequence[Outcome | Values]:
-        """The same, or errors: running each alone shows which of the texts is to blame."""
+        """Return the reports, values or errors: if the batch fails, each text runs by itself."""
         outcomes = _or_error(self.run, dict(batch), loaded)
         if isinstance(outcomes, UserError):
             return [_or_error(lambda text: self.run(dict([text]), loaded)[0], text) for text in batch]
@@ -494,7 +503,9 @@ class _TextsOnModel:
 def _run_models(
     specs: Mapping[int, Spec], texts: Mapping[int, Texts], kept: Kept
 ) -> Iterator[dict[int, Outcome | Values]]:
-    """The outcomes of texts on one model: each the numbers that it has alone, within 1e-5 of their size."""
+    """Yield the outcomes of texts on one model: the numbers of each text run by itself, within 1e-5 of their
+    size.
+    """
     of_model = cast(Mapping[int, ModelSpec], specs)
     first = of_model[next(iter(texts))]
     page = model_page_of(first)
@@ -507,7 +518,7 @@ def _run_models(
 
 
 def _run_together(runs: _TextsOnModel, pretrained: "Pretrained") -> Iterator[dict[int, Outcome | Values]]:
-    """The outcomes of texts, batch by batch, as many at a time as the model and the cores take."""
+    """Yield the outcomes of texts, batch by batch, as many at a time as the model and the cores allow."""
     from attncli.models.at_once import LONGEST, MOST_WORKS, can_run_at_once, run_at_once
     from attncli.models.capture import in_step, together
     from attncli.models.loading import in_use
@@ -518,7 +529,7 @@ def _run_together(runs: _TextsOnModel, pretrained: "Pretrained") -> Iterator[dic
     batches = in_batches(runs.texts, partial(runs.read, pretrained), refused.__setitem__)
     threads = _threads_for(pretrained) if runs.runs_once else nullcontext(_nothing)
     with in_use(pretrained) as pretrained, threads as adapt:
-        # Of a report every matrix may be kept: several batches of them take too much memory.
+        # A report may keep every matrix: reports of several batches take too much memory.
         at_once = runs.gives_values and runs.runs_once and can_run_at_once(pretrained)
         for some in _some(batches, MOST_WORKS) if at_once else together(pretrained.model, batches):
             works = [partial(runs.outcomes, batch) for batch in some]
@@ -537,12 +548,12 @@ def _run_together(runs: _TextsOnModel, pretrained: "Pretrained") -> Iterator[dic
 
 
 def _called(calls: Iterable[Callable[[], Part]]) -> Iterator[Part]:
-    """What each gives, called as it is asked for."""
+    """Call each function when its result is needed."""
     return (call() for call in calls)
 
 
 def _some(batches: Iterable[Batch], count: int) -> Iterator[list[Batch]]:
-    """As many batches at a time, fewer at the end."""
+    """Yield `count` batches at a time, fewer at the end."""
     batches = iter(batches)
     while some := list(islice(batches, count)):
         yield some
@@ -551,14 +562,14 @@ def _some(batches: Iterable[Batch], count: int) -> Iterator[list[Batch]]:
 def _run_buckets(
     specs: Mapping[int, Spec], texts: Mapping[int, Texts], kept: Kept
 ) -> Iterator[dict[int, Outcome | Values]]:
-    """The outcomes of texts on sampled weights."""
+    """Yield the outcomes of texts on sampled weights."""
     for bucket in _buckets(specs, texts):
         outcomes = _run_bucket([specs[i] for i in bucket], [texts[i] for i in bucket], kept)
         yield dict(zip(bucket, outcomes, strict=True))
 
 
 def _read(specs: Sequence[Spec]) -> list[Texts | UserError]:
-    """The texts of experiments with equal settings; a file of word vectors is read once for all."""
+    """Read the texts of experiments with equal settings; a file of word vectors is read once for all."""
     first = specs[0]
     try:
         check_before_reading(first)
@@ -571,7 +582,7 @@ def _read(specs: Sequence[Spec]) -> list[Texts | UserError]:
     of_all = _or_error(find_vectors, first, words)
 
     def complete(text: Texts) -> Texts:
-        # A damaged line is an error only for the texts that need it.
+        # A damaged line is an error only for texts that need it.
         vectors = find_vectors(first, _words_of(text)) if isinstance(of_all, UserError) else of_all
         return with_vectors(first, text, vectors)
 
@@ -590,7 +601,7 @@ def _or_error(function: Callable[..., Part], *arguments: Any) -> Part | UserErro
 
 
 def _buckets(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterator[list[int]]:
-    """The places of texts with equal numbers of tokens, in parts; equal draws are next to each other."""
+    """Yield the places of texts with equal numbers of tokens, in parts; equal draws are neighbours."""
     by_counts: dict[tuple[int, int], list[int]] = {}
     for i, text in texts.items():
         by_counts.setdefault(text.counts(), []).append(i)
@@ -611,7 +622,7 @@ def _bucket_size(spec: Spec, num_queries: int, num_keys: int) -> int:
 
 
 def _run_bucket(specs: Sequence[Spec], texts: Sequence[Texts], kept: Kept) -> Sequence[Outcome | Values]:
-    """The outcomes of texts with equal numbers of tokens."""
+    """Return the outcomes of texts with equal numbers of tokens."""
     if len(specs) == 1:
         return [_run_alone(specs[0], texts[0])]
     try:
@@ -622,7 +633,7 @@ def _run_bucket(specs: Sequence[Spec], texts: Sequence[Texts], kept: Kept) -> Se
         assert isinstance(page, SampledPage), "a model runs texts otherwise"
         draws = DrawsTogether([spec.seed for spec in specs])
         together = page.run(specs[0], texts[0]._replace(others=tuple(texts[1:])), draws)
-    except UserError:  # running each alone shows which of them is to blame
+    except UserError:  # running each text by itself shows which one is to blame
         return [_run_alone(spec, text) for spec, text in zip(specs, texts, strict=True)]
     return list(_split(together, specs, texts)) if kept.reports else kept.of_texts(together, len(texts))
 
@@ -656,9 +667,9 @@ OnFailure = Callable[[Item, UserError], None]
 def run_items(
     items: Iterable[Item], on_failure: OnFailure, progress: "Progress | None" = None
 ) -> Iterator[Report]:
-    """The report of each experiment as it is done; a failed one is left out, and passed to `on_failure`.
+    """Yield the report of each experiment as it is done; a failed one goes to `on_failure` instead.
 
-    A step that would continue from a failed one fails too: it would sample other numbers than asked for.
+    A step that continues from a failed one fails too: it would sample other numbers than requested.
     """
     return (report for _, report in _one_by_one(items, on_failure, progress))
 
@@ -671,10 +682,10 @@ def run_jobs(
     stopped: Callable[[], bool] = lambda: False,
     num_together: int = 1,
 ) -> Iterator[tuple[Item, Report]]:
-    """Each experiment of a plan with its report, in the order of the plan, with failures as in `run_items`.
+    """Yield each experiment of a plan with its report, in the order of the plan; failures as in `run_items`.
 
-    Among `num_together` jobs at a time, those of one experiment are computed together: only their reports are
-    in memory. Once `stopped` is true, nothing more is yielded.
+    Among `num_together` jobs at a time, those of one experiment are computed together, and only their reports
+    are in memory. Nothing more is yielded once `stopped` returns true.
     """
     jobs = iter(jobs)
     while window := list(islice(jobs, num_together)):
@@ -700,7 +711,9 @@ def run_jobs(
 def alone_in_buckets(
     chains: Sequence[Chain], run: Callable[[Sequence[Spec]], Iterator[dict[int, Part]]]
 ) -> Iterator[dict[int, Part]]:
-    """The outcomes of the chains of one run, by their place; only the reports of one bucket are in memory."""
+    """Yield the outcomes of chains of one run by their place, with the reports of one bucket in memory at a
+    time.
+    """
     alone = [place for place, chain in enumerate(chains) if len(chain) == 1]
     for bucket in run([chains[place][0].spec for place in alone]):
         yield {alone[number]: outcome for number, outcome in bucket.items()}

@@ -1,4 +1,4 @@
-"""Saved reports, as JSON or as arrays with the rest as JSON beside them."""
+"""Read saved reports: JSON, or arrays with the rest of the report as JSON beside them."""
 
 import binascii
 import json
@@ -62,7 +62,7 @@ NO_NUMBER = re.compile(rf"{TEXT}|(NaN|-?Infinity)")
 
 
 class _NoNumber(ValueError):
-    """NaN or Infinity, which JSON does not have."""
+    """NaN or Infinity, which JSON does not allow."""
 
 
 class _Twice(ValueError):
@@ -85,7 +85,7 @@ DECODER = json.JSONDecoder(object_pairs_hook=_object_of_pairs, parse_constant=_r
 
 
 def documents(text: str, name: str) -> Iterator[Any]:
-    """Each JSON value of the text: one, or several separated by blanks or line breaks (JSON Lines)."""
+    """Yield each JSON value of a text: one, or several separated by blanks or line breaks (JSON Lines)."""
     end = _skip_blanks(text, 0)
     if end == len(text):
         raise UserError(f"{name}: is empty: it holds no report")
@@ -105,7 +105,7 @@ def _skip_blanks(text: str, start: int) -> int:
 
 
 def _line_about(text: str, name: str, error: Exception) -> str:
-    """What the decoder raised, as one line that says where."""
+    """Return the decoder's error as one line with its place."""
     match error:
         case json.JSONDecodeError():
             if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated"):
@@ -116,7 +116,7 @@ def _line_about(text: str, name: str, error: Exception) -> str:
             start = _first(NO_NUMBER, text)
             return f"{_place_of(text, name, start)}: {error} is not JSON: a missing number is null"
         case _Twice():
-            return f"{name}: holds {str(error)!r} twice in one object"
+            return f"{name}: has the name {str(error)!r} twice in one object"
         case RecursionError():
             return f"{name}: is nested too deeply for a report"
     most = sys.get_int_max_str_digits()
@@ -125,7 +125,7 @@ def _line_about(text: str, name: str, error: Exception) -> str:
 
 
 def _first(pattern: re.Pattern[str], text: str) -> int:
-    """Where the pattern's group first matches outside of texts."""
+    """Return the position where the pattern's group first matches outside of JSON strings."""
     return next((match.start() for match in pattern.finditer(text) if match[1]), 0)
 
 
@@ -134,18 +134,18 @@ def _place_of(text: str, name: str, position: int) -> str:
     return f"{name}:{line}:{position - text.rfind(chr(10), 0, position)}"
 
 
-# The axis that each group of tensors runs along, and the axis of the weights that it lacks.
+# The axis of each group of tensors, and the axis of the weights that it lacks.
 GROUPS = {"rows": ("query", "key"), "keys": ("key", "query"), "key_parts": ("key", "query")}
 
 
 def with_axes(
     statistics: Mapping[str, Any], axes: Mapping[str, Mapping[str, tuple[str, ...]]]
 ) -> dict[str, Statistic]:
-    """The statistics, with each mapping of lists turned into tensors that have the axes of the same names."""
+    """Return the statistics with each object of lists as tensors, whose axes have the same names."""
     groups = {name for name, value in statistics.items() if type(value) is dict}
     if wrong := sorted(groups ^ axes.keys() | groups - GROUPS.keys()):
         raise ValueError(
-            f"statistic_axes: {wrong[0]} is missing, or is no group of tensors among the statistics"
+            f"statistic_axes: {wrong[0]} is missing, or is not a group of tensors among the statistics"
         )
     return {
         name: _tensors(name, value, axes[name]) if name in groups else value
@@ -154,9 +154,11 @@ def with_axes(
 
 
 def _tensors(group: str, values: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Tensors:
-    """One number per query (or key) of each batch and head; for ranked keys, one per rank."""
+    """Return tensors with one number per query (or key) of each batch and head; ranked keys have one per
+    rank.
+    """
     if wrong := sorted(values.keys() ^ axes.keys()):
-        raise ValueError(f"statistic_axes.{group}: {wrong[0]} is missing, or unknown")
+        raise ValueError(f"statistic_axes.{group}: {wrong[0]} is missing or unknown")
     tensors = Tensors()
     for name, numbers in values.items():
         last = (GROUPS[group][0], "rank") if name in RANKED else GROUPS[group][:1]
@@ -171,7 +173,7 @@ def _tensors(group: str, values: Mapping[str, Any], axes: Mapping[str, tuple[str
 
 
 def check_sizes(report: Report) -> None:
-    """Every axis must be as long as there are tokens, weights, or other statistics of its group."""
+    """Raise ValueError unless every axis matches the tokens, the weights and the statistics of its group."""
     groups = {group: report.tensors_of(group) for group in GROUPS}
     tensors = {f"tensors.{name}": tensor for name, tensor in report.tensors.items()}
     for group, members in groups.items():
@@ -194,7 +196,7 @@ def check_sizes(report: Report) -> None:
         raise ValueError(f"tensors.weights: axes must end in query, key (got {', '.join(weights.axes)})")
     for group, members in groups.items():
         of_heads = any("head" in tensor.axes for tensor in members.values())
-        # Beside statistics of each head weights without that axis are the mean over the heads.
+        # If statistics have a head axis and the weights do not, the weights are the mean over the heads.
         is_mean = weights is not None and weights.axes == ("query", "key") and of_heads
         known = {} if weights is None or is_mean else {"weights": weights}
         sizes = [_sizes(tensor, GROUPS[group][1]) for tensor in (*known.values(), *members.values())]
@@ -202,18 +204,18 @@ def check_sizes(report: Report) -> None:
             if sizes_of_member != sizes[0]:
                 wanted = ", ".join(f"{axis} {size}" for axis, size in sizes[0])
                 raise ValueError(
-                    f"statistics.{group}.{name}: must have the axes {wanted}, as what it belongs to"
+                    f"statistics.{group}.{name}: must have the axes {wanted}, like the rest of its group"
                 )
     if any(name in groups["rows"] for name in RANKED):
         _check_ranks(groups["rows"], num_keys if weights is None else weights.values.shape[-1])
 
 
 def _check_picture_maps(maps: PictureMaps) -> None:
-    """Every row must have a map for each name, and a weight and a box for each of its tokens."""
+    """Raise ValueError unless every row has a map per name, and a weight and a box per token."""
     if not maps.rows or not maps.names:
-        raise ValueError("picture_maps: must have a row and a name at least")
+        raise ValueError("picture_maps: must have at least one row and one name")
     if maps.num_pictures < len(maps.rows):
-        raise ValueError(f"picture_maps.num_pictures: must be {len(maps.rows)} or more, as there are rows")
+        raise ValueError(f"picture_maps.num_pictures: must be at least {len(maps.rows)}, the number of rows")
     for number, row in enumerate(maps.rows):
         place, wanted = f"picture_maps.rows[{number}]", (len(maps.names), len(row.tokens))
         if len(row.picture.boxes) != len(row.tokens):
@@ -241,11 +243,11 @@ def _check_ranks(rows: Tensors, num_keys: int) -> None:
 
 
 LONGEST_NAME = 100
-MOST_PLACES = 4096  # layers, or heads: a survey becomes a grid of them
+MOST_PLACES = 4096  # of layers or heads: a survey becomes a grid of them
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name has a sensible length and no character that moves or hides anything."""
+    """True for a name of sensible length without characters that move or hide anything."""
     return name.isprintable() and 0 < len(name) <= LONGEST_NAME
 
 
@@ -256,16 +258,18 @@ def _plain_name(name: str) -> str:
 
 
 def _kind(name: str) -> str:
-    """A kind of result, which may be one of a feature that is not there; empty for none."""
+    """Check the name of a kind of result, possibly of a feature that is not installed; it may be empty."""
     return _plain_name(name) if name else name
 
 
 def _statistic(value: Any) -> Any:
-    """A list is a table; an object with lists a group of tensors, whose axes are listed elsewhere."""
+    """Convert a list to a table; leave an object with lists, a group of tensors whose axes are listed
+    elsewhere.
+    """
     if isinstance(value, list):
         return _table(value)
     if not isinstance(value, dict) or not value:
-        raise ValueError("must be an object or a list, with something in it")
+        raise ValueError("must be a nonempty object or list")
     if any(isinstance(item, list | np.ndarray) for item in value.values()):
         return value
     for name, item in value.items():
@@ -275,11 +279,13 @@ def _statistic(value: Any) -> Any:
 
 
 def _table(rows: list[Any]) -> Table:
-    """Rows with the same names, whose cells are numbers, texts or lists of equally many numbers, or none."""
+    """Convert rows with the same names to a table; cells are numbers, texts or number lists of one length, or
+    null.
+    """
     kinds: dict[str, Any] = {}
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or not row or list(row) != list(rows[0]):
-            raise ValueError(f"row {number} has other names than row 0, or none")
+            raise ValueError(f"row {number} must have the names of row 0")
         for name, cell in row.items():
             if cell is None:
                 continue
@@ -287,7 +293,7 @@ def _table(rows: list[Any]) -> Table:
             items = cell if isinstance(cell, list) else [cell]
             is_plain = not any(isinstance(item, dict | list) for item in items)
             if not is_plain or kinds.setdefault(name, kind) != kind:
-                raise ValueError(f"row {number}: {name} is of another kind than in row 0, or none of a cell")
+                raise ValueError(f"row {number}: {name} must be a cell of the same kind as in row 0")
             if name in ("stack", *PLACES) and isinstance(cell, list):
                 raise ValueError(f"row {number}: {name} must be a number or a text")
             if name in PLACES and isinstance(cell, int) and not 0 <= cell < MOST_PLACES:
@@ -299,12 +305,12 @@ def _object_of(values: Any, **more: Any) -> dict[str, Any]:
     return {"type": "object", "minProperties": 1, "additionalProperties": values, **more}
 
 
-# In JSON Schema, what the functions above check and no annotation says.
+# JSON Schema for the checks above that annotations do not express.
 ROW_SCHEMA = _object_of({"anyOf": [CELL, {"type": "array", "items": CELL}]})
 STATISTIC_SCHEMA = {
     "anyOf": [
         _object_of({"type": ["number", "boolean", "null"]}, title="Single numbers by their names"),
-        _object_of(NESTED, title="Tensors, whose axes stand in statistic_axes"),
+        _object_of(NESTED, title="Tensors, whose axes are in statistic_axes"),
         {"title": "Rows with the same names", "type": "array", "items": ROW_SCHEMA},
     ]
 }
@@ -313,7 +319,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def _png(value: object) -> bytes:
-    """What base64 holds; ValueError for what is no PNG."""
+    """Decode base64. Raises ValueError unless it is a PNG."""
     try:
         data = b64decode(value, validate=True) if isinstance(value, str) else b""
     except (binascii.Error, ValueError):
@@ -342,7 +348,7 @@ SharedBox = Annotated[SavedBox, AfterValidator(_share)]
 
 @checked(frozen=True, config=EXACT)
 class SavedPicture(Picture):
-    """A picture as JSON has it."""
+    """A picture in JSON."""
 
     crop: SavedBox
     png: Annotated[bytes, BeforeValidator(_png)]
@@ -351,7 +357,7 @@ class SavedPicture(Picture):
 
 @checked(frozen=True, config=EXACT)
 class SavedPictureRow(PictureRow):
-    """A picture and the maps over it as JSON has them."""
+    """A picture and the maps over it in JSON."""
 
     picture: SavedPicture
     weights: SavedTensor
@@ -359,13 +365,13 @@ class SavedPictureRow(PictureRow):
 
 @checked(frozen=True, config=EXACT)
 class SavedPictureMaps(PictureMaps):
-    """The maps over several pictures as JSON has them."""
+    """The maps over several pictures in JSON."""
 
     rows: tuple[SavedPictureRow, ...]
 
 
 def _refuse_empty_tables(kind: str, statistics: Mapping[str, Statistic]) -> None:
-    """Raise ValueError for a table without rows, except that of a survey whose heads lack a pattern."""
+    """Raise ValueError for a table without rows, except a survey's heads, since none may have a pattern."""
     may_be_empty = may_lack_heads(kind)
     for name, statistic in statistics.items():
         is_allowed = may_be_empty and is_table_of_heads(name)
@@ -375,9 +381,9 @@ def _refuse_empty_tables(kind: str, statistics: Mapping[str, Statistic]) -> None
 
 @checked(frozen=True, kw_only=True, config=EXACT)
 class SavedReport:
-    """A report as JSON has it: the axes of the tensors among its statistics stand beside these.
+    """A report in JSON: the axes of tensors among the statistics are in `statistic_axes`.
 
-    What has no default is always there.
+    Fields without a default are required.
     """
 
     spec: Mapping[str, Any]
@@ -403,7 +409,7 @@ class SavedReport:
     statistic_axes: Mapping[str, Mapping[str, Axes]]
 
     def restored(self) -> Report:
-        """The report itself; ValueError, with the place, for statistics and axes that do not match."""
+        """Return the report. Raises ValueError, with the place, for statistics and axes that do not match."""
         statistics = with_axes(self.statistics, self.statistic_axes)
         kind = self.kind or (self.experiment if self.experiment in KINDS else "")
         _refuse_empty_tables(kind, statistics)
@@ -434,7 +440,7 @@ SAVED = TypeAdapter(SavedReport)
 
 
 def report_schema() -> dict[str, Any]:
-    """The JSON Schema of reports, from the types that read them; whether sizes match it does not say."""
+    """Return the JSON Schema of reports, made from the types that read them; it does not check sizes."""
     schema = SAVED.json_schema()
     definitions = schema["$defs"]
     definitions["Nested"] = NESTED_SCHEMA
@@ -459,27 +465,29 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class SavedReports:
-    """The reports of a file, and whether it is a list or has several lines."""
+    """The reports of a file; `several` is True for a list or several lines."""
 
     reports: tuple[Report, ...]
     several: bool
 
 
 def read_reports(file: str, *, most_bytes: int | None = None) -> SavedReports:
-    """The reports of a JSON or JSON Lines file (`-`: standard input); UserError where it holds none."""
+    """Read the reports of a JSON or JSON Lines file (`-`: standard input). Raises UserError if it is
+    empty.
+    """
     text, name = read_text(file, most_bytes=most_bytes, bytes_each=BYTES_PER_BYTE)
     return reports_of(text, name)
 
 
 def reports_of(text: str, name: str) -> SavedReports:
-    """The reports of a text: an object, a list of objects, or objects one after another."""
+    """Read the reports of a text: an object, a list of objects, or objects one after another."""
     reports: list[Report] = []
     several = False
     for number, data in enumerate(documents(text, name)):
         if isinstance(data, list):
             if number:
                 raise UserError(
-                    f"{name}: holds a list after another document: give one list, or a report a line"
+                    f"{name}: holds a list after another document: give one list, or one report per line"
                 )
             several = True
             reports += [to_report(item, f"{name}: report {i}") for i, item in enumerate(data)]
@@ -489,14 +497,14 @@ def reports_of(text: str, name: str) -> SavedReports:
 
 
 def read_array_report(file: str, *, most_bytes: int | None = None) -> Report | None:
-    """The report that a file of arrays holds; None for arrays from another tool."""
+    """Read the report in a file of arrays; None for arrays from another tool."""
     text = report_beside_arrays(file, most_bytes=most_bytes)
     if text is None:
         return None
     refuse_size(file, len(text) * BYTES_PER_BYTE, most_bytes)
     data, *more = documents(text, file)
     if more:
-        raise UserError(f"{file}: holds several reports beside its arrays")
+        raise UserError(f"{file}: holds several reports with its arrays")
     for parent, key, name in _places_of_arrays(data):
         try:
             parent[key] = read_stored(file, name=name, most_bytes=most_bytes)
@@ -506,7 +514,10 @@ def read_array_report(file: str, *, most_bytes: int | None = None) -> Report | N
 
 
 def _places_of_arrays(data: Any) -> list[tuple[dict[str, Any], str, str]]:
-    """Object and key of each array in the JSON form, and its name in the file; damaged parts are skipped."""
+    """Return the object and key of each array in the JSON form, and its name in the file.
+
+    Damaged parts are skipped.
+    """
     tensors, statistics, axes = (_mapping(data, key) for key in ("tensors", "statistics", "statistic_axes"))
     objects = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, dict)}
     places = [(tensor, "values", name) for name, tensor in objects.items()]
@@ -524,7 +535,7 @@ def _mapping(data: Any, key: str) -> dict[str, Any]:
 
 
 def to_report(data: Any, document: str) -> Report:
-    """The report that a JSON object holds."""
+    """Build the report of a JSON object. Raises UserError for an invalid one."""
     try:
         _refuse_other_forms(data)
         _refuse_names_and_numbers(data)
@@ -550,7 +561,9 @@ def _refuse_other_forms(data: Any) -> None:
 
 
 def _refuse_names_and_numbers(value: Any, path: KeyPath = ()) -> None:
-    """ValueError for names that are not plain, numbers too large and deep nesting, outside of tensors."""
+    """Raise ValueError for special characters in names, too large numbers and deep nesting outside of
+    tensors.
+    """
     match path:
         case (
             ("tensors", _, "values") | ("tensors", _, "mask", "visible") | ("statistics", "rows" | "keys", _)
@@ -571,7 +584,7 @@ def _refuse_names_and_numbers(value: Any, path: KeyPath = ()) -> None:
 
 
 def _line(error: ErrorDetails) -> str:
-    """The place, and what is wrong there in our words."""
+    """Return the place of a validation error and its reason."""
     path = error["loc"]
     if error["type"] == "missing":
         return f"{_place(path[:-1])}{path[-1]} is missing"
@@ -583,7 +596,7 @@ def _line(error: ErrorDetails) -> str:
 
 
 def _place(path: KeyPath) -> str:
-    """`tensors.weights: ` or `tokens[1]: `; empty for the whole document."""
+    """Return `tensors.weights: ` or `tokens[1]: `; an empty text for the whole document."""
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return f"{place.removeprefix('.')}: " if path else ""
 

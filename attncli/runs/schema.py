@@ -1,4 +1,4 @@
-"""The tables of a store, and the refusal of a file that has anything else."""
+"""The tables of a store, and the refusal of a file with anything else."""
 
 import re
 import sqlite3
@@ -59,14 +59,14 @@ CREATE TABLE runs (
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """The tables of a store, those of numbers without statistics."""
+    """Create the tables of a store; the tables of numbers have no statistics yet."""
     connection.executescript(TABLES)
     for table in NUMBER_TABLES:
         connection.execute(table.definition())
 
 
 def create(connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None:
-    """An empty store."""
+    """Create an empty store."""
     create_tables(connection)
     connection.execute("INSERT INTO store (keeps_rows, keeps_weights) VALUES (?, ?)", (rows, weights))
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -75,7 +75,7 @@ def create(connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """The version of a store, its log included."""
+    """Return the version of a store, including its log."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
 
@@ -83,13 +83,13 @@ def version_of(connection: sqlite3.Connection) -> int:
 COMMENT_OR_BLANK = re.compile(r"--[^\n]*|\s+")
 
 Schema = frozenset[tuple[str, ...]]
-"""Type, name, table and definition of all that a database has, without comments and blanks."""
+"""The type, name, table and definition of everything in a database, without comments and blanks."""
 
 OF_ANALYZE = {
     ("table", name, name, f"CREATE TABLE {name}({columns})")
     for name, columns in (("sqlite_stat1", "tbl,idx,stat"), ("sqlite_stat4", "tbl,idx,neq,nlt,ndlt,sample"))
 }
-"""What `ANALYZE` in another program leaves behind."""
+"""Tables that `ANALYZE` of another program leaves behind."""
 
 
 def _schema_of(connection: sqlite3.Connection) -> Schema:
@@ -101,7 +101,7 @@ def _schema_of(connection: sqlite3.Connection) -> Schema:
     for kind, name, of_table, sql in rows:
         table = of_numbers.get(name)
         if kind == "table" and table and sql == table.definition(table.statistics(connection)):
-            sql = table.definition()  # whatever statistics it has
+            sql = table.definition()  # its statistics may differ
         definition = (kind, name, of_table, sql)
         words = (" ".join(COMMENT_OR_BLANK.sub(" ", str(each)).split()) for each in definition)
         schema.add(tuple(words))
@@ -116,10 +116,9 @@ def _known_schema() -> Schema:
 
 
 def refuse_other_schema(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise UserError where a store has anything that attn does not create, before any of it is used.
+    """Raise UserError if a store has anything that attn does not create, before any of it is used.
 
-    A view in the place of a table, a trigger, a default or a computed column would run what whoever made the
-    file wants.
+    A view in place of a table, a trigger, a default or a computed column would run code of the file's author.
     """
     connection.execute("BEGIN")  # a batch may add statistics meanwhile
     schema, known = _schema_of(connection), _known_schema()
@@ -129,7 +128,7 @@ def refuse_other_schema(connection: sqlite3.Connection, path: Path) -> None:
         return
     kind, name, *_ = (added or missing)[0]
     which = f"{kind} {name:.40}"
-    what = f"{which}, which attn did not write so" if added else f"no {which}"
+    what = f"{which}, which attn did not write" if added else f"no {which}"
     raise UserError(
         f"{path}: has {what}: left unchanged: remove what was changed, or start over with --fresh"
     )

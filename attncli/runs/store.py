@@ -1,4 +1,4 @@
-"""The store of a batch: an SQLite database, to which the driver adds one transaction per chunk."""
+"""The store of a batch: an SQLite database that grows by one transaction per chunk."""
 
 import json
 import os
@@ -40,9 +40,9 @@ class WeightFiles:
         self.folder = beside(store, ENDING)
 
     def write(self, weights: Mapping[str, np.ndarray]) -> str | None:
-        """Save the matrices by the keys of their runs; the name of the file, or None without matrices.
+        """Save matrices under the keys of their runs; return the name of the file, or None without matrices.
 
-        The file is on disk before its transaction is, so that a store never names half a file.
+        The file is on disk before its transaction, so that a store never names an incomplete file.
         """
         if not weights:
             return None
@@ -68,7 +68,7 @@ class WeightFiles:
         return name
 
     def remove_others(self, named: set[str | None]) -> None:
-        """Remove what a crash left behind: our files that the store does not name."""
+        """Remove files of attn that a crash left behind and the store does not name."""
         for pattern in ("[0-9]*.safetensors", "[0-9]*.safetensors.part"):
             for path in self.folder.glob(pattern):
                 if path.name not in named:
@@ -82,12 +82,12 @@ def refuse_without_safetensors() -> None:
 
 
 STEP = "step "
-"""What the source of a run begins with that is a step of a training run; its id is the step's number."""
+"""The first word of the source of a run that is a step of a training run; its id is the step's number."""
 IS_STEP = f"source GLOB '{STEP}*'"
 
 KEYS_A_QUERY = 500
 
-# The number of a run is its place in the plan, if that is free: the place is given twice.
+# The number of a run is its place in the plan if that is free; the place is a parameter twice.
 ADD_RUN = """
 INSERT INTO runs (run, key, id, source, settings, sentence, context, status, error, environment, shape,
     weights)
@@ -98,17 +98,17 @@ ON CONFLICT (key) DO UPDATE SET status = excluded.status, error = excluded.error
     environment = excluded.environment, shape = excluded.shape, weights = excluded.weights
 """
 
-# The runs of a plan, equal ones once; on disk, since there may be many.
+# The runs of a plan, without duplicates; on disk, since there may be many.
 PLANNED = """
 CREATE TEMP TABLE planned (
     key BLOB PRIMARY KEY,
     place INTEGER NOT NULL,
     id TEXT,
     source TEXT NOT NULL,
-    item INTEGER NOT NULL    -- its experiment's place in the plan
+    item INTEGER NOT NULL    -- the place of its experiment in the plan
 ) WITHOUT ROWID
 """
-# Only what changed is written.
+# Only changed rows are written.
 LEAVE_OUT = """
 UPDATE runs SET plan = (SELECT plan FROM store)
 WHERE plan IS NULL AND key NOT IN (SELECT key FROM temp.planned)
@@ -117,7 +117,7 @@ TAKE_IN = """
 UPDATE runs SET plan = NULL, id = planned.id, source = planned.source FROM temp.planned
 WHERE runs.key = planned.key AND (runs.plan, runs.id, runs.source) IS NOT (NULL, planned.id, planned.source)
 """
-# A model that was copied is the same, under another path.
+# A copied model has the same key under another path.
 SETTINGS_OF_ITEMS = "SELECT DISTINCT item, settings FROM temp.planned JOIN runs USING (key)"
 CHANGE_SETTINGS = """
 UPDATE runs SET settings = ? FROM temp.planned
@@ -132,7 +132,7 @@ class Store:
         self.path = path
         self.rows, self.keeps_weights = rows, weights
         self._connection = connection
-        # By identity; the item is kept so that its id is not reused.
+        # By identity; holding the item prevents reuse of its id.
         self._settings: dict[int, tuple[Item, int]] = {}
         self._shapes: dict[StoredColumns, int] = {}
         self._columns: dict[int, StoredColumns] = {}
@@ -141,10 +141,10 @@ class Store:
         self._weights = WeightFiles(path)
 
     def take_plan(self, plan: Plan, keys: RunKeys) -> tuple[int, int]:
-        """Note which runs a plan names, with their present ids; how many there are, and how many are done.
+        """Record the runs of a plan with their current ids; return the number of runs and of completed runs.
 
-        Runs that it does not name stay, with the number of the last plan that did. This is one transaction: a
-        crash leaves either the plan before or this one.
+        Other runs stay, with the number of the last plan that named them. This is one transaction: after a
+        crash the store has either the previous plan or this one.
         """
         note_planned(self._connection, plan, keys)
         with self._connection:
@@ -159,12 +159,12 @@ class Store:
         return count_planned(self._connection)
 
     def count_earlier(self) -> int:
-        """How many runs are not in the plan of the last batch."""
+        """Count the runs that are not in the plan of the last batch."""
         (count,) = self._connection.execute("SELECT count(*) FROM runs WHERE plan IS NOT NULL").fetchone()
         return int(count)
 
     def planned(self, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bool]]:
-        """The place of each run (of equal runs the first), and whether it is done."""
+        """Return the place of each run (the first of equal runs), and True if it is done."""
         places: dict[bytes, tuple[int, bool]] = {}
         for start in range(0, len(keys), KEYS_A_QUERY):
             part = keys[start : start + KEYS_A_QUERY]
@@ -177,7 +177,7 @@ class Store:
         return places
 
     def values(self, key: bytes) -> tuple[StoredColumns, np.ndarray]:
-        """The columns and values of a run that is done."""
+        """Return the columns and values of a completed run."""
         query = "SELECT run, shape FROM runs WHERE key = ?"
         run, shape = self._connection.execute(query, (key,)).fetchone()
         if shape not in self._columns:
@@ -192,19 +192,19 @@ class Store:
         return columns, numbers
 
     def steps(self) -> dict[bytes, int]:
-        """The step of each run of a training run that is done, by its key."""
+        """Return the step of each completed run of a training run, by its key."""
         query = f"SELECT key, CAST(id AS INTEGER) FROM runs WHERE {IS_STEP} AND status = ?"
         return dict(self._connection.execute(query, (DONE,)))
 
     def last_run(self) -> int:
-        """The largest number of a run; 0 in an empty store."""
+        """Return the largest number of a run; 0 in an empty store."""
         (number,) = self._connection.execute("SELECT coalesce(max(run), 0) FROM runs").fetchone()
         if not 0 <= number <= MOST_NUMBER:
             raise Damaged(f"run {number}: its number is damaged")
         return int(number)
 
     def remove_steps(self, first: int, last: int | None = None) -> None:
-        """Remove that step of a training run and those after it, up to the last."""
+        """Remove the steps of a training run from `first` to `last`."""
         steps = f"{IS_STEP} AND CAST(id AS INTEGER) BETWEEN ? AND ?"
         with self._adding():
             self._remove(steps, first, sys.maxsize if last is None else last)
@@ -217,7 +217,7 @@ class Store:
         self._connection.execute(f"DELETE FROM runs WHERE {condition}", values)
 
     def replace_values(self, key: bytes, columns: StoredColumns, values: np.ndarray) -> None:
-        """Give a run that is done other values: one transaction."""
+        """Replace the values of a completed run in one transaction."""
         with self._adding():
             ((run,),) = self._connection.execute("SELECT run FROM runs WHERE key = ?", (key,))
             for table in NUMBER_TABLES:
@@ -226,7 +226,7 @@ class Store:
             insert_numbers(self._connection, columns, [run], values[None])
 
     def chunk(self, jobs: tuple[UnfinishedJob, ...]) -> Chunk:
-        """Jobs for a worker, with what to keep of them."""
+        """Return a chunk of jobs for a worker, with the parts that this store keeps."""
         return Chunk(jobs, rows=self.rows, weights=self.keeps_weights)
 
     def write(self, chunk: Chunk, result: ChunkResult) -> None:
@@ -235,7 +235,7 @@ class Store:
         weights = {runs[number].key.hex(): matrix for number, matrix in result.weights.items()}
         with self._adding():
             rows = self._rows(runs, result, self._weights.write(weights))
-            # In the order of the table, which is quicker.
+            # Inserting in the order of the table is quicker.
             self._connection.executemany(ADD_RUN, sorted(rows, key=itemgetter(0)))
             numbers = self._run_numbers([runs[number].key for number in result.values])
             by_columns: dict[int, list[int]] = {}
@@ -250,7 +250,7 @@ class Store:
                 )
 
     def _run_numbers(self, keys: Sequence[bytes]) -> dict[bytes, int]:
-        """The numbers of runs that are in the store, by their keys."""
+        """Return the numbers of stored runs by their keys."""
         numbers: dict[bytes, int] = {}
         for start in range(0, len(keys), KEYS_A_QUERY):
             part = keys[start : start + KEYS_A_QUERY]
@@ -260,13 +260,13 @@ class Store:
 
     @contextmanager
     def _adding(self) -> Iterator[None]:
-        """One transaction."""
+        """Open one transaction."""
         try:
             with self._connection:
                 self._connection.execute("BEGIN EXCLUSIVE")
                 yield
         except BaseException:
-            # What was not committed did not happen, including new numbers of settings and shapes.
+            # The rollback also undid new numbers of settings and shapes.
             for known in (self._settings, self._shapes, self._numbers, self._statistics):
                 known.clear()
             raise
@@ -274,7 +274,7 @@ class Store:
     def _rows(
         self, runs: Mapping[int, Run], result: ChunkResult, weights: str | None
     ) -> Iterator[tuple[object, ...]]:
-        """The parameters of ADD_RUN for each run of a chunk; `weights` is the file with their weights."""
+        """Yield the parameters of ADD_RUN for each run of a chunk; `weights` is the file of their weights."""
         environment = None
         if result.environment:
             environment = self._number("environments", versions=json.dumps(result.environment))
@@ -287,7 +287,7 @@ class Store:
             yield (*self._about(runs[number]), FAILED, error, environment, None, None)
 
     def _about(self, run: Run) -> tuple[object, ...]:
-        """The columns of a run that are known before it is computed."""
+        """Return the columns of a run that are known before it is computed."""
         about = (run.job.label, run.item.source, self._settings_of(run.item))
         return run.place, run.place, run.key, *about, *run.texts()
 
@@ -300,7 +300,7 @@ class Store:
         return self._settings[id(item)][1]
 
     def _number(self, table: str, **values: object) -> int:
-        """The number of the row with these values, which is added if necessary."""
+        """Return the number of the row with these values, which is added if necessary."""
         row = (table, *values.values())
         if row not in self._numbers:
             names, marks = ", ".join(values), ", ".join("?" * len(values))
@@ -312,7 +312,7 @@ class Store:
         return self._numbers[row]
 
     def _shape(self, columns: StoredColumns) -> int | None:
-        """The number of these columns, which are added if necessary; None for a run without numbers."""
+        """Return the number of these columns, added if necessary; None for a run without numbers."""
         if not columns:
             return None
         if not self._shapes:
@@ -329,7 +329,7 @@ class Store:
         return self._shapes[columns]
 
     def add_statistics(self, columns: StoredColumns) -> None:
-        """Give the tables of numbers the columns that a shape needs."""
+        """Add the columns of a shape to the tables of numbers."""
         for part in parts_of(columns):
             if part.table not in self._statistics:
                 self._statistics[part.table] = {*part.table.statistics(self._connection)}
@@ -340,7 +340,7 @@ class Store:
 
 
 def note_planned(connection: sqlite3.Connection, plan: Plan, keys: RunKeys) -> None:
-    """Put the runs of a plan into the temporary table `planned`."""
+    """Fill the temporary table `planned` with the runs of a plan."""
     connection.execute(PLANNED)
     items = {id(item): number for number, item in enumerate(plan.items())}
     rows = (
@@ -353,7 +353,7 @@ def note_planned(connection: sqlite3.Connection, plan: Plan, keys: RunKeys) -> N
 
 
 def count_planned(connection: sqlite3.Connection) -> tuple[int, int]:
-    """How many runs the table `planned` names, and how many of these are done."""
+    """Count the runs in the table `planned`, and the completed ones among them."""
     query = (
         "SELECT count(*), count(CASE WHEN status = ? THEN 1 END) FROM temp.planned LEFT JOIN runs USING (key)"
     )
@@ -362,20 +362,20 @@ def count_planned(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 MOST_NUMBER = 2**53
-"""Of runs, plans, settings and shapes: SQLite adds one to the largest."""
+"""The largest number of a run, plan, settings or shape: SQLite adds one to the largest."""
 MOST_PLACE = 2**31
-"""Of layers, heads and tokens."""
+"""The largest number of a layer, head or token."""
 MOST_CELLS = 2**18
-"""Of a grid of layers and heads."""
+"""The most cells of a grid of layers and heads."""
 
 
 def is_number(value: object, most: int = MOST_NUMBER) -> bool:
-    """Whether a value that was read is a whole number as stores have them."""
+    """True for a whole number in the range that stores use."""
     return type(value) is int and 0 <= value <= most
 
 
 def columns_of(connection: sqlite3.Connection, shape: object) -> StoredColumns:
-    """The columns of a shape, in order. Raises Damaged where they are not as they were written."""
+    """Return the columns of a shape in order. Raises Damaged if attn did not write them so."""
     query = (
         "SELECT position, statistic, layer, head, batch, token FROM columns WHERE shape = ? ORDER BY position"
     )
@@ -394,7 +394,7 @@ def columns_of(connection: sqlite3.Connection, shape: object) -> StoredColumns:
 
 
 class KeptOfRuns(NamedTuple):
-    """What a store keeps of each run, and the number of the plan of the last batch."""
+    """The parts of each run that a store keeps, and the number of the plan of the last batch."""
 
     rows: bool
     weights: bool
@@ -402,7 +402,7 @@ class KeptOfRuns(NamedTuple):
 
 
 def kept_of(connection: sqlite3.Connection) -> KeptOfRuns:
-    """What the one row of the table store says. Raises Damaged where it is not as it was written."""
+    """Read the one row of the table store. Raises Damaged if attn did not write it so."""
     stored = connection.execute("SELECT keeps_rows, keeps_weights, plan FROM store LIMIT 2").fetchall()
     if len(stored) != 1 or not all(map(is_number, stored[0])):
         raise Damaged("its table store is damaged")
@@ -412,9 +412,9 @@ def kept_of(connection: sqlite3.Connection) -> KeptOfRuns:
 
 @contextmanager
 def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterator[Store]:
-    """The store of that name, created if necessary, for one process at a time.
+    """Open a store, created if necessary, for one process at a time.
 
-    Raises UserError for anything but an attn store, and for a store with other contents, which is left
+    Raises UserError for anything but an attn store and for a store with other contents, which is left
     unchanged; RunError if another process is writing it; WriteError if it cannot be written.
     """
     if path.exists():
@@ -446,7 +446,7 @@ def _refuse_other_keeping(path: Path, kept: KeptOfRuns, *, rows: bool, weights: 
 
 @contextmanager
 def _sqlite_errors(path: Path) -> Iterator[None]:
-    """SQLite's errors as one line that says what was kept."""
+    """Report SQLite's errors in one line that says which runs are safe."""
     try:
         yield
     except sqlite3.Error as error:

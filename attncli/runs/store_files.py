@@ -1,4 +1,4 @@
-"""The file of a store: whether a file is one, and who may write it."""
+"""The file of a store: recognize, lock, create and remove it."""
 
 import os
 import sqlite3
@@ -19,7 +19,7 @@ PACKED_VERSION = 3
 
 
 def check_header(path: Path, *, any_version: bool = False) -> None:
-    """Raise UserError if a path is not a store, or has an unknown version; SQLite does not open it."""
+    """Raise UserError if a file is not a store or has an unknown version, without opening it in SQLite."""
     if path.is_dir():
         raise UserError(f"{path}: is a folder: a store is one file, which -o FILE.db writes")
     refuse_special_files(path)
@@ -35,13 +35,13 @@ def check_header(path: Path, *, any_version: bool = False) -> None:
     if version != SCHEMA_VERSION and not any_version:
         convert = f"python -m attncli.runs.upgrade {path} NEW.db converts it, or start over with --fresh"
         raise UserError(
-            f"{path}: is a store of version {version}, and this attn reads and writes version "
+            f"{path}: is a store of version {version}, but this attn reads and writes version "
             f"{SCHEMA_VERSION}: left unchanged: {convert if version == PACKED_VERSION else OTHER_NAME}"
         )
 
 
 def is_driven(path: Path) -> bool:
-    """Whether a process is writing a store."""
+    """True if a process is writing the store."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(beside(path, "-lock"), flags)
@@ -58,9 +58,9 @@ def is_driven(path: Path) -> bool:
 
 @contextmanager
 def driving(path: Path) -> Iterator[None]:
-    """The right to write a store, for one process at a time; the system releases it when the process dies.
+    """Lock a store for writing; the system releases the lock when the process dies.
 
-    The lock has the number of the process.
+    The lock file holds the process's number.
     """
     lock = beside(path, "-lock")
     while True:
@@ -79,7 +79,7 @@ def driving(path: Path) -> Iterator[None]:
         except OSError as error:
             os.close(descriptor)
             raise WriteError(f"-o {path}: cannot be locked: {error.strerror}") from None
-        # Between opening and locking, the one before may have removed the file: then nobody else sees ours.
+        # The previous writer may have removed the file between opening and locking: try again.
         with suppress(FileNotFoundError):
             if lock.stat().st_ino == os.fstat(descriptor).st_ino:
                 break
@@ -90,7 +90,7 @@ def driving(path: Path) -> Iterator[None]:
         os.fsync(descriptor)
         yield
     finally:
-        lock.unlink(missing_ok=True)  # while it is locked, so that nobody locks it in between
+        lock.unlink(missing_ok=True)  # while it is locked, so that nobody can lock it first
         os.close(descriptor)
 
 
@@ -107,6 +107,6 @@ def create_file(path: Path, *, rows: bool, weights: bool) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a store and its log; the database last, so that an interruption leaves a store."""
+    """Remove a store and its log; the database goes last, so that an interruption leaves a store."""
     for ending in ("-wal", "-shm", "-journal", ""):
         beside(path, ending).unlink(missing_ok=True)

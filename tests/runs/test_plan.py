@@ -158,7 +158,7 @@ ERRORS = [
     ("[" * 100_000, ["is not valid JSON: nested too deep or too long"]),
     (
         '{"sentence": "...", "context": "b"}',
-        ["context: is read by cross, heads, ablate, source alone"],
+        ["context: is read only by cross, heads, ablate, source"],
     ),
     (
         '{"sentence": "..."}',

@@ -171,7 +171,7 @@ def test_runs_that_read_many_texts_are_no_texts_of_a_survey(tmp_path: Path, attn
     ended = attn(["heads", "--store", store])
     assert ended.code == 2 and "has no survey of heads, text by text" in ended.err
     ended = attn(["batch", str(config), "--file", texts, "-o", str(tmp_path / "s.db")])
-    assert ended.code == 2 and ended.err == f"{config}:1:1: reads many texts of its own: leave out --file\n"
+    assert ended.code == 2 and ended.err == f"{config}:1:1: reads a file of texts itself: leave out --file\n"
     ended = attn(["heads", "--relations", str(ROOT / "configs" / "alice.conllu"), "-o", store])
     assert ended.code == 2 and ended.err.endswith("-o FILE.json keeps relations\n")
 
