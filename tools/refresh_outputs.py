@@ -10,9 +10,8 @@ A block marked `console slow` holds commands on SmolLM2, which lies in the folde
 the folder `dinov2` with coffee.png beside it: this tool runs them, tests do not. Copies of these two, from
 tools/dinov2_attention.py and scikit-image, are looked for in .venv/checkpoints.
 
-The blocks marked `python` of README.md, docs/python.md and docs/record.md are one program a page. What a
-block prints stands in a block marked `text` below it; `my-model` is the folder of the tiny model that comes
-with attn.
+In PYTHON_PAGES the blocks marked `python` of a page are one program. The output of a block is in a block
+marked `text` below it; `my-model` is the folder of the tiny model that ships with attn.
 """
 
 import fcntl
@@ -40,7 +39,8 @@ LESSONS = ROOT / "attncli" / "data" / "lessons"
 LESSON_PAGES = sorted(ROOT.glob("attncli/features/*/lessons/*.md"), key=lambda page: page.name)
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *LESSON_PAGES, LESSONS / "README.md"]
 BLOCK = re.compile(r"(```console( slow)?\n)(.*?)(```)", re.DOTALL)
-PYTHON_PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("pairs", "python", "record"))]
+RUN_AS_PROGRAMS = ("pairs", "python", "questions", "record")
+PYTHON_PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in RUN_AS_PROGRAMS)]
 PYTHON_BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n.*?```\n)?", re.DOTALL)
 RUN_BLOCKS = """
 import contextlib, io, json, sys
