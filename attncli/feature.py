@@ -13,6 +13,8 @@ literals, so that listing features imports none of them:
         extras=("models",),
         lessons=("lessons/01-spread.md",),
         docs="spread.md",
+        papers={"spread": "doe2024"},
+        bibliography="papers.bib",
     )
 
 A place is `module:name`, relative to the package of the card; a file is a path in its folder. Built-in cards
@@ -156,6 +158,10 @@ class Feature(NamedTuple):
     lessons: its lessons, files of Markdown called `NN-name.md`. One whose commands are not all there is not
         listed.
     docs: its page in docs/.
+    papers: ids of papers, separated by blanks, by what they are cited for: a kind of results, a statistic of
+        a row, a table or column, a setting, or `name=value` for a value of a setting or in a column. Tables,
+        columns and settings are those of reports of the card's kinds; of any report if it has no kinds.
+    bibliography: a BibTeX file with the papers that attncli/data/papers.bib does not have.
     """
 
     questions: tuple[Question, ...] = ()
@@ -172,6 +178,8 @@ class Feature(NamedTuple):
     extras: tuple[str, ...] = ()
     lessons: tuple[str, ...] = ()
     docs: str = ""
+    papers: Mapping[str, str] = {}
+    bibliography: str = ""
 
 
 def with_absolute_places(card: Feature, package: str) -> Feature:
@@ -179,6 +187,9 @@ def with_absolute_places(card: Feature, package: str) -> Feature:
 
     def absolute(place: str) -> str:
         return f"{package}.{place}" if package and place and not place.startswith("attncli.") else place
+
+    def in_package(file: str) -> str:
+        return f"{package}:{file}" if package and file else file
 
     def values(places: Mapping[str, str]) -> dict[str, str]:
         return {name: absolute(place) for name, place in places.items()}
@@ -209,7 +220,8 @@ def with_absolute_places(card: Feature, package: str) -> Feature:
             name: kind._replace(spec=absolute(kind.spec), opener=absolute(kind.opener))
             for name, kind in card.readings.items()
         },
-        lessons=tuple(f"{package}:{file}" if package else file for file in card.lessons),
+        lessons=tuple(in_package(file) for file in card.lessons),
+        bibliography=in_package(card.bibliography),
     )
 
 
@@ -354,11 +366,11 @@ def _value_or_why(load: Callable[[str], T], place: str) -> T | None:
     try:
         return load(place)
     except BrokenPlugin as error:
-        _print_problem(str(error))
+        print_problem(str(error))
         return None
 
 
-def _print_problem(line: str) -> None:
+def print_problem(line: str) -> None:
     """Print a line on standard error, but not in worker processes nor while a shell completes a line."""
     processes = sys.modules.get("multiprocessing.process")
     is_worker = processes is not None and processes.current_process().name != "MainProcess"
@@ -448,7 +460,7 @@ def features_in_use(built_in: Mapping[str, Feature]) -> dict[str, Feature]:
     off = names_switched_off()
     for name in off:
         if name not in built_in and name not in others:
-            _print_problem(_unknown_feature(name, [*built_in, *others], built_in))
+            print_problem(_unknown_feature(name, [*built_in, *others], built_in))
     for name, plugin in others.items():
         if name in off:
             continue
@@ -456,13 +468,13 @@ def features_in_use(built_in: Mapping[str, Feature]) -> dict[str, Feature]:
         try:
             cards[name] = read_card(plugin)
         except BrokenPlugin as error:
-            _print_problem(str(error))
+            print_problem(str(error))
         finally:
             _being_read.pop()
     for name, plugin in others.items():
         needs = cards[name].needs if name in cards else ()
         for needed in (needed for needed in needs if needed not in cards and needed not in off):
-            _print_problem(f"plugin {plugin}: needs the feature {needed}, which is not available")
+            print_problem(f"plugin {plugin}: needs the feature {needed}, which is not available")
     return switched_on(cards)
 
 

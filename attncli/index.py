@@ -121,6 +121,21 @@ FEATURES: dict[str, Feature] = {
         },
         lessons=("attncli.features.attention:lessons/01-why-attention.md", "attncli.features.attention:lessons/02-three-projections.md", "attncli.features.attention:lessons/03-heads-and-output.md", "attncli.features.attention:lessons/04-positions.md", "attncli.features.attention:lessons/05-residual-stream.md", "attncli.features.attention:lessons/06-masks-and-training.md", "attncli.features.attention:lessons/07-encoder-decoder.md", "attncli.features.attention:lessons/08-simple.md", "attncli.features.attention:lessons/09-causal.md", "attncli.features.attention:lessons/10-sentence.md", "attncli.features.attention:lessons/11-glove.md", "attncli.features.attention:lessons/14-masking.md", "attncli.features.attention:lessons/15-heads.md", "attncli.features.attention:lessons/16-variants.md"),
         docs="variants.md",
+        papers={
+            "self": "vaswani2017",
+            "multihead": "vaswani2017",
+            "cross": "bahdanau2014 vaswani2017",
+            "rope": "su2021",
+            "alibi": "press2021",
+            "relative_bias": "raffel2020 shaw2018",
+            "window": "beltagy2020",
+            "qk_norm": "henry2020",
+            "softcap": "bello2016 gemma2024",
+            "temperature": "hinton2015",
+            "sink": "miller2023 openai2025",
+            "differential": "ye2024",
+            "engine=streaming": "milakov2018 rabe2021 dao2022",
+        },
     ),
     "scale_demo": Feature(
         questions=(
@@ -139,6 +154,9 @@ FEATURES: dict[str, Feature] = {
             "attncli.features.scale_demo.results:ScaleEffects": "attncli.features.scale_demo.screens:SCALE_SCREEN",
         },
         lessons=("attncli.features.scale_demo:lessons/13-scaling.md",),
+        papers={
+            "scale-demo": "vaswani2017",
+        },
     ),
     "norm": Feature(
         questions=(
@@ -155,6 +173,11 @@ FEATURES: dict[str, Feature] = {
         },
         screens={
             "attncli.features.norm.results:NormEffects": "attncli.features.norm.screens:NORM_SCREEN",
+        },
+        papers={
+            "batch_norm": "ioffe2015",
+            "layer_norm": "ba2016",
+            "rms_norm": "zhang2019",
         },
     ),
     "heads": Feature(
@@ -222,6 +245,11 @@ FEATURES: dict[str, Feature] = {
         needs=("heads",),
         extras=("models",),
         docs="pairs.md",
+        papers={
+            "heads of relations": "clark2019",
+            "heads of pairs": "rao2021",
+            "apc": "dunn2008",
+        },
     ),
     "examples": Feature(
         questions=(
@@ -293,6 +321,10 @@ FEATURES: dict[str, Feature] = {
         needs=("heads", "sound"),
         extras=("models",),
         docs="sound.md",
+        papers={
+            "heads of words": "yeh2025",
+            "heads of alignment": "yeh2025",
+        },
     ),
     "generate": Feature(
         questions=(
@@ -315,6 +347,9 @@ FEATURES: dict[str, Feature] = {
         },
         extras=("models",),
         docs="generate.md",
+        papers={
+            "top_p": "holtzman2019",
+        },
     ),
     "ablate": Feature(
         questions=(
@@ -336,6 +371,10 @@ FEATURES: dict[str, Feature] = {
         },
         extras=("models",),
         docs="ablate.md",
+        papers={
+            "approximate": "michel2019",
+            "into": "wang2022 goldowskydill2023",
+        },
     ),
     "cache": Feature(
         questions=(
@@ -382,6 +421,19 @@ FEATURES: dict[str, Feature] = {
         extras=("models",),
         lessons=("attncli.features.cache:lessons/19-smaller-cache.md",),
         docs="cache.md",
+        papers={
+            "cache": "xiao2023",
+            "policy=window": "beltagy2020",
+            "policy=sinks": "xiao2023",
+            "policy=h2o": "zhang2023",
+            "policy=tova": "oren2024",
+            "policy=snapkv": "li2024",
+            "policy=pyramidkv": "cai2024",
+            "policy=knorm": "devoto2024",
+            "policy=expected": "devoto2025",
+            "policy=heads": "xiao2024",
+            "bits": "liu2024",
+        },
     ),
     "why": Feature(
         questions=(
@@ -410,6 +462,10 @@ FEATURES: dict[str, Feature] = {
         },
         extras=("models",),
         docs="ablate.md",
+        papers={
+            "why": "elhage2021",
+            "why of a score": "elhage2021",
+        },
     ),
     "source": Feature(
         questions=(
@@ -446,6 +502,10 @@ FEATURES: dict[str, Feature] = {
         },
         extras=("models",),
         docs="source.md",
+        papers={
+            "method=sampled": "cohenwang2024",
+            "source of heads": "wu2024",
+        },
     ),
     "explanations": Feature(
         questions=(
@@ -495,6 +555,19 @@ FEATURES: dict[str, Feature] = {
         needs=("source",),
         extras=("models",),
         docs="explain.md",
+        papers={
+            "way=at2": "cohenwang2025",
+            "way=rollout": "abnar2020",
+            "way=value_norms": "kobayashi2020",
+            "way=alti": "ferrando2022",
+            "way=attention_gradient": "chefer2021",
+            "way=attnlrp": "achtibat2024",
+            "way=direct_logit": "elhage2021",
+            "way=context_cite": "cohenwang2024",
+            "source of explanations": "samek2017",
+            "source of ways": "samek2017",
+            "source of weights": "cohenwang2025",
+        },
     ),
     "separate": Feature(
         questions=(
@@ -529,6 +602,11 @@ FEATURES: dict[str, Feature] = {
         },
         extras=("models",),
         docs="separate.md",
+        papers={
+            "separate": "delong1988",
+            "instruction_share": "hung2024",
+            "lookback_ratio": "chuang2024",
+        },
     ),
     "circuit": Feature(
         questions=(
@@ -575,6 +653,11 @@ FEATURES: dict[str, Feature] = {
         extras=("models",),
         lessons=("attncli.features.circuit:lessons/18-finding-a-key.md",),
         docs="circuit.md",
+        papers={
+            "circuit": "elhage2021",
+            "logit": "sundararajan2017",
+            "circuit of weights": "elhage2021",
+        },
     ),
     "pitfalls": Feature(
         questions=(
@@ -619,6 +702,10 @@ FEATURES: dict[str, Feature] = {
         extras=("models",),
         lessons=("attncli.features.watch:lessons/21-learning-to-copy.md",),
         docs="watch.md",
+        papers={
+            "watch": "olsson2022 zhai2023",
+            "watch of a head": "zhai2023",
+        },
     ),
     "record": Feature(
         questions=(
@@ -767,6 +854,13 @@ FEATURES: dict[str, Feature] = {
             ),
         },
         docs="models.md",
+        papers={
+            "linear": "ali2024 zimerman2024",
+            "mixer=Mamba": "gu2023",
+            "mixer=gated delta net": "yang2024",
+            "mixer=Kimi delta attention": "kimi2025",
+            "mixer=lightning attention": "qin2024",
+        },
     ),
     "pictures": Feature(
         functions={
@@ -785,6 +879,9 @@ FEATURES: dict[str, Feature] = {
         },
         extras=("models",),
         docs="images.md",
+        papers={
+            "image": "dosovitskiy2020 caron2021",
+        },
     ),
     "sound": Feature(
         functions={

@@ -1,4 +1,4 @@
-"""The code of docs/plugins.md as a wheel, and of docs/adding.md in a copy of attncli, seen through commands.
+"""examples/attn-spread as a wheel, and docs/adding.md in a copy of attncli, seen through commands.
 
 Nothing but the files that the pages name is touched.
 """
@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,10 +35,7 @@ from tests.views.page.pages import Opened
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"((?:^[^`#\n][^\n]*\n)+)\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"[Tt]he (first|last) (?:row|line) of `(\w+)` in `([^`]+)`:")
-FILE = re.compile(
-    r"`(attn_spread/[\w/-]+\.(?:py|js|css|md)|pyproject\.toml)`:\n\n```(?:python|js|css|md|toml)\n(.*?)^```$",
-    re.MULTILINE | re.DOTALL,
-)
+EXAMPLE = ROOT / "examples" / "attn-spread"
 SENTENCE = "the cat sat on the mat because it was tired of the long walk home"
 TEXT = "to be or not to be"
 
@@ -61,27 +58,32 @@ def additions() -> list[Addition]:
 
 
 def code_of_package() -> dict[str, str]:
-    """The files of the package that docs/plugins.md prints."""
-    return dict(FILE.findall((ROOT / "docs" / "plugins.md").read_text())) | {"attn_spread/__init__.py": ""}
+    """The files of examples/attn-spread."""
+    files = (path for path in EXAMPLE.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return {path.relative_to(EXAMPLE).as_posix(): path.read_text() for path in files}
 
 
 @cache
 def wheel() -> bytes:
     """The wheel of that package."""
     with TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "attn_spread" / "lessons").mkdir(parents=True)
-        for file, code in code_of_package().items():
-            (folder / file).write_text(code)
-        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "dist"]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-        (file,) = (folder / "dist").iterdir()
-        return file.read_bytes()
+        return built(Path(name), code_of_package())
 
 
-def install_wheel(site: Path) -> None:
-    """What `pip install --target` does with it."""
-    with zipfile.ZipFile(io.BytesIO(wheel())) as archive:
+def built(folder: Path, files: Mapping[str, str]) -> bytes:
+    """The wheel of these files, which are written to a folder."""
+    for file, code in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(code)
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "dist"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    (file,) = (folder / "dist").iterdir()
+    return file.read_bytes()
+
+
+def install_wheel(site: Path, content: bytes | None = None) -> None:
+    """What `pip install --target` does with a wheel, by default that of examples/attn-spread."""
+    with zipfile.ZipFile(io.BytesIO(content or wheel())) as archive:
         archive.extractall(site)
 
 
@@ -218,7 +220,7 @@ def add_columns(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Package]:
-    """A copy of attncli with what docs/adding.md adds, beside the installed package of docs/plugins.md."""
+    """A copy of attncli with what docs/adding.md adds, beside the installed examples/attn-spread."""
     root, site = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("site")
     shutil.copytree(ROOT / "attncli", root / "attncli")  # with what is compiled already
     add_columns(root)
@@ -241,6 +243,22 @@ def test_the_page_names_these_files_and_no_others() -> None:
 
 def test_each_part_of_the_package_is_used(package: Package) -> None:
     assert package.attn("info", "plugins").split() == ["features", "spread", "attn-spread", "1.0", "ok"]
+
+
+def test_its_papers_are_cited(package: Package, tmp_path: Path) -> None:
+    """One of attn's bibliography and one of the package's own, whose statistic is in other reports, too."""
+    files = [str(tmp_path / f"{name}.json") for name in ("spread", "self")]
+    package.attn("spread", TEXT, "-o", files[0])
+    package.attn("self", TEXT, "-o", files[1])
+    cited = package.attn("info", "cite", files[0])
+    assert (
+        "2019. Analyzing the Structure" in cited
+        and "    for spread\n" in cited
+        and "sperber2018" not in cited
+    )
+    assert "2018. Self-Attentional Acoustic Models. arXiv:1803.09519\n    for nearby_mass\n" in package.attn(
+        "info", "cite", files[1]
+    )
 
 
 def test_the_folder_of_the_package_is_a_built_in_feature(package: Package, tmp_path: Path) -> None:

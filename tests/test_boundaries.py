@@ -32,6 +32,7 @@ ARROWS = {
     "records": {"core", "errors", "feature", "index", "system"},
     "errors": {"index", "system"},
     "system": set(),
+    "testing": set(),
 }
 
 LIBRARY = ("core", "models", "measure")

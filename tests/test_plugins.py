@@ -1,4 +1,4 @@
-"""Packages that add to attn, one of them the wheel of docs/plugins.md, seen through the command line."""
+"""Packages that add to attn, one of them examples/attn-spread, seen through the command line."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def install(site: Path, name: str, modules: dict[str, str], entry_points: dict[s
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package of docs/plugins.md, as one of site-packages."""
+    """A folder with examples/attn-spread, as one of site-packages."""
     site = tmp_path_factory.mktemp("site")
     install_wheel(site)
     return site

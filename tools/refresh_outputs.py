@@ -37,7 +37,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 LESSONS = ROOT / "attncli" / "data" / "lessons"
 LESSON_PAGES = sorted(ROOT.glob("attncli/features/*/lessons/*.md"), key=lambda page: page.name)
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *LESSON_PAGES, LESSONS / "README.md"]
+SKILL = ROOT / "attncli" / "data" / "SKILL.md"
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *LESSON_PAGES, LESSONS / "README.md", SKILL]
 BLOCK = re.compile(r"(```console( slow)?\n)(.*?)(```)", re.DOTALL)
 RUN_AS_PROGRAMS = ("pairs", "python", "questions", "record")
 PYTHON_PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in RUN_AS_PROGRAMS)]

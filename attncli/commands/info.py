@@ -1,4 +1,4 @@
-"""`attn info`: versions, what installed packages add to attn, and the schemas of config files and reports."""
+"""`attn info`: versions, plugins, JSON Schemas, the papers behind reports, and a skill for coding agents."""
 
 import json
 import platform
@@ -11,7 +11,7 @@ import attncli
 from attncli.commands.command import DEBUG, Command, argument, refuse_unknown
 from attncli.core.names import ROW_STATISTICS
 from attncli.core.runtime import tile_pass_in_use
-from attncli.errors import DONE, FAILED
+from attncli.errors import DONE, FAILED, UserError
 from attncli.feature import (
     FORMER_GROUPS,
     GROUP,
@@ -30,6 +30,7 @@ from attncli.feature import (
 )
 from attncli.index import FEATURES, installed_features
 from attncli.records.kinds import RESULT_CLASSES
+from attncli.records.papers import papers_of_card
 from attncli.runs.saved_reports import report_schema
 from attncli.settings import QUESTIONS
 from attncli.settings.config_file import config_schema
@@ -49,7 +50,7 @@ PACKAGES = (
     "uvicorn", "distributed", "pyarrow", "duckdb", "gguf", "pillow", "pandas",
 )  # fmt: skip
 """The packages that attn computes with, or needs for an extra."""
-NEXT = "Next: attn info plugins  attn info config-schema  attn info report-schema"
+NEXT = "Next: attn info plugins  attn info cite FILE  attn info skill  attn info --help"
 
 
 def _parts_taken(card: Feature) -> list[str]:
@@ -116,6 +117,7 @@ def _state_of_card(plugin: Plugin) -> str:
         load_place(place)
     for file in card.lessons:
         read_file(file)
+    papers_of_card(card)
     return "ok"
 
 
@@ -174,32 +176,54 @@ def _show_schema(schema: Callable[[], Mapping[str, Any]]) -> int:
     return DONE
 
 
+def show_skill() -> int:
+    """How a coding agent asks attn for numbers, in Markdown."""
+    print(read_file("attncli:data/SKILL.md"), end="")
+    return DONE
+
+
+CITE = "cite"
 PARTS: dict[str, Callable[[], int]] = {
     "plugins": show_plugins,
     "config-schema": partial(_show_schema, config_schema),
     "report-schema": partial(_show_schema, report_schema),
+    "skill": show_skill,
 }
 EXAMPLES = (
     "attn info",
     "attn info plugins",
     "attn info config-schema > attn.schema.json",
     "attn info report-schema > report.schema.json",
+    "attn info cite report.json",
+    "attn info skill",
 )
 PART = argument(
     "part",
-    f"{', '.join(PARTS)}: what packages add, or a JSON Schema (default: versions)",
+    "plugins: what packages add; config-schema, report-schema: JSON Schemas; cite: the papers behind saved "
+    "reports; skill: instructions for coding agents (default: versions)",
     "PART",
     required=False,
-    choices=PARTS,
+    choices=(*PARTS, CITE),
+)
+FILES = argument(
+    "files", "With cite: saved reports.", "FILE", kind=list[str], required=False, reads_file=True
 )
 
 
-def show_info(part: str | None) -> int:
-    """Versions, or the part that is named."""
-    if part is None:
-        return show_versions()
-    refuse_unknown("info", part, PARTS)
-    return PARTS[part]()
+def show_info(part: str | None, files: list[str] | None) -> int:
+    """Print the versions, or the named part."""
+    if part is not None:
+        refuse_unknown("info", part, (*PARTS, CITE))
+    if part == CITE:
+        if not files:
+            raise UserError("info: cite needs saved reports: attn info cite report.json")
+        from attncli.commands.cite import cite
+
+        cite(files)
+        return DONE
+    if files:
+        raise UserError(f"info: {part} reads no file (got {files[0]})")
+    return show_versions() if part is None else PARTS[part]()
 
 
-command = partial(Command, run=show_info, parameters=[PART, DEBUG], examples=EXAMPLES)
+command = partial(Command, run=show_info, parameters=[PART, FILES, DEBUG], examples=EXAMPLES)

@@ -68,14 +68,13 @@ def test_each_place_of_a_card_exists_and_its_page_is_listed(name: str) -> None:
 def test_each_field_of_a_card_is_a_heading_of_the_page_and_on_its_card() -> None:
     text = (ROOT / "docs" / "plugins.md").read_text()
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert headings[: len(Feature._fields)] == [*Feature._fields]
+    assert headings[1 : 1 + len(Feature._fields)] == [*Feature._fields]
     fields = [name for row in re.findall(r"^\| (`.*`) \| ", text, re.MULTILINE) for name in row.split(", ")]
     of_block = (field.name for field in dataclasses.fields(PageBlock))
     parts = (*Question._fields, *of_block, *View._fields, *LayerSource._fields, *ReadingKind._fields)
     assert fields == [f"`{name}`" for name in parts]
-    code = text.partition("```python\n")[2].partition("```")[0]
     card: dict[str, Feature] = {}
-    exec(code, card)
+    exec((ROOT / "examples" / "attn-spread" / "attn_spread" / "feature.py").read_text(), card)
     assert all(card["FEATURE"]) and card["FEATURE"]._fields == Feature._fields
 
 

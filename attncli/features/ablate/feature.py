@@ -16,4 +16,8 @@ FEATURE = Feature(
     functions={"ablate": "door:ablate"},
     extras=("models",),
     docs="ablate.md",
+    papers={
+        "approximate": "michel2019",
+        "into": "wang2022 goldowskydill2023",
+    },
 )

@@ -39,4 +39,17 @@ FEATURE = Feature(
     extras=("models",),
     lessons=("lessons/19-smaller-cache.md",),
     docs="cache.md",
+    papers={
+        "cache": "xiao2023",
+        "policy=window": "beltagy2020",
+        "policy=sinks": "xiao2023",
+        "policy=h2o": "zhang2023",
+        "policy=tova": "oren2024",
+        "policy=snapkv": "li2024",
+        "policy=pyramidkv": "cai2024",
+        "policy=knorm": "devoto2024",
+        "policy=expected": "devoto2025",
+        "policy=heads": "xiao2024",
+        "bits": "liu2024",
+    },
 )

@@ -38,4 +38,9 @@ FEATURE = Feature(
     extras=("models",),
     lessons=("lessons/18-finding-a-key.md",),
     docs="circuit.md",
+    papers={
+        "circuit": "elhage2021",
+        "logit": "sundararajan2017",
+        "circuit of weights": "elhage2021",
+    },
 )

@@ -48,4 +48,17 @@ FEATURE = Feature(
     needs=("source",),
     extras=("models",),
     docs="explain.md",
+    papers={
+        "way=at2": "cohenwang2025",
+        "way=rollout": "abnar2020",
+        "way=value_norms": "kobayashi2020",
+        "way=alti": "ferrando2022",
+        "way=attention_gradient": "chefer2021",
+        "way=attnlrp": "achtibat2024",
+        "way=direct_logit": "elhage2021",
+        "way=context_cite": "cohenwang2024",
+        "source of explanations": "samek2017",
+        "source of ways": "samek2017",
+        "source of weights": "cohenwang2025",
+    },
 )

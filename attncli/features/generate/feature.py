@@ -17,4 +17,7 @@ FEATURE = Feature(
     functions={"generate": "door:generate"},
     extras=("models",),
     docs="generate.md",
+    papers={
+        "top_p": "holtzman2019",
+    },
 )

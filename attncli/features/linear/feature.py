@@ -10,4 +10,11 @@ FEATURE = Feature(
         )
     },
     docs="models.md",
+    papers={
+        "linear": "ali2024 zimerman2024",
+        "mixer=Mamba": "gu2023",
+        "mixer=gated delta net": "yang2024",
+        "mixer=Kimi delta attention": "kimi2025",
+        "mixer=lightning attention": "qin2024",
+    },
 )

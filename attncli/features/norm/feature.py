@@ -14,4 +14,9 @@ FEATURE = Feature(
     ),
     results={"norm": "results:NormEffects"},
     screens={"results:NormEffects": "screens:NORM_SCREEN"},
+    papers={
+        "batch_norm": "ioffe2015",
+        "layer_norm": "ba2016",
+        "rms_norm": "zhang2019",
+    },
 )

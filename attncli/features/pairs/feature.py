@@ -37,4 +37,9 @@ FEATURE = Feature(
     needs=("heads",),
     extras=("models",),
     docs="pairs.md",
+    papers={
+        "heads of relations": "clark2019",
+        "heads of pairs": "rao2021",
+        "apc": "dunn2008",
+    },
 )

@@ -29,4 +29,7 @@ FEATURE = Feature(
     },
     extras=("models",),
     docs="images.md",
+    papers={
+        "image": "dosovitskiy2020 caron2021",
+    },
 )

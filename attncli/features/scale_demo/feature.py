@@ -15,4 +15,7 @@ FEATURE = Feature(
     results={"scale-demo": "results:ScaleEffects"},
     screens={"results:ScaleEffects": "screens:SCALE_SCREEN"},
     lessons=("lessons/13-scaling.md",),
+    papers={
+        "scale-demo": "vaswani2017",
+    },
 )

@@ -32,4 +32,9 @@ FEATURE = Feature(
     },
     extras=("models",),
     docs="separate.md",
+    papers={
+        "separate": "delong1988",
+        "instruction_share": "hung2024",
+        "lookback_ratio": "chuang2024",
+    },
 )

@@ -35,4 +35,8 @@ FEATURE = Feature(
     },
     extras=("models",),
     docs="source.md",
+    papers={
+        "method=sampled": "cohenwang2024",
+        "source of heads": "wu2024",
+    },
 )

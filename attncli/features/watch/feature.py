@@ -16,4 +16,8 @@ FEATURE = Feature(
     extras=("models",),
     lessons=("lessons/21-learning-to-copy.md",),
     docs="watch.md",
+    papers={
+        "watch": "olsson2022 zhai2023",
+        "watch of a head": "zhai2023",
+    },
 )

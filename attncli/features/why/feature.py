@@ -24,4 +24,8 @@ FEATURE = Feature(
     functions={"why": "door:why", "score_parts": "door:score_parts"},
     extras=("models",),
     docs="ablate.md",
+    papers={
+        "why": "elhage2021",
+        "why of a score": "elhage2021",
+    },
 )

@@ -40,4 +40,8 @@ FEATURE = Feature(
     needs=("heads", "sound"),
     extras=("models",),
     docs="sound.md",
+    papers={
+        "heads of words": "yeh2025",
+        "heads of alignment": "yeh2025",
+    },
 )

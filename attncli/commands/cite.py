@@ -1,0 +1,39 @@
+"""`attn info cite`: the papers behind saved reports, as text and as BibTeX."""
+
+from collections.abc import Iterable, Iterator
+from textwrap import fill
+
+from attncli.commands.saved_files import opened
+from attncli.records.papers import Citation, Paper, bibliography, citations
+from attncli.records.report import Report
+from attncli.system.plain_text import plain_text
+
+WIDTH = 80
+"""Columns of the text, which goes into notes and files; BibTeX entries are not wrapped."""
+
+
+def _attn_itself(reports: Iterable[Report]) -> Paper:
+    """The entry of attn, with the versions that made the reports."""
+    versions = sorted({version for report in reports if (version := report.environment.get("attncli"))})
+    paper = bibliography()["attn"]
+    version = {"version": ", ".join(versions)} if versions else {}
+    return paper._replace(fields={**paper.fields, **version})
+
+
+def _lines(found: list[Citation], itself: Paper) -> Iterator[str]:
+    for paper, uses in found:
+        yield fill(str(paper), WIDTH, break_on_hyphens=False)
+        yield fill(", ".join(uses), WIDTH, initial_indent="    for ", subsequent_indent="    ")
+        yield ""
+    yield f"{itself}, version {itself.fields['version']}" if "version" in itself.fields else str(itself)
+    for paper in (*(each.paper for each in found), itself):
+        yield ""
+        yield paper.bibtex()
+
+
+def cite(files: Iterable[str]) -> None:
+    """Print each paper with what it is cited for, then all papers and attn itself in BibTeX."""
+    reports = [report for file in files for report in opened(file).reports]
+    for text in _lines(citations(reports), _attn_itself(reports)):
+        for line in text.split("\n"):
+            print(plain_text(line))

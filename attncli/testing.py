@@ -1,0 +1,199 @@
+"""Checks of a feature, for the tests of its package.
+
+    pytest_plugins = ["attncli.testing"]
+
+    def test_spread(attn_feature):
+        attn_feature("spread", ["spread", "to be or not to be"])
+
+Commands run in new processes: neither torch nor the feature is imported by the process of the tests.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+LINES, COLUMNS = 30, 80
+"""The size of a first screen."""
+PROGRAM = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+import attncli
+from attncli.cli import run
+from attncli.feature import added
+from attncli.index import FEATURES, installed_features
+
+def can_be_imported(function):
+    try:
+        return callable(getattr(attncli, function))
+    except (AttributeError, ImportError):
+        return False
+
+ended = []
+for arguments in json.load(sys.stdin):
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = run(arguments)
+    ended.append([code, out.getvalue(), err.getvalue()])
+name, modules = sys.argv[1], [*sys.modules]
+card, plugin = installed_features().get(name), added(FEATURES).get(name)
+built_in = f"attncli.features.{name}.feature" if name in FEATURES else ""
+print(json.dumps({
+    "ended": ended,
+    "modules": modules,
+    "card_module": plugin.place.partition(":")[0] if plugin else built_in,
+    "kinds": {} if card is None else {kind: place in card.screens for kind, place in card.results.items()},
+    "functions": {} if card is None else {each: can_be_imported(each) for each in card.functions},
+    "public": dir(attncli),
+}))
+"""
+
+
+class Ended(NamedTuple):
+    """The exit code of a command, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Process(NamedTuple):
+    """What a process of attn did, and how it saw the feature.
+
+    `modules` are those imported by the commands; `card_module` is the card's, empty if no package has the
+    feature. `kinds` are the kinds of results on the card, and whether they have a first screen; `functions`
+    are its functions, and whether they can be imported; both are empty if the feature is off. `public` are
+    the names in `attncli`.
+    """
+
+    ended: list[Ended]
+    modules: list[str]
+    card_module: str
+    kinds: dict[str, bool]
+    functions: dict[str, bool]
+    public: list[str]
+
+
+def run_attn(feature: str, commands: Sequence[Sequence[str]], folder: Path, *, off: str = "") -> Process:
+    """Run commands in a new process, in a folder, with the features named by `off` switched off."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, feature],
+        input=json.dumps([[*command] for command in commands]),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "ATTN_OFF": off, "COLUMNS": str(COLUMNS)},
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    return Process(**{**answer, "ended": [Ended(*each) for each in answer["ended"]]})
+
+
+def check_feature(feature: str, *commands: Sequence[str], folder: Path) -> None:
+    """Check a feature by some of its commands, each of which makes a report.
+
+    The card is used as a whole, and help imports no other module of the package. Reports are of the card's
+    kinds, fit a first screen, are written as JSON, CSV and pages, and open again unchanged. With the feature
+    switched off its commands and functions are gone, and its saved reports are shown all the same. Raises
+    AssertionError, which names the command.
+    """
+    check_help(feature, folder)
+    functions = check_reports(feature, commands, folder)
+    check_without(feature, commands, functions, folder)
+
+
+def check_help(feature: str, folder: Path) -> None:
+    """Check that attn uses the whole card, and that help imports no other module of the package."""
+    done = run_attn(feature, [["--help"]], folder)
+    assert done.card_module, f"{feature}: no installed package has a feature of this name"
+    package, card = done.card_module.rpartition(".")[0], done.card_module
+    of_package = {name for name in done.modules if f"{name}.".startswith(f"{package}.")}
+    assert of_package <= {package, card}, f"help imports {sorted(of_package - {package, card})}"
+    (plugins,) = run_attn(feature, [["info", "plugins"]], folder).ended
+    rows = [line.split() for line in plugins.out.splitlines()]
+    states = [" ".join(row[4:]) for row in rows if row[:2] == ["features", feature]]
+    assert states == ["ok"] or package.startswith("attncli."), f"attn info plugins: {feature}: {states}"
+
+
+def check_reports(feature: str, commands: Sequence[Sequence[str]], folder: Path) -> list[str]:
+    """Check the report of each command in every form, and return the functions on the card.
+
+    The reports are left in the folder as 0.json, 1.json, ...
+    """
+    lines = [_forms(command, f"{number}") for number, command in enumerate(commands)]
+    done = run_attn(feature, [line for forms in lines for line in forms], folder)
+    ended = iter(done.ended)
+    for number, forms in enumerate(lines):
+        screen, _, table, *_ = (_succeeded(line, next(ended)) for line in forms)
+        name, file = f"attn {' '.join(commands[number])}", folder / f"{number}.json"
+        report = json.loads(file.read_text(encoding="utf-8"))
+        kind = report.get("kind", report["experiment"])
+        belongs = kind.split(" of ")[0] == report["experiment"]
+        assert belongs, f"{name}: its kind of results must begin with {report['experiment']} (got {kind})"
+        _check_same(folder / f"{number}-again.json", file, f"{name}: attn show changes its report")
+        assert table.count("\n") > 1, f"{name}: its CSV file has no row"
+        if done.kinds.get(kind):
+            rows = screen.splitlines()
+            size = f"{max(map(len, rows))} × {len(rows)}"
+            is_small = len(rows) <= LINES and max(map(len, rows)) <= COLUMNS
+            assert is_small, f"{name}: its first screen must be at most {COLUMNS} × {LINES} (got {size})"
+    missing = [name for name, is_there in done.functions.items() if not is_there]
+    assert not missing, f"attncli has no function {missing[0]}"
+    return [*done.functions]
+
+
+def check_without(
+    feature: str, commands: Sequence[Sequence[str]], functions: Sequence[str], folder: Path
+) -> None:
+    """Check that the feature can be switched off, and that the reports in the folder are shown without it."""
+    shows = [
+        line
+        for number in range(len(commands))
+        for line in (["show", f"{number}.json"], ["show", f"{number}.json", "-o", f"{number}-off.json"])
+    ]
+    others = [["info"], ["self", "a b"], *shows]
+    done = run_attn(feature, [*commands, *others], folder, off=feature)
+    for command, ended in zip(commands, done.ended, strict=False):
+        name = f"ATTN_OFF={feature} attn {' '.join(command)}"
+        assert (ended.code, ended.out) == (2, ""), f"{name}: must be refused (got exit code {ended.code})"
+        assert ended.err.count("\n") == 1, f"{name}: must end in one line (got {ended.err})"
+    for line, ended in zip(others, done.ended[len(commands) :], strict=True):
+        _succeeded(line, ended, off=feature)
+    for number in range(len(commands)):
+        _check_same(folder / f"{number}-off.json", folder / f"{number}.json", f"ATTN_OFF={feature} attn show")
+    left = {*functions} & {*done.public}
+    assert not left, f"ATTN_OFF={feature}: attncli still has {sorted(left)}"
+
+
+def _forms(command: Sequence[str], name: str) -> list[list[str]]:
+    """A command in every form: screen, JSON, CSV, page, and the saved report shown and saved again."""
+    return [
+        [*command],
+        [*command, "-o", f"{name}.json"],
+        [*command, "--format", "csv"],
+        [*command, "-o", f"{name}.html"],
+        ["show", f"{name}.json"],
+        ["show", f"{name}.json", "-o", f"{name}-again.json"],
+    ]
+
+
+def _succeeded(line: Sequence[str], ended: Ended, *, off: str = "") -> str:
+    """Standard output of a command that must end with exit code 0."""
+    switch = f"ATTN_OFF={off} " if off else ""
+    assert ended.code == 0, f"{switch}attn {' '.join(line)}: exit code {ended.code}: {ended.err}"
+    return ended.out
+
+
+def _check_same(file: Path, saved: Path, what: str) -> None:
+    assert file.read_text(encoding="utf-8") == saved.read_text(encoding="utf-8"), what
+
+
+@pytest.fixture
+def attn_feature(tmp_path: Path) -> Callable[..., None]:
+    """`check_feature` in a new folder: attn_feature("spread", ["spread", "a text"], ...)."""
+    return partial(check_feature, folder=tmp_path)

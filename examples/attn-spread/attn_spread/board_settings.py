@@ -1,0 +1,15 @@
+"""The setting `board` of every question that reads files."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from attncli.settings.fields import Heading
+from attncli.settings.readings import FileSpec
+from attncli.settings.text import TextPath
+
+
+class BoardSpec(FileSpec):
+    off_keys = frozenset({"board"})
+
+    board: Annotated[TextPath | None, Heading("Input")] = Field(None, description="a file with rows of words")

@@ -1,0 +1,29 @@
+"""Small layers in float64, by the definition itself."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
+from attncli.core import reference
+from attncli.core.engines import Engine
+from attncli.core.layer import AttentionLayer, Computed, Wanted
+from attncli.core.row_tiles import LayerOrWeights
+
+MOST_SCORES = 4096
+
+
+def suits(source: LayerOrWeights, wanted: Wanted) -> bool:
+    """Whether a layer has so few scores that their size does not matter."""
+    return isinstance(source, AttentionLayer) and 0 < prod(source.shape) <= MOST_SCORES
+
+
+def attend(
+    layer: AttentionLayer, wanted: Wanted, progress: Callable[[float], None] | None = None
+) -> Computed:
+    """What is wanted, and more, from whole matrices; the output in the type of the layer."""
+    computed = reference.attend(layer, wanted)
+    assert computed.output is not None
+    return replace(computed, output=computed.output.to(layer.query.dtype))
+
+
+EXACT = Engine(attend, suits)

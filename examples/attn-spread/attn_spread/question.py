@@ -1,0 +1,62 @@
+"""`attn spread`: how far apart the keys are that a head looks at."""
+
+from typing import Any
+
+from pydantic import Field
+
+from attncli.records.report import Report
+from attncli.settings.fields import Size
+from attncli.settings.models import OneTextSpec
+from attncli.settings.pages import ModelPage
+from attncli.settings.text import Texts
+
+
+class SpreadSpec(OneTextSpec):
+    experiment = "spread"
+    title = "Spread of heads"
+    examples = ('attn spread "the cat sat because it was tired"', "attn spread --model ./my-model --top 10")
+    off_keys = frozenset({"top"})
+    next_steps = ("--top 20", "-o page.html")
+    heading_keys = ("file", "model", "seed")
+
+    top: Size | None = Field(None, description="show only the first N heads")
+
+    def result_kind(self) -> str:
+        return "spread"
+
+
+class SpreadOfHeadsSpec(SpreadSpec):
+    experiment = "heads"
+    examples = ()
+
+    spread: bool = Field(False, description="how far apart the keys are that each head looks at")
+
+    def result_kind(self) -> str:
+        return "heads of spread"
+
+
+def read(spec: SpreadSpec, texts: Texts, pretrained: Any, generator: Any) -> Any:
+    """The text as the model reads it."""
+    from attncli.runs.runner import read_survey_text
+
+    return read_survey_text(spec, texts, pretrained, generator)
+
+
+def report(spec: SpreadSpec, reading: Any, pretrained: Any, progress: object) -> Report:
+    """The heads of the model, those that look furthest first."""
+    from attn_spread.door import spread
+    from attn_spread.results import HeadSpreads
+    from attncli.runs.report_parts import build_report
+
+    heads = spread(pretrained, reading).heads
+    return build_report(
+        spec,
+        Texts(reading.text.tokens),
+        {},
+        HeadSpreads(heads=heads[: spec.top]),
+        ["Spread is the standard deviation of the key's position, mean over the queries."],
+        about=f"{pretrained.name}: {len(heads)} heads, on {len(reading.text.ids)} tokens.",
+    )
+
+
+PAGE = ModelPage(read=read, report=report)

@@ -1,0 +1,23 @@
+"""The first screen of `attn spread`."""
+
+from attn_spread.results import HeadSpread, HeadSpreads
+from attncli.records.columns import Records
+from attncli.records.report import Report
+from attncli.views.first_screen import FirstScreen, Notes, NumberCells, Ranked, ReadLine, TitleLine
+from attncli.views.model_screens import some_of
+
+
+def title(report: Report, heads: Records[HeadSpread], total: int) -> str:
+    """`3 of 8 heads`, where no more fit."""
+    return some_of(len(heads), total, "head")
+
+
+SCREEN = FirstScreen(
+    HeadSpreads,
+    (
+        TitleLine(),
+        ReadLine(),
+        Ranked("heads", (NumberCells("spread"),), title=title, usual=8),
+        Notes(apart=True),
+    ),
+)
