@@ -1,1 +1,1 @@
-"""What is asked of a model's layers: heads, patterns, relations, examples, ablation, why, writing."""
+"""Measurements of the heads of a model's layers, and functions for users."""

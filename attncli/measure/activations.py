@@ -1,5 +1,4 @@
-"""Query, key, value, scores, weights and output of every layer, by the names and in the layouts of other
-tools."""
+"""Query, key, value, scores, weights and output of every layer, with names and layouts of other tools."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -38,74 +37,75 @@ HOOKS = {
 ROTATED = {"query": "hook_rot_q", "key": "hook_rot_k"}
 MATRICES = ("scores", "pattern")
 MOST_RECENT = 16
-"""Outputs of modules that are kept until attention is called: those of its projections are among them."""
+"""Number of module outputs to remember: enough for the projections before each call of attention."""
 SAME_LENGTH = 1e-4
-"""By how much a rotation changes the length of a vector at most, relative to the largest."""
+"""Largest change of a vector's length under a rotation, relative to the longest vector."""
 
 Vectors = Float[Tensor, "text token head dim"]
 
 
 @torch.no_grad()
 def activations(pretrained: Pretrained, reading: Reading, names: ActivationNames) -> dict[str, Tensor]:
-    """What each layer computes on one text, in the order of the run, in float32 on the CPU.
+    """The activations of each layer on one text, in the order of the run, in float32 on the CPU.
 
-    transformer_lens: `blocks.3.attn.hook_pattern` and `hook_attn_scores` (text, head, query, key), hidden
-    scores -inf; `hook_q`, `hook_k`, `hook_v`, `hook_z` (text, token, head, dim), keys and values with as many
-    heads as there are of them. Where positions rotate queries and keys, `hook_rot_q` and `hook_rot_k` are
-    those after it; hook_q and hook_k are what the projections gave, left out where one projection gives all
-    three and positions rotate. Of a model with an encoder and a decoder names begin as those of its bridge:
-    encoder_blocks.0.attn, decoder_blocks.0.self_attn, decoder_blocks.0.cross_attn.
+    transformer_lens: `blocks.3.attn.hook_pattern` and `hook_attn_scores` (text, head, query, key), with -inf
+    for hidden scores; `hook_q`, `hook_k`, `hook_v`, `hook_z` (text, token, head, dim), with key/value heads
+    not repeated. With rotary positions, `hook_rot_q` and `hook_rot_k` are the rotated vectors and `hook_q`
+    and `hook_k` the outputs of the projections, which are left out if one fused projection makes all three.
+    Names of an encoder-decoder model begin as in TransformerLens' bridge: encoder_blocks.0.attn,
+    decoder_blocks.0.self_attn, decoder_blocks.0.cross_attn.
 
     nnsight: `model.layers.3.self_attn.pattern`, the path of the module in the whole model, and query, key,
-    value, scores, pattern, output, as transformers' attention interface has them: (text, head, token, dim).
+    value, scores, pattern, output in the layout of transformers' attention interface, (text, head, token,
+    dim).
 
-    A model that computes its attention itself has its pattern alone (`missing_parts` says so); heads that
-    a caller changes have what the model ran with. UserError for a model that cannot be shown, and for too
-    little memory; MemoryError.
+    A model that computes its attention itself has only its pattern (see `missing_parts`). Heads that a caller
+    changes have the changed activations. Raises UserError if the model cannot be read or memory is too small,
+    and MemoryError.
     """
-    kept: dict[str, Tensor] = {}
+    cache: dict[str, Tensor] = {}
     pretrained = reader_of(pretrained, reading)
     refuse_replaced(pretrained.model, ["gated"], "which no cache of activations holds")
     with ExitStack() as opened:
         recent = opened.enter_context(_recent_outputs(pretrained.model))
         if is_patched(pretrained.model):
-            opened.enter_context(patches_open(_outputs_kept(pretrained, kept, names)))
+            opened.enter_context(patches_open(_output_recorder(pretrained, cache, names)))
 
         def keep(layer: CapturedLayer) -> None:
-            if not kept:
+            if not cache:
                 num_layers = pretrained.num_layers * (3 if pretrained.has_decoder else 1)
                 refuse_bytes("names", num_layers * _num_bytes(layer), "fewer tokens")
-            parts = _parts_of(layer)
+            parts = _layer_parts(layer)
             if names == "nnsight":
                 path = pretrained.name_in_whole(layer.module)
-                named = {f"{path}.{part}": tensor for part, tensor in parts.items()}
+                by_name = {f"{path}.{part}": tensor for part, tensor in parts.items()}
             else:
-                place = _place_of(layer.stack_name, layer.layer)
-                named = {f"{place}.{name}": part for name, part in _hooked(parts, recent)}
-            kept.update({name: _copy(tensor) for name, tensor in named.items()})
-            recent.given.clear()
+                prefix = _lens_prefix(layer.stack_name, layer.layer)
+                by_name = {f"{prefix}.{name}": part for name, part in _hooked(parts, recent)}
+            cache.update({name: _copy(tensor) for name, tensor in by_name.items()})
+            recent.calls.clear()
 
         capture(pretrained.model, pretrained.inputs([reading]), keep)
-    return kept
+    return cache
 
 
 def missing_parts(name: str, activations: Mapping[str, Tensor]) -> str:
-    """A line about a model of which there are only patterns; empty if there is more."""
+    """A message for a model that has only patterns; empty for any other."""
     if any(not key.endswith(("pattern", "output", "hook_z")) for key in activations):
         return ""
     only = "the cache has only its patterns, without queries, keys, values and scores"
     return f"{name} computes its attention itself: {only}."
 
 
-def _outputs_kept(pretrained: Pretrained, kept: dict[str, Tensor], names: ActivationNames) -> Patches:
-    """What keeps the output of each layer when its heads have been changed, and changes nothing."""
+def _output_recorder(pretrained: Pretrained, cache: dict[str, Tensor], names: ActivationNames) -> Patches:
+    """Patches that record the output of each layer after its heads were changed, and change nothing."""
 
     def keep(layer: RunningLayer) -> Tensor:
         if names == "nnsight":
-            kept[f"{pretrained.name_in_whole(layer.module)}.output"] = _copy(layer.output)
+            cache[f"{pretrained.name_in_whole(layer.module)}.output"] = _copy(layer.output)
         else:
-            place = _place_of(layer.stack, layer.layer)
-            kept[f"{place}.{HOOKS['output']}"] = _copy(layer.output.transpose(1, 2))
+            prefix = _lens_prefix(layer.stack, layer.layer)
+            cache[f"{prefix}.{HOOKS['output']}"] = _copy(layer.output.transpose(1, 2))
         return layer.output
 
     return Patches(frozenset(pretrained.model.modules()), lambda _layer: [LayerChange("output", keep)])
@@ -124,7 +124,7 @@ def _num_bytes(layer: CapturedLayer) -> int:
     return 4 * (2 * num_texts * num_heads * num_queries * num_keys + vectors)
 
 
-def _parts_of(layer: CapturedLayer) -> dict[str, Tensor]:
+def _layer_parts(layer: CapturedLayer) -> dict[str, Tensor]:
     """The parts of a layer, (text, head, token, dim) and (text, head, query, key)."""
     attention = layer.attention
     if not isinstance(attention, AttentionLayer):
@@ -143,8 +143,8 @@ def _parts_of(layer: CapturedLayer) -> dict[str, Tensor]:
     }
 
 
-def _place_of(stack: str, layer: int) -> str:
-    """What TransformerLens calls the attention of a layer of self, encoder, decoder or cross."""
+def _lens_prefix(stack: str, layer: int) -> str:
+    """TransformerLens' name for the attention of a layer of the stack self, encoder, decoder or cross."""
     return {
         "self": f"blocks.{layer}.attn",
         "encoder": f"encoder_blocks.{layer}.attn",
@@ -153,18 +153,18 @@ def _place_of(stack: str, layer: int) -> str:
     }[stack]
 
 
-class _GivenVectors(NamedTuple):
-    """What a module gave; `normed` is what it was given, where it norms vectors and projects none."""
+class _ModuleCall(NamedTuple):
+    """The output of a module; `normed` is its input if the module is a norm, else None."""
 
     output: Tensor
     normed: Tensor | None
 
 
 class _RecentOutputs:
-    """What modules of a model gave since its last attention: projections of its vectors are among it."""
+    """Recent outputs of a model's modules, which include the projections of the next attention."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self.given: deque[_GivenVectors] = deque(maxlen=MOST_RECENT)
+        self.calls: deque[_ModuleCall] = deque(maxlen=MOST_RECENT)
         settings = vars(model.config.get_text_config())
         rotary = [module for module in model.modules() if "rotary" in type(module).__name__.lower()]
         self.may_rotate = "rotary_dim" in settings or bool(rotary)
@@ -173,23 +173,22 @@ class _RecentOutputs:
         self.scales = {1.0, *(scale for name, scale in numbers if name.endswith("attention_scaling"))}
 
     def note(self, module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
-        """Keep what a module gave, if that is vectors of tokens."""
+        """Store the output of a module if it is a vector per token."""
         if isinstance(output, Tensor) and output.ndim in (3, 4):
             weight = getattr(module, "weight", None)
             is_norm = isinstance(weight, Tensor) and weight.ndim < 2
             first = inputs[0] if inputs and is_norm else None
-            self.given.append(_GivenVectors(output, first if isinstance(first, Tensor) else None))
+            self.calls.append(_ModuleCall(output, first if isinstance(first, Tensor) else None))
 
     def projected(self, vectors: Vectors) -> tuple[Vectors, bool] | None:
-        """What a projection gave where attention has these vectors, and whether they were rotated since.
+        """The output of the projection that made these vectors of attention, and if they were rotated since.
 
-        A rotation keeps lengths, but for its scale; vectors that were not rotated may have any. None where no
-        module gave them by themselves. A norm of queries or keys (Qwen3) stands between: it was given the
-        projection's output.
+        A rotation keeps lengths up to a constant scale. Returns None if no module returned these vectors
+        alone. With a norm of queries or keys (Qwen3), the norm's input is the projection's output.
         """
         lengths = vectors.norm(dim=-1)
-        for given in reversed(self.given):
-            before = _in_heads(given.output, vectors.shape)
+        for call in reversed(self.calls):
+            before = _in_heads(call.output, vectors.shape)
             if before is None:
                 continue
             lengths_before, tolerance = before.norm(dim=-1), SAME_LENGTH * lengths.max()
@@ -200,13 +199,13 @@ class _RecentOutputs:
                 is_rotated = True
             else:
                 continue
-            normed = None if given.normed is None else _in_heads(given.normed, vectors.shape)
+            normed = None if call.normed is None else _in_heads(call.normed, vectors.shape)
             return (before if normed is None else normed), is_rotated
         return None
 
 
 def _in_heads(output: Tensor, shape: torch.Size) -> Vectors | None:
-    """What a module gave in the layout of vectors (text, token, head, dim); None for anything else."""
+    """A module output in the layout (text, token, head, dim), or None if its shape differs."""
     num_texts, num_tokens, num_heads, dim = shape
     if output.shape == (num_texts, num_heads, num_tokens, dim) and num_heads != num_tokens:
         return output.transpose(1, 2)
@@ -216,7 +215,7 @@ def _in_heads(output: Tensor, shape: torch.Size) -> Vectors | None:
 
 @contextmanager
 def _recent_outputs(model: PreTrainedModel) -> Iterator[_RecentOutputs]:
-    """While it is open, what modules without parts gave."""
+    """Record the outputs of all modules inside this context."""
     recent = _RecentOutputs(model)
     with ExitStack() as hooks:
         for module in model.modules():

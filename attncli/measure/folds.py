@@ -1,4 +1,4 @@
-"""Splits of texts into those that something is chosen on and those that test it; groups stay together."""
+"""Cross-validation splits of texts, which keep groups of texts together."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from torch import Tensor
 from attncli.errors import UserError
 
 MOST_PARTS = 10
-"""Groups beyond these share parts, which are held out in turn."""
+"""Largest number of parts; more groups share parts, which are held out in turn."""
 USUAL_PARTS = 5
 
 
 @dataclass(frozen=True)
 class TextSplit:
-    """The texts on which heads are chosen, and those on which they are tested; of several splits which."""
+    """One numbered split: the texts for choosing heads and the texts for testing them."""
 
     number: int
     choosing: Bool[Tensor, " text"]
@@ -26,22 +26,22 @@ class TextSplit:
 def parts_of_groups(
     groups: Int[Tensor, " text"], num_groups: int, num_parts: int, generator: torch.Generator
 ) -> Int[Tensor, " text"]:
-    """The part of each text: groups are shuffled and dealt to parts of about as many groups."""
+    """The part of each text, with groups shuffled into parts of about equal numbers of groups."""
     order = torch.randperm(num_groups, generator=generator)
-    part_of = torch.empty_like(order)
-    part_of[order] = torch.arange(num_groups) * num_parts // num_groups
-    return part_of[groups]
+    part_by_group = torch.empty_like(order)
+    part_by_group[order] = torch.arange(num_groups) * num_parts // num_groups
+    return part_by_group[groups]
 
 
 def splits_of(parts: Int[Tensor, " text"], held_out: Iterable[int]) -> list[TextSplit]:
-    """Each of some parts held out, all others to choose on."""
+    """One split per held-out part, with all other texts for choosing."""
     return [TextSplit(number, parts != part, parts == part) for number, part in enumerate(held_out)]
 
 
 def dealt(
     is_positive: Bool[Tensor, " text"], num_parts: int, generator: torch.Generator
 ) -> Int[Tensor, " text"]:
-    """A part for each text at random, with about as many texts of both labels in each."""
+    """A random part for each text; every part has about the same number of texts of each label."""
     parts = torch.empty(len(is_positive), dtype=torch.int64)
     start = 0
     for label in (False, True):
@@ -54,73 +54,71 @@ def dealt(
 
 @dataclass(frozen=True)
 class NamedParts:
-    """The part that each text is held out with, and the names of the parts.
+    """The part with which each text is held out, and the names of the parts.
 
-    `groups` has the group of each, within which labels may be permuted: its part, unless groups share parts.
-    `shared` is a group whose texts were dealt to all parts, since no other has its label.
+    `groups` is the group of each text, within which labels may be permuted; it equals the part unless groups
+    share parts. `shared` is the name of a group that is spread over all parts, as the only one of its label.
     """
 
-    of_text: Int[Tensor, " text"]
+    by_text: Int[Tensor, " text"]
     groups: Int[Tensor, " text"]
     names: tuple[str, ...]
     shared: str | None = None
 
     def splits(self) -> list[TextSplit]:
-        """Each part held out in turn."""
-        return splits_of(self.of_text, range(len(self.names)))
+        """One split per part, which is held out."""
+        return splits_of(self.by_text, range(len(self.names)))
 
 
 def named_parts(
     groups: list[str | None], is_positive: Bool[Tensor, " text"], generator: torch.Generator, *, key: str = ""
 ) -> NamedParts:
-    """Each group is a part, texts without one are dealt to all parts; many groups share ten parts.
+    """Make one part per group (many groups share ten parts) and spread texts without a group over all parts.
 
-    Where one label has texts in a single group alone, as plain texts may have, that group is dealt, too.
-    Without groups there are five parts. UserError, which names `key`, for a part without one of the labels.
+    A group that has all texts of one label is spread, too. Without groups there are five parts. Raises
+    UserError, which names `key`, if a part lacks one of the labels.
     """
     names, shared = _names(groups, is_positive)
     is_alone = torch.tensor([name is None or name == shared for name in groups])
     if not names:
         if min(int(is_positive.sum()), int((~is_positive).sum())) < USUAL_PARTS:
-            raise UserError(f"label: needs {USUAL_PARTS} texts or more of either value")
+            raise UserError(f"label: needs at least {USUAL_PARTS} texts of each value")
         parts = dealt(is_positive, USUAL_PARTS, generator)
         return NamedParts(parts, parts, tuple(f"fold {number + 1}" for number in range(USUAL_PARTS)), shared)
     if len(names) < 2:
-        raise UserError(f"hold_out: {key} must have two groups or more (got {names[0]} alone)")
+        raise UserError(f"hold_out: {key} must have at least two groups (got only {names[0]})")
     numbers = {name: number for number, name in enumerate(names)}
     num_groups, num_parts = len(names), min(len(names), MOST_PARTS)
-    of_text = torch.zeros(len(groups), dtype=torch.int64)
-    group_of = torch.tensor([numbers.get(str(name), 0) for name in groups])
+    part_by_text = torch.zeros(len(groups), dtype=torch.int64)
+    group_by_text = torch.tensor([numbers.get(str(name), 0) for name in groups])
     grouped = ~is_alone
     if num_parts == len(names):
-        of_text[grouped] = group_of[grouped]
+        part_by_text[grouped] = group_by_text[grouped]
     else:
-        of_text[grouped] = parts_of_groups(group_of[grouped], len(names), num_parts, generator)
+        part_by_text[grouped] = parts_of_groups(group_by_text[grouped], len(names), num_parts, generator)
     if is_alone.any():
-        of_text[is_alone] = dealt(is_positive[is_alone], num_parts, generator)
-    groups_of_text = of_text
+        part_by_text[is_alone] = dealt(is_positive[is_alone], num_parts, generator)
+    permutation_groups = part_by_text
     if num_parts < len(names):
-        groups_of_text = group_of.clone()
+        permutation_groups = group_by_text.clone()
         if is_alone.any():
-            groups_of_text[is_alone] = dealt(is_positive[is_alone], len(names), generator)
+            permutation_groups[is_alone] = dealt(is_positive[is_alone], len(names), generator)
         names = [f"fold {number + 1}" for number in range(num_parts)]
     for part, name in enumerate(names):
-        labels = is_positive[of_text == part]
+        labels = is_positive[part_by_text == part]
         if len(labels) and not bool(labels.all()) and bool(labels.any()):
             continue
         if num_parts < num_groups:
-            dealt_to = (
-                f"{num_groups} groups share {num_parts} folds, of which one has texts of one label alone"
-            )
-            advice = "give fewer and larger groups, of both labels, or none"
-            raise UserError(f"hold_out: {key} must have groups that can be left out ({dealt_to}): {advice}")
-        what = "texts without a group are shared among all: leave its cell empty"
-        raise UserError(f"hold_out: {key} {name} has texts of one label alone ({what})")
-    return NamedParts(of_text, groups_of_text, tuple(names), shared)
+            reason = f"{num_groups} groups share {num_parts} folds, and one fold has texts of only one label"
+            advice = "use fewer, larger groups with both labels, or no groups"
+            raise UserError(f"hold_out: {key} must have groups that can be left out ({reason}): {advice}")
+        advice = "leave their cells empty to spread these texts over all folds"
+        raise UserError(f"hold_out: {key} {name} has texts of only one label: {advice}")
+    return NamedParts(part_by_text, permutation_groups, tuple(names), shared)
 
 
 def _names(groups: list[str | None], is_positive: Bool[Tensor, " text"]) -> tuple[list[str], str | None]:
-    """The groups that are held out, and one that has a label for itself alone."""
+    """The groups to hold out, and the group that has all texts of one label, if any."""
     labels: dict[str, set[bool]] = {}
     for name, label in zip(groups, is_positive.tolist(), strict=True):
         if name is not None:

@@ -1,4 +1,4 @@
-"""Blocks of a model that run on other vectors than they read, the scales of their norms frozen."""
+"""Single blocks of a model, run on other inputs with the scales of their norms frozen."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -21,20 +21,20 @@ from attncli.models.removal import output_of
 HookInputs = ParamSpec("HookInputs")
 HookOutput = TypeVar("HookOutput")
 BlockOutput = Tensor | tuple[Tensor, ...]
-"""The vectors of the tokens, alone or before what else a block gives."""
+"""The vectors of the tokens, alone or as the first of several outputs."""
 CHUNK = 2**24
-"""Numbers of the residual stream that a block reads at a time: 64 MB."""
+"""Most numbers of the residual stream in one run of a block: 64 MB."""
 
 PartVectors = Callable[[], Float[Tensor, "token embed"]]
-"""Returns the vectors of a part; those of all heads at once would take much memory."""
-GivenVectors = Mapping[nn.Module, Float[Tensor, "text token embed"]]
-"""Vectors that modules return in place of their own."""
+"""Returns the vectors of a part when called: storing all heads at once would take much memory."""
+ReplacedOutputs = Mapping[nn.Module, Float[Tensor, "text token embed"]]
+"""Vectors that modules return instead of their own."""
 
 
 class FrozenBlocks:
-    """Runs single blocks of a recorded run on other vectors, their norms frozen: they are linear then.
+    """Runs single blocks of a recorded run on other vectors; with frozen norms they are linear.
 
-    A block is named by the number of its `call`.
+    A block is identified by the number of its `call`.
     """
 
     def __init__(self, recorded: RecordedBlocks) -> None:
@@ -63,30 +63,33 @@ class FrozenBlocks:
     def written(
         self, call: int, vectors: Float[Tensor, "text token embed"]
     ) -> Float[Tensor, "text token embed"]:
-        """Return what a block adds to the stream for these outputs of W_O; UserError if it does more."""
+        """The vectors that a block adds to the stream for these outputs of W_O.
+
+        Raises UserError if the block norms them first.
+        """
         run = self.runs[call]
         if run.mlp is not None:
             return vectors
-        writer, _, constant, keeps_stream = self.writer_of(call)
+        writer, _, constant, keeps_stream = self.block_writer(call)
         if not keeps_stream:
-            self.recorded.refuse("norms stand between what its blocks write and the stream")
-        through, *others = (mixer.projection for mixer in run.mixers)
-        of_texts = [partial(same, of_text) for of_text in vectors]
-        passed = self.passed(call, of_texts, through, {writer, *others}, constant)
+            self.recorded.refuse("the outputs of its blocks are normed before they reach the stream")
+        through, *silent = (mixer.projection for mixer in run.mixers)
+        by_text = [partial(same, text_vectors) for text_vectors in vectors]
+        passed = self.passed(call, by_text, through, {writer, *silent}, constant)
         return torch.stack(passed)
 
     def gradients_through(
         self, call: int, gradient: Float[Tensor, "token embed"]
     ) -> tuple[Float[Tensor, "token out"], Float[Tensor, "token embed"]]:
-        """From the gradient by what a block gives those by what its W_O gives, and by what it reads.
+        """Gradients by the output of W_O and by the block's input, from the gradient by its output.
 
-        What its attention and its MLP make of what it reads is left as it was.
+        The inputs of its attention and MLP are held constant.
         """
         run = self.runs[call]
         if run.mlp is not None or not run.mixers:
             return gradient, gradient
-        writer = self.writer_of(call)[0]
-        through, *others = (mixer.projection for mixer in run.mixers)
+        writer = self.block_writer(call)[0]
+        through, *silent = (mixer.projection for mixer in run.mixers)
         with torch.enable_grad():
             read, projected = (
                 torch.zeros_like(each).unsqueeze(0).requires_grad_()
@@ -94,34 +97,34 @@ class FrozenBlocks:
             )
             nothing = torch.zeros_like(read)
             gave = self._outputs(
-                call, read, {**dict.fromkeys((writer, *others), nothing), through: projected}
+                call, read, {**dict.fromkeys((writer, *silent), nothing), through: projected}
             )
         by_projected, by_read = torch.autograd.grad(
             gave, (projected, read), gradient.to(gave).unsqueeze(0), materialize_grads=True
         )
         return by_projected[0].double(), by_read[0].double()
 
-    def writer_of(self, call: int) -> tuple[nn.Module, Tensor, Tensor, bool]:
-        """The module that writes what the MLP gives, what it gave, what the block gives of nothing, and
-        whether what the block reads passes as it is.
+    def block_writer(self, call: int) -> tuple[nn.Module, Tensor, Tensor, bool]:
+        """The module that writes the MLP's output, that output, the block's output for zeros, and True if
+        the block's input passes through unchanged.
         """
         run = self.runs[call]
         nothing = torch.zeros_like(run.read)
-        other = torch.randn(nothing.shape, generator=torch.Generator().manual_seed(0)).to(nothing)
+        random = torch.randn(nothing.shape, generator=torch.Generator().manual_seed(0)).to(nothing)
         for module, wrote in run.writers:
             written = [*((mixer.projection, mixer.projected) for mixer in run.mixers), (module, wrote)]
-            reads = torch.stack([run.read, *[nothing] * len(written), nothing, other])
-            given = {
+            reads = torch.stack([run.read, *[nothing] * len(written), nothing, random])
+            replaced = {
                 part: torch.stack([gave if row == place else nothing for row in range(len(reads))])
                 for place, (part, gave) in enumerate(written, start=1)
             }
-            *gave, constant, of_other = self._outputs(call, reads, given)
-            # A module around the heads, or around all of the block, leaves nothing to pass beside it.
-            others_pass = not any(is_close(alone, constant) for alone in gave[:-1])
-            if others_pass and is_close(sum(gave, -len(written) * constant), run.gave):
-                return module, wrote, constant, is_close(of_other - constant, other)
+            *gave, constant, passed_random = self._outputs(call, reads, replaced)
+            # A module that contains the heads or the whole block blocks everything else.
+            is_separate = not any(is_close(alone, constant) for alone in gave[:-1])
+            if is_separate and is_close(sum(gave, -len(written) * constant), run.gave):
+                return module, wrote, constant, is_close(passed_random - constant, random)
         name = self.recorded.pretrained.module_name(run.name)
-        self.recorded.refuse(f"{name} is no sum of what it reads, its heads and its MLP")
+        self.recorded.refuse(f"{name} is not the sum of its input, its heads and its MLP")
 
     def passed(
         self,
@@ -131,31 +134,33 @@ class FrozenBlocks:
         silent: set[nn.Module],
         constant: Float[Tensor, "token embed"],
     ) -> list[Float[Tensor, "token embed"]]:
-        """Return the block's output for vectors as its input or a module's output, with zeros elsewhere."""
+        """The block's output for vectors as its input or as a module's output, with zeros elsewhere."""
         passed: list[Tensor] = []
         for some in self.chunks(vectors):
             nothing = torch.zeros_like(some)
-            given = dict.fromkeys(silent, nothing)
+            replaced = dict.fromkeys(silent, nothing)
             reads = some if through is None else nothing
-            outputs = self._outputs(call, reads, given if through is None else {**given, through: some})
+            outputs = self._outputs(call, reads, replaced if through is None else {**replaced, through: some})
             passed += (outputs - constant).unbind()
         return passed
 
     def chunks(self, vectors: Sequence[PartVectors]) -> Iterator[Float[Tensor, "text token embed"]]:
-        """The vectors of parts, as many together as a block reads at a time."""
+        """The vectors of parts, in batches for one run of a block."""
         size = max(1, CHUNK // self.runs[0].read.numel())
         for start in range(0, len(vectors), size):
             yield torch.stack([make() for make in vectors[start : start + size]])
 
-    def _outputs(self, call: int, reads: Float[Tensor, "text token embed"], given: GivenVectors) -> Tensor:
-        """Return the block's output with frozen norms: each text has its own input and module outputs."""
+    def _outputs(
+        self, call: int, reads: Float[Tensor, "text token embed"], replaced: ReplacedOutputs
+    ) -> Tensor:
+        """The block's output with frozen norms; each text has its own input and module outputs."""
         outputs: list[Tensor] = []
 
         def stop(_module: nn.Module, _inputs: tuple[object, ...], output: BlockOutput) -> None:
             outputs.append(output if isinstance(output, Tensor) else output[0])
             raise StopCapture
 
-        with self._frozen(call, reads, given) as hooks:
+        with self._frozen(call, reads, replaced) as hooks:
             hooks.enter_context(
                 self.blocks.calls[call].register_forward_hook(_at_call(self._turn(call), stop))
             )
@@ -163,7 +168,7 @@ class FrozenBlocks:
         return outputs[0].reshape(reads.shape)
 
     def attention_on(self, call: int, reads: Float[Tensor, "text token embed"]) -> AttentionLayer:
-        """The attention of a block, its norms frozen, on other vectors in the place of what it read."""
+        """The attention of a block with frozen norms on other inputs."""
         layers: list[AttentionLayer] = []
 
         def keep(layer: CapturedLayer) -> Tensor:
@@ -179,24 +184,24 @@ class FrozenBlocks:
     def along(
         self, call: int, directions: Sequence[Tensor]
     ) -> tuple[Float[Tensor, "direction token embed"], Float[Tensor, " direction"]]:
-        """Inner products of query, key and value of a block, each (direction, head, token, dim), with
-        directions, as linear functions of what the block reads: their gradients, and what nothing gives.
+        """Inner products of a block's query, key and value with directions (direction, head, token, dim), as
+        linear functions of the block's input: their gradients, and their values at zero input.
         """
         with torch.enable_grad():
             nothing = torch.zeros_like(self.runs[0].read).unsqueeze(0).requires_grad_()
             layer = self.attention_on(call, nothing)
             outputs = [tensor[0] for tensor in (layer.query, layer.key, layer.value)]
-        given = [direction.to(output) for direction, output in zip(directions, outputs, strict=True)]
+        factors = [direction.to(output) for direction, output in zip(directions, outputs, strict=True)]
         size = max(1, CHUNK // sum(output.numel() for output in outputs))
         gradients = [
             torch.autograd.grad(
                 outputs,
                 nothing,
-                [direction[start : start + size] for direction in given],
+                [direction[start : start + size] for direction in factors],
                 retain_graph=True,
                 is_grads_batched=True,
             )[0]
-            for start in range(0, len(given[0]), size)
+            for start in range(0, len(factors[0]), size)
         ]
         pairs = zip(directions, outputs, strict=True)
         constants = [
@@ -205,7 +210,7 @@ class FrozenBlocks:
         return torch.cat(gradients).squeeze(1), torch.stack(constants).sum(dim=0)
 
     def repeated(self, num_texts: int) -> dict[str, Tensor]:
-        """The model's inputs, that many texts."""
+        """The model's inputs, repeated for `num_texts` texts."""
         return {name: tensor.repeat(num_texts, 1) for name, tensor in self.recorded.inputs.items()}
 
     def _turn(self, call: int) -> int:
@@ -213,8 +218,8 @@ class FrozenBlocks:
         return sum(module is self.blocks.calls[call] for module in self.blocks.calls[:call])
 
     @contextmanager
-    def _frozen(self, call: int, reads: Tensor, given: GivenVectors) -> Iterator[ExitStack]:
-        """While the model runs: nothing before the block is computed, its norms are frozen."""
+    def _frozen(self, call: int, reads: Tensor, outputs: ReplacedOutputs) -> Iterator[ExitStack]:
+        """Skip everything before the block and freeze its norms in runs inside this context."""
 
         def read(
             _module: nn.Module, inputs: tuple[object, ...], named: dict[str, object]
@@ -235,7 +240,7 @@ class FrozenBlocks:
             block = self.blocks.calls[call]
             pre_hook = _at_call(self._turn(call), read)
             hooks.enter_context(block.register_forward_pre_hook(pre_hook, with_kwargs=True))
-            for module, vectors in given.items():
+            for module, vectors in outputs.items():
                 hooks.enter_context(module.register_forward_hook(give(vectors)))
             hooks.enter_context(self.blocks.begun_at(call, len(reads), reads))
             norms = {module: in_turn(frozen) for module, frozen in self.runs[call].norms.items()}
@@ -244,15 +249,15 @@ class FrozenBlocks:
 
 
 def same(vectors: Tensor) -> Tensor:
-    """The vectors themselves."""
+    """Return the vectors unchanged."""
     return vectors
 
 
 def _at_call(turn: int, hook: Callable[HookInputs, HookOutput]) -> Callable[HookInputs, HookOutput | None]:
-    """Return a hook that acts only at one call of its module, counted from 0."""
+    """A hook that acts only at one call of its module, counted from 0."""
     turns = count()
 
-    def at_call(*given: HookInputs.args, **named: HookInputs.kwargs) -> HookOutput | None:
-        return hook(*given, **named) if next(turns) == turn else None
+    def at_call(*inputs: HookInputs.args, **keywords: HookInputs.kwargs) -> HookOutput | None:
+        return hook(*inputs, **keywords) if next(turns) == turn else None
 
     return at_call

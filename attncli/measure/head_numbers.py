@@ -1,4 +1,4 @@
-"""What is kept of each layer of a survey, and the numbers of its heads that follow from it."""
+"""The summary of each layer of a survey, and the statistics of its heads that follow from it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from attncli.measure.patterns import (
     head_scores,
     joined_numbers,
     one_key,
-    rows_of_patterns,
+    pattern_row_counts,
 )
 from attncli.records.surveys import Stack, TextMean
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # what runs models imports transformers
 
 
 class SurveyedLayer(NamedTuple):
-    """The place of a layer, what was computed for its heads, and the norms of their values if asked for."""
+    """The place of a layer, its computed summary, and optionally the norms of its values."""
 
     place: LayerPlace
     computed: Computed
@@ -35,15 +35,15 @@ class SurveyedLayer(NamedTuple):
 
 @dataclass
 class SurveyedLayers:
-    """What was found about each layer, and what was wanted of each stack."""
+    """The summaries of all layers of a run, and the `Wanted` of each stack."""
 
     layers: list[SurveyedLayer] = field(default_factory=list)
     wanted: dict[str, Wanted] = field(default_factory=dict)
     norms: "LastNorms | None" = None
 
     def keep(self, place: LayerPlace, computed: Computed, norms: Tensor | None = None) -> None:
-        """Keep what the statistics of the heads of a layer need."""
-        kept = Computed(
+        """Store the parts of `computed` that the statistics of the heads need."""
+        summary = Computed(
             computed.rows,
             computed.sums,
             visible=computed.visible,
@@ -53,13 +53,13 @@ class SurveyedLayers:
             top_keys=computed.top_keys,
             top_weights=computed.top_weights,
         )
-        self.layers.append(SurveyedLayer(place, kept, norms))
+        self.layers.append(SurveyedLayer(place, summary, norms))
 
 
 class HeadNumbers(NamedTuple):
     """The statistics of the heads of a layer, and the key with the most weight of each.
 
-    `undefined` are those with weights that are not numbers: all their statistics are NaN.
+    `undefined` marks heads with weights that are not finite; all their statistics are NaN.
     """
 
     names: tuple[str, ...]
@@ -69,7 +69,7 @@ class HeadNumbers(NamedTuple):
 
 
 def head_numbers(survey: SurveyedLayers) -> list[HeadNumbers]:
-    """Every statistic of every layer; those of layers of the same stack and shapes are computed together."""
+    """Every statistic of every layer; layers of the same stack and shapes are computed together."""
     alike: dict[tuple[str, torch.Size], list[int]] = {}
     for number, layer in enumerate(survey.layers):
         assert layer.computed.sums is not None
@@ -85,14 +85,16 @@ def head_numbers(survey: SurveyedLayers) -> list[HeadNumbers]:
         numbers = ({"value_norm": torch.stack(norms)} if norms else {}) | scores
         undefined = torch.stack([_has_no_number(layer) for layer in computed])
         values = torch.stack(list(numbers.values()), dim=-1)
-        for place, has_none, of_layer, strongest in zip(places, undefined, values, keys, strict=True):
-            of_heads = HeadNumbers(tuple(numbers), of_layer, strongest, torch.zeros_like(has_none))
-            by_layer[place] = without_numbers(of_heads, has_none)
+        for place, is_undefined, layer_values, strongest in zip(places, undefined, values, keys, strict=True):
+            layer_numbers = HeadNumbers(
+                tuple(numbers), layer_values, strongest, torch.zeros_like(is_undefined)
+            )
+            by_layer[place] = without_numbers(layer_numbers, is_undefined)
     return [by_layer[place] for place in range(len(survey.layers))]
 
 
 def without_numbers(numbers: HeadNumbers, undefined: Bool[Tensor, "#text #head"]) -> HeadNumbers:
-    """The same, but for some heads, which are undefined."""
+    """The numbers with some heads marked as undefined."""
     values = numbers.values.masked_fill(undefined.unsqueeze(-1), torch.nan)
     return HeadNumbers(
         numbers.names, values, numbers.keys.masked_fill(undefined, -1), numbers.undefined | undefined
@@ -100,7 +102,7 @@ def without_numbers(numbers: HeadNumbers, undefined: Bool[Tensor, "#text #head"]
 
 
 def _has_no_number(computed: Computed) -> Bool[Tensor, "text head"]:
-    """Whether a row of a head has weights that are not numbers."""
+    """True for heads with a row of weights that are not finite."""
     assert computed.sums is not None
     bad = ~computed.sums.isfinite()
     if "max_weight" in computed.rows:
@@ -109,7 +111,7 @@ def _has_no_number(computed: Computed) -> Bool[Tensor, "text head"]:
 
 
 def _high_norm_mass(layers: Sequence[Computed], norms: "LastNorms") -> Float[Tensor, "layer text head"]:
-    """mean_i sum_j p_ij over the patches j with a high norm; NaN where no norms are known."""
+    """mean_i sum_j p_ij over the patches j with a high norm; NaN without norms."""
     received = torch.stack([layer.received_mass for layer in layers if layer.received_mass is not None])
     are_high = norms.are_high()
     if are_high is None:
@@ -120,14 +122,14 @@ def _high_norm_mass(layers: Sequence[Computed], norms: "LastNorms") -> Float[Ten
 
 
 def stacks_of(survey: SurveyedLayers, text: int) -> dict[str, Stack]:
-    """For each stack the rows of a text that each statistic is a mean of; its layers see the same rows."""
+    """The number of rows behind each statistic on a text, by stack; layers of a stack share them."""
     stacks: dict[str, Stack] = {}
     for layer in survey.layers:
         name, computed = layer.place.stack, layer.computed
         wanted = survey.wanted[name]
         if name not in stacks:
             assert wanted.patterns is not None and computed.visible is not None
-            counts = rows_of_patterns(computed, wanted)[text].tolist()
+            counts = pattern_row_counts(computed, wanted)[text].tolist()
             num_rows = dict.fromkeys(("sink_mass", "one_key_mass"), int(computed.seeing[text].sum()))
             num_rows["normalized_entropy"] = int((computed.visible[text] > 1).sum())
             num_rows |= dict(zip(wanted.patterns.names, counts, strict=True))
@@ -144,10 +146,10 @@ def _even_weights(
     first_key: int,
     num_rows: Mapping[str, int],
 ) -> dict[str, TextMean]:
-    """The mean over the rows of a statistic if each row gave its `visible` keys equal weights.
+    """The mean of each statistic over the rows if each row gave equal weights to its `visible` keys.
 
-    Row i of a causal model sees the i + 1 - `first_key` keys up to its own, in a window the last of these;
-    one that sees more looks ahead. In cross-attention every row sees the first keys.
+    Row i of a causal model sees the i + 1 - `first_key` keys up to its own or, in a window, the last of them;
+    a row that sees more looks ahead. In cross-attention every row sees the first keys.
     """
     has_positions = "current_token" in num_rows
     place = np.arange(1, len(visible) + 1) - first_key if has_positions else np.ones_like(visible)
@@ -171,16 +173,16 @@ def _even_weights(
     }
 
 
-def heads_of_layers(surveyed: SurveyedLayers, numbers: Sequence[HeadNumbers]) -> list[tuple[LayerPlace, int]]:
-    """Where each layer is, and how many heads it has."""
+def head_counts(surveyed: SurveyedLayers, numbers: Sequence[HeadNumbers]) -> list[tuple[LayerPlace, int]]:
+    """The place and number of heads of each layer."""
     return [
-        (layer.place, of_layer.values.shape[1])
-        for layer, of_layer in zip(surveyed.layers, numbers, strict=True)
+        (layer.place, layer_numbers.values.shape[1])
+        for layer, layer_numbers in zip(surveyed.layers, numbers, strict=True)
     ]
 
 
-def numbers_of_texts(numbers: Sequence[HeadNumbers]) -> Iterator[NumbersByName]:
-    """The statistics of all heads, text by text."""
-    of_layers = [(layer.names, layer.values.double().numpy(force=True)) for layer in numbers]
-    for text in range(len(of_layers[0][1])):
-        yield joined_numbers([(names, values[text]) for names, values in of_layers])
+def numbers_by_text(numbers: Sequence[HeadNumbers]) -> Iterator[NumbersByName]:
+    """Yield the statistics of all heads of each text."""
+    by_layer = [(layer.names, layer.values.double().numpy(force=True)) for layer in numbers]
+    for text in range(len(by_layer[0][1])):
+        yield joined_numbers([(names, values[text]) for names, values in by_layer])

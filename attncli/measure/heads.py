@@ -1,4 +1,4 @@
-"""What is measured of a model's heads while it runs, a layer at a time, and what was found about each."""
+"""The survey of a model's heads: statistics measured layer by layer while the model runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
@@ -21,9 +21,9 @@ from attncli.errors import UserError, refuse_bytes
 from attncli.measure.head_numbers import (
     HeadNumbers,
     SurveyedLayers,
+    head_counts,
     head_numbers,
-    heads_of_layers,
-    numbers_of_texts,
+    numbers_by_text,
     stacks_of,
 )
 from attncli.measure.looks import FirstLooks, HeadLooks, HeadMaps, LastNorms
@@ -63,17 +63,18 @@ BYTES_PER_MERGED_WEIGHT = 8
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """Of which attention the statistics of heads are, and what is kept beside them.
+    """Options of a survey: changes to the attention before it is measured, and additional results.
 
-    The first `skip_sink` keys are left out, the other weights renormalised; `words` merges tokens into words;
-    `weighted` multiplies each weight by ||v W_O||. `rollout` adds attention up over the layers. `rest` names
-    what a head does with the weight that is not on the first key, where it looks at that most. `maps` keeps
-    what each head looks at (of self, cross or encoder attention), `full` names heads, as 24:4, whose weights
-    are kept beyond `whole_tokens` tokens. The weight from the tokens `queries` to the tokens `keys`, named by
-    text or position, is measured where there are keys. With `first_keys` the key with the most weight of
-    every query is kept: see `looked_at`. With `looks` what each head looks at from the `queries` is kept,
-    else from [CLS], else from all: see `HeadLooks`. `linear` also measures the heads of layers without a
-    softmax, whose weights are those of tokens, whole.
+    - `skip_sink`: leave out the first keys and renormalise the other weights.
+    - `words`: merge tokens into words. `weighted`: multiply each weight by ||v W_O||.
+    - `rollout`: accumulate attention over the layers.
+    - `rest`: name the pattern of the weight off the first key, for heads that look at the first key most.
+    - `maps`: store maps of self, cross or encoder attention; beyond `whole_tokens` tokens whole weights are
+      stored only for the heads in `full` (24:4).
+    - `queries`, `keys`: tokens, by text or position, between which weight is measured; needs `keys`.
+    - `first_keys`: store the key with the most weight of every query, see `looked_at`.
+    - `looks`: store the weights from `queries`, else [CLS], else all tokens, see `HeadLooks`.
+    - `linear`: also measure heads without a softmax, on all tokens.
     """
 
     skip_sink: int = 0
@@ -98,9 +99,9 @@ WHERE_IT_LOOKS = HeadOptions(first_keys=True)
 def check_reading(
     whole: Reading, pretrained: Pretrained, options: HeadOptions, places: tuple[str, str] = ("from", "to")
 ) -> None:
-    """UserError for a text, in tokens, on which this cannot be measured; `places` are what names tokens."""
+    """Raise UserError if a text, in tokens, does not fit the options; `places` are two token settings."""
     if options.queries and not options.keys and not whole.on_grid:
-        raise UserError(f"{places[0]}: needs `{places[1]}`: without it every query's weights sum to 1")
+        raise UserError(f"{places[0]}: needs `{places[1]}`: the weights of a query over all keys sum to 1")
     reading = whole.in_words()
     fewest = min(count for count in reading.counts if count)
     if options.skip_sink >= fewest:
@@ -111,40 +112,40 @@ def check_reading(
     if options.rollout:
         refuse_bytes("heads", reading.counts[0] ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
     if options.words:
-        refuse_merged(reading, pretrained, "fewer words, or leave `words` out")
+        refuse_merged(reading, pretrained, "fewer words, or leave out `words`")
 
 
 def refuse_merged(reading: Reading, pretrained: Pretrained, advice: str) -> None:
-    """UserError where the weights between words of a layer do not fit into memory."""
+    """Raise UserError if the weights between words of a layer do not fit into memory."""
     num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
     refuse_bytes("heads", num_heads * max(reading.counts) ** 2 * BYTES_PER_MERGED_WEIGHT, advice)
 
 
 def without_first_keys(attention: LayerOrWeights, count: int) -> LayerOrWeights:
-    """The attention with its first keys (and a learned sink, if there is one) hidden, the rest renormalised.
+    """The attention with its first keys and any learned sink hidden, and the other weights renormalised.
 
-    Otherwise every causal model looks like its first token, where heads park what they do not need (Xiao
-    et al. 2023, 2309.17453).
+    Otherwise the first token, on which heads put unused weight (Xiao et al. 2023, 2309.17453), dominates
+    every causal model.
     """
     if count == 0:
         return attention
     if isinstance(attention, GivenWeights):
-        kept = attention.weights.clone()
-        kept[..., :count] = 0
-        kept = (kept / kept.sum(dim=-1, keepdim=True)).nan_to_num(0.0)
-        return GivenWeights(kept, (kept > 0).any(dim=1))
+        weights = attention.weights.clone()
+        weights[..., :count] = 0
+        weights = (weights / weights.sum(dim=-1, keepdim=True)).nan_to_num(0.0)
+        return GivenWeights(weights, (weights > 0).any(dim=1))
     visibility = attention.visibility
-    kept_keys = (torch.arange(visibility.num_keys, device=attention.key.device) >= count).unsqueeze(0)
+    key_mask = (torch.arange(visibility.num_keys, device=attention.key.device) >= count).unsqueeze(0)
     if visibility.key_mask is not None:
-        kept_keys = kept_keys & visibility.key_mask
+        key_mask = key_mask & visibility.key_mask
     rules = replace(attention.rules, sink=None)
-    return replace(attention, visibility=replace(visibility, key_mask=kept_keys), rules=rules)
+    return replace(attention, visibility=replace(visibility, key_mask=key_mask), rules=rules)
 
 
 def weighted_by_values(layer: AttentionLayer, norms: Float[Tensor, "text head key"]) -> AttentionLayer:
-    """The layer with weights p_ij ||v_j W_O||, each row normalised: ln ||v_j W_O|| joins the scores.
+    """The layer with weights p_ij ||v_j W_O||, each row normalised, by adding ln ||v_j W_O|| to the scores.
 
-    A sink has no value.
+    A sink is dropped, since it has no value.
     """
     logs = norms.clamp(min=torch.finfo(torch.float32).tiny).log().to(layer.query.dtype).unsqueeze(2)
     bias = logs if layer.rules.bias is None else layer.rules.bias + logs
@@ -152,14 +153,14 @@ def weighted_by_values(layer: AttentionLayer, norms: Float[Tensor, "text head ke
 
 
 def looks_ahead(attention: LayerOrWeights) -> bool:
-    """Whether queries see keys behind them."""
+    """True if queries see keys after their own position."""
     if isinstance(attention, GivenWeights):
         return bool(attention.seen.triu(1).any())
     return not attention.visibility.causal
 
 
 class MarkedTexts:
-    """Texts of equal counts, and what is measured of a layer on them; `whole` are in tokens, not in words."""
+    """Texts of equal length, and the statistics to measure on them; `whole` are in tokens, not in words."""
 
     def __init__(self, options: HeadOptions, whole: Sequence[Reading], pretrained: Pretrained) -> None:
         self.options = options
@@ -169,12 +170,12 @@ class MarkedTexts:
         self.special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids))
 
     def attention(self, layer: CapturedLayer) -> LayerOrWeights:
-        """The attention of a layer, between words and without the first keys where that was asked for."""
+        """The attention of a layer, between words and without the first keys as the options say."""
         attention = attention_between_words(layer, self.whole) if self.options.words else layer.attention
         return without_first_keys(attention, self.options.skip_sink)
 
     def wanted(self, layer: CapturedLayer) -> Wanted:
-        """What the statistics of the heads of a layer need."""
+        """The values that the statistics of the heads of a layer need."""
         ids = [texts_of_stack(reading, layer.stack_name)[0].ids for reading in self.readings]
         query, key = texts_of_stack(self.readings[0], layer.stack_name)
         origin = query.origin if query is key else None
@@ -183,7 +184,7 @@ class MarkedTexts:
             self._marks(layer.stack_name),
             first_key=self.options.skip_sink,
             repeat=self.whole[0].repeat,
-            asked=bool(self.options.keys),
+            to_some=bool(self.options.keys),
             from_some=bool(self.options.keys and self.options.queries),
             looks_ahead=layer.kind == "cross" or looks_ahead(layer.attention),
             places=None if origin is None else origin.grid,
@@ -208,11 +209,11 @@ class MarkedTexts:
 
 
 ROUNDING = 1e-3
-"""By how much what W_O takes may differ from the heads, relative to the largest entry."""
+"""Largest difference between the input of W_O and the heads, relative to the largest entry."""
 
 
 class Survey:
-    """Takes the layers as the model hands them over and keeps what the statistics of their heads need."""
+    """Measures the heads of each layer as the model runs, and stores what their statistics need."""
 
     def __init__(
         self,
@@ -228,11 +229,11 @@ class Survey:
         self.pretrained = pretrained
         self.texts = MarkedTexts(options, whole, pretrained)
         self.num_texts = len(whole)
-        self._found = SurveyedLayers()
+        self._layers = SurveyedLayers()
         self.rest = SurveyedLayers() if options.rest else None
         self.shorter: Survey | None = None
-        """That of a shorter probe, where heads of this probe may be induction heads."""
-        # Norms of values are measured by hooks while the model runs.
+        """The survey of a shorter probe, if heads of this probe may be induction heads."""
+        # Hooks measure the norms of values while the model runs.
         self._later = None if options.weighted else DeferredLayers(self._measure)
         self.rolled: list[Tensor] = []
         self.rolled_masks: list[list[Mask | None]] = []
@@ -250,23 +251,21 @@ class Survey:
             ]
         origin = whole[0].text.origin
         if origin is not None and origin.grid is not None:
-            self._found.norms = LastNorms(whole, pretrained, hooks)
+            self._layers.norms = LastNorms(whole, pretrained, hooks)
 
     @property
-    def found(self) -> SurveyedLayers:
-        """What was found about every layer, once the model has run."""
+    def layers(self) -> SurveyedLayers:
+        """The summaries of all layers, once the model has run."""
         if self._later is not None:
             self._later.finish()
-        return self._found
+        return self._layers
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
-        """Look at one layer, now or later; its output where that is computed here."""
+        """Measure one layer, now or later. Returns its output if that is computed here."""
         return self._measure([layer]) if self._later is None else self._later.take(layer)
 
     def _measure(self, layers: Sequence[CapturedLayer]) -> Tensor | None:
-        """The statistics of layers that are alike, and the output of a single one where it is not of other
-        weights.
-        """
+        """Measure layers of the same shapes. Returns the output of a single layer with unchanged weights."""
         attentions = [self.texts.attention(layer) for layer in layers]
         norms = None
         if self.options.weighted:
@@ -279,22 +278,23 @@ class Survey:
             size = attentions[0].shape[1]
             heads = (slice(start, start + size) for start in range(0, size * len(layers), size))
             computed = [together] if len(layers) == 1 else [together.of_heads(some) for some in heads]
-        for layer, attention, of_layer in zip(layers, attentions, computed, strict=True):
-            self._keep(layer, attention, of_layer, norms)
+        for layer, attention, summary in zip(layers, attentions, computed, strict=True):
+            self._keep(layer, attention, summary, norms)
             for looks in self.looks:
-                looks.take(layer, attention, of_layer)
+                looks.take(layer, attention, summary)
         if self.progress is not None:
             num_stacks = 3 if self.pretrained.has_decoder else 1  # encoder, decoder, across
             num_layers = num_stacks * self.pretrained.num_layers
-            self.progress(min(1.0, len(self._found.layers) / num_layers))
+            self.progress(min(1.0, len(self._layers.layers) / num_layers))
         return computed[0].output
 
     def _wanted(self, layer: CapturedLayer, attention: LayerOrWeights) -> Wanted:
-        """The same for all layers of a stack, and so are the patterns in it; but for the maps and the output,
-        which a layer has from here where it is the model's own and nothing else has computed it before.
+        """The values to compute, shared by all layers of a stack except for the maps and the output.
+
+        The output of a layer is computed here if its attention is unchanged.
         """
         stack = layer.stack_name
-        wanted_before = self._found.wanted
+        wanted_before = self._layers.wanted
         if stack not in wanted_before:
             has_rollout = self.options.rollout or any(looks.has_rollout for looks in self.looks)
             head_mean = has_rollout and layer.kind == "self"
@@ -309,19 +309,19 @@ class Survey:
         return self.maps[0].wanted(layer, wanted) if self.maps else wanted
 
     def _keep(
-        self, layer: CapturedLayer, attention: LayerOrWeights, found: Computed, norms: Tensor | None
+        self, layer: CapturedLayer, attention: LayerOrWeights, computed: Computed, norms: Tensor | None
     ) -> None:
         module = self.pretrained.module_name(layer.module)
         place = LayerPlace(layer.layer, layer.kind, layer.stack_name, module)
-        self._found.keep(place, found, norms)
+        self._layers.keep(place, computed, norms)
         if self.rest is not None:
-            assert found.rest is not None
-            self.rest.keep(place, found.rest, None)
+            assert computed.rest is not None
+            self.rest.keep(place, computed.rest, None)
         for text in range(self.num_texts):
             if self.maps:
-                self.maps[text].take(layer, attention, found, text)
-            if found.head_mean is not None and self.options.rollout:
-                mean = found.head_mean[text].double()
+                self.maps[text].take(layer, attention, computed, text)
+            if computed.head_mean is not None and self.options.rollout:
+                mean = computed.head_mean[text].double()
                 if text == len(self.rolled):
                     self.rolled.append(torch.eye(len(mean), dtype=mean.dtype, device=mean.device))
                     self.rolled_masks.append([])
@@ -331,19 +331,19 @@ class Survey:
     def _weighted(
         self, layer: CapturedLayer, attention: LayerOrWeights
     ) -> tuple[AttentionLayer, Float[Tensor, "text head"]]:
-        """The layer with its weights times the values' norms, and mean_i sum_j ||p_ij v_j W_O||."""
+        """The layer with weights multiplied by the norms of values, and mean_i sum_j ||p_ij v_j W_O||."""
         name = self.pretrained.name
         if isinstance(attention, GivenWeights):
-            raise UserError(f"weighted: {name} gives its weights alone, without the values")
+            raise UserError(f"weighted: {name} exposes only its weights, not its values")
         num_heads = attention.num_heads
         in_dim = num_heads * attention.value.shape[-1]
         projection = output_projection(self.pretrained.model, layer.module, in_dim)
         if projection is None:
             raise UserError(f"weighted: no output projection was found for {layer.module} of {name}")
         self._compare_with_model(projection, layer.module, layer.attention)
-        of_heads = projection_of_heads(projection, num_heads)
+        columns = projection_of_heads(projection, num_heads)
         _, values = attention.expanded()
-        norms = torch.stack([value_norms(value, of_heads) for value in values]).to(values.dtype)
+        norms = torch.stack([value_norms(value, columns) for value in values]).to(values.dtype)
         normed = replace(attention, key=attention.expanded()[0], value=norms.unsqueeze(-1))
         weighted = attend(normed, Wanted(output=True))
         assert weighted.output is not None
@@ -351,23 +351,24 @@ class Survey:
         return weighted_by_values(attention, norms), totals
 
     def _compare_with_model(self, projection: nn.Module, module: str, attention: LayerOrWeights) -> None:
-        """UserError, as the model runs on, where W_O takes something else than the heads: gated ones, say.
+        """Check W_O as the model runs on.
 
-        Also where it gives something else than its matrix does, by a hook or an adapter.
+        Raises UserError if its input is not the heads (they may be gated) or if a hook or an adapter changes
+        its output.
         """
         heads = attend(attention, Wanted(output=True)).output
         assert heads is not None
         merged, place = merge_heads(heads), f"{module} of {self.pretrained.name}"
         matrix, bias = matrix_and_bias(projection)
         if matrix.is_meta:
-            raise UserError(f"weighted: W_O of {place} is not in memory: leave `weighted` out")
+            raise UserError(f"weighted: W_O of {place} is not in memory: leave out `weighted`")
 
         def compare(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             hook.remove()
             if not _is_near(inputs[0].reshape(merged.shape), merged):
-                raise UserError(f"weighted: {place} changes the heads before W_O: leave `weighted` out")
+                raise UserError(f"weighted: {place} changes the heads before W_O: leave out `weighted`")
             if not _is_near(output, nn.functional.linear(inputs[0], matrix, bias)):
-                raise UserError(f"weighted: {place} gives something else than its W_O: leave `weighted` out")
+                raise UserError(f"weighted: {place} changes the output of W_O: leave out `weighted`")
 
         hook = self.hooks.enter_context(projection.register_forward_hook(of_this_run(compare)))
 
@@ -377,25 +378,25 @@ def _is_near(ours: Tensor, theirs: Tensor) -> bool:
     return bool((ours - theirs).abs().max() <= rounding * theirs.abs().max())
 
 
-OF_COPIES = ("induction", "duplicate token")
-"""The patterns that compare a token with its earlier copy, which in a probe is always as far away."""
+COPY_PATTERNS = ("induction", "duplicate token")
+"""Patterns that compare a token with its earlier copy, which in a probe is always at the same distance."""
 
 
 def compare_distances(survey: Survey, ablate: Sequence[str] = ()) -> None:
-    """Survey a shorter probe, too, where heads of a probe would be named by what they do with copies.
+    """Survey a shorter probe, too, if heads show a pattern of copies on a probe.
 
-    A head that looks back by as many tokens as the copies of the probe are apart, or by one less, finds the
-    copy or the token after it without reading a token: at another distance it does not. To be called while
-    the model is in use, with the heads that gave nothing meanwhile.
+    A head that always looks back by the distance between the copies, or by one less, finds the copy or the
+    token after it without comparing tokens; at another distance it does not. Call this while the model is in
+    use, with the heads that were removed.
     """
     readings = survey.texts.whole
     if any((reading.repeat or 0) < MIN_ROWS for reading in readings):
         return
-    layers = [survey.found] if survey.rest is None else [survey.found, survey.rest]
-    numbers = [of_layer for each in layers for of_layer in head_numbers(each)]
-    if any(bool(_has_pattern(of_layer, name).any()) for of_layer in numbers for name in OF_COPIES):
-        kept = survey.options
-        options = HeadOptions(skip_sink=kept.skip_sink, weighted=kept.weighted, rest=kept.rest)
+    parts = [survey.layers] if survey.rest is None else [survey.layers, survey.rest]
+    numbers = [layer for part in parts for layer in head_numbers(part)]
+    if any(bool(_has_pattern(layer, name).any()) for layer in numbers for name in COPY_PATTERNS):
+        full = survey.options
+        options = HeadOptions(skip_sink=full.skip_sink, weighted=full.weighted, rest=full.rest)
         shorter = [shorter_probe(reading) for reading in readings]
         survey.shorter = surveyed(survey.pretrained, shorter, options, ablate=ablate).survey
 
@@ -406,56 +407,57 @@ def _has_pattern(numbers: HeadNumbers, name: str) -> Bool[Tensor, "text head"]:
 
 
 def at_any_distance(surveyed: SurveyedLayers, shorter: SurveyedLayers | None) -> list[HeadNumbers]:
-    """The statistics of every layer; those of copies are the shorter probe's for heads that it gives no such
-    pattern.
-    """
+    """The statistics of every layer; heads without a copy pattern on the shorter probe take its values."""
     numbers = head_numbers(surveyed)
     if shorter is None:
         return numbers
     judged = []
-    for longer, other in zip(numbers, head_numbers(shorter), strict=True):
-        values = longer.values.clone()
-        for name in OF_COPIES:
-            at, there = (each.names.index(HEAD_PATTERNS[name].statistic) for each in (longer, other))
-            is_of_distance = _has_pattern(longer, name) & ~_has_pattern(other, name)
-            values[..., at] = values[..., at].where(~is_of_distance, other.values[..., there].to(values))
-        judged.append(longer._replace(values=values))
+    for long_probe, short_probe in zip(numbers, head_numbers(shorter), strict=True):
+        values = long_probe.values.clone()
+        for name in COPY_PATTERNS:
+            statistic = HEAD_PATTERNS[name].statistic
+            at, at_short = (each.names.index(statistic) for each in (long_probe, short_probe))
+            depends_on_distance = _has_pattern(long_probe, name) & ~_has_pattern(short_probe, name)
+            short_values = short_probe.values[..., at_short].to(values)
+            values[..., at] = values[..., at].where(~depends_on_distance, short_values)
+        judged.append(long_probe._replace(values=values))
     return judged
 
 
 def surveyed_texts(survey: Survey) -> list[SurveyedText]:
-    """The heads of each text, in the order of the layers, and what they do."""
+    """The heads of each text, in the order of the layers, with their patterns."""
     shorter = survey.shorter
-    numbers = at_any_distance(survey.found, None if shorter is None else shorter.found)
-    layers = heads_of_layers(survey.found, numbers)
-    keys = torch.cat([of_layer.keys for of_layer in numbers], dim=1).numpy(force=True)
-    rests = None if survey.rest is None else [*rest_of_texts(survey)]
+    numbers = at_any_distance(survey.layers, None if shorter is None else shorter.layers)
+    layers = head_counts(survey.layers, numbers)
+    keys = torch.cat([layer.keys for layer in numbers], dim=1).numpy(force=True)
+    rests = None if survey.rest is None else [*rests_by_text(survey)]
     texts = []
-    for text, by_name in enumerate(numbers_of_texts(numbers)):
+    for text, by_name in enumerate(numbers_by_text(numbers)):
         rest = None if rests is None else rests[text]
-        texts.append(SurveyedText.of(layers, by_name, stacks_of(survey.found, text), keys[text], rest))
+        stacks = stacks_of(survey.layers, text)
+        texts.append(SurveyedText.from_numbers(layers, by_name, stacks, keys[text], rest))
     return texts
 
 
 def looked_at(survey: Survey, text: int, queries: Sequence[int | None]) -> Records[LookedAtKey]:
-    """The key with the most weight of each head, in the order of the rows, at the query that is asked for.
+    """The key with the most weight of each head, in the order of the rows, at one query per head.
 
-    None where no query is asked for, and in an encoder whose decoder has the queries. The survey's options
-    have `first_keys`.
+    None for a head without a query and in an encoder, if the queries are tokens of the decoder. Needs a
+    survey with `first_keys`.
     """
     reading = survey.texts.readings[text]
-    asked = iter(queries)
+    remaining = iter(queries)
     looks: list[tuple[int, str, int, str, float] | None] = []
-    for place, computed, _ in survey.found.layers:
+    for place, computed, _ in survey.layers.layers:
         assert computed.top_keys is not None and computed.top_weights is not None
-        of_query, of_key = texts_of_stack(reading, place.stack)
+        query_text, key_text = texts_of_stack(reading, place.stack)
         for keys, weights in zip(computed.top_keys[text], computed.top_weights[text], strict=True):
-            query = next(asked)
-            key = -1 if query is None or of_query is not reading.text else int(keys[query, 0])
+            query = next(remaining)
+            key = -1 if query is None or query_text is not reading.text else int(keys[query, 0])
             if query is None or key < 0:
                 looks.append(None)
             else:
-                tokens = of_query.tokens[query], of_key.tokens[key]
+                tokens = query_text.tokens[query], key_text.tokens[key]
                 looks.append((query, tokens[0], key, tokens[1], float(weights[query, 0])))
     return LookedAtKey.table(
         **{
@@ -465,13 +467,13 @@ def looked_at(survey: Survey, text: int, queries: Sequence[int | None]) -> Recor
     )
 
 
-def rest_of_texts(survey: Survey) -> Iterator[RestOfText]:
-    """What names the patterns of the heads of each text without its first key, in the order of the layers."""
+def rests_by_text(survey: Survey) -> Iterator[RestOfText]:
+    """The heads of each text without its first key, in the order of the layers."""
     assert survey.rest is not None
     numbers = at_any_distance(survey.rest, None if survey.shorter is None else survey.shorter.rest)
-    layers = heads_of_layers(survey.rest, numbers)
-    for text, by_name in enumerate(numbers_of_texts(numbers)):
-        yield RestOfText.of(layers, by_name, stacks_of(survey.rest, text))
+    layers = head_counts(survey.rest, numbers)
+    for text, by_name in enumerate(numbers_by_text(numbers)):
+        yield RestOfText.from_numbers(layers, by_name, stacks_of(survey.rest, text))
 
 
 def _add_layers(totals: HeadTotals, surveyed: SurveyedLayers, num_texts: int) -> None:
@@ -484,12 +486,12 @@ def _add_layers(totals: HeadTotals, surveyed: SurveyedLayers, num_texts: int) ->
 
 @dataclass(frozen=True)
 class Surveyed:
-    """What was found about the heads on some texts of equal counts, and how their attention came."""
+    """The survey of the heads on some texts of equal length, and how their attention was captured."""
 
     survey: Survey
     way: Way
     linear: "SignedHeads | None" = None
-    """The heads of layers without a softmax, where that was asked for and the model has such layers."""
+    """The heads of layers without a softmax, if measured and the model has such layers."""
 
     @cached_property
     def texts(self) -> list[SurveyedText]:
@@ -500,56 +502,56 @@ class Surveyed:
         """Add these texts to totals over many."""
         survey = self.survey
         totals.num_texts += survey.num_texts
-        _add_layers(totals, survey.found, survey.num_texts)
+        _add_layers(totals, survey.layers, survey.num_texts)
         if survey.rest is not None:
             totals.rest = HeadTotals() if totals.rest is None else totals.rest
             totals.rest.num_texts += survey.num_texts
             _add_layers(totals.rest, survey.rest, survey.num_texts)
 
-    def survey_of(self, text: int) -> HeadSurvey:
-        """What was found about the heads of one of the texts, in tokens."""
-        found = self.texts[text].survey()
-        return found if self.linear is None else replace(found, linear=self.linear.of_text(text))
+    def text_survey(self, text: int) -> HeadSurvey:
+        """The survey of the heads on one of the texts."""
+        survey = self.texts[text].survey()
+        return survey if self.linear is None else replace(survey, linear=self.linear.text_table(text))
 
     def signed_maps(self, text: int) -> Float[npt.NDArray[np.float32], "layer head query key"] | None:
-        """The matrices of heads of layers without a softmax; None where they were not kept.
+        """The matrices of heads without a softmax, or None if they were not stored.
 
-        Nor where a layer has attention, too: views find the statistics of a map by its layer and head.
+        Also None if one of the layers has attention, too, since views look up statistics by layer and head.
         """
-        attending = {layer.place.layer for layer in self.survey.found.layers}
+        attending = {layer.place.layer for layer in self.survey.layers.layers}
         if self.linear is None or attending & self.linear.maps.keys():
             return None
-        return self.linear.maps_of(text)
+        return self.linear.text_maps(text)
 
     @property
     def rollout(self) -> list[Float[Tensor, "query key"]]:
-        """How attention adds up over the layers, of each text, where that was asked for."""
+        """Attention rollout of each text, if the options include it."""
         return self.survey.rolled
 
     def rollout_mask(self, text: int) -> Mask | None:
-        """Which tokens that may reach; see `mask_of_rollout`."""
+        """The mask of the rollout of a text; see `mask_of_rollout`."""
         return mask_of_rollout(self.survey.rolled_masks[text])
 
     @property
     def looks(self) -> list[HeadLooks]:
-        """What each head looks at from some tokens, of each text, where that was asked for."""
+        """The weights of each head from some tokens, by text, if the options include `looks`."""
         return self.survey.looks
 
     @property
     def norms(self) -> LastNorms | None:
-        """The norms of the tokens on a grid, where texts are such."""
-        return self.survey.found.norms
+        """The norms of the tokens on a grid, if the texts are on one."""
+        return self.survey.layers.norms
 
     @property
     def maps(self) -> list[HeadMaps]:
-        """What each head looks at, of each text, where that was asked for."""
+        """The maps of the heads, by text, if the options include `maps`."""
         return self.survey.maps
 
 
 def _signed_heads(
     options: HeadOptions, pretrained: Pretrained, readings: Sequence[Reading]
 ) -> "SignedHeads | None":
-    """What takes the layers without a softmax, where they are asked for and there are some."""
+    """A collector of heads without a softmax, or None if they are not measured or the model has none."""
     if not options.linear or not pretrained.unshown_layers:
         return None
     from attncli.measure.signed_heads import SignedHeads
@@ -567,16 +569,16 @@ def surveyed(
     ablate: Sequence[str] = (),
     progress: Callable[[float], None] | None = None,
 ) -> Surveyed:
-    """What each head does on some texts of equal counts; `ablate` names heads that give nothing meanwhile.
+    """Survey the heads on some texts of equal length, with the heads in `ablate` removed.
 
-    UserError for what the model cannot do, and for a head that it does not have; MemoryError.
+    Raises UserError for options that the model does not support and heads that it lacks, and MemoryError.
     """
     if options.rollout and pretrained.has_decoder:
-        raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout is for one stack")
+        raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout needs one stack")
     with ExitStack() as hooks, heads_removed(ablate, pretrained):
         survey = Survey(options, readings, pretrained, progress, hooks)
         linear = _signed_heads(options, pretrained, readings)
-        meanwhile = nullcontext if linear is None else linear.heard
+        meanwhile = nullcontext if linear is None else linear.capturing
         inputs = pretrained.inputs(readings)
         way = capture(pretrained.model, inputs, survey.take, meanwhile)
     if linear is not None:
@@ -593,11 +595,11 @@ def head_totals(
     ablate: Sequence[str] = (),
     looks: FirstLooks | None = None,
 ) -> tuple[HeadTotals, list[str]]:
-    """What each head does over many texts, and notes about how their attention came.
+    """Survey the heads over many texts. Returns totals, and notes about how attention was captured.
 
-    `ablate` names heads, as 5:11, that give nothing meanwhile. `looks` takes where heads look on the first of
-    many files; of the others that is not computed. UserError for what the model cannot do, and
-    where no text could be read; MemoryError.
+    The heads in `ablate` (5:11) are removed. `looks` collects the weights of the first files; they are not
+    computed for later files. Raises UserError for options that the model does not support and if no text can
+    be read, and MemoryError.
     """
     totals = HeadTotals()
     notes: dict[str, None] = {}
@@ -605,9 +607,9 @@ def head_totals(
         runs = []
         for batch in batches:
             has_looks = looks is not None and looks.wants(text.line for text, _ in batch)
-            of_batch = replace(options, looks=has_looks)
+            batch_options = replace(options, looks=has_looks)
             readings = [reading for _, reading in batch]
-            runs.append(partial(surveyed, pretrained, readings, of_batch, ablate=ablate))
+            runs.append(partial(surveyed, pretrained, readings, batch_options, ablate=ablate))
         for batch, run in zip(batches, in_step(pretrained.model, runs), strict=True):
             notes |= dict.fromkeys(run.way.notes())
             run.add_to(totals)
@@ -615,8 +617,8 @@ def head_totals(
             if run.linear is not None:
                 for place, numbers in run.linear.numbers():
                     totals.linear.add(place, numbers)
-            for (text, reading), of_text in zip(batch, run.looks, strict=False):
-                assert looks is not None, "nothing else asks for them"
-                looks.take(text, reading, of_text)
+            for (text, reading), text_looks in zip(batch, run.looks, strict=False):
+                assert looks is not None, "only `looks` needs them"
+                looks.take(text, reading, text_looks)
     totals.num_tokens = many.num_tokens
     return totals, list(notes)

@@ -1,14 +1,14 @@
-"""What is asked of a model, from texts to results: the doors of `measure` (docs/python.md).
+"""Functions of the library that take a model and texts (docs/python.md).
 
-Commands and users call the same functions, which import what they measure with when they are called.
-`model` is what `open_model` gives, or the name of a folder, which the first of several calls loads.
-`text` is a text or a reading, as what `read_text` and `read_probe` made; `texts` are many, or the name of a
-file of them. Heads are "0:1,1:3", ["0:1", "1:3"] or [(0, 1), (1, 3)], one is "0:1" or (0, 1). `progress` is
-called with the share that is done, or with the stage of long work. Every result has tables of typed rows:
+Commands and users call the same functions, which import their measurements when they are called. `model` is a
+model from `open_model` or the name of a folder, which only the first of several calls loads. `text` is a text
+or a reading from `read_text` or `read_probe`; `texts` are many, or the name of a file of them. Heads are
+"0:1,1:3", ["0:1", "1:3"] or [(0, 1), (1, 3)]; a single head is "0:1" or (0, 1). `progress` is called with the
+fraction that is done, or with the stage of long work. Results have tables of typed rows:
 `pandas.DataFrame(result.heads)` is a data frame.
 
-Each call is checked against its annotations before a model is loaded (`attncli.records.arguments`): UserError
-with a line for each argument that does not fit.
+Each call is checked against its annotations before a model is loaded (`attncli.records.arguments`). It raises
+UserError with one line per invalid argument.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,12 +46,11 @@ def layers(model: Model, text: TextOrReading, *, numbers: Layers = ()) -> list[C
     """The attention of each layer on a text, in the order of the run, on the model's device.
 
     `layer.attention` is an AttentionLayer: query (text, head, query, dim), key and value (text, kv_head, key,
-    dim), who sees whom, and how scores are made of them; for a model that computes its attention itself it
-    holds the weights alone. `layer.weights()` is (text, head, query, key). There is one text. `layer.layer`
-    counts from 0 in each stack, `layer.stack_name` is self, encoder, decoder or cross.
+    dim), the visibility, and the rules for scores; for a model that computes its attention itself it holds
+    only the weights. `layer.weights()` is (text, head, query, key), with one text. `layer.layer` counts from
+    0 in each stack; `layer.stack_name` is self, encoder, decoder or cross.
 
-    All layers are kept at once, or those with the `numbers`, or the one. UserError for numbers that the model
-    lacks.
+    Holds all layers in memory, or only those in `numbers`. Raises UserError for numbers that the model lacks.
     """
     chosen = whole_numbers(numbers)
     captured: list[CapturedLayer] = []
@@ -60,8 +59,8 @@ def layers(model: Model, text: TextOrReading, *, numbers: Layers = ()) -> list[C
         if chosen and layer.layer not in chosen:
             return
         if not captured:
-            num_kept = (len(chosen) or pretrained.num_layers) * (3 if pretrained.has_decoder else 1)
-            refuse_bytes("layers", num_kept * _num_bytes(layer), "fewer tokens, or some of the layers")
+            num_layers = (len(chosen) or pretrained.num_layers) * (3 if pretrained.has_decoder else 1)
+            refuse_bytes("layers", num_layers * _num_bytes(layer), "fewer tokens or fewer layers")
         captured.append(layer.copied())
         if len(captured) == len(chosen) and not pretrained.has_decoder:
             raise StopCapture
@@ -93,7 +92,7 @@ def many_texts(
     group: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Iterator[tuple[Pretrained, ManyTexts[TextLine]]]:
-    """The model in use, and the texts as it reads them; with `group` only those of that group of a file."""
+    """Open the model and the texts as it reads them; `group` selects the texts of one group of a file."""
     from attncli.measure.heads import check_reading
 
     def read(line: TextLine) -> Reading:
@@ -119,10 +118,10 @@ def many_texts(
 def next_tokens(
     model: Model, text: TextOrReading, *, heads: HeadsArgument = (), top: Size = 10
 ) -> NextTokens:
-    """The likeliest next tokens after a text; with `heads`, as 5:11, also what each is without all of them.
+    """The likeliest next tokens after a text; with `heads` (5:11), also each probability without these heads.
 
-    The tokens that are likeliest in either case. UserError for a model that predicts no next token, and for
-    heads that it does not have; MemoryError.
+    Tokens are ranked by the larger of the two probabilities. Raises UserError for a model that predicts no
+    next token and for heads that it does not have, and MemoryError.
     """
     from attncli.measure.next_tokens import expected_next
 

@@ -1,4 +1,4 @@
-"""Where heads look from some tokens: of one text, and of the first files of many."""
+"""The weights of heads from chosen tokens, on one text and on the first of many files."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ BYTES_PER_MEAN_WEIGHT = 12
 
 
 def by_layer(layers: dict[int, Tensor]) -> Float[npt.NDArray[np.float32], "layer head *rest"]:
-    """What was kept of each layer in one array, NaN where there is no layer or no head."""
+    """The maps of each layer as one array, with NaN for missing layers and heads."""
     num_heads = max(map(len, layers.values()))
     shape = next(iter(layers.values())).shape[1:]
     stacked = np.full((max(layers) + 1, num_heads, *shape), np.nan, dtype=np.float32)
@@ -41,17 +41,16 @@ def by_layer(layers: dict[int, Tensor]) -> Float[npt.NDArray[np.float32], "layer
 
 
 class HeadLooks:
-    """Takes the layers of one stack, and keeps what each head looks at from some tokens of a text: the mean
-    of their rows. With `has_rollout` how that adds up over the layers, too.
+    """Collects from the layers of one stack the mean of each head's rows at chosen tokens of a text.
 
-    DINO's figures show the rows of [CLS] in the last layer (Caron et al. 2021, 2104.14294).
+    With `has_rollout` it also collects their attention rollout. DINO's figures show the rows of [CLS] in the
+    last layer (Caron et al. 2021, 2104.14294).
     """
 
-    def __init__(self, asked: Sequence[str], reading: Reading, pretrained: Pretrained, text: int) -> None:
+    def __init__(self, queries: Sequence[str], reading: Reading, pretrained: Pretrained, text: int) -> None:
         self.text = text
         self.kind = "self" if reading.context is None else "cross"
-        self.of_text = reading.text
-        self.queries = positions_that_look(asked, reading.text, pretrained)
+        self.queries = positions_that_look(queries, reading.text, pretrained)
         self.has_rollout = not pretrained.has_decoder
         self.looks: dict[int, Float[Tensor, "head key"]] = {}
         self.means: list[Float[Tensor, "query key"]] = []
@@ -59,21 +58,21 @@ class HeadLooks:
             size = pretrained.num_layers * reading.counts[0] ** 2 * BYTES_PER_MEAN_WEIGHT
             refuse_bytes("heads", size, "a smaller picture, or a prompt of fewer tokens")
 
-    def take(self, layer: CapturedLayer, attention: LayerOrWeights, found: Computed) -> None:
-        """Keep what is asked for of one layer."""
+    def take(self, layer: CapturedLayer, attention: LayerOrWeights, computed: Computed) -> None:
+        """Store the rows of one layer."""
         if layer.kind != self.kind:
             return
         if self.queries is None:
-            assert found.received_mass is not None
-            self.looks[layer.layer] = found.received_mass[self.text].double() / attention.shape[2]
+            assert computed.received_mass is not None
+            self.looks[layer.layer] = computed.received_mass[self.text].double() / attention.shape[2]
         else:
             weights = rows_at(attention, self.queries, self.text)
             self.looks[layer.layer] = weights.double().mean(dim=1)
-        if self.has_rollout and found.head_mean is not None:
-            self.means.append(found.head_mean[self.text])
+        if self.has_rollout and computed.head_mean is not None:
+            self.means.append(computed.head_mean[self.text])
 
     def by_layer(self) -> Float[npt.NDArray[np.float32], "layer head key"]:
-        """The rows of every head, NaN where a layer has no attention or fewer heads."""
+        """The mean row of every head, with NaN for layers without attention and missing heads."""
         return by_layer({layer: rows.float().cpu() for layer, rows in self.looks.items()})
 
     def mean_by_layer(self) -> Float[npt.NDArray[np.float32], "layer key"]:
@@ -82,17 +81,15 @@ class HeadLooks:
         return np.stack(means)
 
     def rolled(self) -> Float[Tensor, " key"] | None:
-        """Rollout from the same tokens: their row of the product of (A + I) / 2 over the layers; see
-        `roll_out`.
-        """
+        """Rollout from the same tokens: their mean row of the product of (A + I) / 2 over the layers."""
         if not self.means:
             return None
         row = torch.zeros(len(self.means[0]), dtype=torch.float64)
         row[slice(None) if self.queries is None else self.queries] = 1.0
         row /= row.sum()
         for mean in reversed(self.means):
-            of_rows = 1 + mean.double().sum(dim=-1).cpu()
-            share = row / of_rows
+            row_sums = 1 + mean.double().sum(dim=-1).cpu()
+            share = row / row_sums
             row = share + share @ mean.double().cpu()
         return row
 
@@ -126,38 +123,38 @@ def rows_at(attention: LayerOrWeights, queries: Sequence[int], text: int) -> Flo
     return weights[0]
 
 
-BYTES_PER_KEPT_WEIGHT = 16
+BYTES_PER_FULL_WEIGHT = 16
 WHOLE_GRID = 400
-"""Tokens on a grid up to which all weights are kept: 257 are those of 224 x 224 pixels."""
+"""Most tokens on a grid for which all weights are stored; a picture of 224 x 224 pixels has 257."""
 
 
 class HeadMaps:
-    """Takes the layers as the model hands them over, and keeps the maps of those of the chosen kind.
+    """Collects the maps of the layers of one kind as the model runs.
 
-    Every head's weights where neither text has more than `whole_tokens`; else `pooled_mean` and `pooled_max`
-    of every head, and the whole weights of the heads in `full`, as 24:4.
+    Stores every head's weights if neither text has more than `whole_tokens` tokens. Otherwise it stores
+    `pooled_mean` and `pooled_max` of every head, and the weights of the heads in `full` (24:4).
     """
 
     def __init__(self, kind: str, full: Sequence[str], whole_tokens: int, reading: Reading) -> None:
         self.kind = kind
         self.query, self.key = texts_of_stack(reading, kind)
         num_queries, num_keys = len(self.query.ids), len(self.key.ids)
-        # Neighbours in a row are no blocks of a grid: of many tokens on one only heads in full are kept.
+        # Tokens on a grid are not pooled along the row; of large grids only the heads in `full` are stored.
         self.on_grid = reading.on_grid
         most = WHOLE_GRID if self.on_grid else whole_tokens
         self.is_whole = max(num_queries, num_keys) <= most
         self.num_heads: dict[int, int] = {}
         self._masks: dict[int, Mask | None] = {}
         self._full_masks: dict[int, Mask | None] = {}
-        self.asked = [tuple(map(int, name.split(":"))) for name in full]
+        self.full_heads = [tuple(map(int, name.split(":"))) for name in full]
         self.maps: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
         self.full: dict[tuple[int, ...], Tensor] = {}
-        size = len(self.asked) * num_queries * num_keys * BYTES_PER_KEPT_WEIGHT
+        size = len(self.full_heads) * num_queries * num_keys * BYTES_PER_FULL_WEIGHT
         refuse_bytes("heads", size, "fewer heads in full, or fewer tokens")
 
     def wanted(self, layer: CapturedLayer, wanted: Wanted) -> Wanted:
-        """The same with what is to be kept of this layer."""
-        if not self._is_asked_for(layer):
+        """`wanted` with the maps to store of this layer."""
+        if not self._is_chosen(layer):
             return wanted
         if self.is_whole:
             return replace(wanted, weights=True)
@@ -165,8 +162,8 @@ class HeadMaps:
         return replace(wanted, pooled=pooled, kept_heads=self._heads_in_full(layer))
 
     def take(self, layer: CapturedLayer, attention: LayerOrWeights, computed: Computed, text: int) -> None:
-        """Keep what is asked for of one layer, of one text; `attention` is what was computed of it."""
-        if not self._is_asked_for(layer):
+        """Store the maps of one layer and text, computed from `attention`."""
+        if not self._is_chosen(layer):
             return
         self.num_heads[layer.layer] = layer.attention.shape[1]
         self._masks[layer.layer] = (
@@ -182,49 +179,51 @@ class HeadMaps:
 
     def _heads_in_full(self, layer: CapturedLayer) -> tuple[int, ...]:
         num_heads = layer.attention.shape[1]
-        return tuple(head for number, head in self.asked if number == layer.layer and head < num_heads)
+        return tuple(head for number, head in self.full_heads if number == layer.layer and head < num_heads)
 
-    def _is_asked_for(self, layer: CapturedLayer) -> bool:
+    def _is_chosen(self, layer: CapturedLayer) -> bool:
         return self.kind == ("encoder" if layer.stack == "encoder" else layer.kind)
 
     def by_layer(self) -> dict[str, Float[npt.NDArray[np.float32], "layer head query key"]]:
-        """The maps by their names, NaN where a layer has no attention or fewer heads.
+        """The maps by name, with NaN for layers without attention and missing heads.
 
-        UserError for a head in `full` that the model does not have.
+        Raises UserError for a head in `full` that the model does not have.
         """
         self._check_heads()
         return {name: by_layer(layers) for name, layers in self.maps.items()}
 
     def mask(self, num_queries: int, num_keys: int) -> Mask | None:
-        """The mask of the maps of all layers, which have so many rows and columns."""
+        """The joint mask of the maps of all layers, with this number of rows and columns."""
         return mask_of_layers(self._masks, num_queries, num_keys)
 
     def in_full(
         self,
     ) -> dict[tuple[int, ...], tuple[Float[npt.NDArray[np.float32], "query key"], Mask | None]]:
-        """The whole weights of the heads that were asked for, and their mask, by layer and head."""
+        """The weights and masks of the heads in `full`, by layer and head."""
         return {
             place: (self.full[place].numpy(), self._full_masks[place[0]])
-            for place in self.asked
+            for place in self.full_heads
             if place in self.full
         }
 
     def _check_heads(self) -> None:
         if not self.num_heads:
             raise UserError(f"maps: the model has no {self.kind}-attention")
-        for layer, head in self.asked:
+        for layer, head in self.full_heads:
             if head >= self.num_heads.get(layer, 0):
                 raise UserError(f"full: {head_range(self.num_heads)} (got {layer}:{head})")
 
 
 HIGH_NORM = 3.0
-"""Times the median norm of patches: those of DINOv2-g are below 100 but for outliers above 150 (Darcet et al.
-2023, 2309.16588, section 2.1)."""
+"""Multiple of the median norm of patches: norms in DINOv2-g are below 100, with outliers above 150 (Darcet et
+al. 2023, 2309.16588, section 2.1)."""
 
 
 class LastNorms:
-    """The lengths of the vectors that the last block gives, before a norm: of a few patches of large models
-    these are several times as long as of the others, and heads park weight there (Darcet et al. 2023).
+    """The lengths of the output vectors of the last block, before any norm.
+
+    In large models a few patches have much longer vectors than the others, and heads put unused weight on
+    them (Darcet et al. 2023).
     """
 
     def __init__(self, readings: Sequence[Reading], pretrained: Pretrained, hooks: ExitStack) -> None:
@@ -242,37 +241,37 @@ class LastNorms:
             self.norms = torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float32).cpu()
 
     def medians(self) -> Float[Tensor, " text"] | None:
-        """The median over the patches of each text; None where no block gave vectors of the tokens."""
+        """The median over the patches of each text, or None if no block returned a vector per token."""
         if self.norms is None:
             return None
-        of_patches = [
+        medians = [
             norms[~special].median() for norms, special in zip(self.norms, self._special(), strict=True)
         ]
-        return torch.stack(of_patches)
+        return torch.stack(medians)
 
     def are_high(self) -> Bool[Tensor, "text token"] | None:
-        """The patches whose vectors are longer than HIGH_NORM times the median."""
+        """Mask of the patches whose vectors are longer than HIGH_NORM times the median."""
         medians = self.medians()
         if self.norms is None or medians is None:
             return None
         return (self.norms > HIGH_NORM * medians.unsqueeze(1)) & ~self._special()
 
     def _special(self) -> Bool[Tensor, "text token"]:
-        """Which tokens are none of the grid, but the model's own."""
+        """Mask of the model's own tokens, which are not on the grid."""
         marks = (None if reading.origin is None else reading.origin.special for reading in self.readings)
         return torch.stack([special for special in marks if special is not None])
 
 
 MOST_FILES = 24
-"""Whose maps are kept, however many are read: the rows of a figure that is still looked at as one."""
+"""Most files whose maps are stored: the rows of one readable figure."""
 MEAN, ROLLOUT = "mean", "rollout"
 
 
 class FileLooks(NamedTuple):
-    """Where heads look in one of several files.
+    """The weights of heads on one of several files.
 
-    `maps` are a weight for each key, by the name of the head (11:4), or by MEAN and ROLLOUT; `queries` are
-    the tokens that look, none for the mean over all.
+    `maps` has a weight for each key, by head (11:4) or by MEAN and ROLLOUT. `queries` are the query tokens,
+    empty for the mean over all.
     """
 
     file: str
@@ -282,47 +281,46 @@ class FileLooks(NamedTuple):
 
 
 class FirstLooks:
-    """Takes where heads look in many files, and keeps it of the first MOST_FILES, by their lines.
+    """Collects the weights of heads from the tokens `queries` on the first MOST_FILES files, by line.
 
-    `asked` names the tokens that look. Of the heads it keeps those that are named, or every one where
-    `keeps_all` (which heads are shown is known when all files were read), else those of the last layer,
-    their mean and the rollout, as DINO's figures show the last layer (Caron et al. 2021, 2104.14294). So the
-    memory it takes does not grow with the files: a row of weights for each of these heads and files.
+    It stores the named `heads`, or every head if `keeps_all` (for callers that choose heads after all files
+    are read). By default it stores the last layer, its mean and the rollout, as DINO's figures show the last
+    layer (Caron et al. 2021, 2104.14294). Memory does not grow with the number of files.
     """
 
-    def __init__(self, asked: Sequence[str], heads: Sequence[str] = (), *, keeps_all: bool = False) -> None:
-        self.asked, self.heads, self.keeps_all = asked, heads, keeps_all
+    def __init__(self, queries: Sequence[str], heads: Sequence[str] = (), *, keeps_all: bool = False) -> None:
+        self.queries, self.heads, self.keeps_all = queries, heads, keeps_all
         self.last_layer = 0
-        self._kept: dict[int, FileLooks] = {}
+        self._files: dict[int, FileLooks] = {}
         self._first: tuple[str, list[Box | None]] | None = None
         self._elsewhere: UserError | None = None
 
     def note_places(self, name: str, reading: Reading, pretrained: Pretrained) -> None:
-        """Note where the tokens that look lie in a file; a point (0.6,0.4) is the same place in each."""
+        """Note where the query tokens lie in a file; a point (0.6,0.4) is the same place in every file."""
         origin = reading.text.origin
         if origin is None or self._elsewhere is not None:
             return
         boxes: list[Box | None] = []
-        for asked in self.asked:
-            if "," not in asked:
-                positions = positions_named([asked], reading.text, pretrained)
+        for query in self.queries:
+            if "," not in query:
+                positions = positions_named([query], reading.text, pretrained)
                 boxes += [origin.box(place) for place in positions] or [None]
         if self._first is None:
             self._first = name, boxes
         elif not _are_near(boxes, self._first[1]):
             self._elsewhere = UserError(
-                f"from: {', '.join(self.asked)} lies elsewhere on {name} than on {self._first[0]}, which has "
-                "other rows of patches: name a point, as 0.6,0.4"
+                f"from: {', '.join(self.queries)} is elsewhere on {name} than on {self._first[0]}: their "
+                "grids of patches differ: use a point such as 0.6,0.4"
             )
 
     def wants(self, lines: Iterable[int]) -> bool:
-        """True if some of these files are among the first. Raises UserError if the tokens lie elsewhere."""
+        """True if some of these files are among the first. Raises UserError if the query tokens moved."""
         if self._elsewhere is not None:
             raise self._elsewhere
-        return len(self._kept) < MOST_FILES or min(lines) < max(self._kept)
+        return len(self._files) < MOST_FILES or min(lines) < max(self._files)
 
     def take(self, text: TextLine, reading: Reading, looks: HeadLooks) -> None:
-        """Keep what is shown of one file; UserError for a head that the model does not have."""
+        """Store the chosen weights on one file. Raises UserError for a head that the model does not have."""
         if not looks.looks:
             return
         every = {
@@ -344,26 +342,26 @@ class FirstLooks:
                 maps[ROLLOUT] = rolled.float().numpy()
         queries = [] if looks.queries is None else [reading.text.tokens[place] for place in looks.queries]
         file = str(text.file)
-        self._kept[text.line] = FileLooks(file, replace(reading, inputs=None), tuple(queries), maps)
-        if len(self._kept) > MOST_FILES:
-            del self._kept[max(self._kept)]
+        self._files[text.line] = FileLooks(file, replace(reading, inputs=None), tuple(queries), maps)
+        if len(self._files) > MOST_FILES:
+            del self._files[max(self._files)]
 
     def files(self) -> list[FileLooks]:
-        """What was kept, in the order of the files."""
-        return [self._kept[line] for line in sorted(self._kept)]
+        """The stored weights, in the order of the files."""
+        return [self._files[line] for line in sorted(self._files)]
 
 
 NEAR = 1e-3
-"""Of a side of what is drawn: places as near are the same."""
+"""Places closer than this fraction of a side count as the same."""
 
 
-def _are_near(boxes: Sequence[Box | None], others: Sequence[Box | None]) -> bool:
-    """Whether boxes lie at the same places as others."""
-    if len(boxes) != len(others):
+def _are_near(boxes: Sequence[Box | None], first: Sequence[Box | None]) -> bool:
+    """True if boxes are at the same places as in the first file."""
+    if len(boxes) != len(first):
         return False
     return all(
-        box == other
-        if box is None or other is None
-        else max(abs(a - b) for a, b in zip(box, other, strict=True)) < NEAR
-        for box, other in zip(boxes, others, strict=True)
+        box == first_box
+        if box is None or first_box is None
+        else max(abs(a - b) for a, b in zip(box, first_box, strict=True)) < NEAR
+        for box, first_box in zip(boxes, first, strict=True)
     )

@@ -1,4 +1,4 @@
-"""The mask and the scale of a layer as facts that its tensors carry."""
+"""Masks and scales of layers, which the tensors of a report carry."""
 
 from collections.abc import Mapping
 
@@ -11,15 +11,15 @@ from attncli.records.values import Mask, later_keys
 
 
 def is_by_rule(seen: Visibility) -> bool:
-    """Whether causal and window say all."""
+    """True if `causal` and `window` describe the whole visibility."""
     return seen.key_mask is None and seen.rule is None and seen.offset is None
 
 
 def mask_of(attention: LayerOrWeights, text: int = 0) -> Mask | None:
-    """Which keys each query of a text sees.
+    """The mask of a text: the keys that each query sees.
 
-    A model that gives its weights alone says nothing of its mask: it counts as causal where no weight is on a
-    later key, and as one that hides nothing where all weights are positive; None elsewhere.
+    A model that returns only weights does not expose its mask: it counts as causal if no weight is on a later
+    key, and as unmasked if all weights are positive; otherwise the mask is None.
     """
     if isinstance(attention, AttentionLayer):
         seen = attention.visibility
@@ -27,19 +27,19 @@ def mask_of(attention: LayerOrWeights, text: int = 0) -> Mask | None:
             return Mask(seen.causal, seen.window)
         visible = seen.whole(attention.query.device)
         return Mask.of(visible[text if len(visible) > 1 else 0].numpy(force=True))
-    given = attention.seen[text if len(attention.seen) > 1 else 0].numpy(force=True)
-    num_queries, num_keys = given.shape
-    if given.all():
+    seen_keys = attention.seen[text if len(attention.seen) > 1 else 0].numpy(force=True)
+    num_queries, num_keys = seen_keys.shape
+    if seen_keys.all():
         return Mask()
-    is_causal = num_queries == num_keys and not given[later_keys(num_queries, num_keys)].any()
+    is_causal = num_queries == num_keys and not seen_keys[later_keys(num_queries, num_keys)].any()
     return Mask(causal=True) if is_causal else None
 
 
 def mask_of_blocks(attention: LayerOrWeights, num_blocks: int) -> Mask | None:
-    """The mask of a pooled map: a block is hidden where none of its queries sees any of its keys.
+    """The mask of a pooled map: a block is hidden if none of its queries sees any of its keys.
 
-    Between blocks of s tokens, d apart, the nearest tokens are (d - 1) s + 1 apart. None where the mask is
-    neither causal nor a window, and where the blocks of queries and of keys differ.
+    Between blocks of s tokens, d apart, the nearest tokens are (d - 1) s + 1 apart. Returns None if the mask
+    is neither causal nor a window, or if the blocks of queries and keys differ.
     """
     if isinstance(attention, AttentionLayer) and not is_by_rule(attention.visibility):
         return None
@@ -57,9 +57,9 @@ def mask_of_blocks(attention: LayerOrWeights, num_blocks: int) -> Mask | None:
 
 
 def mask_of_layers(masks: Mapping[int, Mask | None], num_queries: int, num_keys: int) -> Mask | None:
-    """The mask of the maps (layer, head, query, key) of layers that may differ; None where one is not known.
+    """The joint mask of maps (layer, head, query, key) whose layers may differ, or None if any is unknown.
 
-    Nothing is visible where there is no layer.
+    In missing layers nothing is visible.
     """
     first = next(iter(masks.values()))
     if first is None or all(mask == first for mask in masks.values()):
@@ -74,12 +74,12 @@ def mask_of_layers(masks: Mapping[int, Mask | None], num_queries: int, num_keys:
 
 
 def mask_of_rollout(masks: list[Mask | None]) -> Mask | None:
-    """Which tokens may reach each one through all the layers: the earlier ones where each layer is causal."""
+    """The mask of attention rollout: causal if every layer is causal."""
     if all(mask is not None and mask.causal for mask in masks):
         return Mask(causal=True)
     return Mask() if all(mask == Mask() for mask in masks) else None
 
 
 def scale_of(layer: AttentionLayer) -> float | None:
-    """The factor between query · key and what the softmax takes, where that is all that happens to it."""
+    """The factor between query · key and the softmax, or None if anything else changes the scores."""
     return layer.scale / layer.rules.temperature if layer.rules.is_plain else None

@@ -1,4 +1,4 @@
-"""What a model expects next: with all of its heads, and without some of them."""
+"""The next tokens that a model predicts, with all heads and without some of them."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -19,37 +19,40 @@ from attncli.records.next_tokens import NextToken, NextTokens
 Probabilities = Float[Tensor, " vocabulary"]
 
 
-class KnownProbabilities:
-    """Those of the next tokens after the text that was read last, by the heads that were taken out.
+class ProbabilityCache:
+    """Next-token probabilities after the text read last, by the heads that were removed.
 
-    Each run of the model on that text says it once, also a run for something else, while `heard`.
+    Runs of the model for another purpose fill it, too, inside `filled_by_run`.
     """
 
     def __init__(self) -> None:
         self._ids: tuple[int, ...] = ()
         self._by_heads: dict[frozenset[str], Probabilities] = {}
-        self._can_be_heard = True
+        self._can_be_filled = True
 
-    def of(self, pretrained: Pretrained, reading: Reading, heads: Sequence[str]) -> Probabilities:
-        """Those without some heads. UserError for heads that the model does not have; MemoryError."""
-        by_heads, without = self._of_text(reading), frozenset(heads)
+    def get(self, pretrained: Pretrained, reading: Reading, heads: Sequence[str]) -> Probabilities:
+        """The probabilities without some heads, computed if they are not cached.
+
+        Raises UserError for heads that the model does not have, and MemoryError.
+        """
+        by_heads, without = self._for_text(reading), frozenset(heads)
         if without not in by_heads:
             with heads_removed(heads, pretrained, key="heads"):
                 place = len(reading.text.ids) - 1
                 by_heads[without] = log_probabilities_at(pretrained, reading, place).exp()
         return by_heads[without]
 
-    def _of_text(self, reading: Reading) -> dict[frozenset[str], Probabilities]:
+    def _for_text(self, reading: Reading) -> dict[frozenset[str], Probabilities]:
         ids = tuple(reading.text.ids.tolist())
         if ids != self._ids:
             self._ids, self._by_heads = ids, {}
         return self._by_heads
 
     @contextmanager
-    def heard(self, pretrained: Pretrained, reading: Reading, heads: Sequence[str]) -> Iterator[None]:
-        """While it is open the model runs on the text, at last without these heads: nobody need run it again.
+    def filled_by_run(self, pretrained: Pretrained, reading: Reading, heads: Sequence[str]) -> Iterator[None]:
+        """Cache the probabilities of the last run of the model on the text inside this context.
 
-        Only of models whose head reads what the body gives.
+        `heads` are removed in that run. Works for models whose head reads the output of the body.
         """
         outputs: list[object] = []
 
@@ -63,30 +66,30 @@ class KnownProbabilities:
             yield
         finally:
             hook.remove()
-        if outputs and self._can_be_heard and pretrained.with_head is not None:
-            logits = _logits_of(pretrained, reading, outputs[0])
-            self._can_be_heard = logits is not None
-            if logits is not None and not logits.isnan().any():  # a run for it says what gives NaN
-                self._of_text(reading)[frozenset(heads)] = logits.double().softmax(dim=-1)
+        if outputs and self._can_be_filled and pretrained.with_head is not None:
+            logits = _last_logits(pretrained, reading, outputs[0])
+            self._can_be_filled = logits is not None
+            if logits is not None and not logits.isnan().any():  # a run of its own reports the cause of NaN
+                self._for_text(reading)[frozenset(heads)] = logits.double().softmax(dim=-1)
 
 
 @torch.no_grad()
-def _logits_of(pretrained: Pretrained, reading: Reading, output: object) -> Probabilities | None:
-    """The logits at the last token, from what the body gave; None where the model does not ask the body."""
-    was_asked = False
+def _last_logits(pretrained: Pretrained, reading: Reading, output: object) -> Probabilities | None:
+    """The logits at the last token for an output of the body, or None if the model does not call its body."""
+    is_called = False
 
-    def given(*_arguments: object, **_named: object) -> object:
-        nonlocal was_asked
-        was_asked = True
+    def body_output(*_arguments: object, **_named: object) -> object:
+        nonlocal is_called
+        is_called = True
         return output
 
     model, inputs = pretrained.whole, dict(pretrained.inputs([reading]))
     place = len(reading.text.ids) - 1
     if LOGITS_TO_KEEP in inspect.signature(model.forward).parameters:
         inputs[LOGITS_TO_KEEP] = torch.tensor([place], device=pretrained.device)
-    with forwards_replaced({pretrained.model: given}):
+    with forwards_replaced({pretrained.model: body_output}):
         logits: Tensor = model(**inputs)[0]
-    return logits[0, -1] if was_asked else None
+    return logits[0, -1] if is_called else None
 
 
 def expected_next(
@@ -95,21 +98,21 @@ def expected_next(
     *,
     heads: Sequence[str] = (),
     top: int = 10,
-    known: KnownProbabilities | None = None,
+    cache: ProbabilityCache | None = None,
 ) -> NextTokens:
-    """The likeliest next tokens after a text; with `heads` also what each is without them, as if their
-    columns of W_O were zero, all at once. What is `known` of the text is not computed again.
+    """The likeliest next tokens after a text, with their probabilities with and without `heads`.
 
-    The tokens that are likeliest in either case come first. UserError for a model that predicts no next
-    token, and for heads that it does not have; MemoryError.
+    The heads are removed together, as if their columns of W_O were zero. Tokens are ranked by the larger of
+    the two probabilities. Raises UserError for a model that predicts no next token and for heads that it
+    does not have, and MemoryError.
     """
     name = pretrained.name
     if pretrained.predicts != "next" or pretrained.has_decoder:
-        why = "has an encoder beside its decoder" if pretrained.has_decoder else "predicts no next token"
-        raise UserError(f"model: {name} {why}: next tokens are those of a decoder alone")
-    known = KnownProbabilities() if known is None else known
-    probabilities = known.of(pretrained, reading, ())
-    without = known.of(pretrained, reading, heads) if heads else None
+        why = "has an encoder and a decoder" if pretrained.has_decoder else "predicts no next token"
+        raise UserError(f"model: {name} {why}: use a decoder-only model")
+    cache = ProbabilityCache() if cache is None else cache
+    probabilities = cache.get(pretrained, reading, ())
+    without = cache.get(pretrained, reading, heads) if heads else None
     ranking = probabilities if without is None else probabilities.maximum(without)
     ids = ranking.topk(min(top, len(ranking))).indices
     return NextTokens(

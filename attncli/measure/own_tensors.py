@@ -1,4 +1,4 @@
-"""`attention_statistics` of a caller's own tensors, without a model."""
+"""`attention_statistics` of the caller's tensors, without a model."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,33 +29,33 @@ def attention_statistics(
     pooled: Size | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> exact.AttentionStatistics:
-    """softmax(scale query key^T) value, and what its weights are like, without the matrix of weights.
+    """softmax(scale query key^T) value, and statistics of its weights, without the matrix of weights.
 
-    The leading axes of key and value equal those of query or are 1; the last of them, the heads, may
-    also be a divisor (grouped-query attention: query head h uses key head h * num_kv_heads // num_heads)
-    and is not expanded. query is (*batch, query, dim), key (*batch, key, dim), value (*batch, key, value_dim)
-    or None. What the numbers mean is said in `AttentionStatistics`.
+    query is (*batch, query, dim), key (*batch, key, dim), value (*batch, key, value_dim) or None. The leading
+    axes of key and value equal those of query or are 1; the last of them, the heads, may also be a divisor
+    (grouped-query attention: query head h uses key head h * num_kv_heads // num_heads). See
+    `AttentionStatistics` for the meaning of each statistic.
 
-    Query i stands at position t = i. With causal it stands at t = i + num_keys - num_queries: with more keys
-    than queries the last query stands at the last key, with fewer the first ones stand before all keys.
+    Query i is at position t = i. With causal it is at t = i + num_keys - num_queries: with more keys than
+    queries the last query is at the last key, with fewer keys the first queries come before all keys.
 
     - causal: a query sees keys j <= t.
     - window: a query sees keys with |t - j| < window, so with causal the last `window` keys (Mistral).
-    - key_mask: True = may be attended; of shape (key,) or any that broadcasts to (*batch, key), as
-      (batch, 1, key) does for padding.
+    - key_mask: True = may be attended; of shape (key,) or any that broadcasts to (*batch, key), such as
+      (batch, 1, key) for padding.
     - softcap: scores become softcap tanh(score / softcap) (Gemma 2, arXiv:2408.00118).
-    - sink: a logit that joins the denominator alone, so rows sum to less than one (GPT-OSS); of any shape
-      that broadcasts to the batch, as (head,) does.
-    - scale: 1/sqrt(dim) by default. top_k: how many of the largest weights to name for each query.
-    - keys: also the mass that each key receives; pooled: also maps of at most pooled x pooled blocks. Either
-      needs a second pass. progress: called in this thread with the fraction of the blocks that are done.
+    - sink: a logit that is added only to the denominator, so rows sum to less than one (GPT-OSS); of any
+      shape that broadcasts to the batch, such as (head,).
+    - scale: 1/sqrt(dim) by default. top_k: number of largest weights to report for each query.
+    - keys: compute the mass that each key receives; pooled: compute maps of at most pooled x pooled blocks.
+      Either needs a second pass. progress: called in this thread with the fraction of finished blocks.
 
-    float64 is computed as float64, all else as float32 with sums across tiles in float64. On the CPU,
-    torch.get_num_threads() threads share the work, on which no result depends; other threads keep theirs.
+    float64 is computed as float64, other types as float32 with sums across tiles in float64. On the CPU,
+    torch.get_num_threads() threads share the work; results do not depend on their number.
 
-    WrongArgument, a UserError and a ValueError, which names the argument, for shapes that do not fit, NaN or
-    infinite entries, and settings out of range. Sources: Rabe and Staats, arXiv:2112.05682; FlashAttention,
-    arXiv:2205.14135.
+    Raises WrongArgument (a UserError and a ValueError), which names the argument, for shapes that do not fit,
+    NaN or infinite entries, and settings out of range. Sources: Rabe and Staats, arXiv:2112.05682;
+    FlashAttention, arXiv:2205.14135.
     """
     with _wrong_arguments():
         return exact.attention_statistics(
@@ -77,7 +77,7 @@ def attention_statistics(
 
 @contextmanager
 def _wrong_arguments() -> Iterator[None]:
-    """WrongArgument for each ValueError, in its words."""
+    """Convert ValueError to WrongArgument with the same message."""
     try:
         yield
     except ValueError as error:

@@ -1,7 +1,4 @@
-"""What a model computes, to take along and to replace: activations by other tools' names, changed heads.
-
-Functions for users, as in `library`.
-"""
+"""Functions for users that read and replace activations: `activation_cache`, `patch` and `hooks`."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -45,29 +42,29 @@ def activation_cache(
 ) -> dict[str, Tensor]:
     """Query, key, value, scores, weights and output of every layer on a text, by the names of another tool.
 
-    transformer_lens: what `ActivationCache` takes, `blocks.3.attn.hook_pattern` (text, head, query, key) and
-    `hook_z` (text, token, head, dim). nnsight: the path of the module in the whole model,
-    `model.layers.3.self_attn.pattern`, vectors as (text, head, token, dim). In float32 on the CPU. A model
-    that computes its attention itself (BLOOM, Falcon) has only patterns, with a RuntimeWarning. UserError for
-    a model that cannot be shown, and for too little memory; MemoryError.
+    transformer_lens: the names of `ActivationCache`, `blocks.3.attn.hook_pattern` (text, head, query, key)
+    and `hook_z` (text, token, head, dim). nnsight: the path of the module in the whole model,
+    `model.layers.3.self_attn.pattern`, with vectors as (text, head, token, dim). Tensors are float32 on the
+    CPU. A model that computes its attention itself (BLOOM, Falcon) has only patterns, with a RuntimeWarning.
+    Raises UserError if the model cannot be read or memory is too small, and MemoryError.
     """
-    found, missing = activations_and_missing(model, text, names)
+    cache, missing = activations_and_missing(model, text, names)
     if missing:
         warnings.warn(f"attn: {missing}", RuntimeWarning, stacklevel=3)
-    return found
+    return cache
 
 
 def activations_and_missing(
     model: Pretrained | str | PathLike[str], text: Any, names: ActivationNames
 ) -> tuple[dict[str, Tensor], str]:
-    """As `activation_cache`, with a line about a model of which there are only patterns, else empty."""
+    """The `activation_cache` and, if the model has only patterns, a message about it (else "")."""
     from attncli.measure.activations import activations, missing_parts
 
     with in_use(model) as pretrained:
         if not isinstance(text, Reading):
             text = read_text(pretrained, text)
-        found = activations(pretrained, check_made_for(pretrained, text, "text"), names)
-        return found, missing_parts(pretrained.name, found)
+        cache = activations(pretrained, check_made_for(pretrained, text, "text"), names)
+        return cache, missing_parts(pretrained.name, cache)
 
 
 PatchedPart = Annotated[HeadPart, by(one_of(PARTS))]
@@ -78,11 +75,11 @@ PatchedPart = Annotated[HeadPart, by(one_of(PARTS))]
 def patch(
     model: Model, heads: HeadsArgument, change: PartChange, *, part: PatchedPart = "output"
 ) -> Iterator[Pretrained]:
-    """While it is open, a part of some heads of the model is what `change` gives.
+    """Replace a part of some heads of the model inside this context.
 
     `change` takes a head (`query`, `key`, `value`, `pattern`, `output`, `gated`, `name`, `layer`, `head`) and
-    gives the new `part` in its shape, (text, ...): `lambda head: 0 * head.output`. Each text of a batch may
-    be given something else. See `hooks`.
+    returns the new `part` in the same shape, (text, ...): `lambda head: 0 * head.output`. The texts of a
+    batch may differ. See `hooks`.
     """
     changes: dict[str, Changes] = {_plain_name(name): {part: change} for name in head_names(heads)}
     with _hooked(model, changes) as pretrained:
@@ -90,31 +87,31 @@ def patch(
 
 
 def _plain_name(name: str) -> str:
-    """A head's name without idle zeros: 0:1 for 00:1."""
+    """The name of a head without leading zeros: 0:1 for 00:1."""
     place = named_head(name)
     return f"{place.stack}:{place.layer}:{place.head}".removeprefix(":")
 
 
 def _changes_of_heads(changes: Any) -> dict[str, Changes]:
-    """What replaces which parts of each head, by its name. Raises ValueError for anything else."""
+    """Validate changes: functions by part, by head name. Raises ValueError if they are anything else."""
     if not isinstance(changes, Mapping):
         raise ValueError(f"must map heads to parts (got {type(changes).__name__})")
-    of_heads: dict[str, dict[HeadPart, PartChange]] = {}
-    for given_name, of_head in changes.items():
-        name = _plain_name(head_name(given_name))
-        if not isinstance(of_head, Mapping) or not of_head:
+    by_head: dict[str, dict[HeadPart, PartChange]] = {}
+    for key, head_changes in changes.items():
+        name = _plain_name(head_name(key))
+        if not isinstance(head_changes, Mapping) or not head_changes:
             raise ValueError(f"{name}: must map parts ({', '.join(PARTS)}) to functions")
-        for part, change in of_head.items():
+        for part, change in head_changes.items():
             try:
                 one_of(PARTS)(part)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
             if not callable(change):
                 raise ValueError(f"{name}: {part}: must be a function (got {type(change).__name__})")
-            if part in of_heads.setdefault(name, {}):
-                raise ValueError(f"{name}: {part}: must be given once (got it again as {shown(given_name)})")
-            of_heads[name][part] = change
-    return {**of_heads}
+            if part in by_head.setdefault(name, {}):
+                raise ValueError(f"{name}: {part}: must be given once (got it again as {shown(key)})")
+            by_head[name][part] = change
+    return {**by_head}
 
 
 ChangesOfHeads = Annotated[Mapping[str, Mapping[str, PartChange]], by(_changes_of_heads)]
@@ -123,17 +120,17 @@ ChangesOfHeads = Annotated[Mapping[str, Mapping[str, PartChange]], by(_changes_o
 @contextmanager
 @checked
 def hooks(model: Model, changes: ChangesOfHeads) -> Iterator[Pretrained]:
-    """While it is open, heads of the model are changed, whatever runs it in this thread.
+    """Change heads of the model inside this context, in every run of it in this thread.
 
-    `changes` names heads and what replaces their parts: {"18:6": {"pattern": fn}, "3:1": {"value": other}}.
-    Parts are computed in the order query, key, value, pattern, output, gated (what W_O reads), each from what
-    was replaced before, in patches in patches by the outer first; a replaced key or value is that head's own,
-    also where several share it. It gives the model as the functions of attncli take it meanwhile; your own
-    model runs and writes with its changed heads, too, and has their gradients. Afterwards it is as before. A
-    pattern may have any numbers; functions that need more than weights refuse such a layer.
+    `changes` maps heads to functions by part: {"18:6": {"pattern": fn}, "3:1": {"value": other}}. Parts are
+    computed in the order query, key, value, pattern, output, gated (the input of W_O), each from the parts
+    replaced before it; in nested contexts the outer change comes first. A replaced key or value belongs to
+    that head, even if several heads share it. Yields a model for the functions of attncli; your own model
+    object runs and generates with the changed heads, too, and has their gradients. Afterwards everything is
+    as before. A pattern may have any numbers; functions that need more than weights refuse such a layer.
 
-    UserError for a head or part that is not there, a change of another shape, a layer without a softmax, a
-    model that computes its attention itself, and gradient checkpointing, which would run layers again later.
+    Raises UserError for an unknown head or part, a change of another shape, a layer without a softmax, a
+    model that computes its attention itself, and gradient checkpointing, which would rerun layers later.
     """
     with _hooked(model, cast(Mapping[str, Changes], changes)) as pretrained:
         yield pretrained
@@ -141,7 +138,7 @@ def hooks(model: Model, changes: ChangesOfHeads) -> Iterator[Pretrained]:
 
 @contextmanager
 def _hooked(model: Pretrained | str | PathLike[str], changes: Mapping[str, Changes]) -> Iterator[Pretrained]:
-    """While it is open the model, which this thread has for itself, runs with these heads changed."""
+    """Reserve the model for this thread and run it with these heads changed inside this context."""
     with in_use(model) as pretrained, ExitStack() as opened:
         body, whole = pretrained.model, pretrained.whole
         _check_heads(pretrained, changes)
@@ -150,24 +147,24 @@ def _hooked(model: Pretrained | str | PathLike[str], changes: Mapping[str, Chang
             has_two_stacks(body), None, shares_modules=num_blocks < pretrained.num_layers
         )
         handed_over = opened.enter_context(handing_over(body, lambda _layer: None, numbering))
-        named = NamedChanges(_run_apart(changes, numbering, handed_over))
-        patches = named.patches(whole, body)
+        named_changes = NamedChanges(_run_apart(changes, numbering, handed_over))
+        patches = named_changes.patches(whole, body)
         has_run = opened.enter_context(_runs_noted(whole, numbering, lambda: are_in_force(patches)))
         opened.enter_context(patches_open(patches))
         opened.enter_context(in_use_for_all(pretrained))
         attention = body.config._attn_implementation
-        # As the caller's class, which may show itself.
+        # An instance of the caller's class, which may have a display of its own.
         kind = type(model) if isinstance(model, Pretrained) else Pretrained
         try:
             yield kind(**{part.name: getattr(pretrained, part.name) for part in fields(pretrained)})
         except CannotShow as error:
-            raise UserError(f"heads: of {pretrained.name} cannot be changed: {error}") from None
+            raise UserError(f"heads: cannot change heads of {pretrained.name}: {error}") from None
         if (now := body.config._attn_implementation) != attention:
             raise UserError(
-                f"heads: of {pretrained.name} were not changed after its attention was set to {now}"
+                f"heads: no head of {pretrained.name} was changed after its attention was set to {now}"
             )
         if not has_run.isdisjoint((body, whole)):
-            _check_met(pretrained, named)
+            _check_met(pretrained, named_changes)
 
 
 def _run_apart(
@@ -175,17 +172,18 @@ def _run_apart(
     numbering: RunsNumbering,
     handed_over: Callable[[], AbstractContextManager[None]],
 ) -> dict[str, Changes]:
-    """The changes, which may run the model themselves: that is no part of the run that they are in."""
+    """The changes, wrapped so that runs of the model inside a change are not part of the current run."""
 
     def apart(change: PartChange) -> PartChange:
-        def given(head: PatchedHead) -> Tensor:
+        def changed_part(head: PatchedHead) -> Tensor:
             with numbering.apart(), handed_over(), in_use_for_none():
                 return change(head)
 
-        return given
+        return changed_part
 
     return {
-        name: {part: apart(change) for part, change in of_head.items()} for name, of_head in changes.items()
+        name: {part: apart(change) for part, change in head_changes.items()}
+        for name, head_changes in changes.items()
     }
 
 
@@ -193,7 +191,7 @@ def _run_apart(
 def _runs_noted(
     whole: PreTrainedModel, numbering: RunsNumbering, is_changed: Callable[[], bool]
 ) -> Iterator[set[nn.Module]]:
-    """While it is open, runs of the model and of its parts are numbered; gives those that ran to the end."""
+    """Number the runs of the model and its parts inside this context; yields the modules that completed."""
     has_run: set[nn.Module] = set()
     checkpointing = [part for part in whole.modules() if hasattr(part, "gradient_checkpointing")]
 
@@ -206,7 +204,7 @@ def _runs_noted(
 
     def end(model: nn.Module, _inputs: object, outputs: object) -> None:
         numbering.end(model)
-        if outputs is not None and is_changed():  # none of a run that failed
+        if outputs is not None and is_changed():  # a failed run has no outputs
             has_run.add(model)
 
     with ExitStack() as hooked:
@@ -218,7 +216,7 @@ def _runs_noted(
 
 
 def _check_met(pretrained: Pretrained, named: NamedChanges) -> None:
-    """UserError for a head whose layer handed nothing over, though the model ran."""
+    """Raise UserError for a head whose layer did not run although the model did."""
     if not named.met:
         raise UserError(f"heads: {pretrained.name} {NOT_CHANGED}")
     for name in named.changes:
@@ -226,13 +224,13 @@ def _check_met(pretrained: Pretrained, named: NamedChanges) -> None:
         if (place.stack or "self", place.layer) not in named.met:
             layer = f"{place.stack} layer" if place.stack else "layer"
             raise UserError(
-                f"heads: {pretrained.name} ran without the attention of {layer} {place.layer}: no head of it "
-                f"was changed (got {name})"
+                f"heads: {pretrained.name} ran without the attention of {layer} {place.layer}, so no head of "
+                f"it was changed (got {name})"
             )
 
 
 def _check_heads(pretrained: Pretrained, changes: Mapping[str, Changes]) -> None:
-    """UserError for heads of a stack that the model does not have, and of layers beyond the last."""
+    """Raise UserError for heads in a stack or layer that the model does not have."""
     stacks: tuple[str, ...] = ("",)
     num_layers = pretrained.num_layers
     mixers = {} if pretrained.has_decoder else _layers_without_heads(pretrained.model)
@@ -242,19 +240,19 @@ def _check_heads(pretrained: Pretrained, changes: Mapping[str, Changes]) -> None
     for name in changes:
         place = named_head(name)
         if place.stack not in stacks:
-            wanted = f"{', '.join(f'{stack}:' for stack in stacks)} and a head" if stacks[0] else "as 5:11"
-            raise UserError(f"heads: must be {wanted} of {pretrained.name} (got {name})")
+            form = f"{'|'.join(stacks)}:LAYER:HEAD" if stacks[0] else "LAYER:HEAD"
+            raise UserError(f"heads: must be {form} in {pretrained.name} (got {name})")
         if place.layer >= num_layers:
             raise UserError(f"heads: {pretrained.name} has {num_layers} layers (got {name})")
         if place.layer in mixers:
             raise UserError(
-                f"heads: layer {place.layer} of {pretrained.name} has no head that can be replaced: "
+                f"heads: no head of layer {place.layer} of {pretrained.name} can be replaced: "
                 f"{mixers[place.layer]} (got {name})"
             )
 
 
 def _layers_without_heads(model: nn.Module) -> dict[int, str]:
-    """The layers without attention in a model that has others, and what they do."""
+    """The layers without attention in a model that has both kinds, and the reason for each."""
     mixed, idle = layers_without_softmax(model)
     return dict.fromkeys(idle, "it mixes no tokens") | {
         layer: f"it is a {mixer}, without a softmax"

@@ -1,4 +1,4 @@
-"""What each head does, in a word: how much weight falls on each pattern, on one text and over many."""
+"""Patterns of heads: the weight on each detection pattern, and the name of each head's pattern."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,19 +53,19 @@ def wanted_scores(
     *,
     first_key: int = 0,
     repeat: int | None = None,
-    asked: bool = False,
+    to_some: bool = False,
     from_some: bool = False,
     looks_ahead: bool = True,
     places: Float[Tensor, "token 2"] | None = None,
     seconds: Float[Tensor, " token"] | None = None,
 ) -> Wanted:
-    """What `head_scores` needs. `ids` are the tokens of queries and keys; None in cross-attention, where
-    positions do not compare.
+    """The values that `head_scores` needs.
 
-    Keys before `first_key` are not in the patterns. `repeat` is |r| on the repeated probe; `asked` says that
-    the marks hold keys that were asked for, `from_some` that they hold queries, too, `looks_ahead` whether
-    queries see keys behind them. With `places`, of tokens on a grid, nothing is
-    before or after another; `seconds` is when each begins, of tokens that lie in time.
+    `ids` are the tokens of queries and keys, None in cross-attention, where positions do not compare. Keys
+    before `first_key` are not in the patterns. `repeat` is |r| on the repeated probe. `to_some` means that
+    the marks select keys, `from_some` that they select queries, too. `looks_ahead` means that queries see
+    keys after their own position. `places` are tokens on a grid, which have no order; `seconds` are the start
+    times of tokens in time.
     """
     comparing = {*ROW_STATISTICS, *PATTERNS} - {"neighbour", *IN_TIME}
     if seconds is not None:
@@ -74,8 +74,8 @@ def wanted_scores(
         comparing = {*ON_GRIDS}
     if ids is None:
         comparing = {*KEY_PATTERNS}
-    rows = tuple(name for name, known in ROW_STATISTICS.items() if name in comparing or not known.positional)
-    left_out = {*(() if asked else REQUESTED_PATTERNS), *(() if repeat else ("induction_stripe",))}
+    rows = tuple(name for name, row in ROW_STATISTICS.items() if name in comparing or not row.positional)
+    left_out = {*(() if to_some else REQUESTED_PATTERNS), *(() if repeat else ("induction_stripe",))}
     left_out |= set() if from_some else {"others_to_weight"}
     names = tuple(name for name in PATTERNS if name in comparing - left_out)
     if ids is None:
@@ -97,7 +97,7 @@ def wanted_scores(
 
 
 def without_first_key(wanted: Wanted) -> Wanted:
-    """What names heads, of the same rows without their first key."""
+    """`wanted` for the statistics that name heads, on the same rows without their first key."""
     assert wanted.patterns is not None
     names = tuple(name for name in wanted.patterns.names if name in NAMING)
     rows = tuple(name for name in wanted.rows if name in NAMING)
@@ -105,25 +105,25 @@ def without_first_key(wanted: Wanted) -> Wanted:
     return Wanted(rows=rows, patterns=patterns, received_mass=True, plane=wanted.plane)
 
 
-def rows_of_patterns(found: Computed, wanted: Wanted) -> Int[Tensor, "text pattern"]:
-    """In how many rows that see a key each pattern has a key."""
+def pattern_row_counts(computed: Computed, wanted: Wanted) -> Int[Tensor, "text pattern"]:
+    """The number of rows in which each pattern has a key, of the rows that see a key."""
     patterns = wanted.patterns
     assert patterns is not None
-    rows = patterns.rows[..., : found.seeing.shape[-1]] & found.seeing.unsqueeze(1)
+    rows = patterns.rows[..., : computed.seeing.shape[-1]] & computed.seeing.unsqueeze(1)
     if "others_to_weight" in patterns.names:
         rows = rows.clone()
-        rows[:, patterns.names.index("others_to_weight")] &= _sees_asked_key(found, patterns)
+        rows[:, patterns.names.index("others_to_weight")] &= _sees_marked_key(computed, patterns)
     return rows.sum(dim=-1)
 
 
-def _sees_asked_key(found: Computed, patterns: Patterns) -> Bool[Tensor, "text query"]:
-    """The rows that see one of the keys that were asked for.
+def _sees_marked_key(computed: Computed, patterns: Patterns) -> Bool[Tensor, "text query"]:
+    """The rows that see one of the marked keys, inferred from the number of keys that each row sees.
 
-    By how many keys each sees: of a causal layer the last ones; else all of them or, where rows see more
-    or fewer, as many on both sides, which the first row tells, that has one side alone.
+    In a causal layer these are the last keys. In other layers they are all keys or, if the numbers differ, a
+    window on both sides, whose size is that of the first row, which has only one side.
     """
-    assert found.visible is not None
-    visible = found.visible
+    assert computed.visible is not None
+    visible = computed.visible
     queries = torch.arange(visible.shape[-1], device=visible.device)
     sees = torch.zeros_like(visible, dtype=torch.bool)
     for text, keys in enumerate(patterns.marks.to_keys):
@@ -136,25 +136,23 @@ def _sees_asked_key(found: Computed, patterns: Patterns) -> Bool[Tensor, "text q
     return sees
 
 
-def _rows_of_heads(found: Computed, wanted: Wanted) -> Int[Tensor, "#text #head pattern"]:
-    """The same of each head: without the rows that have no weight left."""
-    counts = rows_of_patterns(found, wanted).unsqueeze(1)
-    if found.nothing_left is None:
+def _head_row_counts(computed: Computed, wanted: Wanted) -> Int[Tensor, "#text #head pattern"]:
+    """`pattern_row_counts` of each head, without its rows that have no weight left."""
+    counts = pattern_row_counts(computed, wanted).unsqueeze(1)
+    if computed.nothing_left is None:
         return counts
     assert wanted.patterns is not None
-    in_pattern = wanted.patterns.rows[..., : found.nothing_left.shape[-1]]
-    lost = found.nothing_left.unsqueeze(2) & in_pattern.unsqueeze(1)
+    in_pattern = wanted.patterns.rows[..., : computed.nothing_left.shape[-1]]
+    lost = computed.nothing_left.unsqueeze(2) & in_pattern.unsqueeze(1)
     return counts - lost.sum(dim=-1)
 
 
 def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[Tensor, "layer text head"]]:
-    """Means over the rows of the row statistics, and how much weight falls on each detection pattern D.
+    """Row statistics averaged over the rows (or their maximum, for peaks), and the weight on each pattern D.
 
-    Of a peak, as max_score, it is the largest of the rows.
-
-    mean_i sum_j D_ij p_ij over the rows where the pattern is not empty, NaN where it is in all; NAME_mul is
-    sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector. What does not compare in
-    cross-attention is NaN. The layers have the same shapes, and the same was wanted of them.
+    The weight is mean_i sum_j D_ij p_ij over the rows with a key in the pattern, NaN without such rows.
+    NAME_mul is sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector. Statistics
+    that compare positions are NaN in cross-attention. The layers have the same shapes and the same `wanted`.
     """
     patterns = wanted.patterns
     assert patterns is not None
@@ -163,41 +161,41 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     )
     nothing = torch.full_like(sums[..., 0], torch.nan)
     scores = dict.fromkeys(ROW_STATISTICS, nothing) | {
-        name: _of_head(name, torch.stack([layer.rows[name] for layer in layers])) for name in wanted.rows
+        name: _over_rows(name, torch.stack([layer.rows[name] for layer in layers])) for name in wanted.rows
     }
-    scores["sink_mass"] = scores.pop("sink_mass")  # beside that of the first four
-    by_rows = (mass / _stacked([_rows_of_heads(layer, wanted) for layer in layers])).unbind(dim=-1)
+    scores["sink_mass"] = scores.pop("sink_mass")  # next to the mass on the first four keys
+    by_rows = (mass / _stacked([_head_row_counts(layer, wanted) for layer in layers])).unbind(dim=-1)
     by_mass = (mass / sums.sum(dim=-1, keepdim=True)).unbind(dim=-1)
     shares = dict(zip(patterns.names, by_mass, strict=True))
     on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
-    on_asked = {name: on_patterns.pop(name) for name in REQUESTED_PATTERNS}
+    on_marked = {name: on_patterns.pop(name) for name in REQUESTED_PATTERNS}
     stripe = on_patterns.pop("induction_stripe")
-    others = (*(() if patterns.plane else ("neighbour",)), *(IN_TIME if patterns.seconds is None else ()))
-    for name in others:
+    unused = (*(() if patterns.plane else ("neighbour",)), *(IN_TIME if patterns.seconds is None else ()))
+    for name in unused:
         del on_patterns[name]
     scores |= on_patterns | {f"{name}_mul": shares.get(name, nothing) for name in WITH_SHARE}
-    if patterns.plane is not None:  # what is not of grids is not there at all
+    if patterns.plane is not None:  # on grids, other statistics are left out
         on_grid = {*wanted.rows, *patterns.names, *(f"{name}_mul" for name in patterns.names)}
         scores = {name: score for name, score in scores.items() if name in on_grid}
-    of_asked = {name: scores_of for name, scores_of in on_asked.items() if name in patterns.names}
-    return scores | of_asked | ({"induction_stripe": stripe} if patterns.repeat else {})
+    marked_scores = {name: score for name, score in on_marked.items() if name in patterns.names}
+    return scores | marked_scores | ({"induction_stripe": stripe} if patterns.repeat else {})
 
 
-def _of_head(name: str, rows: Float[Tensor, "layer text head query"]) -> Float[Tensor, "layer text head"]:
-    """The mean over the rows that see a key, or the largest of them; NaN where none does."""
+def _over_rows(name: str, rows: Float[Tensor, "layer text head query"]) -> Float[Tensor, "layer text head"]:
+    """The mean or, for a peak, the maximum over the rows that see a key; NaN without such rows."""
     if not ROW_STATISTICS[name].is_peak:
         return rows.nanmean(dim=-1)
     largest = rows.nan_to_num(nan=-torch.inf).amax(dim=-1)
     return largest.masked_fill(rows.isnan().all(dim=-1), torch.nan)
 
 
-def _seeing_rows(found: Computed) -> Int[Tensor, "#text #head"]:
-    counts = found.seeing.sum(dim=-1, keepdim=True)
-    return counts if found.nothing_left is None else counts - found.nothing_left.sum(dim=-1)
+def _seeing_rows(computed: Computed) -> Int[Tensor, "#text #head"]:
+    counts = computed.seeing.sum(dim=-1, keepdim=True)
+    return counts if computed.nothing_left is None else counts - computed.nothing_left.sum(dim=-1)
 
 
 def _stacked(counts: Sequence[Tensor]) -> Tensor:
-    """The counts of several layers, each of all heads alike or of each."""
+    """Stack the counts of several layers; a layer has one count for all heads or one per head."""
     num_heads = max(count.shape[1] for count in counts)
     return torch.stack([count.expand(-1, num_heads, *count.shape[2:]) for count in counts])
 
@@ -205,9 +203,7 @@ def _stacked(counts: Sequence[Tensor]) -> Tensor:
 def one_key(
     layers: Sequence[Computed], wanted: Wanted
 ) -> tuple[Float[Tensor, "layer text head"], Int[Tensor, "layer text head"]]:
-    """max_j mean_i p_ij over the keys that are neither the first nor special, and that key; NaN and -1 where
-    there is none.
-    """
+    """max_j mean_i p_ij over all keys but the first and special ones, and that key; else NaN and -1."""
     assert wanted.patterns is not None
     received = torch.stack([layer.received_mass for layer in layers if layer.received_mass is not None])
     num_rows = _stacked([_seeing_rows(layer) for layer in layers])
@@ -222,20 +218,20 @@ NUM_STRONGEST = 3
 DECIMALS = 5
 
 NumbersByName = Mapping[str, Float[npt.NDArray[np.float64], " head"]]
-"""The statistics of some heads by name, NaN for no number."""
+"""The statistics of some heads by name; NaN is missing."""
 
 
 def naming_numbers(
     numbers: NumbersByName, stack: Stack, statistic: str
 ) -> Float[npt.NDArray[np.float64], " head"]:
-    """What a pattern is named by: special tokens without the first, which has a pattern of its own."""
+    """The numbers that decide a pattern; special tokens exclude the first, which has its own pattern."""
     if (name := stack.name_of(statistic)) in numbers:
         return numbers[name]
     return numbers[statistic] - numbers["sink_mass"]
 
 
 def shows_pattern(numbers: NumbersByName, stack: Stack, name: str) -> Bool[npt.NDArray[np.bool_], " head"]:
-    """Which heads are above the threshold of a pattern that has enough rows."""
+    """Mask of the heads above the threshold of a pattern; none if the pattern has too few rows."""
     pattern = HEAD_PATTERNS[name]
     if name not in stack.patterns() or not stack.has_enough_rows(pattern.statistic):
         return np.zeros(len(next(iter(numbers.values()))), dtype=bool)
@@ -243,7 +239,7 @@ def shows_pattern(numbers: NumbersByName, stack: Stack, name: str) -> Bool[npt.N
 
 
 def pattern_names(numbers: NumbersByName, stack: Stack) -> list[str]:
-    """Of the patterns above their thresholds the one of the highest precedence, then of the largest value."""
+    """The pattern of each head: above its threshold, of the highest precedence, then of the largest value."""
     num_heads = len(next(iter(numbers.values())))
     names = [stack.unnamed()] * num_heads
     precedence, largest = np.full(num_heads, -1), np.full(num_heads, -np.inf)
@@ -260,41 +256,41 @@ def pattern_names(numbers: NumbersByName, stack: Stack) -> list[str]:
 
 
 def heads_with(
-    pattern: str, of_heads: Sequence[str], numbers: NumbersByName, stacks: Mapping[str, Stack]
+    pattern: str, head_stacks: Sequence[str], numbers: NumbersByName, stacks: Mapping[str, Stack]
 ) -> list[int]:
-    """The places of the heads that show a pattern, by the rows of their stacks; `of_heads` are these."""
-    shown_at: list[int] = []
+    """The indices of the heads that show a pattern, judged by the rows of their stacks."""
+    matches: list[int] = []
     for stack in stacks.values():
-        places = places_of_stack(of_heads, stack)
+        places = stack_places(head_stacks, stack)
         if len(places):
-            shown_at += places[shows_pattern(numbers_at(numbers, places), stack, pattern)].tolist()
-    return sorted(shown_at)
+            matches += places[shows_pattern(numbers_at(numbers, places), stack, pattern)].tolist()
+    return sorted(matches)
 
 
 def patterns_by_stack(
-    of_heads: Sequence[str], numbers: NumbersByName, stacks: Mapping[str, Stack]
+    head_stacks: Sequence[str], numbers: NumbersByName, stacks: Mapping[str, Stack]
 ) -> list[str]:
-    """The pattern of each head, by the rows of its stack."""
-    names = [UNNAMED] * len(of_heads)
+    """The pattern of each head, judged by the rows of its stack."""
+    names = [UNNAMED] * len(head_stacks)
     for stack in stacks.values():
-        places = places_of_stack(of_heads, stack)
+        places = stack_places(head_stacks, stack)
         for place, name in zip(places, pattern_names(numbers_at(numbers, places), stack), strict=True):
             names[place] = name
     return names
 
 
 def most_frequent_pattern(names: Sequence[str]) -> str:
-    """The pattern that a head has on most texts, of the texts that were long enough to measure it."""
+    """The pattern that a head has on most texts, without texts too short to measure it."""
     measured = Counter(name for name in names if name != NOT_MEASURED)
     return measured.most_common(1)[0][0] if measured else NOT_MEASURED
 
 
-def heads_of_patterns(
+def pattern_table(
     numbers: NumbersByName, names: Sequence[str], stack: Stack, texts: Mapping[str, int] | None = None
 ) -> Records[HeadsOfPattern]:
-    """For each pattern how many heads are above its threshold; None where it has too few rows.
+    """One row per pattern with the number of heads above its threshold, None if it has too few rows.
 
-    `names` are the patterns of the heads, `texts` in how many texts each statistic was measured.
+    `names` are the patterns of the heads; `texts` is the number of texts with each statistic.
     """
     patterns = stack.patterns()
     statistics = [pattern.statistic for pattern in patterns.values()]
@@ -305,7 +301,7 @@ def heads_of_patterns(
         for pattern in patterns.values()
     ]
     measured_by = [stack.name_of(statistic) for statistic in statistics]
-    of_texts = {} if texts is None else {"texts": [*(texts.get(name, 0) for name in measured_by), None]}
+    text_counts = {} if texts is None else {"texts": [*(texts.get(name, 0) for name in measured_by), None]}
     return HeadsOfPattern.table(
         stack=[stack.name] * (len(patterns) + 1),
         pattern=[*patterns, stack.unnamed()],
@@ -313,12 +309,12 @@ def heads_of_patterns(
         threshold=[*(pattern.threshold for pattern in patterns.values()), None],
         rows=[*(stack.num_rows[statistic] for statistic in statistics), None],
         heads=[*above, names.count(stack.unnamed())],
-        **of_texts,
+        **text_counts,
     )
 
 
 class RankedHead(NamedTuple):
-    """One of the strongest heads of a pattern: its place among the heads of its stack."""
+    """One of the strongest heads of a pattern; `place` is its index among the heads of its stack."""
 
     pattern: str
     statistic: str
@@ -328,7 +324,7 @@ class RankedHead(NamedTuple):
 
 
 def strongest_heads(numbers: NumbersByName, stack: Stack) -> Iterator[RankedHead]:
-    """The heads with the largest numbers of each pattern with enough rows; ties in their order."""
+    """The heads with the largest numbers of each pattern with enough rows; ties keep the order of heads."""
     for name, pattern in stack.patterns().items():
         if not stack.has_enough_rows(pattern.statistic):
             continue
@@ -341,15 +337,15 @@ def strongest_heads(numbers: NumbersByName, stack: Stack) -> Iterator[RankedHead
 
 
 def _rounded(value: float) -> float:
-    """Without the last bits, which must not decide an order; -1 for no number."""
+    """The value without its last bits, so that rounding does not decide an order; -1 for NaN."""
     return round(value, DECIMALS) if value == value else -1.0
 
 
 def rows_by_stack(stacks: Sequence[Stack], names: Sequence[str] = tuple(PATTERNS)) -> Records[RowsOfStack]:
-    """For each stack whether texts begin with a special token, how many rows each of these names has, and
-    what even weights give.
+    """One row per stack: if texts begin with a special token, the rows of each statistic, and its value for
+    even weights.
     """
-    known = {name for stack in stacks for name in stack.num_rows}
+    counted = {name for stack in stacks for name in stack.num_rows}
     even = {
         column: [stack.even[name].mean if name in stack.even else None for stack in stacks]
         for name, column in EVEN_COLUMNS.items()
@@ -358,47 +354,47 @@ def rows_by_stack(stacks: Sequence[Stack], names: Sequence[str] = tuple(PATTERNS
     return RowsOfStack.table(
         stack=[stack.name for stack in stacks],
         starts_special=[stack.starts_special for stack in stacks],
-        **{name: [stack.num_rows.get(name) for stack in stacks] for name in names if name in known},
+        **{name: [stack.num_rows.get(name) for stack in stacks] for name in names if name in counted},
         **even,
     )
 
 
 class HeadPatterns(NamedTuple):
-    """What heads do: one row per pattern, per strongest head, and per stack."""
+    """Tables of patterns: one row per pattern, per strongest head, and per stack."""
 
     patterns: Records[HeadsOfPattern]
     strongest: Records[StrongestHead]
     pattern_rows: Records[RowsOfStack]
 
 
-def places_of_stack(of_heads: Sequence[str], stack: Stack) -> Int[npt.NDArray[np.int64], " place"]:
-    """The places of the heads of a stack, by the stack of each head."""
-    return np.array([place for place, name in enumerate(of_heads) if name == stack.name], dtype=int)
+def stack_places(head_stacks: Sequence[str], stack: Stack) -> Int[npt.NDArray[np.int64], " place"]:
+    """The indices of the heads of a stack, from the stack of each head."""
+    return np.array([place for place, name in enumerate(head_stacks) if name == stack.name], dtype=int)
 
 
 def numbers_at(
     numbers: NumbersByName, places: Int[npt.NDArray[np.int64], " place"]
 ) -> Mapping[str, Float[npt.NDArray[np.float64], " place"]]:
-    """The statistics of some of the heads."""
+    """The statistics of the heads at some indices."""
     return {name: values[places] for name, values in numbers.items()}
 
 
-def numbers_of(heads: Records[SurveyedHead] | Records[RestOfHead]) -> NumbersByName:
-    """The statistics that heads are named by."""
+def naming_columns(heads: Records[SurveyedHead] | Records[RestOfHead]) -> NumbersByName:
+    """The statistics that decide the patterns of heads."""
     return {name: heads.numbers(name) for name in NAMING if name in heads.cells}
 
 
-def patterns_of_text(
+def text_patterns(
     heads: Records[SurveyedHead], stacks: Sequence[Stack], keys: Int[npt.NDArray[np.int64], " head"]
 ) -> HeadPatterns:
-    """What the heads do on one text; `keys` are the positions of the key with most weight of each."""
+    """The pattern tables of one text; `keys` are the positions of each head's key with the most weight."""
     patterns: list[Records[HeadsOfPattern]] = []
     strongest: list[Records[StrongestHead]] = []
     for stack in stacks:
-        places = places_of_stack(heads.column("stack").tolist(), stack)
-        numbers = numbers_at(numbers_of(heads), places)
+        places = stack_places(heads.column("stack").tolist(), stack)
+        numbers = numbers_at(naming_columns(heads), places)
         names = [heads.cells["pattern"][place] for place in places]
-        patterns.append(heads_of_patterns(numbers, names, stack))
+        patterns.append(pattern_table(numbers, names, stack))
         ranked = list(strongest_heads(numbers, stack))
         looked_at = [
             int(keys[places[head.place]]) if head.statistic == "one_key_mass" else None for head in ranked
@@ -429,7 +425,7 @@ def _strongest_table(
 
 
 class LayerPlace(NamedTuple):
-    """Where a layer is; its module where that is known."""
+    """The number, kind and stack of a layer, and its module, if known."""
 
     layer: int
     kind: str
@@ -445,11 +441,10 @@ def head_table(
 ) -> Records[SurveyedHead]:
     """One row per head, in the order of the layers, each with its number of heads.
 
-    `rest_patterns` are those of the rest of each head's weight; only heads that look at the first token have
-    one.
+    `rest_patterns` name the weight off the first key; only heads that look at the first token have one.
     """
-    of_heads = [place for place, count in layers for _ in range(count)]
-    modules = [place.module for place in of_heads if place.module is not None]
+    places = [place for place, count in layers for _ in range(count)]
+    modules = [place.module for place in places if place.module is not None]
     rest = None
     if rest_patterns is not None:
         rest = [
@@ -457,10 +452,10 @@ def head_table(
             for pattern, beside in zip(patterns, rest_patterns, strict=True)
         ]
     return SurveyedHead.table(
-        layer=np.array([place.layer for place in of_heads], dtype=int),
+        layer=np.array([place.layer for place in places], dtype=int),
         **({"module": modules} if modules else {}),
-        kind=[place.kind for place in of_heads],
-        stack=[place.stack for place in of_heads],
+        kind=[place.kind for place in places],
+        stack=[place.stack for place in places],
         head=np.array([head for _, count in layers for head in range(count)], dtype=int),
         pattern=patterns,
         **({} if rest is None else {"rest_pattern": rest}),
@@ -471,35 +466,35 @@ def head_table(
 def joined_numbers(
     layers: Sequence[tuple[Sequence[str], npt.NDArray[np.float64] | npt.NDArray[np.int64]]],
 ) -> NumbersByName:
-    """The statistics of the heads of all layers by name, from those of each layer (head, statistic).
+    """The statistics of the heads of all layers by name, from the names and values of each layer.
 
-    NaN for what is measured of other layers alone.
+    NaN for statistics that a layer lacks.
     """
-    names = tuple(dict.fromkeys(name for of_layer, _ in layers for name in of_layer))
+    names = tuple(dict.fromkeys(name for layer_names, _ in layers for name in layer_names))
     joined = np.full((sum(len(values) for _, values in layers), len(names)), np.nan)
     place = {name: number for number, name in enumerate(names)}
     start = 0
-    for of_layer, values in layers:
-        joined[start : start + len(values), [place[name] for name in of_layer]] = values
+    for layer_names, values in layers:
+        joined[start : start + len(values), [place[name] for name in layer_names]] = values
         start += len(values)
     return dict(zip(names, joined.T, strict=True))
 
 
 class RestOfText(NamedTuple):
-    """What names the patterns of the heads of one text without its first key, and the rows behind it."""
+    """The statistics that name the heads of one text without its first key, and the rows behind them."""
 
     heads: Records[RestOfHead]
     stacks: dict[str, Stack]
 
     def patterns(self) -> list[str]:
         """The pattern of each head, in the order of the rows."""
-        return patterns_by_stack(self.heads.column("stack").tolist(), numbers_of(self.heads), self.stacks)
+        return patterns_by_stack(self.heads.column("stack").tolist(), naming_columns(self.heads), self.stacks)
 
     @classmethod
-    def of(
+    def from_numbers(
         cls, layers: Sequence[tuple[LayerPlace, int]], numbers: NumbersByName, stacks: dict[str, Stack]
     ) -> "RestOfText":
-        """By the numbers of all heads of the layers, each with its number of heads."""
+        """Build it from the numbers of all heads of the layers, each with its number of heads."""
         heads = RestOfHead.table(
             stack=[place.stack for place, count in layers for _ in range(count)],
             layer=np.repeat([place.layer for place, _ in layers], [count for _, count in layers]),
@@ -518,7 +513,7 @@ class SurveyedText(NamedTuple):
     rest: RestOfText | None
 
     @classmethod
-    def of(
+    def from_numbers(
         cls,
         layers: Sequence[tuple[LayerPlace, int]],
         numbers: NumbersByName,
@@ -526,32 +521,32 @@ class SurveyedText(NamedTuple):
         keys: Int[npt.NDArray[np.int64], " head"],
         rest: RestOfText | None,
     ) -> "SurveyedText":
-        """By the numbers of all heads of the layers, each with its number of heads."""
-        of_heads = [place.stack for place, count in layers for _ in range(count)]
-        patterns = patterns_by_stack(of_heads, numbers, stacks)
+        """Build it from the numbers of all heads of the layers, each with its number of heads."""
+        head_stacks = [place.stack for place, count in layers for _ in range(count)]
+        patterns = patterns_by_stack(head_stacks, numbers, stacks)
         heads = head_table(layers, patterns, None if rest is None else rest.patterns(), numbers)
         return cls(heads, [*stacks.values()], keys, rest)
 
     def survey(self) -> HeadSurvey:
-        """The heads, and what they do."""
-        patterns = patterns_of_text(self.heads, self.stacks, self.keys)
+        """The heads with the tables of their patterns."""
+        patterns = text_patterns(self.heads, self.stacks, self.keys)
         survey = HeadSurvey(heads=self.heads, **patterns._asdict())
         if self.rest is None:
             return survey
         return replace(
             survey,
             without_first=self.rest.heads,
-            without_first_rows=counts_of_rest([*self.rest.stacks.values()]),
+            without_first_rows=rest_row_table([*self.rest.stacks.values()]),
         )
 
 
-def counts_of_rest(stacks: Sequence[Stack]) -> Records[RowsOfStack]:
-    """How many rows each statistic has where the first key is left out."""
+def rest_row_table(stacks: Sequence[Stack]) -> Records[RowsOfStack]:
+    """The number of rows of each statistic without the first key."""
     return rows_by_stack(stacks, [*dict.fromkeys(name for stack in stacks for name in stack.num_rows)])
 
 
 class LayerTotals(NamedTuple):
-    """The statistics of the heads of a layer over texts: moments by head and statistic."""
+    """Moments over texts of the statistics of the heads of a layer (head, statistic)."""
 
     place: LayerPlace
     names: tuple[str, ...]
@@ -560,9 +555,10 @@ class LayerTotals(NamedTuple):
 
 @dataclass(frozen=True)
 class SummedHeads:
-    """The statistics of the heads of each layer over texts, in the order of the layers (head, statistic).
+    """Means over texts of the statistics of each layer (head, statistic), with 95 % intervals.
 
-    `mean`, `lower` and `upper` are NaN for what no text, or a single one, has; `texts` is how many have it.
+    `texts` is the number of texts with a statistic. `mean` is NaN without texts, `lower` and `upper` with
+    fewer than two.
     """
 
     layers: Sequence[LayerTotals]
@@ -572,8 +568,8 @@ class SummedHeads:
     texts: Sequence[Int[npt.NDArray[np.int64], "_ _"]]
 
     @classmethod
-    def of(cls, layers: Sequence[LayerTotals]) -> "SummedHeads":
-        """The means and their 95 % intervals."""
+    def from_totals(cls, layers: Sequence[LayerTotals]) -> "SummedHeads":
+        """Compute the means and their 95 % intervals."""
         moments = [layer.moments for layer in layers]
         ends = [mean_interval(each.count, each.mean, each.squares) for each in moments]
         return cls(
@@ -584,10 +580,10 @@ class SummedHeads:
             [each.count.numpy() for each in moments],
         )
 
-    def numbers(self, of_layers: Sequence[npt.NDArray[np.float64] | npt.NDArray[np.int64]]) -> NumbersByName:
-        """The means, or one of the others, by the names of the statistics."""
+    def numbers(self, values: Sequence[npt.NDArray[np.float64] | npt.NDArray[np.int64]]) -> NumbersByName:
+        """One of `mean`, `lower`, `upper` and `texts` by the names of the statistics."""
         names = (layer.names for layer in self.layers)
-        return joined_numbers([*zip(names, of_layers, strict=True)])
+        return joined_numbers([*zip(names, values, strict=True)])
 
     def stacks(self) -> list[str]:
         """The stack of each head."""
@@ -596,34 +592,34 @@ class SummedHeads:
 
 @dataclass
 class HeadTotals:
-    """The totals of every layer so far, and for each stack the rows of its statistics, where known."""
+    """Running totals of every layer over texts, and the rows of the statistics of each stack, if known."""
 
     num_texts: int = 0
     num_tokens: int | None = None
     layers: dict[tuple[LayerPlace, int], LayerTotals] = field(default_factory=dict)
     stacks: dict[str, Stack] = field(default_factory=dict)
     rest: "HeadTotals | None" = None
-    """The same without the first keys, where that is known."""
+    """The totals without the first keys, if measured."""
     linear: "SignedTotals" = field(default_factory=lambda: SignedTotals())
-    """The heads of layers without a softmax, where they were measured."""
+    """The heads of layers without a softmax, if measured."""
     unshown: str = ""
-    """Which layers are not among these."""
+    """A note about layers that are not measured."""
 
     def add_rows(self, rows: Stack) -> None:
         """Add the rows of a stack on some texts."""
-        known = self.stacks.get(rows.name, Stack(rows.name, {}, True))
-        total = Counter(known.num_rows)
+        before = self.stacks.get(rows.name, Stack(rows.name, {}, True))
+        total = Counter(before.num_rows)
         total.update(rows.num_rows)
-        even = {**known.even}
+        even = {**before.even}
         for name, mean in rows.even.items():
             even[name] = even[name].plus(mean) if name in even else mean
-        starts_special = known.starts_special and rows.starts_special
+        starts_special = before.starts_special and rows.starts_special
         self.stacks[rows.name] = Stack(rows.name, total, starts_special, even)
 
     def add(
         self, place: LayerPlace, names: Sequence[str], values: Float[Tensor, "text head statistic"]
     ) -> None:
-        """The statistics of one layer on some texts."""
+        """Add the statistics of one layer on some texts."""
         if "special_mass" in names:
             not_first = values[..., names.index("special_mass")] - values[..., names.index("sink_mass")]
             names = (*names, NOT_FIRST)
@@ -635,30 +631,30 @@ class HeadTotals:
         self.layers[key] = LayerTotals(place, tuple(names), moments)
 
     def survey(self) -> tuple[HeadSurvey, NumbersByName]:
-        """What heads do over the texts, and the numbers that name them: the lower ends of the intervals."""
-        summed = SummedHeads.of([*self.layers.values()])
+        """The survey over the texts, and the numbers that name heads: the lower ends of the intervals."""
+        summed = SummedHeads.from_totals([*self.layers.values()])
         mean, texts = summed.numbers(summed.mean), summed.numbers(summed.texts)
         lower, upper = summed.numbers(summed.lower), summed.numbers(summed.upper)
         names = patterns_by_stack(summed.stacks(), lower, self.stacks)
         rest_names = None
         if self.rest is not None:
-            rest = SummedHeads.of([*self.rest.layers.values()])
+            rest = SummedHeads.from_totals([*self.rest.layers.values()])
             rest_names = patterns_by_stack(rest.stacks(), rest.numbers(rest.lower), self.rest.stacks)
         numbers = {name: values for name, values in mean.items() if name != NOT_FIRST}
         heads = head_table([*self.layers], names, rest_names, numbers)
         patterns: list[Records[HeadsOfPattern]] = []
         strongest: list[Records[StrongestHead]] = []
         for stack in self.stacks.values():
-            places = places_of_stack(summed.stacks(), stack)
+            places = stack_places(summed.stacks(), stack)
             counts = {
-                name: int(np.nan_to_num(of_heads[places]).max(initial=0)) for name, of_heads in texts.items()
+                name: int(np.nan_to_num(per_head[places]).max(initial=0)) for name, per_head in texts.items()
             }
-            of_stack = [names[place] for place in places]
-            patterns.append(heads_of_patterns(numbers_at(lower, places), of_stack, stack, counts))
+            stack_names = [names[place] for place in places]
+            patterns.append(pattern_table(numbers_at(lower, places), stack_names, stack, counts))
             ranked = [*strongest_heads(numbers_at(mean, places), stack)]
             ends = {
-                end: [float(of_end[stack.name_of(head.statistic)][places[head.place]]) for head in ranked]
-                for end, of_end in (("lower", lower), ("upper", upper))
+                end: [float(bounds[stack.name_of(head.statistic)][places[head.place]]) for head in ranked]
+                for end, bounds in (("lower", lower), ("upper", upper))
             }
             nothing: list[int | None] = [None] * len(ranked)
             strongest.append(_strongest_table(heads, places, stack, ranked, key=nothing, **ends))
@@ -695,7 +691,7 @@ class HeadTotals:
 
 
 class MixerPlace(NamedTuple):
-    """A layer without a softmax: its number, its module, and what it is; a store knows the number alone."""
+    """The number, module and kind of a layer without a softmax; a store has only the number."""
 
     layer: int
     module: str = ""
@@ -703,18 +699,18 @@ class MixerPlace(NamedTuple):
 
 
 class SignedTotals:
-    """The statistics of heads without a softmax over texts; texts that lack one are left out of its mean."""
+    """Statistics of heads without a softmax over texts; a mean leaves out texts without the statistic."""
 
     def __init__(self) -> None:
         self.layers: dict[MixerPlace, RunningMoments] = {}
 
     def add(self, place: MixerPlace, numbers: Float[Tensor, "text head statistic"]) -> None:
-        """The statistics of a layer on some texts."""
+        """Add the statistics of a layer on some texts."""
         moments, before = RunningMoments.of(numbers), self.layers.get(place)
         self.layers[place] = moments if before is None else before + moments
 
     def table(self) -> Records[SignedHead]:
-        """One row per head: means over the texts. One key has no place in several."""
+        """One row per head with means over the texts; `one_key`, a position in one text, is None."""
         if not self.layers:
             return SignedHead.rows([])
         means = [each.mean.masked_fill(each.count == 0, torch.nan) for each in self.layers.values()]
@@ -731,7 +727,7 @@ class SignedTotals:
         )
 
     def intervals(self) -> Iterator[Records[StatisticInterval]]:
-        """One row per head and statistic, of the stack `linear`, layer by layer."""
+        """One row per head and statistic of the stack `linear`, layer by layer."""
         for place, moments in self.layers.items():
             lower, upper = mean_interval(moments.count, moments.mean, moments.squares)
             num_heads, num_rows = len(moments.mean), moments.mean.numel()

@@ -34,12 +34,12 @@ from attncli.models.removal import output_of
 Kind = Literal["embedding", "head", "linear", "mlp", "bias"]
 
 
-def _is_vectors(given: object) -> TypeGuard[Tensor]:
-    return isinstance(given, Tensor) and given.is_floating_point() and given.ndim > 1
+def _is_vectors(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1
 
 
 class _RecordedCall(NamedTuple):
-    """The input and the output of a module's call. `is_alone`: it had no other tensor as input."""
+    """The input and output of a call of a module. `is_alone` is True if it had no other tensor as input."""
 
     read: Tensor
     gave: Tensor
@@ -48,7 +48,7 @@ class _RecordedCall(NamedTuple):
 
 @dataclass(frozen=True)
 class WrittenHeads:
-    """The input of W_O from the heads of a layer, of attention or without a softmax, and its output."""
+    """The outputs of the heads of a layer (attention or without a softmax), and the output of their W_O."""
 
     kind: Kind
     heads: Float[Tensor, "head token value_dim"]
@@ -76,8 +76,8 @@ class WrittenHeads:
 class BlockRun:
     """One call of a block: its heads (attention first), its norms with their scales, its input and output.
 
-    `mlp` is what the block adds to its input beside its heads. A block that does more than add has None, and
-    in `writers` its modules that return a vector for each token, innermost first, with these vectors.
+    `mlp` is the part of the output that is neither the input nor from heads. For a block that does more than
+    add, `mlp` is None and `writers` has its modules that return a vector per token, innermost first.
     """
 
     name: str
@@ -91,7 +91,7 @@ class BlockRun:
     writers: Sequence[tuple[nn.Module, Float[Tensor, "token embed"]]]
 
     def norm_behind_attention(self) -> FrozenNorm | None:
-        """The norm of the block's input plus the output of W_O (BERT), known by its scales, or None."""
+        """The norm after input plus output of W_O (BERT), recognised by its scales, or None."""
         total = self.read + self.mixers[0].projected
         for norm in (norm for norms in self.norms.values() for norm in norms):
             scale = norm.scale.reshape(-1, 1)
@@ -106,7 +106,7 @@ class BlockRun:
 class RecordedBlocks:
     """The blocks of a model in one run on a text, in the order of their calls.
 
-    Raises UserError for a model whose residual stream is no sum of what its parts write.
+    Raises UserError for a model whose residual stream is not the sum of the outputs of its parts.
     """
 
     def __init__(self, pretrained: Pretrained, reading: Reading) -> None:
@@ -119,7 +119,7 @@ class RecordedBlocks:
         self.inputs = pretrained.inputs([reading])
         self.num_tokens = len(reading.text.ids)
         self.way = check_computed_here(self.model, self.inputs)
-        refuse_replaced(self.model, ("output", "gated"), "which comes of no values")
+        refuse_replaced(self.model, ("output", "gated"), "which does not come from values")
         self.attention: dict[int, CapturedLayer] = {}
         """The attention of each call of a block that has one."""
         self.linear: dict[str, ProjectedHeads] = {}
@@ -133,7 +133,7 @@ class RecordedBlocks:
             self.way = replace(self.way, unshown=unshown_layers(self.model, modules))
 
     def refuse(self, reason: str) -> NoReturn:
-        """UserError that says why a score is no sum of parts here."""
+        """Raise UserError with the reason why scores of this model are not sums of parts."""
         name = self.pretrained.name
         raise UserError(f"model: the scores of {name} cannot be split into parts, use another: {reason}")
 
@@ -158,8 +158,8 @@ class RecordedBlocks:
             read = inputs[0] if inputs else named.get("hidden_states")
             gave = output[0] if isinstance(output, tuple | list) and output else output
             if _is_vectors(read) and _is_vectors(gave):
-                others = [*inputs[1:], *(given for name, given in named.items() if name != "hidden_states")]
-                is_alone = not any(isinstance(given, Tensor) for given in others)
+                more = [*inputs[1:], *(value for name, value in named.items() if name != "hidden_states")]
+                is_alone = not any(isinstance(value, Tensor) for value in more)
                 calls.setdefault(module, []).append(_RecordedCall(read.clone(), gave.clone(), is_alone))
 
         def begin(*_: object) -> None:
@@ -187,7 +187,7 @@ class RecordedBlocks:
         self._check_blocks(gated)
 
     def _check_blocks(self, gated: GatedHeads) -> None:
-        """UserError where a block does what is not known; only blocks are kept."""
+        """Drop runs of modules that are not blocks. Raises UserError for a block that is not understood."""
         mixed = gated.mixed(lambda: run_model(self.model, self.inputs, output_of))
         if mixed:
             self.refuse(f"{self.pretrained.module_name(mixed)} changes its heads before W_O")
@@ -199,10 +199,10 @@ class RecordedBlocks:
         )
         for mixer, _ in mixed_otherwise:
             off = sources_switched_off([mixer])
-            self.refuse(f"what the heads of its layers of {mixer} write is not known{off}")
+            self.refuse(f"the outputs of the heads of its {mixer} layers cannot be read{off}")
         for name in self._unread:
             if list_of_block(name) in lists:
-                self.refuse(f"{self.pretrained.module_name(name)} reads more than one vector for each token")
+                self.refuse(f"{self.pretrained.module_name(name)} reads more than one vector per token")
         for call, run in enumerate(self.runs):
             if run.attention is not None:
                 self.attention[call] = run.attention
@@ -217,7 +217,7 @@ class RecordedBlocks:
         linear: Sequence[tuple[ProjectedHeads, Tensor]],
         calls: Mapping[nn.Module, Sequence[_RecordedCall]],
     ) -> None:
-        """Note what a call of a block did, from the calls of its modules."""
+        """Store a call of a block, from the calls of its modules."""
         if not captured and not linear and block not in calls:  # rotary embeddings
             self._unread.append(names[block])
             return
@@ -241,19 +241,18 @@ class RecordedBlocks:
             if not mixers:  # no layer at all
                 self._unread.append(names[block])
                 return
-            self.refuse(
-                f"{self.pretrained.module_name(names[block])} reads more than one vector for each token"
-            )
+            self.refuse(f"{self.pretrained.module_name(names[block])} reads more than one vector per token")
         writers = [
-            (module, self._by_token(of_module[-1].gave))
-            for module, of_module in sorted(calls.items(), key=lambda item: -names[item[0]].count("."))
+            (module, self._by_token(module_calls[-1].gave))
+            for module, module_calls in sorted(calls.items(), key=lambda item: -names[item[0]].count("."))
             if module not in (block, *norms, *(mixer.projection for mixer in mixers))
-            and (of_module[-1].gave.shape[-1], of_module[-1].gave.numel()) == (gave.shape[-1], gave.numel())
+            and (module_calls[-1].gave.shape[-1], module_calls[-1].gave.numel())
+            == (gave.shape[-1], gave.numel())
         ]
-        rest = sum((-mixer.projected for mixer in mixers), gave - read)
-        nothing = torch.zeros_like(rest)
+        without_heads = sum((-mixer.projected for mixer in mixers), gave - read)
+        nothing = torch.zeros_like(without_heads)
         wrote = (nothing, *(wrote for _, wrote in writers))
-        mlp = next((each for each in wrote if is_close(each, rest, gave)), None)
+        mlp = next((each for each in wrote if is_close(each, without_heads, gave)), None)
         writers = [] if mlp is not None else writers
         attention = captured[0][0].copied() if captured else None
         name = names[block]
@@ -263,16 +262,16 @@ class RecordedBlocks:
     def _attention_heads(
         self, layer: CapturedLayer, output: Tensor, calls: Mapping[nn.Module, Sequence[_RecordedCall]]
     ) -> WrittenHeads:
-        """The input of W_O from the heads of attention: their outputs, which may be gated."""
+        """The outputs of the heads of attention as W_O reads them, possibly gated."""
         heads = output[0].clone()
         projection = output_projection(self.model, layer.module, heads.shape[0] * heads.shape[2])
         if projection is None or projection not in calls:
             self.refuse(f"no output projection was found for {self.pretrained.module_name(layer.module)}")
-        of_projection = calls[projection][0]
-        read = self._by_token(of_projection.read)
+        projection_call = calls[projection][0]
+        read = self._by_token(projection_call.read)
         if not is_close(read, merge_heads(heads)):
             heads = read.view(self.num_tokens, heads.shape[0], -1).transpose(0, 1)
-        return WrittenHeads("head", heads, projection, self._by_token(of_projection.gave))
+        return WrittenHeads("head", heads, projection, self._by_token(projection_call.gave))
 
     def _by_token(self, tensor: Tensor) -> Float[Tensor, "token dim"]:
         return tensor.reshape(self.num_tokens, -1)

@@ -1,4 +1,4 @@
-"""Rows of scores of one head as the softmax takes them, in float64, and where a head is in the stream."""
+"""Rows of scores of one head as the input of the softmax, in float64, and the call of a head's attention."""
 
 from math import nan
 
@@ -15,21 +15,21 @@ from attncli.models.removal import ModelHead, index_of_head
 def seen_by(
     attention: AttentionLayer, head: int, queries: Int[Tensor, " query"]
 ) -> Bool[Tensor, "query key"]:
-    """Which keys some queries of a head see; a model's own mask may hide more from one head than another."""
+    """The keys that some queries of a head see; a model's own mask may differ between heads."""
     keys = torch.arange(attention.shape[3], device=queries.device)
     seen: Tensor = attention.visibility.block(queries, keys)[0]
-    return seen if attention.rules.bias is None else seen & (_bias_of(attention)[head, queries] > HIDES)
+    return seen if attention.rules.bias is None else seen & (_score_bias(attention)[head, queries] > HIDES)
 
 
-def _bias_of(attention: AttentionLayer) -> Float[Tensor, "head query key"]:
-    """What is added to the scores of the first text."""
+def _score_bias(attention: AttentionLayer) -> Float[Tensor, "head query key"]:
+    """The bias on the scores of the first text."""
     bias = attention.rules.bias
     assert bias is not None
     return bias[:1].expand(1, attention.num_heads, *attention.shape[2:])[0]
 
 
 class ScoreRow:
-    """A row of scores of one head as the softmax takes them, and its weights, in float64."""
+    """A row of scores of one head as the input of the softmax, and its weights, in float64."""
 
     def __init__(self, attention: AttentionLayer, head: int, query: int) -> None:
         rules = attention.rules
@@ -38,14 +38,14 @@ class ScoreRow:
         self.seen: Bool[Tensor, " key"] = seen_by(attention, head, queries)[0]
         self.rules = rules
         self.position = torch.zeros(attention.shape[3], dtype=torch.float64, device=device)
-        """What is added to the scores whatever the tokens are: ALiBi, relative biases."""
+        """The bias that depends only on positions, as in ALiBi and relative biases."""
         if rules.bias is not None:
-            self.position = _bias_of(attention)[head, query].double()
+            self.position = _score_bias(attention)[head, query].double()
         sink = rules.softmax_sink
         self.sink = None if sink is None else sink.expand(1, attention.num_heads)[0, head].double()
 
     def weights(self, scores: Float[Tensor, "*row key"]) -> Float[Tensor, "*row key"]:
-        """softmax((softcap(scores) + position) / temperature), of the keys that the query sees."""
+        """softmax((softcap(scores) + position) / temperature) over the keys that the query sees."""
         cap = self.rules.softcap
         capped = scores if cap is None else cap * (scores / cap).tanh()
         entering = ((capped + self.position) / self.rules.temperature).masked_fill(~self.seen, -torch.inf)
@@ -55,23 +55,23 @@ class ScoreRow:
         return torch.cat([entering, outside], dim=-1).softmax(dim=-1)[..., :-1]
 
     def slope(self, scores: Float[Tensor, " key"]) -> Float[Tensor, " key"]:
-        """How fast what enters the softmax grows with the scores."""
+        """The derivative of the softmax input with respect to the scores."""
         cap = self.rules.softcap
         slope = torch.ones_like(scores) if cap is None else 1 - (scores / cap).tanh().square()
         return slope / self.rules.temperature
 
-    def above_mean_of_each(self, scores: Float[Tensor, "*row key"]) -> Float[Tensor, "*row key"]:
-        """How far each score is above the mean of the keys that the query sees; nan of the others."""
+    def all_above_mean(self, scores: Float[Tensor, "*row key"]) -> Float[Tensor, "*row key"]:
+        """Each score minus the mean over the keys that the query sees; NaN for hidden keys."""
         above = scores - scores[..., self.seen].mean(dim=-1, keepdim=True)
         return above.masked_fill(~self.seen, nan)
 
     def above_mean(self, scores: Float[Tensor, "*row key"], key: int) -> Float[Tensor, "*row"]:
-        """How far the score of a key is above the mean of the keys that the query sees."""
+        """The score of a key minus the mean over the keys that the query sees."""
         return scores[..., key] - scores[..., self.seen].mean(dim=-1)
 
 
-def call_of(stream: Stream, layer: int, head: int) -> int:
-    """The call of a head's attention; UserError for a head that is not there."""
+def head_call(stream: Stream, layer: int, head: int) -> int:
+    """The call of a head's attention. Raises UserError if the model lacks the head."""
     heads: list[ModelHead] = []
     calls: list[int] = []
     for call, captured in stream.attention.items():

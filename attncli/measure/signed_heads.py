@@ -1,4 +1,4 @@
-"""What the heads of layers without a softmax do on some texts: statistics of their signed weights."""
+"""Statistics of the signed weights of heads in layers without a softmax."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -26,9 +26,9 @@ STATISTICS = tuple(each.name for each in fields(SignedStatistics))
 
 
 class SignedHeads:
-    """Takes the layers as the model hands them over, and keeps the statistics of their heads.
+    """Collects the statistics of heads without a softmax, layer by layer, as the model runs.
 
-    With `keeps_maps` their whole matrices, too.
+    With `keeps_maps` it stores their whole matrices, too.
     """
 
     def __init__(self, pretrained: Pretrained, num_tokens: int, *, keeps_maps: bool = False) -> None:
@@ -38,12 +38,12 @@ class SignedHeads:
         self.maps: dict[int, Float[Tensor, "text head query key"]] = {}
         self.layers: list[tuple[CapturedMixer, int, SignedStatistics]] = []
 
-    def heard(self) -> AbstractContextManager[None]:
-        """While it is open, the layers of a run in this thread are taken."""
+    def capturing(self) -> AbstractContextManager[None]:
+        """Collect the layers of runs in this thread inside this context."""
         return capturing_mixers(self.pretrained.model, self.take)
 
     def take(self, layer: CapturedMixer) -> None:
-        """Look at one layer. Another stack than that of the text, as one that sees, is not shown."""
+        """Measure one layer; layers of another stack, such as a vision encoder, are skipped."""
         _, num_heads, num_tokens, _ = layer.heads.shape
         if num_tokens == self.num_tokens:
             with torch.no_grad(), idle_core_threads() as adapt:
@@ -53,16 +53,16 @@ class SignedHeads:
 
     @property
     def modules(self) -> set[str]:
-        """The names of the modules that heads come from."""
+        """The names of the measured modules."""
         return {layer.module for layer, *_ in self.layers}
 
-    def of_text(self, text: int) -> Records[SignedHead]:
-        """One row per head of one of the texts, in the order of the layers."""
+    def text_table(self, text: int) -> Records[SignedHead]:
+        """One row per head for one of the texts, in the order of the layers."""
         layers = [(layer, range(count), statistics) for layer, count, statistics in self.layers]
-        return _heads_of_text(self.pretrained, layers, text)
+        return _head_table(self.pretrained, layers, text)
 
     def numbers(self) -> Iterator[tuple[MixerPlace, Float[Tensor, "text head statistic"]]]:
-        """Of each layer the statistics that have a mean over texts."""
+        """Yield the statistics of each layer that can be averaged over texts."""
         for layer, _, statistics in self.layers:
             numbers = torch.stack([getattr(statistics, name) for name in SIGNED_OVER_TEXTS], dim=-1)
             yield (
@@ -70,15 +70,15 @@ class SignedHeads:
                 numbers.cpu(),
             )
 
-    def maps_of(self, text: int) -> Float[npt.NDArray[np.float32], "layer head query key"] | None:
-        """The signed weights of every head, NaN where a layer has none; None where they were not kept."""
+    def text_maps(self, text: int) -> Float[npt.NDArray[np.float32], "layer head query key"] | None:
+        """The signed weights of every head, NaN for layers without one, or None if maps were not stored."""
         return by_layer({layer: maps[text] for layer, maps in self.maps.items()}) if self.maps else None
 
 
-def _heads_of_text(
+def _head_table(
     pretrained: Pretrained, layers: Sequence[tuple[CapturedMixer, range, SignedStatistics]], text: int = 0
 ) -> Records[SignedHead]:
-    """One row per head of some layers, with the numbers of their heads and the statistics of these."""
+    """One row per head of some layers, from the numbers and statistics of their heads."""
     if not layers:
         return SignedHead.rows([])
     places = [(layer, head) for layer, heads, _ in layers for head in heads]
@@ -96,11 +96,11 @@ def _heads_of_text(
 
 
 MOST_STATES = 2**31
-"""Bytes of what states hold of each token, of all layers of a model that writes."""
+"""Largest size in bytes of the cached states of all layers of a model that generates."""
 
 
 class _WritingLayer:
-    """A layer without a softmax as its model writes: what the rows are like that chose each token."""
+    """A layer without a softmax in a model that generates: statistics of the row that chose each token."""
 
     def __init__(
         self, layer: CapturedMixer, cache: RowCache, num_keys: int, head: int | None, *, keeps_rows: bool
@@ -117,35 +117,35 @@ class _WritingLayer:
         self.pending: list[Float[Tensor, "head key"]] = []
 
     def add(self, layer: CapturedMixer) -> None:
-        """Some tokens, of which the last one chooses the next."""
+        """Add some tokens; the row of the last one chooses the next token."""
         self._decay(layer.heads)
         row = self.cache.add(layer.heads)
         self.pending = [row[self.heads.start : self.heads.stop].cpu()]
 
     def add_answer(self, layer: CapturedMixer, count: int) -> None:
-        """A whole text, whose last tokens chose an answer that was read."""
+        """Add a whole text, whose last `count` rows chose the tokens of the answer."""
         self._decay(layer.heads)
         num_tokens = layer.heads.shape[2]
         rows = [torch.zeros(len(self.heads), num_tokens - count + place + 1) for place in range(count)]
         for heads, queries, weights in layer.heads.row_blocks(0):
-            kept = range(max(heads.start, self.heads.start), min(heads.stop, self.heads.stop))
-            if not kept:
+            chosen = range(max(heads.start, self.heads.start), min(heads.stop, self.heads.stop))
+            if not chosen:
                 continue
-            of_kept = weights[kept.start - heads.start : kept.stop - heads.start].cpu()
-            into = slice(kept.start - self.heads.start, kept.stop - self.heads.start)
+            chosen_weights = weights[chosen.start - heads.start : chosen.stop - heads.start].cpu()
+            into = slice(chosen.start - self.heads.start, chosen.stop - self.heads.start)
             for query in range(max(queries.start, num_tokens - count), queries.stop):
-                row = of_kept[:, query - queries.start, : query + 1]
+                row = chosen_weights[:, query - queries.start, : query + 1]
                 rows[query - num_tokens + count][into] = row
         self.pending = rows
 
     def _decay(self, heads: SignedLayer) -> None:
         if heads.log_decay is not None:
-            of_heads = heads.log_decay[0, :, self.heads.start : self.heads.stop]
-            self.log_decay += of_heads.double().sum(dim=0).cpu()
+            log_decay = heads.log_decay[0, :, self.heads.start : self.heads.stop]
+            self.log_decay += log_decay.double().sum(dim=0).cpu()
         self.num_tokens += heads.shape[2]
 
     def count(self) -> None:
-        """The next of the rows has chosen its token."""
+        """Count the next pending row, which has chosen its token."""
         row, *self.pending = self.pending
         self.sums.add(0, slice(None), row.shape[-1] - 1, row.unsqueeze(1))
         if self.keeps_rows:
@@ -154,16 +154,16 @@ class _WritingLayer:
         self.shares.append((sizes / sizes.sum(dim=-1, keepdim=True)).nan_to_num(nan=0.0).mean(dim=0))
 
     def statistics(self) -> SignedStatistics:
-        """Means over the rows; the half-life is of all tokens."""
+        """Means over the counted rows; the half-life is over all tokens."""
         return self.sums.statistics(self.log_decay / self.num_tokens if self.log_decay.any() else None)
 
 
 class WritingSignedHeads:
-    """Takes the layers without a softmax of a model that writes, and keeps what their new rows are like.
+    """Collects statistics of the new rows of layers without a softmax as a model generates.
 
-    Of every layer, or of one `layer`, of it one `head`. `num_keys` are all tokens at the end, of an answer
-    that is read `num_answer`. With `keeps_rows` whole rows are kept, too. Layers whose states would take too
-    much memory, of all 2 GiB, are left out.
+    All layers are measured, or one `layer`, or one `head` of it. `num_keys` is the final number of tokens and
+    `num_answer` the length of an answer that is read instead of generated. With `keeps_rows` whole rows are
+    stored, too. Layers are left out once the states exceed 2 GiB.
     """
 
     def __init__(
@@ -180,18 +180,18 @@ class WritingSignedHeads:
         self.layer, self.head, self.keeps_rows = layer, head, keeps_rows
         self.layers: dict[str, _WritingLayer] = {}
         self.num_heads: dict[int, int] = {}
-        """Of each layer that was heard, whether its rows are kept or not."""
+        """The number of heads of every layer that ran, measured or not."""
         self.num_bytes = 0
         self.modules: set[str] = set()
-        """Those whose rows are kept, or would be if they were asked for."""
+        """The modules that are or could be measured."""
 
-    def heard(self) -> AbstractContextManager[None]:
-        """While it is open, the layers of runs in this thread are taken."""
+    def capturing(self) -> AbstractContextManager[None]:
+        """Collect the layers of runs in this thread inside this context."""
         return capturing_mixers(self.pretrained.whole, self.take)
 
     @torch.no_grad()
     def take(self, layer: CapturedMixer) -> None:
-        """Some tokens of one layer; UserError for a head that it lacks."""
+        """Add some tokens of one layer."""
         if layer.layer not in self.num_heads:
             self.num_heads[layer.layer] = layer.heads.shape[1]
         if self.layer not in (None, layer.layer):
@@ -215,23 +215,24 @@ class WritingSignedHeads:
             writing.add(layer)
 
     def count(self) -> None:
-        """A token was chosen: the rows of the layers that were taken last are its."""
+        """Count the last rows of all layers as those that chose the new token."""
         for layer in self.layers.values():
             layer.count()
 
     def table(self) -> Records[SignedHead]:
-        """One row per head, in the order of the layers: means over the tokens that were chosen."""
+        """One row per head, in the order of the layers: means over the chosen tokens."""
         layers = [(layer.layer, layer.heads, layer.statistics()) for layer in self.layers.values()]
-        return _heads_of_text(self.pretrained, layers)
+        return _head_table(self.pretrained, layers)
 
     def shares(self) -> list[Float[Tensor, " key"]]:
-        """Of the chosen layer or head: each row's shares of |w|, mean over its heads."""
+        """Each row's shares of |w| in the chosen layer or head, averaged over its heads."""
         (layer,) = self.layers.values()
         return layer.shares
 
     def rows(self) -> NamedTensor | None:
-        """The signed weights (layer, head, query, key), without the axes of which one was chosen; 0 on keys
-        after a query, NaN where a layer has no such head. None where they are not kept.
+        """The signed weights (layer, head, query, key), without the axes of a chosen layer or head.
+
+        They are 0 on keys after a query and NaN for missing heads. Returns None if rows are not stored.
         """
         if not self.layers or not self.keeps_rows:
             return None

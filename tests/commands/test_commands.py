@@ -113,7 +113,7 @@ def test_bare_commands_show_something(attn: Attn) -> None:
         (["self", "--num-tokens", "3", "--sentence", "a"], "--num-tokens: cannot be combined with --sentence: give one of them"),
         (["average", "--aggregate", "sum", "--method", "softmax"], "--method: must be loop or matmul with --aggregate sum: a softmax row sums to one, so it averages"),
         (["scale-demo", "--logits", "1,x"], "--logits: must be a number (got x)"),
-        (["cross", "--file", "-", "--context-file", "-"], "--context-file: cannot read stdin, too: --file does already"),
+        (["cross", "--file", "-", "--context-file", "-"], "--context-file: cannot read stdin: --file already reads it"),
         (["self", "--embedding", "previous"], "--embedding: previous needs a step before it that has a table of words: it keeps that step's vectors"),
         (["self", "-o", ""], "-o: must be the name of a file (got an empty text)"),
         (["multihead", "--projection", "none", "--num-heads", "3", "--embed-dim", "63", "--head-dim", "21"], "--head-dim: cannot be combined with --projection none"),

@@ -430,7 +430,7 @@ def test_heads_of_each_stack_are_named() -> None:
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
     assert not torch.allclose(logits, before, atol=1e-4)
     with (
-        pytest.raises(attncli.UserError, match="must be encoder:, decoder:, cross: and a head"),
+        pytest.raises(attncli.UserError, match=r"must be encoder\|decoder\|cross:LAYER:HEAD"),
         attncli.patch(attncli.open_model(model), "1:1", without_output),
     ):
         pass

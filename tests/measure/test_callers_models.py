@@ -331,7 +331,7 @@ def test_weighted_is_refused_where_w_o_is_not_its_matrix(
     attncli.heads(model, SENTENCE, tokenizer=tokenizer, weighted=True)
     WEIGHTED[change](model.layers[1].self_attn.o_proj)
     with pytest.raises(
-        attncli.UserError, match=r"^weighted: .*layers\.1\.self_attn of .*leave `weighted` out$"
+        attncli.UserError, match=r"^weighted: .*layers\.1\.self_attn of .*leave out `weighted`$"
     ):
         attncli.heads(model, SENTENCE, tokenizer=tokenizer, weighted=True)
 

@@ -12,9 +12,9 @@ from transformers import AddedToken, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 import attncli
 from attncli.core.names import NOT_MEASURED, UNNAMED
 from attncli.measure.patterns import (
-    heads_of_patterns,
     most_frequent_pattern,
     pattern_names,
+    pattern_table,
     strongest_heads,
 )
 from attncli.models.folder import SHIPPED_MODEL
@@ -95,7 +95,7 @@ def test_a_pattern_on_fewer_than_five_rows_names_nobody() -> None:
     for num_rows, name in ((4, UNNAMED), (5, "induction")):
         few = stack(induction=num_rows)
         assert pattern_of(few, induction=0.9) == name
-        (row,) = heads_of_patterns(numbers, [UNNAMED], few).where(lambda row: row.pattern == "induction")
+        (row,) = pattern_table(numbers, [UNNAMED], few).where(lambda row: row.pattern == "induction")
         assert row.num_rows == row["rows"] == num_rows and row.heads == (None if num_rows < 5 else 1)
         named = {head.pattern for head in strongest_heads(numbers, few)}
         assert ("induction" in named) == (num_rows >= 5)
@@ -320,7 +320,7 @@ def test_a_head_is_only_unnamed_by_patterns_of_positions_that_were_measured(
     rows: dict[str, int], named: str
 ) -> None:
     assert pattern_of(stack(**rows)) == named
-    table = heads_of_patterns(heads({}), [named], stack(**rows))
+    table = pattern_table(heads({}), [named], stack(**rows))
     assert (table[-1].pattern, table[-1].heads) == (named, 1)
     assert pattern_of(stack(**rows), one_key_mass=0.9) == "one key for all"
 

@@ -41,7 +41,9 @@ def scores_of(
     attention: LayerOrWeights, ids: torch.Tensor | None, marks: Marks, first_key: int = 0
 ) -> dict[str, torch.Tensor]:
     sees_more = ids is None or looks_ahead(attention)
-    wanted = wanted_scores(ids, marks, first_key=first_key, asked=True, from_some=True, looks_ahead=sees_more)
+    wanted = wanted_scores(
+        ids, marks, first_key=first_key, to_some=True, from_some=True, looks_ahead=sees_more
+    )
     found = [attend(attention, wanted)]
     scores = head_scores(found, wanted) | {"one_key_mass": one_key(found, wanted)[0]}
     return {name: of_layers[0] for name, of_layers in scores.items()}

@@ -106,8 +106,8 @@ def test_an_answer_is_a_text_or_the_id_of_a_token() -> None:
     [
         ("Llama", "9:0", "heads: must be from 0:0 to"),
         ("Llama", "decoder:0:1", "heads: Llama has no stack decoder"),
-        ("BERT", (), "model: BERT predicts no next token: next tokens are those of a decoder alone"),
-        ("T5", (), "model: T5 has an encoder beside its decoder"),
+        ("BERT", (), "model: BERT predicts no next token: use a decoder-only model"),
+        ("T5", (), "model: T5 has an encoder and a decoder"),
     ],
 )
 def test_what_has_no_next_token_or_no_such_head_is_a_line(

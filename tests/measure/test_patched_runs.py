@@ -315,7 +315,9 @@ def test_a_head_of_a_layer_without_a_softmax_is_refused(name: str) -> None:
             continue
         for head in (0, 99):
             with (
-                pytest.raises(attncli.UserError, match=rf"heads: layer {layer} .*\(got {layer}:{head}\)"),
+                pytest.raises(
+                    attncli.UserError, match=rf"heads: no head of layer {layer} .*\(got {layer}:{head}\)"
+                ),
                 attncli.patch(opened, f"{layer}:{head}", without_output),
             ):
                 pass
@@ -332,7 +334,7 @@ def test_a_layer_that_hands_over_no_attention_is_named() -> None:
     opened = attncli.open_model(model)
     model.model.layers = model.model.layers[:1]
     with (
-        pytest.raises(attncli.UserError, match=r"layer 1: no head of it was changed \(got 1:0\)"),
+        pytest.raises(attncli.UserError, match=r"layer 1, so no head of it was changed \(got 1:0\)"),
         attncli.patch(opened, "1:0", without_output),
     ):
         model(IDS)
@@ -406,7 +408,7 @@ def test_what_the_model_returns_of_its_weights_is_what_was_put() -> None:
 
 def test_another_implementation_inside_is_told(llama: LlamaForCausalLM) -> None:
     with (
-        pytest.raises(attncli.UserError, match="were not changed after its attention was set to sdpa"),
+        pytest.raises(attncli.UserError, match="was changed after its attention was set to sdpa"),
         attncli.patch(attncli.open_model(llama), "1:2", without_output),
     ):
         llama.set_attn_implementation("sdpa")

@@ -216,7 +216,9 @@ def test_a_window_alone_keeps_the_loop_form_and_others_leave_it_out() -> None:
     assert windowed.statistics["agreement"]["loop_vs_matmul"] < 1e-6
     turned = run("self", rope=True, **settings)
     assert "agreement" not in turned.statistics
-    assert any("loop form stands for attention without variants" in note for note in turned.notes)
+    assert any(
+        "loop form is left out: it computes attention without variants" in note for note in turned.notes
+    )
 
 
 def test_drawn_tables_come_after_the_projections_and_before_the_output() -> None:
@@ -294,4 +296,4 @@ def test_every_two_settings_work_together_or_say_why_not(pair: tuple[str, str]) 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_window_of_one_is_the_query_itself(causal: bool) -> None:
     notes = run("self", window=1, causal=causal).notes
-    assert any("a query sees its own key alone;" in note for note in notes)
+    assert any("a query sees only its own key;" in note for note in notes)

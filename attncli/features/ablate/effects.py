@@ -487,7 +487,7 @@ def ablated(
 
 def _places(survey: Survey) -> Iterator[HeadPlace]:
     """Each head in the order of a survey's rows."""
-    for call, layer in enumerate(survey.found.layers):
+    for call, layer in enumerate(survey.layers.layers):
         assert layer.computed.sums is not None
         for head in range(layer.computed.sums.shape[1]):
             yield HeadPlace(call, head)

@@ -1,4 +1,4 @@
-"""The one layer of a model that an experiment is about."""
+"""Self-, multi-head and cross-attention in one layer of a model, as reports."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -39,10 +39,10 @@ AttentionOfModel = SelfOfModelSpec | MultiheadOfModelSpec | CrossOfModelSpec
 
 
 class ChosenLayer:
-    """Takes the layers as the model hands them over, and ends the run at the one of this kind and number.
+    """Stores the layer of one kind and number as the model computes it, and then stops the model.
 
-    With an encoder and a decoder, self-attention is the encoder's. Without a number it is the first one with
-    attention: not all layers of a model have it. `with_output`: what W_O makes of all heads is taken, too.
+    In an encoder-decoder model, self-attention is the encoder's. Without a number the first layer with
+    attention is stored, since not every layer has it. `with_output` also stores the output of W_O.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ChosenLayer:
         self.num_heads: dict[int, int] = {}
 
     def take(self, layer: CapturedLayer) -> None:
-        """The one layer; where its output goes through W_O, the model runs on until then."""
+        """Store the layer if it is the chosen one, and stop the model now or at the output of its W_O."""
         if self.layer is not None or layer.kind != self.kind or self.stack not in (None, layer.stack):
             return
         self.num_heads[layer.layer] = layer.attention.shape[1]
@@ -84,41 +84,44 @@ class ChosenLayer:
         return output_projection(self.pretrained.model, layer.module, in_dim)
 
     def _take_output(self, module: nn.Module, inputs: object, output: Tensor) -> None:
-        """The output of W_O, after gates and norms between it and the heads."""
+        """Store the output of W_O, whose input has passed any gates and norms after the heads."""
         assert self.layer is not None
         num_texts, _, num_queries, _ = self.layer.attention.shape
         self.output = output.reshape(num_texts, num_queries, -1)
         raise StopCapture
 
     def chosen(self) -> CapturedLayer:
-        """The layer; UserError where the model has none of this number."""
+        """Return the stored layer. Raises UserError if the model has no such layer."""
         if self.layer is not None:
             return self.layer
         name = self.pretrained.name
         if not self.num_heads:
-            where = f" in its {self.stack}" if self.stack else ""
-            raise UserError(f"model: {name} shows no {self.kind}-attention{where}")
+            where = f" ({self.stack})" if self.stack else ""
+            raise UserError(f"model: no {self.kind}-attention can be read from {name}{where}")
         numbers = sorted(self.num_heads)
         mixer = None if self.number is None else self.pretrained.mixer_of(self.number)
-        of_layer = ""
+        mixer_note = ""
         if mixer is not None:
-            is_read = ": attn heads and attn generate show it" if source_of(mixer) else ""
-            of_layer = f"; layer {self.number} is {mixer}, without a softmax{is_read}"
+            advice = ": use attn heads or attn generate" if source_of(mixer) else ""
+            mixer_note = f"; layer {self.number} is {mixer}, without a softmax{advice}"
         if self.head is not None:
-            got = f"(got {self.number}:{self.head}){of_layer}"
+            got = f"(got {self.number}:{self.head}){mixer_note}"
             raise UserError(f"head: {head_range(self.num_heads)} in {name} {got}")
         layers = f"{len(numbers)} layer{'s' * (len(numbers) > 1)} of {self.kind}-attention"
         is_whole = numbers == list(range(len(numbers)))
-        known = f"below {len(numbers)}" if is_whole else f"one of {', '.join(map(str, numbers))}"
-        raise UserError(f"layer: must be {known} (got {self.number}): {name} has {layers}{of_layer}")
+        valid = f"below {len(numbers)}" if is_whole else f"one of {', '.join(map(str, numbers))}"
+        raise UserError(f"layer: must be {valid} (got {self.number}): {name} has {layers}{mixer_note}")
 
 
 def read(spec: AttentionOfModel, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
-    """The texts for the queries and, with a decoder, for the encoder; UserError for what does not fit."""
+    """Read the texts for the queries and, with a decoder, for the encoder.
+
+    Raises UserError if the model cannot read them, lacks cross-attention, or a named token is not in them.
+    """
     if (file := spec.read_file) is not None:
-        given = FileInput(file.name, texts.text, spec.truncate, is_cross=spec.reads_context)
-        reading = OPENERS[file.what].read_for_layer(pretrained, given)
-        _explained(spec, reading, pretrained)
+        file_input = FileInput(file.name, texts.text, spec.truncate, is_cross=spec.reads_context)
+        reading = OPENERS[file.what].read_for_layer(pretrained, file_input)
+        _explained_position(spec, reading, pretrained)
         check_tokens_named(spec.looking_tokens(), [reading.text], pretrained, key="from")
         return reading
     assert texts.text is not None
@@ -128,25 +131,25 @@ def read(spec: AttentionOfModel, texts: Texts, pretrained: Pretrained, generator
     if not spec.reads_context:
         reading = Reading(text, text if pretrained.has_decoder else None)
     elif not pretrained.has_decoder:
-        raise UserError(f"model: {pretrained.name} has no cross-attention: it takes an encoder and a decoder")
+        raise UserError(f"model: {pretrained.name} has no cross-attention: use an encoder-decoder model")
     else:
         assert texts.context is not None
         key = "context_file" if spec.text_sources()[1].file else "context"
         context = tokens_of_text(pretrained, texts.context, key, truncate=spec.truncate, words=words)
         reading = Reading(shifted_right(pretrained, text), context)
-    _explained(spec, reading, pretrained)
+    _explained_position(spec, reading, pretrained)
     return reading
 
 
-def _explained(spec: AttentionOfModel, reading: Reading, pretrained: Pretrained) -> int | None:
-    """The position of the token whose row is explained; UserError where its name means none, or several."""
+def _explained_position(spec: AttentionOfModel, reading: Reading, pretrained: Pretrained) -> int | None:
+    """Position of the token whose row is explained. Raises UserError if its name is unknown or ambiguous."""
     if spec.token is None:
         return None
     return token_named(str(spec.token), reading.text.in_words(), pretrained, key="token")
 
 
-def _at_a_telling_head(spec: AttentionOfModel, pretrained: Pretrained) -> AttentionOfModel:
-    """Of cross-attention to a file, where no head is named, that which is known to tell most."""
+def _with_default_head(spec: AttentionOfModel, pretrained: Pretrained) -> AttentionOfModel:
+    """The spec, with the most informative head of the model if it reads a file and names no layer or head."""
     if spec.read_file is None or not spec.reads_context or spec.model_fields_set & {"layer", "head"}:
         return spec
     place = OPENERS[spec.read_file.what].telling_head(pretrained)
@@ -159,8 +162,8 @@ def report_each(
     pretrained: Pretrained,
     progress: object,
 ) -> list[Report]:
-    """For each text weights, scores, output and statistics of one layer (in self and cross of one head)."""
-    specs = [_at_a_telling_head(spec, pretrained) for spec in specs]
+    """Report weights, scores, output and statistics of one layer for each text; self and cross: one head."""
+    specs = [_with_default_head(spec, pretrained) for spec in specs]
     spec = specs[0]
     pretrained = reader_of(pretrained, readings[0])
     num_queries, num_context = readings[0].counts
@@ -168,7 +171,7 @@ def report_each(
     num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
     bytes_per_row = num_keys * BYTES_PER_WEIGHT + min(spec.top_k, num_keys) * BYTES_PER_TOP_KEY
     needed = len(specs) * num_heads * num_queries * bytes_per_row
-    refuse_bytes(spec.experiment, needed, "fewer tokens, or attn heads for statistics alone")
+    refuse_bytes(spec.experiment, needed, "fewer tokens, or attn heads for only the statistics")
     with ExitStack() as hooks, heads_removed(spec.ablate, pretrained, runs_whole=False):
         chosen = ChosenLayer(
             pretrained,
@@ -188,10 +191,10 @@ def report_each(
     places = None if query is not key or query.origin is None else query.origin.grid
     computed = _computed(spec, pretrained, layer, places)
     reports = []
-    for text, (asked, whole) in enumerate(zip(specs, readings, strict=True)):
-        reading = whole.in_words()
-        chosen_token = _explained(asked, whole, pretrained)
-        resolved = asked.model_copy(update={"layer": layer.layer, "token": chosen_token})
+    for text, (text_spec, token_reading) in enumerate(zip(specs, readings, strict=True)):
+        reading = token_reading.in_words()
+        position = _explained_position(text_spec, token_reading, pretrained)
+        resolved = text_spec.model_copy(update={"layer": layer.layer, "token": position})
         tensors, result = _tensors_and_statistics(resolved, layer, computed, chosen.output, text)
         if spec.explain:
             ids = {"token_ids": named(reading.text.ids, "token")}
@@ -203,13 +206,13 @@ def report_each(
         if spec.read_file is not None:
             queries = positions_that_look(spec.looking_tokens(), reading.text, pretrained) or []
             resolved = resolved.model_copy(update={"from": [reading.text.tokens[query] for query in queries]})
-        said, pictures = [*notes, *whole.left_out_notes()], reading.drawn()
-        reports.append(build_report(resolved, read, tensors, result, said, pictures=pictures))
+        text_notes, pictures = [*notes, *token_reading.left_out_notes()], reading.drawn()
+        reports.append(build_report(resolved, read, tensors, result, text_notes, pictures=pictures))
     return reports
 
 
 def steps(spec: AttentionOfModel, report: Report) -> tuple[Step, ...]:
-    """The computation step by step, with the model's own query, key, value and rule for scores."""
+    """Explain the computation step by step, with the model's own query, key, value and score rule."""
     from attncli.toys.attention import AttentionForm
     from attncli.toys.explained_attention import attention_steps
 
@@ -230,7 +233,7 @@ def _notes(spec: AttentionOfModel, pretrained: Pretrained, layer: CapturedLayer,
         if attention.rules.sink is not None:
             notes.append("A sink outside the keys takes the rest of each row: rows sum to less than one.")
         window = attention.visibility.window
-        notes += [f"A query sees {window} keys at most."] if window else []
+        notes += [f"A query sees at most {window} keys."] if window else []
     return notes + way.notes()
 
 
@@ -240,14 +243,14 @@ def _computed(
     layer: CapturedLayer,
     places: Float[Tensor, "token 2"] | None,
 ) -> Computed:
-    """Everything of all heads and texts; UserError for a head that the layer does not have."""
+    """Compute the attention of all heads and texts. Raises UserError if the layer lacks the chosen head."""
     num_heads, head = layer.attention.shape[1], spec.head or 0
     if head >= num_heads:
-        known = f"{head_range({layer.layer: num_heads})} in {pretrained.name}"
-        raise UserError(f"head: {known} (got {layer.layer}:{head})")
+        valid = f"{head_range({layer.layer: num_heads})} in {pretrained.name}"
+        raise UserError(f"head: {valid} (got {layer.layer}:{head})")
     ranks = min(spec.top_k, layer.attention.shape[3])
     plane = None if places is None else Plane(places.to(layer.attention.like.device))
-    wanted = Wanted(rows=spec.measured_of_rows(), top_k=ranks, weights=True, received_mass=True, plane=plane)
+    wanted = Wanted(rows=spec.weight_statistics(), top_k=ranks, weights=True, received_mass=True, plane=plane)
     if isinstance(layer.attention, AttentionLayer):
         wanted = replace(wanted, output=True, scores=True)
     return attend(layer.attention, wanted)
@@ -260,7 +263,7 @@ def _tensors_and_statistics(
     projected: Tensor | None,
     text: int,
 ) -> tuple[dict[str, NamedTensor], LayerStatistics]:
-    """The part of one text, of all heads or of one."""
+    """Tensors and statistics of one text, for all heads or the chosen one."""
     head, attention = spec.head or 0, layer.attention
     lead = LeadingAxes(has_batch=False, has_head=spec.shows_all_heads)
     place = slice(text, text + 1), slice(None) if lead.has_head else slice(head, head + 1)
@@ -283,8 +286,8 @@ def _tensors_and_statistics(
                 "scaled_scores": lead.named(scaled, "query", "key", mask=mask),
             }
         result = LayerStatistics(
-            scores=_moments_of_visible(raw),
-            scaled_scores=_moments_of_visible(scaled),
+            scores=_visible_moments(raw),
+            scaled_scores=_visible_moments(scaled),
             score_rule=_score_rule(attention, head) if spec.explain else None,
         )
         output = lead.back(computed.output[place])
@@ -310,7 +313,7 @@ def _tensors_and_statistics(
     return tensors, replace(result, rows=measured.rows, keys=measured.keys)
 
 
-def _moments_of_visible(scores: Tensor) -> ScoreMoments:
+def _visible_moments(scores: Tensor) -> ScoreMoments:
     return ScoreMoments.single(**moments(scores[scores > -torch.inf]))
 
 

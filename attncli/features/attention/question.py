@@ -1,4 +1,4 @@
-"""Self-, multi-head and cross-attention with sampled weights, as reports."""
+"""Reports of self-, multi-head and cross-attention with sampled weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,13 +40,13 @@ from attncli.toys.attention import (
 from attncli.toys.sampling import Draws, Source
 
 POSITION_NOTE = "Attention has no notion of position: permuting the tokens only permutes the rows."
-CAUSAL_NOTE = "The causal mask is all that attention knows of positions here; an encoder block just drops it."
-BATCH_NOTE = "Batch items never talk to each other."
-NO_SOFTMAX_NOTE = "Without softmax a row of weights is not a distribution: it has no row statistics."
+CAUSAL_NOTE = "Here only the causal mask makes attention depend on positions; an encoder block omits it."
+BATCH_NOTE = "Batch items never exchange information."
+NO_SOFTMAX_NOTE = "Without softmax a row of weights is not a distribution, so it has no row statistics."
 
 
-def form_of(spec: AttentionSpec) -> AttentionForm:
-    """The settings that say what is computed, as plain values."""
+def attention_form(spec: AttentionSpec) -> AttentionForm:
+    """The form of attention that a Spec describes, as plain values."""
     form = AttentionForm(
         scale=spec.scale,
         softmax=spec.softmax,
@@ -71,12 +71,12 @@ def form_of(spec: AttentionSpec) -> AttentionForm:
 
 
 def steps(spec: SelfSpec | MultiheadSpec | CrossSpec, report: Report) -> tuple[Step, ...]:
-    """The computation step by step."""
+    """Explain the computation step by step."""
     from attncli.toys.explained_attention import attention_steps
 
     return attention_steps(
         report,
-        form_of(spec),
+        attention_form(spec),
         projection=spec.projection,
         token=explained_token(spec.token, report.tokens),
         head=spec.head if isinstance(spec, MultiheadSpec) else None,
@@ -88,7 +88,7 @@ def steps(spec: SelfSpec | MultiheadSpec | CrossSpec, report: Report) -> tuple[S
 
 @dataclass(frozen=True)
 class AttentionParts:
-    """The output, and the tensors, statistics and notes of the report."""
+    """The output of attention, and the tensors, statistics and notes of its report."""
 
     output: Float[Tensor, "*batch query value_dim"]
     tensors: dict[str, NamedTensor]
@@ -97,7 +97,7 @@ class AttentionParts:
 
 
 def _attention(spec: AttentionSpec, sources: Sequence[Source], draws: Draws) -> AttentionParts:
-    """Attention from the first source to the last; its tensors begin with its inputs."""
+    """Compute attention from the first source to the last; its tensors begin with the inputs."""
     vectors, projections = project(
         sources,
         draws,
@@ -126,7 +126,7 @@ def _head_axes(spec: AttentionSpec) -> tuple[str, ...]:
 
 
 def attention_parts(spec: AttentionSpec, vectors: NamedVectors, draws: Draws) -> AttentionParts:
-    """softmax(query key^T scale) value of query, key and value, with the variants that the spec asks for."""
+    """softmax(query key^T scale) value, with the variants of the spec."""
     query, key = (vectors[name] for name in ("query", "key"))
     num_queries, num_keys = query.shape[-2], key.shape[-2]
     lead = LeadingAxes.of(query, has_head=spec.shows_all_heads)
@@ -134,9 +134,9 @@ def attention_parts(spec: AttentionSpec, vectors: NamedVectors, draws: Draws) ->
     try:
         attention = sampled_attention(
             {name: lead.layered(tensor) for name, tensor in vectors.items()},
-            form_of(spec),
+            attention_form(spec),
             draws,
-            rows=spec.measured_of_rows(),
+            rows=spec.weight_statistics(),
             top_k=spec.top_k,
             is_streamed=is_streamed,
         )
@@ -144,8 +144,8 @@ def attention_parts(spec: AttentionSpec, vectors: NamedVectors, draws: Draws) ->
         raise RunError(*(f"{spec.experiment}: {line}" for line in error.lines)) from None
     notes = [*_variant_notes(spec)]
     if attention.halves:
-        tensors = _of_halves(spec, attention, lead)
-        statistics = _moments_of_halves(spec, attention)
+        tensors = _half_matrices(spec, attention, lead)
+        statistics = _half_moments(spec, attention)
     else:
         tensors = _streamed_maps(attention, lead) if is_streamed else _matrices(spec, attention, lead)
         statistics = _score_statistics(spec, attention, lead)
@@ -164,16 +164,16 @@ def attention_parts(spec: AttentionSpec, vectors: NamedVectors, draws: Draws) ->
     summaries = row_summaries(measured.rows, num_queries)
     return AttentionParts(
         lead.back(attention.output),
-        (_explained(spec, vectors, attention, lead) if spec.explain else {}) | tensors,
+        (_explained_tensors(spec, vectors, attention, lead) if spec.explain else {}) | tensors,
         replace(statistics, **measured._asdict(), **summaries._asdict()),
         tuple(notes),
     )
 
 
-def _explained(
+def _explained_tensors(
     spec: AttentionSpec, before: NamedVectors, attention: SampledAttention, lead: LeadingAxes
 ) -> dict[str, NamedTensor]:
-    """The variants' parameters, and query and key before and after them."""
+    """Parameters of the variants, and query and key before and after them."""
     axes, tensors = _head_axes(spec), {}
     if {"qk_norm", "rope"} & set(spec.variants_on()):
         for name, after in (("query", attention.layer.query), ("key", attention.layer.key)):
@@ -189,10 +189,10 @@ def _explained(
     return tensors
 
 
-def _of_pairs(
+def _named_matrices(
     tensors: Mapping[str, Tensor | None], layer: AttentionLayer, lead: LeadingAxes
 ) -> dict[str, NamedTensor]:
-    """Matrices of a number for each query and key, with the mask; the scores with their scale."""
+    """Name the axes of query-key matrices and attach the mask, and to scores their scale."""
     mask, scale = mask_of(layer), scale_of(layer)
     return {
         name: lead.named(tensor, "query", "key", mask=mask, scale=scale if name in UNSCALED else None)
@@ -204,7 +204,7 @@ def _matrices(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxe
     computed = attention.computed
     matrices = {"scores": computed.raw_scores, "weights": computed.weights}
     explained = {"scaled_scores": computed.scores} if spec.explain else {}
-    return _of_pairs(explained | matrices, attention.layer, lead)
+    return _named_matrices(explained | matrices, attention.layer, lead)
 
 
 def _streamed_maps(attention: SampledAttention, lead: LeadingAxes) -> dict[str, NamedTensor]:
@@ -213,8 +213,10 @@ def _streamed_maps(attention: SampledAttention, lead: LeadingAxes) -> dict[str, 
     return {name: lead.named(tensor, "query_block", "key_block", mask=mask) for name, tensor in maps.items()}
 
 
-def _of_halves(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes) -> dict[str, NamedTensor]:
-    """scores and scaled_scores are of the first half, second_scores and second_scaled_scores of the other."""
+def _half_matrices(
+    spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes
+) -> dict[str, NamedTensor]:
+    """Matrices of differential attention; those of the second half begin with `second_`."""
     tensors: dict[str, Tensor | None] = {}
     for prefix, half in zip(("", "second_"), attention.halves, strict=True):
         if spec.explain:
@@ -222,51 +224,53 @@ def _of_halves(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAx
             tensors |= {f"{prefix or 'first_'}weights": half.weights}
         else:
             tensors |= {f"{prefix}scores": half.raw_scores}
-    return _of_pairs(tensors | {"weights": attention.computed.weights}, attention.layer, lead)
+    return _named_matrices(tensors | {"weights": attention.computed.weights}, attention.layer, lead)
 
 
-def _moments_of_halves(spec: AttentionSpec, attention: SampledAttention) -> LayerStatistics:
+def _half_moments(spec: AttentionSpec, attention: SampledAttention) -> LayerStatistics:
     layer = attention.layer
     everywhere = layer.visibility.whole(layer.query.device).unsqueeze(1).expand(layer.shape)
 
-    def of_visible(scores: Tensor | None) -> ScoreMoments:
+    def visible_moments(scores: Tensor | None) -> ScoreMoments:
         assert scores is not None
         return ScoreMoments.single(**moments(scores[everywhere]))
 
     first, second = attention.halves
     return LayerStatistics(
-        scores=of_visible(first.raw_scores),
-        scaled_scores=of_visible(first.scores),
-        second_scores=of_visible(second.raw_scores),
-        second_scaled_scores=of_visible(second.scores),
+        scores=visible_moments(first.raw_scores),
+        scaled_scores=visible_moments(first.scores),
+        second_scores=visible_moments(second.raw_scores),
+        second_scaled_scores=visible_moments(second.scores),
         differential=LambdaFactor.single(**{"lambda_init": spec.lambda_init, "lambda": attention.factor}),
     )
 
 
 def _score_statistics(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxes) -> LayerStatistics:
-    """The moments of all heads' scores before and after scaling; per text where several run together."""
+    """Moments of all heads' scores before and after scaling; one row per text if several run together."""
     computed, raw = attention.computed, attention.raw_moments
     assert computed.moments is not None and computed.visible is not None and raw is not None
     counts = computed.visible.sum(dim=-1, keepdim=True).expand_as(raw.mean)
     by_text = lead.has_batch and spec.batch_size is None
     return LayerStatistics(
-        scores=_of_all_heads(raw, counts, by_text=by_text),
-        scaled_scores=_of_all_heads(computed.moments, counts, by_text=by_text),
+        scores=_moments_over_heads(raw, counts, by_text=by_text),
+        scaled_scores=_moments_over_heads(computed.moments, counts, by_text=by_text),
     )
 
 
-def _of_all_heads(moments: Moments, counts: Tensor, *, by_text: bool) -> ScoreMoments | Records[ScoreMoments]:
+def _moments_over_heads(
+    moments: Moments, counts: Tensor, *, by_text: bool
+) -> ScoreMoments | Records[ScoreMoments]:
     squares = moments.variance * (counts - 1)
     parts = (counts, moments.mean, squares, moments.smallest, moments.largest)
     if by_text:
-        of_texts = merged_moments(*parts)
-        return ScoreMoments.table(**{name: tensor.numpy(force=True) for name, tensor in of_texts.items()})
+        per_text = merged_moments(*parts)
+        return ScoreMoments.table(**{name: tensor.numpy(force=True) for name, tensor in per_text.items()})
     merged = merged_moments(*(part.flatten() for part in parts))
     return ScoreMoments.single(**{name: tensor.item() for name, tensor in merged.items()})
 
 
 def _variant_notes(spec: AttentionSpec) -> Iterator[str]:
-    """One line for each variant that is on: what it does to the numbers above."""
+    """Yield one line per active variant about its effect on the numbers above."""
     on = spec.variants_on()
     if positions := spec.positions():
         yield from _position_notes(positions, spec.query_heads())
@@ -276,33 +280,33 @@ def _variant_notes(spec: AttentionSpec) -> Iterator[str]:
         yield f"Scaled scores are capped: they stay between -{spec.softcap:g} and {spec.softcap:g}."
     if "temperature" in on:
         how = "flatter" if spec.temperature > 1 else "sharper"
-        yield f"Temperature {spec.temperature:g} divides all that the softmax takes: rows become {how}."
+        yield f"Temperature {spec.temperature:g} divides all inputs of the softmax: rows become {how}."
     if "sink" in on:
         yield "A sink outside the keys takes outside_mass of each row: rows sum to less than one."
     if "differential" in on:
         yield (
-            "Differential attention: a row sums to 1 - lambda and may be negative, so it is not a "
-            "distribution: entropy, distance and the like are left out."
+            "Differential attention: a row sums to 1 - lambda and may have negative weights, so it is not a "
+            "distribution. Entropy, distance and similar statistics are left out."
         )
 
 
 def _position_notes(spec: PositionSpec, num_heads: int) -> Iterator[str]:
     if spec.rope:
-        yield "Rotary positions: the score of two vectors depends on how far apart they stand, not on where."
+        yield "Rotary positions: the score of two vectors depends only on the distance between them."
     if spec.alibi:
         slopes = [f"{slope:.3g}" for slope in alibi_slopes(num_heads).tolist()]
-        said = f"slope {slopes[0]}" if len(slopes) == 1 else f"slopes {', '.join(slopes)}"
-        yield f"ALiBi: each score loses its head's slope times the distance in tokens ({said})."
+        listed = f"slope {slopes[0]}" if len(slopes) == 1 else f"slopes {', '.join(slopes)}"
+        yield f"ALiBi: each score is reduced by its head's slope times the distance in tokens ({listed})."
     if spec.relative_bias:
-        yield "Relative bias: each score gets a number for its distance (sampled here, learned in a model)."
+        yield "Relative bias: a bias by distance is added to each score (sampled here, learned in a model)."
     if spec.window is not None:
         seen = f"the last {spec.window} keys" if spec.causal else f"keys less than {spec.window} tokens away"
-        seen = "its own key alone" if spec.window == 1 else seen
-        yield f"Sliding window: a query sees {seen}; what is further reaches it through more layers."
+        seen = "only its own key" if spec.window == 1 else seen
+        yield f"Sliding window: a query sees {seen}; information from farther away needs more layers."
 
 
 def run_self(spec: SelfSpec, texts: Texts, draws: Draws) -> Report:
-    """Weights and output of softmax(query key^T scale) value; without projection the loop form as well."""
+    """Report weights and output of softmax(query key^T scale) value, checked by the loop if not projected."""
     (source,) = embedded(spec, texts, draws)
     attention = _attention(spec, [source], draws)
     tensors = attention.tensors | {"output": named(attention.output, "query", "dim")}
@@ -314,9 +318,9 @@ def run_self(spec: SelfSpec, texts: Texts, draws: Draws) -> Report:
     if spec.batch_size:
         notes.append(BATCH_NOTE)
     if spec.projection == "none" and variants - {"window"}:
-        notes.append("The loop form stands for attention without variants: it is left out.")
+        notes.append("The loop form is left out: it computes attention without variants.")
     elif spec.projection == "none":
-        difference = loop_difference(form_of(spec), source.vectors, attention.output)
+        difference = loop_difference(attention_form(spec), source.vectors, attention.output)
         if difference is None:
             notes.append(f"The loop form is left out beyond {MAX_LOOP_CELLS} weights.")
         else:
@@ -329,12 +333,12 @@ def _head_note(spec: MultiheadSpec) -> str:
         shared = spec.num_heads // spec.num_kv_heads
         return f"Each key/value head serves {shared} query heads (grouped-query attention)."
     if spec.projection == "none":
-        return "Without projections each head sees a slice of the embedding as query, key and value alike."
-    return "Each head has its own query, key and value, so that each can look for something else."
+        return "Without projections each head uses a slice of the embedding as query, key and value."
+    return "Each head has its own query, key and value, so each can look for something different."
 
 
 def run_multihead(spec: MultiheadSpec, texts: Texts, draws: Draws) -> Report:
-    """Weights (head, query, key), the output of each head, and the heads merged and unified."""
+    """Report weights (head, query, key), the output of each head, and the heads merged and unified."""
     attention = _attention(spec, embedded(spec, texts, draws), draws)
     merged = merge_heads(attention.output)
     tensors = attention.tensors | {"head_outputs": named(attention.output, "head", "query", "dim")}
@@ -354,10 +358,10 @@ def run_multihead(spec: MultiheadSpec, texts: Texts, draws: Draws) -> Report:
 
 
 def run_cross(spec: CrossSpec, texts: Texts, draws: Draws) -> Report:
-    """Weights (query, key) from the sentence's tokens to the context's, and the output for each query."""
+    """Report weights (query, key) from the sentence's tokens to the context's, and the output per query."""
     attention = _attention(spec, embedded(spec, texts, draws), draws)
     tensors = attention.tensors | {"output": named(attention.output, "query", "dim")}
-    note = "Cross-attention takes keys and values from another source: here columns are the context's tokens."
+    note = "Cross-attention takes keys and values from another source: columns are the context's tokens."
     return build_report(spec, texts, tensors, attention.statistics, [note, *attention.notes])
 
 

@@ -16,15 +16,16 @@ def _score_moments(report: Report, display: Display) -> ScreenParts:
     """Mean and variance of the scores."""
     result = report.result_of(LayerStatistics)
     moments = {"scores": result.scores, "scaled scores": result.scaled_scores}
-    if known := {name: numbers for name, numbers in moments.items() if isinstance(numbers, ScoreMoments)}:
-        yield Elastic(partial(_moments, known, display.precision), usual=1, rank=1)
+    single = {name: numbers for name, numbers in moments.items() if isinstance(numbers, ScoreMoments)}
+    if single:
+        yield Elastic(partial(_moments, single, display.precision), usual=1, rank=1)
 
 
 SCORES = {"scores": "scores before scaling", "scaled scores": "scores after scaling"}
 
 
 def _moments(moments: Mapping[str, ScoreMoments], precision: int, rows: int) -> list[Section]:
-    """Mean and variance of the scores as a table, or on one line."""
+    """Mean and variance of the scores as a table, or in one line if no rows are free."""
     means = [fixed(numbers.mean, precision) for numbers in moments.values()]
     variances = [scalar(numbers.variance, precision) for numbers in moments.values()]
     if rows:
@@ -42,7 +43,7 @@ ATTENTION_SCREEN = FirstScreen(
     (
         Opening(),
         FirstWeights(has_pictures=True),
-        Special(_score_moments, "a table where there is room, else a line"),
+        Special(_score_moments, "a table if there is room, else a line"),
         Notes(usual=lines_for_notes),
     ),
 )

@@ -49,7 +49,7 @@ DETAILS = {
     "qk_norm_eps": "qk_norm",
     "lambda_init": "differential",
 }
-"""The settings that mean something with one variant only."""
+"""Settings that apply only with one variant."""
 UNSTREAMED = {
     "alibi": "streaming adds no bias to scores",
     "relative_bias": "streaming adds no bias to scores",
@@ -60,12 +60,12 @@ UNSTREAMED = {
 
 def _check_temperature(value: float) -> float:
     if value <= 0:
-        raise ValueError(f"must be greater than 0: a small one, as 0.01, is nearly one-hot (got {value:g})")
+        raise ValueError(f"must be greater than 0 (got {value:g}): 0.01, for example, is nearly one-hot")
     return value
 
 
 class VariantSpec(Spec):
-    """What any attention may do differently."""
+    """Settings of the variants that any attention may use."""
 
     group = "Variants"
     off_keys = frozenset(VARIANTS)
@@ -86,11 +86,11 @@ class VariantSpec(Spec):
         description="divide everything that enters the softmax: scores, after softcap and bias, and the sink",
     )
     sink: float | None = Field(
-        None, description="a logit in each row's denominator that is no key: weights sum to less than one"
+        None, description="extra logit in each row's denominator, for no key: weights sum to less than one"
     )
     differential: bool = Field(
         False,
-        description="the weights of one half of query and key minus lambda times those of the other half",
+        description="subtract lambda times the weights of one half of query and key from the other's",
     )
     lambda_init: Annotated[float, CONFIG_ONLY] = Field(
         0.8,
@@ -101,11 +101,11 @@ class VariantSpec(Spec):
     )
 
     def positions(self) -> "PositionSpec | None":
-        """Its settings of mask and position; None where queries and keys are two texts."""
+        """The mask and position settings; None if queries and keys are from two texts."""
         return None
 
     def variants_on(self) -> list[str]:
-        """The variants that are asked for, in the order in which they come in."""
+        """The active variants, in order of application."""
         return self.changed(*VARIANTS)
 
     def unused_keys(self) -> frozenset[str]:
@@ -114,29 +114,29 @@ class VariantSpec(Spec):
 
 
 class PositionSpec(VariantSpec):
-    """Settings of attention within one text, at positions 0, 1, 2, ...; two texts share no positions."""
+    """Settings of attention within one text, which has positions 0, 1, 2, ...; two texts share none."""
 
     group = "Mask and position"
 
     causal: Annotated[bool, Everyday()] = Field(False, description="mask the future")
     window: Size | None = Field(
         None,
-        description="hide keys |i - j| >= window tokens away; with `causal` a query sees the last window "
+        description="hide keys at a distance |i - j| >= window; with `causal` a query sees the last window "
         "keys",
     )
     rope: bool = Field(
-        False, description="rotate query and key by their positions: dimension n together with n + head_dim/2"
+        False, description="rotate query and key by position, dimension n paired with n + head_dim/2"
     )
     rope_base: float = Field(
-        10000.0, ge=1, description="`rope`: pair n turns by base^(-2n/head_dim) radians a token"
+        10000.0, ge=1, description="`rope`: pair n turns by base^(-2n/head_dim) radians per token"
     )
     alibi: bool = Field(
         False, description="add -slope |i - j| to the scores; slopes 2^(-8/h), 2^(-16/h), ... for h heads"
     )
     relative_bias: bool = Field(
         False,
-        description="add a number to each score, one per head and bucket of distances, from a table N(0,1) "
-        "sampled after the projections",
+        description="add a bias to each score, one per head and bucket of distances, sampled from N(0,1) "
+        "after the projections",
     )
     num_buckets: Annotated[int, CONFIG_ONLY] = Field(
         32,
@@ -145,7 +145,7 @@ class PositionSpec(VariantSpec):
         description="`relative_bias`: buckets, half of them for keys ahead unless `causal`",
     )
     max_distance: Annotated[Size, CONFIG_ONLY] = Field(
-        128, description="`relative_bias`: all distances from here on share the last bucket"
+        128, description="`relative_bias`: longer distances share the last bucket"
     )
 
     def positions(self) -> "PositionSpec":
@@ -156,7 +156,7 @@ class PositionSpec(VariantSpec):
         yield from self.conflicts(*POSITIONS)
         exact = self.num_buckets // 2 if self.causal else self.num_buckets // 4
         if self.relative_bias and self.max_distance <= exact:
-            message = f"must be greater than {exact}, the distances that have a bucket each"
+            message = f"must be greater than {exact}, the number of distances with their own bucket"
             yield contradiction(
                 "max_distance", f"{message} (got {self.max_distance})", "num_buckets", "causal"
             )
@@ -168,13 +168,13 @@ ProjectionName = Literal["query", "key", "value"]
 ExplainedHead = Annotated[
     HeadNumber | None,
     Heading("Output"),
-    Everyday("with --explain: the head, from 0"),
-    Field(description="the head, from 0, that is explained (default: 0); of a model as LAYER:HEAD"),
+    Everyday("with --explain: head, from 0"),
+    Field(description="head to explain, from 0 (default: 0); in a model as LAYER:HEAD"),
 ]
 
 
 class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
-    """How query, key and value are sampled and combined; its `model` is None."""
+    """Settings for sampling and combining query, key and value; `model` is always None."""
 
     group = "Projections"
     excludes: ClassVar[Mapping[str, str]] = {"projection=none": "head_dim, value_dim, projection_order"}
@@ -183,10 +183,10 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
         Literal["linear", "uniform", "none"], Everyday("of query, key, value: linear, uniform, none")
     ] = Field(
         "linear",
-        description="how query, key, value are made: linear (as torch.nn.Linear), uniform (U[0,1)), none",
+        description="projections of query, key, value: linear (as torch.nn.Linear), uniform (U[0,1)), none",
     )
     projection_order: Annotated[list[ProjectionName], CONFIG_ONLY] = Field(
-        ["query", "key", "value"], description="the order in which the projections are sampled"
+        ["query", "key", "value"], description="order in which the projections are sampled"
     )
     head_dim: Annotated[Size, Everyday()] = Field(
         default_factory=lambda data: data["embed_dim"],
@@ -205,8 +205,8 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
     )
     engine: Annotated[Literal["auto", "dense", "streaming"], Heading("Options")] = Field(
         "auto",
-        description="how it is computed: dense keeps the weights, streaming exact statistics in memory "
-        "linear in the length; auto streams weights beyond 64 MiB",
+        description="dense keeps the weights; streaming computes exact statistics in memory linear in the "
+        "length; auto streams weights beyond 64 MiB",
     )
 
     @field_validator("projection_order")
@@ -218,21 +218,21 @@ class ProjectedSpec(TextSpec, ModelNameSpec, ExplainRowSpec):
 
 
 MAX_DENSE_BYTES = 64 * 2**20
-"""Of weights in float32: larger matrices are streamed."""
+"""Largest size of dense weights in float32; larger matrices are streamed."""
 
 
 class RankedSpec(Spec):
-    """Which keys of a row are named."""
+    """The number of top keys reported per row."""
 
     group = "Output"
 
-    top_k: Count = Field(3, description="keys named for each query")
+    top_k: Count = Field(3, description="top keys reported for each query")
 
 
 class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
-    """Attention on sampled weights with whatever variants are on, by an engine that can do them."""
+    """Settings of attention with sampled weights, any variants, and an engine that supports them."""
 
-    # Whether its report has all heads.
+    # True if the report has all heads.
     shows_all_heads: ClassVar[bool] = False
     needs: ClassVar[Mapping[str, str]] = {"temperature, sink, differential": "softmax"}
     # fmt: off
@@ -245,15 +245,15 @@ class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
     # fmt: on
 
     def query_heads(self) -> int:
-        """How many query heads there are."""
+        """The number of query heads."""
         return 1
 
     def projection_sizes(self) -> dict[str, tuple[int, ...]]:
-        """The sizes of query, key and value: (dim,), or (heads, dim) where there are several heads."""
+        """The sizes of query, key and value: (dim,), or (heads, dim) with several heads."""
         return {"query": (self.head_dim,), "key": (self.head_dim,), "value": (self.value_dim,)}
 
-    def measured_of_rows(self) -> tuple[str, ...]:
-        """The ROW_STATISTICS that its weights have: without softmax none, with signed rows some."""
+    def weight_statistics(self) -> tuple[str, ...]:
+        """The ROW_STATISTICS that apply: none without softmax, only those for signed rows if differential."""
         if not self.softmax:
             return ()
         return tuple(name for name, row in ROW_STATISTICS.items() if row.signed or not self.differential)
@@ -261,19 +261,19 @@ class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
     def row_statistics(self) -> tuple[str, ...]:
         if not self.softmax:
             return ()
-        needs_scores = {
+        conditions = {
             "logsumexp": not self.differential,
             "outside_mass": self.sink is not None,
             "received_mass": True,
         }
-        return (*self.measured_of_rows(), *(name for name, is_there in needs_scores.items() if is_there))
+        return (*self.weight_statistics(), *(name for name, holds in conditions.items() if holds))
 
     def result_kind(self) -> str:
         return self.experiment
 
     def unmeasured(self) -> set[str]:
-        of_halves = set() if self.differential else {"second_scores", "second_scaled_scores", "differential"}
-        return {"score_rule", "agreement", *of_halves}
+        halves = set() if self.differential else {"second_scores", "second_scaled_scores", "differential"}
+        return {"score_rule", "agreement", *halves}
 
     def num_weights(self, num_queries: int, num_keys: int) -> int:
         return (self.batch_size or 1) * self.query_heads() * num_queries * num_keys
@@ -313,9 +313,9 @@ class AttentionSpec(VariantSpec, RankedSpec, ProjectedSpec):
         return super().can_run_together() and not samples_more
 
     def needs_dense(self) -> dict[str, str]:
-        """The settings that streaming cannot do, and what to say about each."""
+        """Error messages of the settings that streaming does not support, by setting."""
         reasons = {
-            "softmax": "streaming is made for softmax" if not self.softmax else None,
+            "softmax": "streaming requires a softmax" if not self.softmax else None,
             "explain": "streaming keeps no scores" if self.explain else None,
         } | {key: UNSTREAMED[key] for key in self.variants_on() if key in UNSTREAMED}
         needs = {key: f"needs `engine` dense: {why}" for key, why in reasons.items() if why}
@@ -356,16 +356,16 @@ class SelfSpec(PositionSpec, AttentionSpec):
         return {*super().unmeasured(), "loop_vs_softmax"} - ({"agreement"} if has_loop else set())
 
     def can_run_together(self) -> bool:
-        # Without projections the loop form is computed as well, of one text at a time.
+        # Without projections the loop form is computed, too, for one text at a time.
         return super().can_run_together() and self.projection != "none"
 
 
 class HeadCounts(Spec):
-    """How many heads: defined before the sizes that follow from it."""
+    """The number of heads; declared before the sizes that depend on it."""
 
     group = "Projections"
 
-    num_heads: Annotated[Size, Everyday()] = Field(8, description="heads")
+    num_heads: Annotated[Size, Everyday()] = Field(8, description="number of heads")
     num_kv_heads: Size = Field(
         default_factory=lambda data: data["num_heads"],
         description="key/value heads, each shared by num_heads/num_kv_heads query heads (default: num_heads)",
@@ -386,14 +386,12 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     )
     next_steps = ("--num-heads 2", "--causal", "--explain", "--show weights")
 
-    # A remainder is a contradiction, reported below; the size must be valid for that to be reached.
+    # A remainder is reported as a contradiction below, which is reached only with a valid size.
     head_dim: Annotated[Size, Everyday("size of query and key")] = Field(
         default_factory=lambda data: max(1, data["embed_dim"] // data["num_heads"]),
         description="size of query and key (default: embed_dim / num_heads)",
     )
-    output_projection: bool = Field(
-        True, description="unify the heads with a linear layer, back to embed_dim"
-    )
+    output_projection: bool = Field(True, description="unify the heads with a linear layer of size embed_dim")
     head: ExplainedHead = None
 
     def query_heads(self) -> int:
@@ -409,13 +407,13 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
             message = f"({self.embed_dim}) must be divisible by `num_heads` ({self.num_heads})"
             is_used = self.projection == "none"
             if is_used or "head_dim" not in self.model_fields_set:
-                message += "" if is_used else ", or `head_dim` given"
+                message += "" if is_used else "; or set `head_dim`"
                 yield contradiction("embed_dim", message, "num_heads", "projection")
         if self.num_heads % self.num_kv_heads:
             message = f"({self.num_heads}) must be divisible by `num_kv_heads` ({self.num_kv_heads})"
             yield contradiction("num_heads", message, "num_kv_heads")
         if self.projection == "none" and self.num_kv_heads != self.num_heads:
-            message = "needs `projection` linear or uniform: without one there are as many keys as queries"
+            message = "needs `projection` linear or uniform: otherwise it must equal `num_heads`"
             yield contradiction("num_kv_heads", message, "projection", "num_heads")
         if self.head is not None and self.model is None and self.head >= self.num_heads:
             message = f"must be below {self.num_heads}, the number of heads (got {self.head})"
@@ -423,31 +421,29 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
 
 
 class RandomContextSpec(Spec):
-    """Random vectors in place of a context: defined before the context that they leave out."""
+    """Random vectors instead of a context; declared before the context, which they replace."""
 
     group = "Input"
 
     num_context_tokens: Size | None = Field(
         default_factory=lambda data: data["num_tokens"],
-        description="random vectors for keys and values (default: num_tokens)",
+        description="number of random vectors for keys and values (default: num_tokens)",
     )
 
 
 class ContextSpec(SentenceSpec):
-    """A second text, which the first looks at: another has no positions in common with it."""
+    """Settings of a second text that the first attends to; the two texts share no positions."""
 
     group = "Input"
 
-    context_file: TextPath | None = Field(
-        None, description="a text file instead of the context; - reads stdin"
-    )
+    context_file: TextPath | None = Field(None, description="text file to use as context; - reads stdin")
     context: Annotated[Text | None, Everyday()] = Field(
         default_factory=lambda data: (
             None
             if any(data.get(key) for key in ("num_context_tokens", "context_file", *FILE_SETTINGS))
             else CONTEXT
         ),
-        description="the text for the keys and values",
+        description="text for the keys and values",
     )
 
     def text_sources(self) -> tuple[TextSource, ...]:
@@ -457,7 +453,7 @@ class ContextSpec(SentenceSpec):
         yield from super().contradictions()
         yield from self.conflicts("context", "context_file")
         if self.file == "-" and self.context_file == "-":
-            yield contradiction("context_file", "cannot read stdin, too: `file` does already", "file")
+            yield contradiction("context_file", "cannot read stdin: `file` already reads it", "file")
 
 
 class CrossSpec(ContextSpec, RandomContextSpec, AttentionSpec):
@@ -471,8 +467,8 @@ class CrossSpec(ContextSpec, RandomContextSpec, AttentionSpec):
     needs: ClassVar[Mapping[str, str]] = {"num_context_tokens": "num_tokens"}
     excludes: ClassVar[Mapping[str, str]] = {"num_tokens": "context, context_file"}
 
-    def measured_of_rows(self) -> tuple[str, ...]:
-        return without_positions(super().measured_of_rows())
+    def weight_statistics(self) -> tuple[str, ...]:
+        return without_positions(super().weight_statistics())
 
     def text_sources(self) -> tuple[TextSource, ...]:
         *texts, context = super().text_sources()
@@ -480,16 +476,16 @@ class CrossSpec(ContextSpec, RandomContextSpec, AttentionSpec):
 
 
 def without_positions(statistics: Iterable[str]) -> tuple[str, ...]:
-    """Those that do not compare positions of queries and keys, which two texts and patches lack."""
+    """The statistics that do not compare positions of queries and keys, for two texts or image patches."""
     return tuple(name for name in statistics if not ROW_STATISTICS[name].positional)
 
 
-def first_of_model(data: dict[str, Any]) -> int | None:
+def zero_with_model(data: dict[str, Any]) -> int | None:
     return 0 if data["model"] is not None else None
 
 
 Layer = Annotated[
-    Count | None, Field(description="the model's layer, from 0 (default: the first that attends)")
+    Count | None, Field(description="layer of the model, from 0 (default: the first with attention)")
 ]
 
 
@@ -498,13 +494,13 @@ if TYPE_CHECKING:
     class LookSpec(ModelSpec):
         pass
 else:
-    # `from` cannot be written as the name of a field. It is there where some file can be read.
+    # `from` is a keyword, so the field is made by name, and only if a feature reads files.
     looked_from = (
         Annotated[LookedFrom, Heading("Output")],
         Field(
             [],
-            description="of a picture or a sound: the query whose weights are drawn: a patch "
-            "as r10c12, a point as 0.6,0.4, [CLS], a moment as 1.24s (default: [CLS], else the mean)",
+            description="for a picture or a sound: query whose weights are drawn, for example the patch "
+            "r10c12, the point 0.6,0.4, [CLS] or the moment 1.24s (default: [CLS], else the mean)",
         ),
     )
     fields = {"from": looked_from} if FILE_SETTINGS else {}
@@ -512,36 +508,36 @@ else:
 
 
 class LayerSpec(WordsSpec, AblatedSpec, LookSpec, ExplainRowSpec):
-    """Which layer of a model."""
+    """Settings of the layer of a model."""
 
     off_keys = frozenset({"from"})
-    # Whether it is about all heads of the layer, and about a second text.
+    # True if the report has all heads of the layer; true if keys are from a second text.
     shows_all_heads: ClassVar[bool] = True
     reads_context: ClassVar[bool] = False
 
     layer: Annotated[Layer, NoFlag("is written with the head, as --head 1:2")] = Field(
-        default_factory=first_of_model
+        default_factory=zero_with_model
     )
 
     def looking_tokens(self) -> list[str]:
-        """The tokens whose looks are drawn: the setting `from`, which is no name in Python."""
+        """The setting `from`, the tokens whose weights are drawn; its name is a keyword in Python."""
         tokens: list[str] = getattr(self, "from", [])
         return tokens
 
 
 class HeadSpec(LayerSpec):
-    """Which head of the layer, too."""
+    """Settings of the layer and head of a model."""
 
     shows_all_heads = False
 
-    head: Annotated[HeadNumber | None, Everyday("the model's layer and head, from 0, as 24:4")] = Field(
-        default_factory=first_of_model,
-        description="the model's head as LAYER:HEAD, from 0 (default: the first that attends)",
+    head: Annotated[HeadNumber | None, Everyday("layer and head of the model, from 0: 24:4")] = Field(
+        default_factory=zero_with_model,
+        description="head of the model as LAYER:HEAD, from 0 (default: the first with attention)",
     )
 
 
 class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
-    """Attention in a layer of a model, with its tokens, vectors and projections."""
+    """Settings of attention in a layer of a model, with its tokens, vectors and projections."""
 
     needs: ClassVar[Mapping[str, str]] = {"from": "|".join(FILE_SETTINGS)}
     excludes: ClassVar[Mapping[str, str]] = {"explain": "words", FILE: "explain", ON_GRID: "file"}
@@ -549,32 +545,32 @@ class ModelAttentionSpec(RankedSpec, SentenceSpec, LayerSpec):
     def names_of_tokens(self) -> dict[str, str]:
         return {} if self.token is None else {"token": str(self.token)}
 
-    def measured_of_rows(self) -> tuple[str, ...]:
-        """Those of ROW_STATISTICS that are measured of its weights."""
-        known = WEIGHT_STATISTICS if self.words else tuple(ROW_STATISTICS)
+    def weight_statistics(self) -> tuple[str, ...]:
+        """The ROW_STATISTICS that apply to the weights: with `words` only those of weights alone."""
+        statistics = WEIGHT_STATISTICS if self.words else tuple(ROW_STATISTICS)
         if not self.reads_grid:
-            return known
-        placed = {*ON_GRIDS, *without_positions(known)}
-        return tuple(name for name in known if name in placed)
+            return statistics
+        on_grid = {*ON_GRIDS, *without_positions(statistics)}
+        return tuple(name for name in statistics if name in on_grid)
 
     def row_statistics(self) -> tuple[str, ...]:
-        return (*self.measured_of_rows(), "received_mass")
+        return (*self.weight_statistics(), "received_mass")
 
     def result_kind(self) -> str:
         return self.experiment
 
     def unmeasured(self) -> set[str]:
-        needs_scores = {"scores", "scaled_scores"} if self.words else set()
-        of_rule = set() if self.explain else {"score_rule"}
-        others = {"second_scores", "second_scaled_scores", "differential", "agreement"}
-        return needs_scores | of_rule | others
+        unmeasured = {"second_scores", "second_scaled_scores", "differential", "agreement"}
+        if self.words:
+            unmeasured |= {"scores", "scaled_scores"}
+        return unmeasured if self.explain else unmeasured | {"score_rule"}
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         for name in self.ablate:
             above = self.layer is not None and named_head(name).layer > self.layer
             if above and named_head(name).stack != "cross":
-                message = f"must be below the layer that is shown, {self.layer} (got {name})"
+                message = f"must be below the layer shown, {self.layer} (got {name})"
                 yield contradiction("ablate", message, "layer")
 
 
@@ -588,7 +584,7 @@ class MultiheadOfModelSpec(ModelAttentionSpec):
 
     rare_keys = frozenset(FILE_SETTINGS)
 
-    layer: Annotated[Layer, Everyday("the model's layer, from 0")] = Field(default_factory=first_of_model)
+    layer: Annotated[Layer, Everyday("layer of the model, from 0")] = Field(default_factory=zero_with_model)
     head: ExplainedHead = None
 
 
@@ -602,49 +598,51 @@ class CrossOfModelSpec(ContextSpec, ModelAttentionSpec, HeadSpec):
             return "--head LAYER:HEAD", "--from WORD", "-o page.html"
         return super().steps_after(settings)
 
-    def measured_of_rows(self) -> tuple[str, ...]:
-        return without_positions(super().measured_of_rows())
+    def weight_statistics(self) -> tuple[str, ...]:
+        return without_positions(super().weight_statistics())
 
 
 class EitherSpec(SentenceSpec, ModelNameSpec):
-    """All that may be said to a command for sampled weights and, with `model`, for a layer of a model."""
+    """The settings of a command for sampled weights and, with `model`, for a layer of a model."""
 
     sampled: ClassVar[type[AttentionSpec]]
-    of_model: ClassVar[type[ModelAttentionSpec]]
+    model_spec: ClassVar[type[ModelAttentionSpec]]
 
     @property
     def kind(self) -> type[Spec]:
-        """The Spec that is asked for."""
-        return self.sampled if self.model is None else self.of_model
+        """The Spec that applies, by whether a model is set."""
+        return self.sampled if self.model is None else self.model_spec
 
     def chosen(self) -> Any:
-        """The settings that say something, as the Spec that is asked for; they were validated here."""
+        """The settings as the Spec that applies; already validated."""
         values = {key: getattr(self, key) for key in self.kind.model_fields}
         return self.kind.model_construct(self.model_fields_set & values.keys(), **values)
 
     def contradictions(self) -> Contradictions:
-        """Settings of the other kind are reported as such, without their further mistakes."""
-        of_other = [key for key in type(self).model_fields if key not in self.kind.model_fields]
-        # A switch that is off says something of sampled weights: a model is causal, say, as it is.
-        others = (
-            [key for key in of_other if key in self.model_fields_set] if self.model else self.given(*of_other)
+        """Report settings of the other kind as such, without their other mistakes."""
+        inapplicable = [key for key in type(self).model_fields if key not in self.kind.model_fields]
+        # With a model even a switch set to off is refused: the model decides, for example, if it is causal.
+        refused = (
+            [key for key in inapplicable if key in self.model_fields_set]
+            if self.model
+            else self.given(*inapplicable)
         )
-        yield from (problem for problem in super().contradictions() if problem.key not in others)
+        yield from (problem for problem in super().contradictions() if problem.key not in refused)
         if (self.tokenizer == "model") != (self.model is not None):
             wanted = f"must be model with `model` (got {self.tokenizer})" if self.model else "needs `model`"
             yield contradiction("tokenizer", wanted, "model")
         message = "cannot be combined with `model`, which has its own" if self.model else "needs `model`"
-        for key in others:
+        for key in refused:
             yield contradiction(key, message, "model")
 
 
 class SelfSettings(EitherSpec, SelfSpec, SelfOfModelSpec):
-    sampled, of_model = SelfSpec, SelfOfModelSpec
+    sampled, model_spec = SelfSpec, SelfOfModelSpec
 
 
 class MultiheadSettings(EitherSpec, MultiheadSpec, MultiheadOfModelSpec):
-    sampled, of_model = MultiheadSpec, MultiheadOfModelSpec
+    sampled, model_spec = MultiheadSpec, MultiheadOfModelSpec
 
 
 class CrossSettings(EitherSpec, CrossSpec, CrossOfModelSpec):
-    sampled, of_model = CrossSpec, CrossOfModelSpec
+    sampled, model_spec = CrossSpec, CrossOfModelSpec

@@ -1,4 +1,4 @@
-"""Averages over the past or over all: by a loop, a matrix product and a softmax."""
+"""Averages of vectors over the past or over all tokens, by a loop, a matrix product or a softmax."""
 
 from dataclasses import dataclass, replace
 from math import nan
@@ -26,9 +26,9 @@ from attncli.records.columns import Records
 
 @dataclass(frozen=True, kw_only=True)
 class AverageForm:
-    """Each token's mean or sum over its past or over all: by a loop, matmul, softmax, or all three.
+    """Settings of an average: the method (loop, matmul, softmax, all), the tokens, and mean or sum.
 
-    `softmax_twice` is the mistake of applying softmax to the finished weights.
+    `softmax_twice` makes the mistake of applying softmax to the finished weights.
     """
 
     method: str = "matmul"
@@ -38,14 +38,14 @@ class AverageForm:
 
 
 class Average(NamedTuple):
-    """The weights of an average, and each token's mean or sum over what it sees."""
+    """The weights of an average, and each token's mean or sum over the tokens that it sees."""
 
     weights: TokenWeights
     output: TokenVectors
 
 
 def average(vectors: TokenVectors, form: AverageForm) -> Average:
-    """By a loop, a softmax of masked zeros, or else a matrix product."""
+    """Average by a loop, a softmax of masked zeros, or a matrix product (default)."""
     num_tokens, mean = vectors.shape[-2], form.aggregate == "mean"
     visible = (causal_mask if form.over == "past" else full_mask)(num_tokens, num_tokens)
     if form.method == "softmax":
@@ -61,7 +61,7 @@ def average(vectors: TokenVectors, form: AverageForm) -> Average:
 def averaging_statistics(
     vectors: Float[Tensor, "text 1 token dim"], form: AverageForm, *, top_k: int
 ) -> Computed:
-    """The row statistics of attention whose scores are zero; after a first softmax, its weights."""
+    """Row statistics of attention with zero scores; with `softmax_twice`, with the weights as scores."""
     zeros, rules = torch.zeros_like(vectors[..., :1]), ScoreRules()
     if form.softmax_twice:
         once = average(vectors, replace(form, softmax_twice=False)).weights
@@ -76,16 +76,19 @@ def averaging_statistics(
 def differences_from_loop(
     vectors: TokenVectors, by_matrix: TokenVectors, form: AverageForm, *, by_text: bool = False
 ) -> LoopDifferences | Records[LoopDifferences]:
-    """The largest |loop - matmul| and |loop - softmax|, or a row of them per text.
+    """The largest |loop - matmul| and |loop - softmax|, or one row of them per text.
 
-    None for sums, which a softmax cannot give.
+    A softmax cannot compute sums, so `loop_vs_softmax` is None for them.
     """
     looped, by_softmax = (
-        average(vectors, replace(form, method=way, softmax_twice=False)).output for way in ("loop", "softmax")
+        average(vectors, replace(form, method=method, softmax_twice=False)).output
+        for method in ("loop", "softmax")
     )
     difference = (looped - by_softmax).abs() if form.aggregate == "mean" else torch.full_like(looped, nan)
     differences = {"loop_vs_matmul": (looped - by_matrix).abs(), "loop_vs_softmax": difference}
     if by_text:
-        of_texts = {name: each.flatten(1).amax(dim=1) for name, each in differences.items()}
-        return LoopDifferences.table(**{name: most.numpy(force=True) for name, most in of_texts.items()})
+        maxima = {name: each.flatten(1).amax(dim=1) for name, each in differences.items()}
+        return LoopDifferences.table(
+            **{name: per_text.numpy(force=True) for name, per_text in maxima.items()}
+        )
     return LoopDifferences.single(**{name: each.max().item() for name, each in differences.items()})

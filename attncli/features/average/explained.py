@@ -1,4 +1,4 @@
-"""Averaging in steps."""
+"""Step-by-step explanation of averaging."""
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def average_steps(
     is_sampled: bool,
     is_batched: bool,
 ) -> tuple[Step, ...]:
-    """Tokens and vectors, each method that was asked for, and all methods side by side."""
+    """Return steps for the tokens and vectors, each selected method, and all methods side by side."""
     row = explained_row(report, token)
     ways = []
     if form.method in ("loop", "all"):
@@ -44,19 +44,19 @@ def average_steps(
 
 
 def _ones(form: AverageForm, row: ExplainedRow) -> np.ndarray:
-    """1 for each token that the explained one sees, which are always the first ones, else 0."""
+    """1 for each token that the explained token sees (always the first ones), else 0."""
     count = len(row.report.tokens)
     return (np.arange(count) < (row.token + 1 if form.over == "past" else count)).astype(np.float64)
 
 
 def _weights(form: AverageForm, row: ExplainedRow) -> np.ndarray:
-    """The ones, divided by their sum for the mean."""
+    """The ones; for a mean, divided by their sum."""
     ones = _ones(form, row)
     return ones / ones.sum() if form.aggregate == "mean" else ones
 
 
 def _looped(form: AverageForm, row: ExplainedRow) -> np.ndarray:
-    """The sum of the vectors that the explained token sees, one at a time; for the mean over their number."""
+    """The vectors that the explained token sees, added one at a time; for a mean, divided by their number."""
     source, seen = row.whole("input"), int(_ones(form, row).sum())
     total = np.zeros(source.shape[1])
     for vector in source[:seen]:
@@ -76,12 +76,12 @@ def _loop(form: AverageForm, row: ExplainedRow) -> Step:
     total = source[:seen].sum(axis=0)
     whom = "itself and the tokens before it" if form.over == "past" else "every token"
     prose = (
-        "It is the simplest way to take in what the others hold: all have the same weight. One vector at a "
-        f"time is added up: token {row.token} sees {whom}."
+        f"A {form.aggregate} is the simplest way to take in other tokens: all have the same weight. The "
+        f"vectors are added one at a time. Token {row.token} sees {whom}."
     )
     formula, totals = "y_i = Σ_j x_j, j seen by i", [("sum", "", *total[: len(dims)])]
     if form.aggregate == "mean":
-        prose += " The sum over their number is the mean."
+        prose += " Dividing the sum by their number gives the mean."
         formula = "y_i = Σ_j x_j / n, j seen by i"
         totals.append(("mean", "", *(total / seen)[: len(dims)]))
     columns = {"token": range(seen), "text": row.report.tokens} | {str(d): source[:, d] for d in dims}
@@ -96,15 +96,15 @@ def _matrix(form: AverageForm, row: ExplainedRow) -> Step:
     ones, weights, source = _ones(form, row), _weights(form, row), row.whole("input")
     columns, sums = weighted_terms(weights, source)
     prose = (
-        "A row of ones where a token is seen picks what the loop adds up; all rows make one matrix, and one "
-        "product does the work of the loop for every token."
+        "A row with a one for each visible token selects what the loop adds up. All rows form one matrix, "
+        "and a single product does the work of the loop for every token."
     )
     if form.aggregate == "mean":
         columns, sums = {"one": ones, **columns}, ("sum", "", ones.sum(), *sums[2:])
-        prose += " Divided by its sum, the row is a mean: the simplest attention weights."
+        prose += " Divided by its sum, the row gives a mean: the simplest attention weights."
     shapes = shapes_of(row.tensors, "weights", "input", "output")
     table = _table(row, "row of the matrix", columns, sums)
-    values, question = row.compared(weights @ source, "output"), "Why a matrix, where a loop does it?"
+    values, question = row.compared(weights @ source, "output"), "Why a matrix if a loop can do it?"
     return Step("By a matrix", "y_i = Σ_j w_ij x_j", prose, shapes, values, (table,), question)
 
 
@@ -113,13 +113,13 @@ def _softmax(form: AverageForm, row: ExplainedRow) -> Step:
     scores = np.where(exponentials > 0, 0.0, -np.inf)
     columns = {"score": scores, "exp": exponentials, "weight": weights}
     prose = (
-        "Every score is 0, a hidden one -∞; exp(0) = 1 and exp(-∞) = 0, so that the quotients are the same "
-        "weights. Attention is this with scores that depend on the words."
+        "Visible tokens have a score of 0, hidden ones -∞; exp(0) = 1 and exp(-∞) = 0, so the quotients are "
+        "the same weights. Attention does this with scores that depend on the words."
     )
     table = _table(row, "softmax", columns, ("sum", "", "", exponentials.sum(), weights.sum()))
     values = {} if form.softmax_twice else row.compared(weights @ row.whole("input"), "output")
     formula = "w_ij = exp(s_ij) / Σ_k exp(s_ik)"
-    shapes, question = shapes_of(row.tensors, "weights"), "Why a softmax, where the weights are known?"
+    shapes, question = shapes_of(row.tensors, "weights"), "Why a softmax if the weights are known?"
     return Step("By a softmax", formula, prose, shapes, values, (table,), question)
 
 
@@ -129,8 +129,8 @@ def _softmax_again(form: AverageForm, row: ExplainedRow) -> Step:
     twice = exponentials / exponentials.sum()
     columns = {"weight": once, "exp": exponentials, "weight again": twice}
     prose = (
-        "The mistake: the weights are taken for scores. exp(0) = 1, not 0, so that hidden tokens get weight "
-        "again, and the future leaks in."
+        "The mistake is to treat the weights as scores: exp(0) is 1, not 0, so hidden tokens get weight "
+        "again and the future leaks in."
     )
     values = {"weight on hidden tokens": cell(twice[once == 0].sum())}
     values |= row.compared(twice @ row.whole("input"), "output")
@@ -153,19 +153,21 @@ def _side_by_side(form: AverageForm, row: ExplainedRow) -> Step:
         {"way": list(ways)} | {str(d): [output[d] for output in ways.values()] for d in dims},
     )
     agreement = row.report.numbers("agreement")
-    said = {
+    labels = {
         "loop_vs_matmul": "largest difference of loop and matrix, over all tokens",
         "loop_vs_softmax": "largest difference of loop and softmax, over all tokens",
     }
     values = {
-        said[name]: difference for name, value in agreement.items() if (difference := cell(value)) is not None
+        labels[name]: difference
+        for name, value in agreement.items()
+        if (difference := cell(value)) is not None
     }
     question = "Why three ways to one result?"
     prose = (
-        "They agree to rounding, and each leads on: attention is the last, a mean whose weights are computed "
-        "from the words."
+        "They agree up to rounding. The softmax leads to attention: a mean whose weights are computed from "
+        "the words."
     )
     if form.aggregate == "sum":
         question = "Why is there no third way?"
-        prose = "Both ways agree to rounding. A softmax row sums to one: that way averages and cannot sum."
+        prose = "Both ways agree up to rounding. A softmax row sums to one: it can average but not sum."
     return Step("Side by side", "loop = matrix = softmax", prose, (), values, (table,), question)

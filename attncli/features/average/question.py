@@ -1,4 +1,4 @@
-"""`attn average`: each token averaged with its past, which is attention whose scores are all zero."""
+"""`attn average`: average each token with its past, which is attention with all scores zero."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -37,17 +37,19 @@ class AverageSpec(TextSpec, ExplainRowSpec):
 
     tokenizer: Literal["words", "whitespace"] = Field("words", description=TOKENIZER_HELP)
 
-    method: Annotated[Literal["loop", "matmul", "softmax", "all"], Everyday("how it is computed")] = Field(
-        "all", description="how: a loop, a matrix product, a masked softmax, or all three compared"
+    method: Annotated[
+        Literal["loop", "matmul", "softmax", "all"], Everyday("method: loop, matmul, softmax, or all")
+    ] = Field("all", description="method: a loop, a matrix product, a masked softmax, or all three, compared")
+    over: Annotated[Literal["past", "all"], Everyday("average with the past or with all tokens")] = Field(
+        "past", description="average each token with its past or with all tokens"
     )
-    over: Annotated[Literal["past", "all"], Everyday("which tokens each averages")] = Field(
-        "past", description="average each token with its past, or with all"
+    aggregate: Annotated[Literal["mean", "sum"], Everyday()] = Field(
+        "mean", description="compute the mean or the sum"
     )
-    aggregate: Annotated[Literal["mean", "sum"], Everyday()] = Field("mean", description="what: mean or sum")
     softmax_twice: bool = Field(
-        False, description="the mistake of applying softmax to the finished weights: the future leaks in"
+        False, description="apply softmax to the finished weights, a mistake that leaks the future"
     )
-    top_k: Annotated[Count, Heading("Output")] = Field(3, description="keys named for each query")
+    top_k: Annotated[Count, Heading("Output")] = Field(3, description="top keys reported for each query")
 
     def needed_bytes(self, num_queries: int, num_keys: int) -> int:
         rows = (self.batch_size or 1) * num_queries
@@ -66,7 +68,7 @@ class AverageSpec(TextSpec, ExplainRowSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.method == "softmax" and self.aggregate == "sum":
-            message = "must be loop or matmul with `aggregate` sum: a softmax row sums to one, so it averages"
+            message = "must be loop or matmul with `aggregate` sum: a softmax can only average"
             yield contradiction("method", message, "aggregate")
 
 
@@ -82,7 +84,7 @@ def _form(spec: AverageSpec) -> Any:
 
 
 def steps(spec: AverageSpec, report: Report) -> tuple[Step, ...]:
-    """Each way of averaging step by step."""
+    """Explain each way of averaging step by step."""
     from attncli.features.average.explained import average_steps
 
     return average_steps(
@@ -96,7 +98,7 @@ def steps(spec: AverageSpec, report: Report) -> tuple[Step, ...]:
 
 
 def run(spec: AverageSpec, texts: Texts, draws: Any) -> Report:
-    """Each token's mean (or sum) over what it sees: by a loop, a matrix product and a masked softmax."""
+    """Report each token's mean or sum over the tokens that it sees, by each selected method."""
     from attncli.features.average.averaging import average, averaging_statistics, differences_from_loop
     from attncli.features.average.results import AverageStatistics
     from attncli.records.values import Mask
@@ -107,26 +109,28 @@ def run(spec: AverageSpec, texts: Texts, draws: Any) -> Report:
     (source,) = embedded(spec, texts, draws)
     vectors, form = source.vectors, _form(spec)
     averaged = average(vectors, form)
-    notes = ["Attention is message passing on a directed graph: a token takes from the tokens that it sees."]
+    notes = [
+        "Attention is message passing on a directed graph: a token receives from the tokens that it sees."
+    ]
     if spec.over == "past":
-        notes.append("An encoder lets every token see all of them: over all.")
+        notes.append("In an encoder every token sees all tokens (over: all).")
     if spec.softmax_twice:
         notes.append(
-            "A mistake: softmax of finished weights gives hidden zeros weight, too: the future leaks in."
+            "A mistake: softmax of finished weights gives hidden tokens weight, so the future leaks in."
         )
     agreement, measured = None, RowTensors()
     if spec.method == "all":
-        # Several texts run together without a batch of their own.
+        # Texts that run together have no `batch_size`.
         by_text = spec.batch_size is None and vectors.dim() > 2
         agreement = differences_from_loop(vectors, averaged.output, form, by_text=by_text)
         if spec.aggregate == "sum":
-            notes.append("A softmax row sums to one, so that way averages and cannot sum.")
+            notes.append("A softmax row sums to one, so it can average but not sum.")
     if spec.aggregate == "mean":
         lead = LeadingAxes.of(vectors, has_head=False)
         rows = averaging_statistics(lead.layered(vectors), form, top_k=spec.top_k)
         measured = row_tensors(rows, lead, None)
     weights = averaged.weights.expand(*vectors.shape[:-2], -1, -1)
-    # A second softmax gives hidden keys weight, too.
+    # A second softmax also gives weight to hidden keys.
     mask = Mask(causal=spec.over == "past" and not spec.softmax_twice)
     tensors = {
         "input": named(vectors, "token", "dim"),

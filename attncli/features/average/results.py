@@ -1,4 +1,4 @@
-"""The statistics of averages."""
+"""The result of average: its weights and their statistics."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from attncli.records.values import NamedTensor, Tensors
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AverageStatistics(Result):
-    """Each token averaged with what it sees: how far the ways to do that differ, and the rows of weights."""
+    """The weights of an average, their statistics, and the differences between ways to compute it."""
 
     weights: NamedTensor | None = tensor(num_axes=2)
     agreement: LoopDifferences | Records[LoopDifferences] | None = group(is_needed=False)

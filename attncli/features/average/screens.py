@@ -9,13 +9,13 @@ from attncli.views.screens import FirstWeights, Opening, lines_for_notes
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts
 from attncli.views.texts import NO_NUMBER, scalar
 
-LINES_OF_WAYS = 2  # More than the variances of scores take.
+EXTRA_TABLE_LINES = 2  # Lines of the table of ways beyond those of the table of score moments.
 
 
-ROUNDING = 1e-4  # A larger difference between ways to average is a mistake.
+ROUNDING = 1e-4  # Larger differences between ways to average are mistakes.
 
 
-# What each way to average computes.
+# The formula of each way to average.
 WAYS = {
     "loop": "add up the vectors that a token sees",
     "matmul": "weights @ vectors",
@@ -24,7 +24,7 @@ WAYS = {
 
 
 def _ways_to_average(report: Report, display: Display) -> ScreenParts:
-    """How far each way to average is from the loop."""
+    """The formula of each way to average and its difference from the loop."""
     if isinstance(agreement := report.result_of(AverageStatistics).agreement, LoopDifferences):
         differences = [agreement.loop_vs_matmul, agreement.loop_vs_softmax]
         cells = [NO_NUMBER, *(scalar(number, display.precision) for number in differences)]
@@ -44,7 +44,7 @@ AVERAGE_SCREEN = FirstScreen(
     (
         Opening(),
         FirstWeights(),
-        Special(_ways_to_average, "a row for each way, which no result has as a table"),
-        Notes(usual=lambda report: lines_for_notes(report) - LINES_OF_WAYS),
+        Special(_ways_to_average, "one row per way; the result has no such table"),
+        Notes(usual=lambda report: lines_for_notes(report) - EXTRA_TABLE_LINES),
     ),
 )

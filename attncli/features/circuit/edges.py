@@ -37,7 +37,7 @@ from attncli.features.circuit.stream_ends import (
 from attncli.measure.frozen_blocks import PartVectors
 from attncli.measure.heads import NOTHING_MORE, surveyed
 from attncli.measure.residual_stream import Stream, StreamPart
-from attncli.measure.scores import call_of, seen_by
+from attncli.measure.scores import head_call, seen_by
 from attncli.models.layers import CapturedLayer
 from attncli.models.predicted import NO_PLACES, predicted_reading
 from attncli.models.pretrained import ModelText, Pretrained, Reading
@@ -244,7 +244,7 @@ def _targets(
     chosen: dict[int, list[int]] = {}
     for name in heads:
         _, layer, head = named_head(name)
-        chosen.setdefault(call_of(stream, layer, head), []).append(head)
+        chosen.setdefault(head_call(stream, layer, head), []).append(head)
     paths = _logit_paths(stream, notes)
     for call, captured in stream.attention.items():
         progress(call / (stream.num_blocks + 1))
@@ -403,7 +403,7 @@ def compositions(
     stream = Stream(pretrained, Reading(text))
     chosen = None if head is None else named_head(head)
     if chosen is not None:
-        call_of(stream, chosen.layer, chosen.head)
+        head_call(stream, chosen.layer, chosen.head)
     scores: list[_Score] = []
     copying: list[Mapping[str, int | float]] = []
     earlier: list[tuple[int, Tensor]] = []

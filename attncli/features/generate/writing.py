@@ -502,7 +502,7 @@ def _read_answer(
 ) -> tuple[Way, float]:
     """How the attention of the answer came, and its log-probability."""
     replay = Replay(pretrained.whole, prompt.prompt.ids, answer)
-    with nullcontext() if rows.linear is None else rows.linear.heard():
+    with nullcontext() if rows.linear is None else rows.linear.capturing():
         layers, log_probabilities = replay.layers()
     for token, of_token in zip(answer.ids, rows_of_tokens(layers, len(answer.ids)), strict=True):
         rows.take(token, of_token)
@@ -558,7 +558,7 @@ def _write(
         inputs = pretrained.inputs([prompt])
     take = rows.take if on_text is None else _with_text(rows, pretrained, on_text)
     try:
-        meanwhile = nullcontext if rows.linear is None else rows.linear.heard
+        meanwhile = nullcontext if rows.linear is None else rows.linear.capturing
         way = write(pretrained.whole, inputs, decoding, take, pretrained.own_tokenizer, meanwhile=meanwhile)
         return way, False
     except KeyboardInterrupt:

@@ -75,7 +75,7 @@ def survey(
         )
         check_reading(reading, pretrained, options, ("queries", "keys"))
         run = surveyed(pretrained, [reading], options, ablate=head_names(ablate))
-        found = run.survey_of(0)
+        found = run.text_survey(0)
     looks = run.looks[0] if run.looks else None
     look_rollout = None if looks is None else looks.rolled()
     return replace(

@@ -144,13 +144,13 @@ def values_each(
     options = replace(options_of(spec), maps="none", linear=spec.shows_signed_heads())
     run = surveyed(pretrained, readings, options, ablate=spec.ablate)
     survey = run.survey
-    heads = _layers_of_heads(survey.found)
+    heads = _layers_of_heads(survey.layers)
     first_keys = [torch.from_numpy(each.values[..., each.names.index("sink_mass")]) for each in heads]
     texts = []
     for text in range(len(readings)):
         rest_stacks = {} if survey.rest is None else stacks_of(survey.rest, text)
         sinks = sinks_of(torch.cat([mass[text] for mass in first_keys]))
-        texts.append(StacksOfText([*stacks_of(survey.found, text).values()], [*rest_stacks.values()], sinks))
+        texts.append(StacksOfText([*stacks_of(survey.layers, text).values()], [*rest_stacks.values()], sinks))
     rest = [] if survey.rest is None else _layers_of_heads(survey.rest, NAMING)
     linear: list[LayerOfHeads] = []
     if run.linear is not None:
@@ -283,7 +283,7 @@ def report_of_text(
     """The report of one of the texts that were surveyed together."""
     reading, of_text = whole.in_words(), run.texts[text]
     named_tokens = _named_tokens(spec, reading, pretrained)
-    survey = replace(run.survey_of(text), named_tokens=named_tokens)
+    survey = replace(run.text_survey(text), named_tokens=named_tokens)
     numbers = {name: survey.heads.numbers(name) for name in NAMING if name in survey.heads.cells}
     survey, none = of_pattern(spec, survey, numbers, {stack.name: stack for stack in of_text.stacks})
     survey, tensors = ranked(spec, survey)

@@ -1,4 +1,4 @@
-"""Normalisation in steps."""
+"""Step-by-step explanation of normalisation."""
 
 from math import sqrt
 
@@ -10,7 +10,7 @@ from attncli.toys.explained_rows import MOST_DIMS, cell, largest_difference, par
 
 
 def norm_steps(report: Report, form: NormForm) -> tuple[Step, ...]:
-    """For each kind its statistics, then example 0's feature 0 before and after."""
+    """Return the input, then each norm's statistics and example 0's feature 0 before and after it."""
     data = part(report.tensors["input"])
     made: list[Step] = [_input(report, data)]
     if form.kind in ("batch", "all"):
@@ -27,8 +27,8 @@ def _input(report: Report, data: np.ndarray) -> Step:
     columns = {"example": range(len(data))} | {str(dim): data[:, dim] for dim in dims}
     table = terms(f"input: the first {len(dims)} of {data.shape[1]} features", columns)
     prose = (
-        "Rows are examples, columns features. Batch norm makes every column alike, layer norm and RMS norm "
-        "every row. The number at the top left is computed below."
+        "Rows are examples, columns are features. Batch norm normalises every column, layer norm and RMS "
+        "norm every row. The next steps compute the number at the top left."
     )
     shapes = shapes_of(report.tensors, "input")
     values, question = {"example 0, feature 0": cell(data[0, 0])}, "Why is there more than one norm?"
@@ -36,7 +36,7 @@ def _input(report: Report, data: np.ndarray) -> Step:
 
 
 def _centred(form: NormForm, report: Report, kind: str) -> list[Step]:
-    """Mean and variance of a column (batch) or a row (layer), and the top left number normalised by them."""
+    """Mean and variance of a column (batch) or a row (layer), and the top left number normalised."""
     is_batch, is_unbiased = kind == "batch", form.is_unbiased
     data = part(report.tensors["input"])
     axis, numbers = ("example", data[:, 0]) if is_batch else ("feature", data[0])
@@ -55,8 +55,9 @@ def _centred(form: NormForm, report: Report, kind: str) -> list[Step]:
     }
     how = "n - 1 (unbiased)" if is_unbiased else "n (biased), as torch's layers do"
     prose = (
-        "They say where numbers lie and how far apart: taken off and divided by, every layer meets the same "
-        f"range. Here are those of {whose}; the squared deviations are divided by {how}."
+        "They measure the centre of the numbers and their spread. Subtracting the mean and dividing by the "
+        "standard deviation gives every layer inputs in the same range. The table shows "
+        f"{whose}; the squared deviations are divided by {how}."
     )
     formula = f"mean = Σ x / n,  variance = Σ (x - mean)² / {'(n - 1)' if is_unbiased else 'n'}"
     table = terms(
@@ -100,8 +101,8 @@ def _normalised(
         ],
     )
     prose = (
-        "Equal numbers have a variance of 0, and nothing can be divided by that: the number minus the mean "
-        f"is divided by the root of variance and eps ({form.eps:g})."
+        "Equal numbers have a variance of 0, and dividing by 0 is undefined. So "
+        f"eps ({form.eps:g}) is added to the variance before its root is taken."
     )
     title = f"{kind.capitalize()} norm: one value normalised"
     shapes = shapes_of(report.tensors, "input", name)
@@ -127,9 +128,9 @@ def _running(form: NormForm, report: Report) -> Step:
         "batch_norm_eval in the report": cell(part(report.tensors["batch_norm_eval"])[0, 0]),
     }
     prose = (
-        "An example by itself has no batch to be normalised with. So the layer remembers: its running "
-        "statistics start at mean 0 and variance 1 and move by momentum toward the batch's. In eval mode "
-        "they take the place of the batch's own."
+        "A single example has no batch to be normalised with, so the layer keeps running statistics: they "
+        "start at mean 0 and variance 1, and each batch moves them toward its own by momentum. In eval mode "
+        "they replace the statistics of the batch."
     )
     shapes = shapes_of(report.tensors, "running_mean", "running_variance", "batch_norm_eval")
     formula = "running = (1 - momentum) · running + momentum · new"
@@ -158,8 +159,8 @@ def _rms(form: NormForm, report: Report) -> Step:
         "largest difference over all features": largest_difference(normalised, reported),
     }
     prose = (
-        "Taking it off helps little and costs a pass over the numbers: each is divided by the root of the "
-        "mean square of its example."
+        "Subtracting the mean helps little and costs another pass over the numbers, so RMS norm only "
+        "divides each number by the root mean square of its example."
     )
     shapes = shapes_of(report.tensors, "input", "rms_norm")
     formula, question = "x / √(Σ x² / n + eps)", "Why leave the mean in?"

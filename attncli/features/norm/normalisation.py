@@ -1,4 +1,4 @@
-"""Batch, layer and RMS normalisation beside torch's own modules."""
+"""Batch, layer and RMS normalisation, compared with torch's own modules."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,10 @@ from attncli.features.norm.results import FirstMoments, NormDifferences, NormEff
 
 @dataclass(frozen=True, kw_only=True)
 class NormForm:
-    """Which normalisation: batch, layer, rms or all; `momentum` is this batch's share in running statistics.
+    """Settings of a normalisation; `kind` is batch, layer, rms or all.
 
-    `is_unbiased`: variances are divided by n - 1, and not by n as in torch's own layers.
+    `momentum` is the weight of this batch in the running statistics. If `is_unbiased`, variances are divided
+    by n - 1; torch's own layers divide by n.
     """
 
     kind: str = "all"
@@ -25,9 +26,9 @@ class NormForm:
 
 @dataclass(frozen=True)
 class Normalised:
-    """The data by each norm, the running statistics of batch norm, and what is measured of both.
+    """The output of each norm, the running statistics of batch norm, and the statistics of a report.
 
-    Of |ours - torch's| the largest: None where ours divides by n - 1 and torch's own layer by n.
+    The difference from torch is None if the variance here divides by n - 1 and torch's layer divides by n.
     """
 
     outputs: dict[str, Data]
@@ -35,7 +36,7 @@ class Normalised:
     effects: NormEffects
 
 
-def _first_feature_and_example(data: Data) -> FirstMoments:
+def _first_moments(data: Data) -> FirstMoments:
     feature, example = data[:, 0], data[0]
     return FirstMoments.single(
         feature0_mean=feature.mean().item(),
@@ -46,11 +47,11 @@ def _first_feature_and_example(data: Data) -> FirstMoments:
 
 
 def normalised(data: Data, form: NormForm) -> Normalised:
-    """The data by batch, layer or RMS norm, or by all of them, each beside torch's own module."""
+    """Apply batch, layer or RMS norm, or all three, and compare each with torch's own module."""
     kind, eps, momentum, unbiased = form.kind, form.eps, form.momentum, form.is_unbiased
     outputs: dict[str, Tensor] = {}
     running: dict[str, Tensor] = {}
-    theirs: dict[str, Tensor | None] = {}
+    torch_outputs: dict[str, Tensor | None] = {}
     if kind in ("batch", "all"):
         batch = batch_norm(data, eps=eps, momentum=momentum, unbiased=unbiased)
         outputs |= {"batch_norm": batch.output, "batch_norm_eval": batch.eval_output}
@@ -58,21 +59,21 @@ def normalised(data: Data, form: NormForm) -> Normalised:
         module = torch.nn.BatchNorm1d(data.shape[1], eps=eps, momentum=momentum).to(data.device)
         with torch.no_grad():
             trained, evaluated = module(data), module.eval()(data)
-        theirs |= {"batch_norm": None if unbiased else trained, "batch_norm_eval": evaluated}
+        torch_outputs |= {"batch_norm": None if unbiased else trained, "batch_norm_eval": evaluated}
     if kind in ("layer", "all"):
         outputs["layer_norm"] = layer_norm(data, eps=eps, unbiased=unbiased)
         biased = torch.nn.functional.layer_norm(data, data.shape[1:], eps=eps)
-        theirs["layer_norm"] = None if unbiased else biased
+        torch_outputs["layer_norm"] = None if unbiased else biased
     if kind in ("rms", "all"):
         outputs["rms_norm"] = rms_norm(data, eps=eps)
-        theirs["rms_norm"] = torch.nn.functional.rms_norm(data, data.shape[1:], eps=eps)
+        torch_outputs["rms_norm"] = torch.nn.functional.rms_norm(data, data.shape[1:], eps=eps)
     differences = {
-        name: None if other is None else (outputs[name] - other).abs().max().item()
-        for name, other in theirs.items()
+        name: None if by_torch is None else (outputs[name] - by_torch).abs().max().item()
+        for name, by_torch in torch_outputs.items()
     }
-    moments = {name: _first_feature_and_example(output) for name, output in outputs.items()}
+    moments = {name: _first_moments(output) for name, output in outputs.items()}
     effects = NormEffects(
-        input=_first_feature_and_example(data),
+        input=_first_moments(data),
         batch_norm=moments.get("batch_norm"),
         batch_norm_eval=moments.get("batch_norm_eval"),
         layer_norm=moments.get("layer_norm"),

@@ -17,7 +17,7 @@ from attncli.settings.pages import SampledPage
 from attncli.settings.text import Texts
 
 OUTPUTS = {"batch": ("batch_norm", "batch_norm_eval"), "layer": ("layer_norm",), "rms": ("rms_norm",)}
-"""What each kind of norm gives."""
+"""The output tensors of each kind of norm."""
 
 
 class NormSpec(ExplainSpec):
@@ -33,18 +33,18 @@ class NormSpec(ExplainSpec):
     heading_keys = ("batch_size", "kind", "num_features", "variance", "seed")
 
     kind: Annotated[Literal["batch", "layer", "rms", "all"], Everyday()] = Field(
-        "all", description="which normalisation"
+        "all", description="normalisation to apply"
     )
-    batch_size: Annotated[Size, Everyday()] = Field(32, description="examples")
-    num_features: Annotated[Size, Everyday()] = Field(100, description="features of an example")
+    batch_size: Annotated[Size, Everyday()] = Field(32, description="number of examples")
+    num_features: Annotated[Size, Everyday()] = Field(100, description="features per example")
     eps: Annotated[float, Everyday("added to the variance")] = Field(
-        1e-5, gt=0, description="added to the variance, against division by zero"
+        1e-5, gt=0, description="added to the variance to avoid division by zero"
     )
-    momentum: Annotated[float, Everyday("share of this batch in the running mean")] = Field(
-        0.1, ge=0, le=1, description="share of this batch in the running mean and variance"
+    momentum: Annotated[float, Everyday("weight of this batch in the running mean")] = Field(
+        0.1, ge=0, le=1, description="weight of this batch in the running mean and variance"
     )
-    variance: Annotated[Literal["unbiased", "biased"], Everyday("divide by n - 1, or by n")] = Field(
-        "unbiased", description="divide by n - 1 as the lesson does, or by n as torch's own layers do"
+    variance: Annotated[Literal["unbiased", "biased"], Everyday("divide by n - 1 or by n")] = Field(
+        "unbiased", description="divide by n - 1 (unbiased) or by n, as torch's own layers do (biased)"
     )
 
     def needed_bytes(self, num_queries: int, num_keys: int) -> int:
@@ -59,10 +59,12 @@ class NormSpec(ExplainSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.kind in ("batch", "all") and self.batch_size == 1:
-            message = "must be at least 2 for a variance over the batch (got 1), or `kind` layer or rms"
+            message = (
+                "must be at least 2 for a variance over the batch (got 1), or set `kind` to layer or rms"
+            )
             yield contradiction("batch_size", message, "kind")
         if self.kind in ("layer", "all") and self.num_features == 1 and self.variance == "unbiased":
-            message = "must be at least 2 for an unbiased variance (got 1), or `variance` biased"
+            message = "must be at least 2 for an unbiased variance (got 1), or set `variance` to biased"
             yield contradiction("num_features", message, "variance", "kind")
 
 
@@ -74,14 +76,14 @@ def _form(spec: NormSpec) -> Any:
 
 
 def steps(spec: NormSpec, report: Report) -> tuple[Step, ...]:
-    """Each norm step by step."""
+    """Explain each norm step by step."""
     from attncli.features.norm.explained import norm_steps
 
     return norm_steps(report, _form(spec))
 
 
 def run(spec: NormSpec, texts: Texts, draws: Any) -> Report:
-    """The normalised data, its first feature and example, and the differences from torch's own modules."""
+    """Report the normalised data, its first feature and example, and the differences from torch's modules."""
     import torch
 
     from attncli.features.norm.normalisation import normalised
@@ -94,13 +96,13 @@ def run(spec: NormSpec, texts: Texts, draws: Any) -> Report:
     notes = []
     if spec.kind != "rms":
         notes.append(
-            "Divided by the unbiased standard deviation (n - 1); torch's own layers take the biased one."
+            "Divided by the unbiased standard deviation (n - 1); torch's own layers use the biased one."
             if spec.variance == "unbiased"
             else "Divided by the biased standard deviation (n), as torch's own layers do."
         )
     if result.running:
         notes.append(
-            "Running statistics: mean and unbiased variance after one step from 0 and 1; eval mode uses them."
+            "Running statistics: mean and unbiased variance, one step from 0 and 1; eval mode uses them."
         )
     outputs = {"input": data, **result.outputs}
     tensors = {name: named(output, "batch", "dim") for name, output in outputs.items()}

@@ -1,4 +1,4 @@
-"""The results of norm: a feature and an example before and after each norm."""
+"""The results of norm: moments of a feature and an example before and after each norm."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class FirstMoments(Record):
 
 
 class NormDifferences(Record):
-    """The largest differences from torch's own layers; None where these divide by another number."""
+    """The largest differences from torch's own layers; None if torch divides by another number."""
 
     batch_norm: float | None = column(is_needed=False)
     batch_norm_eval: float | None = column(is_needed=False)
@@ -25,7 +25,7 @@ class NormDifferences(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class NormEffects(Result):
-    """What each norm makes of the first feature and the first example."""
+    """Moments of the first feature and the first example, before and after each norm."""
 
     input: FirstMoments = group()
     batch_norm: FirstMoments | None = group(is_needed=False)
@@ -35,7 +35,7 @@ class NormEffects(Result):
     agreement_with_torch: NormDifferences | None = group(is_needed=False)
 
     def states(self) -> dict[str, FirstMoments]:
-        """The data before, and after each norm that there is."""
+        """Moments of the input and of the output of each computed norm, by name."""
         states = {
             "input": self.input,
             "batch_norm": self.batch_norm,

@@ -13,19 +13,19 @@ from attncli.views.screens import NOTE_LINES, heading_lines
 from attncli.views.sections import Column, Grid, Paragraph, ScreenParts
 from attncli.views.texts import fixed, scalar
 
-BIASED = "Here std divides by n - 1, the norms by n: what they make 1 is a little more."
+BIASED = "The std shown divides by n - 1, the norms by n, so a normalised std is slightly above 1."
 
 
 SENTENCES = {
     "batch_norm": "Batch norm gives each feature mean 0 and std 1 over the batch.",
     "batch_norm_eval": "In eval mode it uses the running mean and variance instead of the batch's.",
     "layer_norm": "Layer norm gives each example mean 0 and std 1 over its features.",
-    "rms_norm": "RMS norm divides each example by its root mean square; its mean stays.",
+    "rms_norm": "RMS norm divides each example by its root mean square and keeps its mean.",
 }
 
 
 def _norms(report: Report, display: Display) -> ScreenParts:
-    """Mean and standard deviation of feature 0 and example 0, one row for the input and each kind."""
+    """Mean and standard deviation of feature 0 and example 0, one row for the input and one per norm."""
     result = report.result_of(NormEffects)
     states = result.states()
     columns = []
@@ -53,9 +53,9 @@ def _norms(report: Report, display: Display) -> ScreenParts:
 
 
 def _spreads(report: Report, chosen: Collection[str]) -> Iterator[Spreads]:
-    """A feature over the examples, and an example over its features, before and after each norm."""
-    of_all = report.result_of(NormEffects).states()
-    states = {name: row for name, row in of_all.items() if name in chosen}
+    """Feature 0 over the examples, and example 0 over its features, before and after each norm."""
+    every_state = report.result_of(NormEffects).states()
+    states = {name: row for name, row in every_state.items() if name in chosen}
     if not states:
         return
     names, rows = [name.replace("_", " ") for name in states], states.values()
@@ -71,7 +71,7 @@ NORM_SCREEN = FirstScreen(
     NormEffects,
     (
         Sentences(heading_lines, "title"),
-        Special(_norms, "the two numbers that a norm makes 0 and 1 are bold"),
+        Special(_norms, "the mean and std that a norm sets to 0 and 1 are bold"),
         Notes(usual=NOTE_LINES),
     ),
     figures=_spreads,

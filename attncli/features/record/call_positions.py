@@ -1,4 +1,4 @@
-"""The positions of each call that are there; of queries in cross-attention, by an earlier self-attention."""
+"""The positions of a call that are not padding; cross-attention uses those of earlier self-attention."""
 
 import torch
 from jaxtyping import Bool
@@ -6,23 +6,24 @@ from torch import Tensor
 
 from attncli.core.row_tiles import LayerOrWeights
 from attncli.features.record.listening.heard_calls import HeardCall
-from attncli.features.record.padding import PositionsThere, place_of_first_query, positions_of
+from attncli.features.record.padding import RealPositions, first_query_place, real_positions
 
 
 class CallPositions:
-    """Remembers the queries of the self-attention of each module that are there, for its cross-attention."""
+    """Remembers the real queries of self-attention for the cross-attention of the same layer."""
 
     def __init__(self) -> None:
         self._queries_there: dict[str, tuple[int, Bool[Tensor, "text query"]]] = {}
 
-    def of_call(self, call: HeardCall, layer: LayerOrWeights) -> PositionsThere:
-        """The positions of each text that are there: in cross-attention the queries that the same part of the
-        program had in its self-attention.
+    def positions(self, call: HeardCall, layer: LayerOrWeights) -> RealPositions:
+        """The positions of each text that are not padding.
+
+        In cross-attention the queries are those of the self-attention in the same layer.
         """
         num_texts, _, num_queries, _ = layer.shape
         if call.kind == "self":
-            first_query = place_of_first_query(layer) if call.first_query is None else call.first_query
-            positions = positions_of(layer, first_query=first_query)
+            first_query = first_query_place(layer) if call.first_query is None else call.first_query
+            positions = real_positions(layer, first_query=first_query)
             self._queries_there.pop(call.module, None)
             self._queries_there[call.module] = call.outermost, positions.queries
             is_unknown = first_query is None and num_queries > 1 and not bool(positions.keys.all())
@@ -34,8 +35,8 @@ class CallPositions:
             and queries.shape == (num_texts, num_queries)
             and _are_near(module, call.module)
         ]
-        positions = positions_of(layer, first_query=None)
-        # A text that is attended to is another than the one that attends, where there are several.
+        positions = real_positions(layer, first_query=None)
+        # If there are several candidates, the queries are not the text that is attended to.
         alike = [queries for queries in alike if not torch.equal(queries, positions.keys)] or alike
         if not alike:
             return positions
@@ -44,8 +45,8 @@ class CallPositions:
         return positions._replace(queries=alike[0])
 
 
-def _are_near(module: str, other: str) -> bool:
-    """True if two modules belong to one layer: their paths differ in the last two names at most."""
-    names, others = module.split("."), other.split(".")
-    shared = max(len(others) - 2, min(len(others) - 1, 1))
-    return names[:shared] == others[:shared]
+def _are_near(module: str, cross_module: str) -> bool:
+    """True if two modules belong to one layer: their paths differ at most in the last two names."""
+    names, cross_names = module.split("."), cross_module.split(".")
+    shared = max(len(cross_names) - 2, min(len(cross_names) - 1, 1))
+    return names[:shared] == cross_names[:shared]

@@ -1,4 +1,4 @@
-"""The attention of any PyTorch program, from Python: `record` while it runs, `layers_of` of one call."""
+"""Functions that record the attention of any PyTorch program: `record` and, for one call, `layers_of`."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -28,8 +28,8 @@ from attncli.records.surveys import SurveyedHead
 if TYPE_CHECKING:
     from attncli.notebook.run import NotebookReport
 
-MOST_KEPT = 2**27
-"""Bytes of query, key and value that a recording copies at most."""
+MOST_COPIED = 2**27
+"""Most bytes of queries, keys and values that a recording copies."""
 
 
 def _calls(value: Any) -> Any:
@@ -41,35 +41,35 @@ def _calls(value: Any) -> Any:
 def _tokens(value: Any) -> list[str]:
     names = [value] if isinstance(value, str) else listed(value)
     if not all(isinstance(name, str) for name in names):
-        raise ValueError("must be texts, one for each token")
+        raise ValueError("must be one text per token")
     return names
 
 
-def _numbers_of_heads(value: Any) -> Any:
+def _head_numbers(value: Any) -> Any:
     is_mapping = isinstance(value, Mapping)
     if not is_mapping or not all(isinstance(k, str) and type(n) is int and n > 0 for k, n in value.items()):
-        raise ValueError('must be numbers of heads by the paths of modules, as {"layers.*.attn": 8}')
+        raise ValueError('must map paths of modules to numbers of heads: {"layers.*.attn": 8}')
     return value
 
 
 def _pattern(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"must be a pattern of paths, as '*.self_attn' (got {shown(value)})")
+        raise ValueError(f"must be a pattern of paths such as '*.self_attn' (got {shown(value)})")
     return value
 
 
 CallsHeard = Annotated[int | Literal["all", "last"], by(_calls)]
 TokensOfText = Annotated[list[str], by(_tokens)]
 PathPattern = Annotated[str, by(_pattern)]
-NumbersOfHeads = Annotated[Mapping[str, int], by(_numbers_of_heads)]
+NumbersOfHeads = Annotated[Mapping[str, int], by(_head_numbers)]
 
 
 @dataclass(frozen=True)
 class RecordedLayer:
-    """One attention of a program, copied: what attn's functions take.
+    """A copy of one attention of a program, which the functions of attn accept.
 
-    `module` is the path of its module, `call` which call of it, `kind` self or cross, `function` how it was
-    heard. `attention` is an AttentionLayer, or the weights alone (GivenWeights) where query and key are not
+    `module` is the path of its module, `call` the number of its call, `kind` self or cross, and `function`
+    the function that computed it. `attention` is an AttentionLayer, or GivenWeights if query and key are not
     known; then `query`, `key`, `value` and `scale` are None.
     """
 
@@ -100,7 +100,7 @@ class RecordedLayer:
 
     @property
     def scale(self) -> float | None:
-        """The factor on query . key."""
+        """The factor on query · key."""
         return self.attention.scale if isinstance(self.attention, AttentionLayer) else None
 
     @property
@@ -111,7 +111,7 @@ class RecordedLayer:
         return self.attention.seen
 
     def weights(self) -> Float[Tensor, "text head query key"]:
-        """p = softmax(scores) over the keys that each query sees; 0 on the others."""
+        """p = softmax(scores) over the keys that each query sees; 0 for hidden keys."""
         weights = attend(self.attention, Wanted(weights=True)).weights
         assert weights is not None
         return weights
@@ -119,7 +119,7 @@ class RecordedLayer:
 
 def _copied(call: HeardCall) -> RecordedLayer:
     attention = call.attention
-    with torch.inference_mode(mode=False):  # a copy made in it could not be used outside
+    with torch.inference_mode(mode=False):  # copies made in inference mode cannot be used outside
         if isinstance(attention, AttentionLayer):
             parts = {name: getattr(attention, name).clone() for name in ("query", "key", "value")}
             attention = with_copied_mask(replace(attention, **parts))
@@ -133,19 +133,21 @@ def _num_bytes(call: HeardCall | RecordedLayer) -> int:
     if isinstance(attention, GivenWeights):
         return attention.weights.nbytes
     mask = program_mask(attention)
-    of_mask = 0 if mask is None else mask.nbytes
-    return of_mask + attention.query.nbytes + attention.key.nbytes + attention.value.nbytes
+    mask_bytes = 0 if mask is None else mask.nbytes
+    return mask_bytes + attention.query.nbytes + attention.key.nbytes + attention.value.nbytes
 
 
 class Recording:
-    """What was heard of a program while `with record() as seen:` was open; it can be looked at meanwhile."""
+    """A recording made by `with record() as seen:`, which can be read before and after the block ends."""
 
-    def __init__(self, recorder: Recorder, listen: Mapping[str, Any], most_kept: float = MOST_KEPT) -> None:
-        self._recorder, self._most_kept = recorder, most_kept
+    def __init__(
+        self, recorder: Recorder, listen: Mapping[str, Any], most_copied: float = MOST_COPIED
+    ) -> None:
+        self._recorder, self._most_copied = recorder, most_copied
         self._listener = Listener(self._take, **listen)
         self._layers: dict[tuple[str, int], RecordedLayer] = {}
-        self._not_kept: dict[str, None] = {}
-        self._num_kept = 0
+        self._not_copied: dict[str, None] = {}
+        self._num_copied = 0
         self._opened = ExitStack()
 
     def __enter__(self) -> "Recording":
@@ -160,51 +162,51 @@ class Recording:
     def _take(self, call: HeardCall) -> None:
         if self._listener.calls == "last":
             for place in [place for place in self._layers if place[0] == call.module]:
-                self._num_kept -= _num_bytes(self._layers.pop(place))
-            self._not_kept.pop(call.module, None)
-        if self._num_kept + _num_bytes(call) <= self._most_kept:
-            self._num_kept += _num_bytes(call)
+                self._num_copied -= _num_bytes(self._layers.pop(place))
+            self._not_copied.pop(call.module, None)
+        if self._num_copied + _num_bytes(call) <= self._most_copied:
+            self._num_copied += _num_bytes(call)
             self._layers[call.module, call.call] = _copied(call)
         else:
-            self._not_kept[call.module] = None
+            self._not_copied[call.module] = None
         self._recorder.take(call)
 
     @property
     def layers(self) -> list[RecordedLayer]:
-        """Query, key, value, mask and scale of each attention that was recorded, in the order of the calls.
+        """Query, key, value, mask and scale of each recorded attention, in the order of the calls.
 
-        UserError where some are not there, since copies of all would take more than 128 MB.
+        Raises UserError if copies of all layers would exceed 128 MB.
         """
-        if self._not_kept:
-            names = ", ".join([*self._not_kept][:3])
+        if self._not_copied:
+            names = ", ".join([*self._not_copied][:3])
             raise UserError(
-                f"layers: those of {names} were not copied, beyond {MOST_KEPT / 1e6:.0f} MB in all: record "
-                "fewer modules with `modules`, or call layers_of"
+                f"layers: {names} not copied, which would exceed {MOST_COPIED / 1e6:.0f} MB: record fewer "
+                "modules with `modules`, or call layers_of"
             )
         return [*self._layers.values()]
 
     @property
     def heads(self) -> Records[SurveyedHead]:
-        """What each head does: a row a head, with the path of its module."""
+        """The statistics of the heads: one row per head, with the path of its module."""
         return self.survey().heads
 
     @property
     def modules(self) -> Records[RecordedModule]:
-        """What was heard: a row a module, with how often it was called."""
+        """The modules with attention: one row per module, with its number of calls."""
         return self.survey().modules
 
     @property
     def notes(self) -> list[str]:
-        """What was changed, missed or left out meanwhile, a line each."""
+        """Notes about everything that was changed, missed or left out."""
         return [*self.survey().notes] if self._recorder.has_heard else self._listener.notes()
 
     def survey(self) -> RecordedHeads:
-        """What each head does, and the modules that were heard. UserError where no attention was."""
+        """The survey of the heads and the modules. Raises UserError if no attention was detected."""
         if not self._recorder.has_heard:
             missed = " ".join(self.notes)
             raise UserError(
-                "no attention was heard: neither torch's own functions (scaled_dot_product_attention, "
-                "multi_head_attention_forward, flex_attention) nor a softmax whose result reaches a product"
+                "no attention was detected: neither torch's functions (scaled_dot_product_attention, "
+                "multi_head_attention_forward, flex_attention) nor a softmax whose result enters a product"
                 + (f". {missed}" if missed else "")
             )
         with reading():
@@ -212,17 +214,17 @@ class Recording:
             return self._recorder.result(listener.counts, listener.notes(), listener.training_steps)
 
     def report(self) -> "NotebookReport":
-        """The report that `attn record` gives: it shows itself in a notebook, and `to_html()` is its page."""
-        from attncli.features.record.reports import report_of
+        """The report of `attn record`, which displays itself in a notebook; `to_html()` returns its page."""
+        from attncli.features.record.reports import recording_report
         from attncli.notebook.run import NotebookReport
 
         survey = self.survey()
         with reading():
-            return NotebookReport.of(report_of(self._recorder, survey))
+            return NotebookReport.of(recording_report(self._recorder, survey))
 
     def __repr__(self) -> str:
         if not self._recorder.has_heard:
-            return "<Recording: no attention heard yet>"
+            return "<Recording: no attention detected yet>"
         return f"<Recording: {len(self.modules)} modules, {len(self.heads)} heads>"
 
     def _repr_html_(self) -> str:
@@ -239,25 +241,26 @@ def record(
     grid: tuple[Size, Size] | None = None,
     whole_tokens: Count = 256,
 ) -> Recording:
-    """Listen to the attention of whatever runs in this thread: `with record() as seen: model(x)`.
+    """Record the attention of everything that runs in this thread: `with record() as seen: model(x)`.
 
-    Heard are torch's attention functions, and a softmax over the last axis whose result reaches a product.
-    `tokens` names the tokens of self-attention, `grid` is (rows, columns) of patches. The first `calls` of
-    each module are recorded, or all, or the last; of those whose path fits `modules`, as `*.self_attn`.
-    `heads` says how many there are by such a pattern, where texts and heads are one axis. Weights are kept
-    up to `whole_tokens` tokens.
+    Detects torch's attention functions, and a softmax over the last axis whose result enters a product.
 
-    The program computes what it computes otherwise, to the bit, but for compiled code, which runs as it is
-    written.
+    - `tokens`: names of the tokens of self-attention. `grid`: (rows, columns) of patches.
+    - `calls`: the number of first calls of each module to record, or "all", or "last".
+    - `modules`: record only modules whose path matches the pattern, such as `*.self_attn`.
+    - `heads`: numbers of heads by such patterns, for programs that join texts and heads in one axis.
+    - `whole_tokens`: store weights for texts of up to this number of tokens.
+
+    The results of the program do not change by a bit, except that compiled code runs uncompiled.
     """
     recorder = Recorder(tokens=tokens, grid=grid, whole_tokens=whole_tokens, calls=calls)
     return Recording(recorder, {"calls": calls, "modules": modules, "heads": heads})
 
 
 def layers_of(program: nn.Module | Any, *inputs: Any, **named: Any) -> list[RecordedLayer]:
-    """The attention of one call, `layers_of(model, x)`: query, key, value, mask and scale of each layer.
+    """Query, key, value, mask and scale of each attention in one call: `layers_of(model, x)`.
 
-    Everything is copied. UserError where no attention was heard.
+    All tensors are copies. Raises UserError if no attention was detected.
     """
     if not callable(program):
         raise UserError(f"program: must be a module or a function (got {shown(program)})")
@@ -266,5 +269,5 @@ def layers_of(program: nn.Module | Any, *inputs: Any, **named: Any) -> list[Reco
     with listener.listening():
         program(*inputs, **named)
     if not heard:
-        raise UserError("program: no attention was heard in this call", *listener.notes())
+        raise UserError("program: no attention was detected in this call", *listener.notes())
     return heard

@@ -1,4 +1,4 @@
-"""The steps of a generation with a cache as one text: rows of queries that follow the keys so far."""
+"""Joins the steps of a generation with a cache into one text: new queries follow the earlier keys."""
 
 from dataclasses import replace
 from itertools import accumulate
@@ -11,13 +11,13 @@ from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.mask_tensors import recognised
 
 MOST_LOOKED_AT = 2**22
-"""Entries of a mask up to which it is looked at for keys that no query sees."""
+"""Most entries of a mask that is searched for keys that no query sees."""
 
 
 def without_unused_keys(layer: AttentionLayer) -> AttentionLayer:
-    """The layer without its last keys where no query sees them: those of a static cache are not yet filled.
+    """The layer without trailing keys that no query sees, such as the unfilled part of a static cache.
 
-    Keys that the queries are of are left as they are.
+    A layer with as many queries as keys is unchanged.
     """
     seen, (_, _, num_queries, num_keys) = layer.visibility, layer.shape
     hides_some = seen.rule is not None or seen.key_mask is not None or seen.offset is not None
@@ -40,30 +40,30 @@ def without_unused_keys(layer: AttentionLayer) -> AttentionLayer:
     )
 
 
-def bytes_to_keep(layer: AttentionLayer, num_keys: int) -> int:
-    """The bytes of a copy of the queries, of so many of the keys, of a bias and of what is visible."""
+def bytes_to_copy(layer: AttentionLayer, num_keys: int) -> int:
+    """The bytes of a copy of the queries, `num_keys` keys, the bias and the mask."""
     num_texts, _, num_queries, count = layer.shape
     bias = layer.rules.bias
-    of_bias = 0 if bias is None else bias.shape[0] * bias.shape[1] * num_queries * count * bias.itemsize
-    of_keys = layer.key.nbytes // count * num_keys
-    return layer.query.nbytes + of_keys + of_bias + num_texts * num_queries * count
+    bias_bytes = 0 if bias is None else bias.shape[0] * bias.shape[1] * num_queries * count * bias.itemsize
+    key_bytes = layer.key.nbytes // count * num_keys
+    return layer.query.nbytes + key_bytes + bias_bytes + num_texts * num_queries * count
 
 
 def may_grow(layer: AttentionLayer) -> bool:
-    """Whether what its queries see can be kept without a mask of the program."""
+    """True if the visibility can be stored without keeping a mask of the program."""
     return layer.visibility.rule is None or layer.shape[2] * layer.shape[3] <= MOST_LOOKED_AT
 
 
 class GrowingText:
-    """What a module read so far, in a first call and in calls whose keys are all keys before and new ones.
+    """The text that a module has read so far, in a first call and in calls that add keys to the earlier ones.
 
-    Queries and new keys are copied, values are not.
+    Queries and new keys are copied; values are not.
     """
 
     def __init__(self, layer: AttentionLayer) -> None:
         self.queries, self.keys = [layer.query.clone()], [layer.key.clone()]
         self.biases = [self._bias(layer)]
-        # The program's own tensors go when it is done with them.
+        # Holds no reference to the program's tensors, so that it can free them.
         self.first = replace(
             layer,
             query=self.queries[0],
@@ -74,11 +74,11 @@ class GrowingText:
         self.rows: list[Bool[Tensor, "#text query key"]] = []
         self.num_tokens = layer.shape[3]
         self.num_skipped = 0
-        """Tokens of later calls that were not copied."""
+        """The number of tokens of later calls that were not copied."""
         self.is_causal = self._is_causal(layer)
 
     def continues(self, layer: AttentionLayer) -> bool:
-        """Whether a call has all keys so far, the same to the bit, and one more for each of its queries."""
+        """True if a call has all earlier keys, identical to the bit, and one new key per query."""
         first, (num_texts, num_heads, num_queries, num_keys) = self.first, layer.shape
         if (
             first.shape[:2] != (num_texts, num_heads)
@@ -96,7 +96,7 @@ class GrowingText:
         )
 
     def add(self, layer: AttentionLayer) -> None:
-        """Take in a call that continues the text."""
+        """Add a call that continues the text."""
         num_queries, num_keys = layer.shape[2:]
         self.is_causal = self.is_causal and self._is_causal(layer)
         self.rows.append(layer.visibility.whole(layer.query.device))
@@ -106,7 +106,7 @@ class GrowingText:
         self.num_tokens = num_keys
 
     def skip(self, layer: AttentionLayer) -> None:
-        """A call that continues the text, and is left out with those after it."""
+        """Leave out a call that continues the text, and all later ones."""
         self.num_skipped += layer.shape[2]
 
     @staticmethod
@@ -124,7 +124,7 @@ class GrowingText:
         """The attention of the whole text, without values."""
         query, key = torch.cat(self.queries, dim=2), torch.cat(self.keys, dim=2)
         count, lacking = self.num_tokens, self.num_tokens - query.shape[2]
-        if lacking:  # the first call had keys before its queries, whose own queries were not heard
+        if lacking:  # the first call had keys before its queries; the queries of those keys are unknown
             query = torch.cat([query.new_zeros(*query.shape[:2], lacking, query.shape[3]), query], dim=2)
         is_causal = self.is_causal and not lacking
         visibility = Visibility(count, count, causal=True) if is_causal else self._visibility(lacking)
@@ -133,7 +133,7 @@ class GrowingText:
         return AttentionLayer(query, key, value, visibility, self.first.scale, rules)
 
     def _visibility(self, lacking: int) -> Visibility:
-        """Who saw whom in each of the calls."""
+        """The keys that each query saw in its call."""
         first, count = self.first.visibility, self.num_tokens
         begin = lacking + first.num_queries
         num_texts = max((len(rows) for rows in self.rows), default=1)
@@ -146,11 +146,11 @@ class GrowingText:
         def rule(queries: Tensor, keys: Tensor) -> Tensor:
             is_first = queries < begin
             among = (queries[is_first] - lacking).clamp(min=0)
-            of_first = first.block(among, keys.clamp(max=first.num_keys - 1)) & (keys < first.num_keys)
-            of_first = of_first & (queries[is_first] >= lacking)[:, None]
-            texts = max(num_texts, len(of_first))
+            first_seen = first.block(among, keys.clamp(max=first.num_keys - 1)) & (keys < first.num_keys)
+            first_seen = first_seen & (queries[is_first] >= lacking)[:, None]
+            texts = max(num_texts, len(first_seen))
             seen = torch.zeros(texts, len(queries), len(keys), dtype=torch.bool, device=queries.device)
-            seen[:, is_first] = of_first
+            seen[:, is_first] = first_seen
             seen[:, ~is_first] = later[:, queries[~is_first] - begin][:, :, keys]
             return seen
 

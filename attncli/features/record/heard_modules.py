@@ -1,4 +1,4 @@
-"""A module of a program that attends: its last call, and the totals of those before."""
+"""A module of a program with attention: its last call, and the totals of earlier calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from attncli.core.mask_tensors import recognised
 from attncli.core.row_tiles import LayerOrWeights
 from attncli.features.record.growing_texts import GrowingText
 from attncli.features.record.measured_calls import CountedRows, MeasuredCall
-from attncli.features.record.padding import MOST_RECOGNISED, PositionsThere, mask_of_rest
+from attncli.features.record.padding import MOST_RECOGNISED, RealPositions, unpadded_mask
 from attncli.features.record.results import RecordedModule
 from attncli.measure.head_numbers import HeadNumbers
 from attncli.measure.patterns import HeadTotals, LayerPlace
@@ -21,7 +21,7 @@ from attncli.records.surveys import Stack
 
 @dataclass
 class HeardModule:
-    """A module of a stack: the call that was measured last, and the totals of those before it."""
+    """A module with attention: its last measured call, and the totals of the calls before it."""
 
     place: LayerPlace
     function: str
@@ -30,19 +30,19 @@ class HeardModule:
     earlier: HeadTotals = field(default_factory=HeadTotals)
     earlier_rows: CountedRows = field(default_factory=CountedRows)
     attention: RecordedModule | None = None
-    """The last call."""
+    """The row of the last call."""
     places: list[int] | None = None
-    """The positions of the first text that are there; None for all."""
+    """The positions of the first text without padding; None if it has none."""
     maps: dict[str, Float[npt.NDArray[np.float32], "head query key"]] = field(default_factory=dict)
-    """The weights of the first text, or their maps of blocks."""
+    """The weights of the first text, or their pooled maps."""
     growing: GrowingText | None = None
     is_grown: bool = False
     num_copied: int = 0
     steps: tuple[int, int] = (0, 0)
-    """The training steps before the first call that counts, and before the last."""
+    """The number of training steps before the first and the last measured call."""
 
     def totals(self) -> HeadTotals:
-        """Those of all texts."""
+        """The totals over all texts."""
         rest = HeadTotals() if self.earlier.rest is None else _copied(self.earlier.rest)
         totals = replace(_copied(self.earlier), rest=rest)
         assert self.last is not None
@@ -52,13 +52,13 @@ class HeardModule:
 
     @property
     def num_texts(self) -> int:
-        """The number of texts that were measured."""
+        """The number of measured texts."""
         assert self.last is not None
         return self.earlier.num_texts + len(self.last.stacks)
 
     @property
     def rows(self) -> CountedRows:
-        """The rows of all texts."""
+        """The counted rows of all texts."""
         return self.earlier_rows if self.last is None else self.earlier_rows.plus(self.last.rows)
 
 
@@ -73,8 +73,8 @@ def _add(totals: HeadTotals, place: LayerPlace, numbers: HeadNumbers, stacks: Se
         totals.add_rows(stack)
 
 
-def described(module: HeardModule, layer: LayerOrWeights, positions: PositionsThere) -> RecordedModule:
-    """The sizes of a call, and which keys its queries see."""
+def module_row(module: HeardModule, layer: LayerOrWeights, positions: RealPositions) -> RecordedModule:
+    """The sizes and the mask of a call, as a row of the table of modules."""
     num_texts, num_heads, num_queries, num_keys = layer.shape
     head_dim, scale, visibility = None, None, None
     if isinstance(layer, AttentionLayer):
@@ -82,8 +82,8 @@ def described(module: HeardModule, layer: LayerOrWeights, positions: PositionsTh
     elif layer.seen.numel() <= MOST_RECOGNISED:
         visibility = recognised(layer.seen)
     mask = "other" if visibility is None else mask_name(visibility)
-    if mask == "other" and (rest := mask_of_rest(layer, positions)) is not None:
-        visibility, mask = rest, f"{mask_name(rest)}, padding".removeprefix("none, ")
+    if mask == "other" and (unpadded := unpadded_mask(layer, positions)) is not None:
+        visibility, mask = unpadded, f"{mask_name(unpadded)}, padding".removeprefix("none, ")
     return RecordedModule.single(
         stack=module.place.stack,
         layer=module.place.layer,
@@ -104,7 +104,7 @@ def described(module: HeardModule, layer: LayerOrWeights, positions: PositionsTh
 
 
 def mask_name(visibility: Visibility) -> str:
-    """Who sees whom: none, causal, window, padding, several of these, or other."""
+    """The name of a mask: none, causal, window, padding, several of these, or other."""
     if visibility.rule is not None:
         return "other"
     names = {

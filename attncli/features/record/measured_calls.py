@@ -1,4 +1,4 @@
-"""The statistics of one call of a program's attention, text by text, without what a mask hides from all."""
+"""The statistics of one call of a program's attention, text by text, without padding."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,10 +16,10 @@ from attncli.core.layer import MAP_SIZE, Computed, Marks, Patterns, Wanted
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights
 from attncli.features.record.listening.notes import listed
 from attncli.features.record.padding import (
-    PositionsThere,
+    RealPositions,
     TextsTogether,
-    hides_no_numbers,
-    num_without_numbers,
+    has_nan_padding,
+    num_nan_rows,
     texts_together,
 )
 from attncli.measure.head_numbers import HeadNumbers, SurveyedLayers, head_numbers, stacks_of, without_numbers
@@ -28,34 +28,32 @@ from attncli.records.surveys import Stack, TextMean
 from attncli.system.plain_text import counted
 
 NUMBERS_HIDE = (
-    "a mask of large negative numbers (500 and more) stands over whole rows: these count as rows without "
-    "keys, though the program attends in them."
+    "a mask of large negative numbers (-500 or less) covers whole rows; they count as rows without keys, "
+    "although the program computes attention in them."
 )
 UNCLEAR = (
-    "texts are padded, and nothing tells which of the queries are padding: rows of padding may be among the "
-    "others."
+    "texts are padded, but it is unknown which queries are padding, so the statistics may include rows of "
+    "padding."
 )
 MOST_PLANS = 64
-"""Shapes of attention whose patterns are kept: those of most programs, and of texts of other lengths."""
+"""Most shapes of attention whose patterns are cached."""
 FIRST_FOUR = "sink_mass_4"
 EMPTY = ("duplicate_token", "induction", "special_mass")
-"""The patterns that no row has where tokens have no names."""
-OF_NEIGHBOURS = {"previous_token": -1, "next_token": 1, "current_token": 0}
-"""The patterns of one key alone, and where it stands beside its query."""
+"""The patterns that are empty if tokens have no names."""
+OFFSETS = {"previous_token": -1, "next_token": 1, "current_token": 0}
+"""The patterns with a single key, by its offset from the query."""
 
 
 class NeighbourPatterns(Patterns):
-    """The patterns of tokens that all differ, of which none is special: the first keys, those beside a
-    query, and its own.
-    """
+    """Patterns of distinct, ordinary tokens: the first keys, the neighbours of a query, and its own key."""
 
     @cached_property
     def rows(self) -> Bool[Tensor, "text pattern query"]:
-        """The rows in which a pattern is not empty: those whose one key is there."""
+        """The rows in which a pattern is not empty, because its key exists."""
         num_texts, count = self.ids.shape
         queries = torch.arange(count, device=self.ids.device)
         first = torch.full_like(queries, self.first_key)
-        keys = [first if name == FIRST_FOUR else queries + OF_NEIGHBOURS[name] for name in self.names]
+        keys = [first if name == FIRST_FOUR else queries + OFFSETS[name] for name in self.names]
         has_key = torch.stack([(key >= self.first_key) & (key < count) & (key >= 0) for key in keys])
         return has_key.expand(num_texts, -1, -1)
 
@@ -66,13 +64,13 @@ class NeighbourPatterns(Patterns):
         queries: "slice[int, int, None]",
         keys: "slice[int, int, None]",
     ) -> Float[Tensor, "text head pattern"]:
-        """Sums of diagonals, and of the first columns."""
+        """The sums of diagonals and of the first columns."""
         sums: list[Tensor] = []
         for name in self.names:
             if name == FIRST_FOUR:
                 on_pattern = weights[..., : max(0, 4 - keys.start)].sum(dim=-1)
             else:
-                offset = OF_NEIGHBOURS[name]
+                offset = OFFSETS[name]
                 on_pattern = weights.diagonal(queries.start + offset - keys.start, -2, -1)
                 first = max(keys.start, queries.start + offset)
                 on_pattern = on_pattern[..., max(0, self.first_key - first) :]
@@ -81,8 +79,8 @@ class NeighbourPatterns(Patterns):
 
 
 class CountedRows(NamedTuple):
-    """How many rows there were, how many of them were padding, and in how many of these are no numbers; in
-    how many texts a head has weights that are not numbers; whether some padding may be left.
+    """Numbers of rows: all, padding, padding with NaN; the number of texts with NaN in weights of a head; and
+    if some padding may be left.
     """
 
     num_rows: int = 0
@@ -92,7 +90,7 @@ class CountedRows(NamedTuple):
     is_unclear: bool = False
 
     def plus(self, other: "CountedRows") -> "CountedRows":
-        """Those of both together."""
+        """The sum of both counts."""
         return CountedRows(
             self.num_rows + other.num_rows,
             self.padding + other.padding,
@@ -104,43 +102,43 @@ class CountedRows(NamedTuple):
 
 @dataclass
 class RowNotes:
-    """What is to be said of the rows of modules, by their paths; `by_numbers` are those in which rows that
-    see no key were attended in by the program.
+    """Notes about rows of modules, by path.
+
+    `by_numbers` are modules with fully masked rows in which the program computes attention nevertheless.
     """
 
     rows: dict[str, CountedRows] = field(default_factory=dict)
     by_numbers: dict[str, None] = field(default_factory=dict)
 
     def add(self, other: "RowNotes") -> None:
-        """Those of another run of the program."""
+        """Add the notes of another run of the program."""
         for path, rows in other.rows.items():
             self.rows[path] = self.rows.get(path, CountedRows()).plus(rows)
         self.by_numbers |= other.by_numbers
 
     def lines(self) -> Iterator[str]:
-        """A line for each count of rows of padding, and for what else is to be said of some modules."""
+        """Yield a line per count of rows of padding, then lines about unusual modules."""
         by_count: dict[CountedRows, list[str]] = {}
         for path, rows in self.rows.items():
             if rows.padding:
                 by_count.setdefault(rows._replace(nan_texts=0, is_unclear=False), []).append(path)
         for rows, paths in by_count.items():
-            left, of = (
-                rows.num_rows - rows.padding,
-                "" if len(paths) == len(self.rows) else f" of {listed(paths)}",
-            )
+            left = rows.num_rows - rows.padding
+            modules = "" if len(paths) == len(self.rows) else f" of {listed(paths)}"
             nan = f", {rows.nan_padding:,} of them NaN" if rows.nan_padding else ""
-            yield f"{left:,} rows{of}; {rows.padding:,} of padding left out{nan} (hidden from every query)."
+            out = f"{rows.padding:,} of padding left out{nan} (hidden from every query)"
+            yield f"{left:,} rows{modules}; {out}."
         if unclear := [path for path, rows in self.rows.items() if rows.is_unclear]:
             yield f"{listed(unclear)}: {UNCLEAR}"
         if self.by_numbers:
             yield f"{listed([*self.by_numbers])}: {NUMBERS_HIDE}"
         if undefined := [path for path, rows in self.rows.items() if rows.nan_texts]:
             texts = counted(max(rows.nan_texts for rows in self.rows.values()), "text")
-            yield f"NaN in weights of {listed(undefined)}, in {texts}: means leave these out."
+            yield f"NaN in weights of {listed(undefined)}, in {texts}: means leave them out."
 
 
 class MeasuredCall(NamedTuple):
-    """The statistics of one call, those of its rows without their first key, and the rows behind both."""
+    """The statistics of one call with and without the first key, and the rows behind both."""
 
     numbers: HeadNumbers
     rest: HeadNumbers
@@ -150,13 +148,13 @@ class MeasuredCall(NamedTuple):
 
     @property
     def has_rows_without_keys(self) -> bool:
-        """Whether rows are left that see no key."""
+        """True if rows other than padding see no key."""
         num_left = self.rows.num_rows - self.rows.padding
         return sum(stack.num_rows["sink_mass"] for stack in self.stacks) < num_left
 
 
 class MeasuredPart(NamedTuple):
-    """The same of some texts, with the maps of the first of them."""
+    """The statistics of some texts of a call, with the maps of the first of them."""
 
     numbers: HeadNumbers
     rest: HeadNumbers
@@ -166,8 +164,10 @@ class MeasuredPart(NamedTuple):
 
 
 class CallMeasurer:
-    """Measures calls. `tokens` names the tokens of self-attention over as many, `grid` is the (rows, columns)
-    of patches; weights are kept up to `whole_tokens` tokens.
+    """Measures calls.
+
+    `tokens` names the tokens of self-attention of the same length, `grid` is the (rows, columns) of patches;
+    weights are stored for up to `whole_tokens` tokens.
     """
 
     def __init__(self, tokens: Sequence[str] | None, grid: tuple[int, int] | None, whole_tokens: int) -> None:
@@ -175,16 +175,16 @@ class CallMeasurer:
         self._plans: dict[tuple[object, ...], Wanted] = {}
 
     def measured(
-        self, source: LayerOrWeights, positions: PositionsThere, place: LayerPlace
+        self, source: LayerOrWeights, positions: RealPositions, place: LayerPlace
     ) -> tuple[MeasuredCall, dict[str, Float[npt.NDArray[np.float32], "head query key"]], list[int] | None]:
-        """The statistics of the heads, and the maps of the first text with its positions."""
+        """The statistics of the heads, the maps of the first text, and its positions if it has padding."""
         together = texts_together(source, positions, by_place=self.grid is not None)
         parts = [self._measured_part(each, max(source.shape[2:]), place) for each in together]
         order = torch.tensor([text for each in together for text in each.texts]).argsort()
         numbers, rest = (
             _joined_texts([getattr(part, kind) for part in parts], order) for kind in ("numbers", "rest")
         )
-        numbers = without_numbers(numbers, hides_no_numbers(source, positions))
+        numbers = without_numbers(numbers, has_nan_padding(source, positions))
         stacks, rest_stacks = (
             [[stack for part in parts for stack in getattr(part, kind)][text] for text in order.tolist()]
             for kind in ("stacks", "rest_stacks")
@@ -193,7 +193,7 @@ class CallMeasurer:
         rows = CountedRows(
             positions.queries.numel(),
             int((~positions.queries).sum()),
-            num_without_numbers(source, ~positions.queries),
+            num_nan_rows(source, ~positions.queries),
             int(numbers.undefined.any(dim=1).sum()),
             positions.is_unclear,
         )
@@ -203,15 +203,15 @@ class CallMeasurer:
         return MeasuredCall(numbers, rest, stacks, rest_stacks, rows), parts[number].maps, places
 
     def _measured_part(self, part: TextsTogether, num_tokens: int, place: LayerPlace) -> MeasuredPart:
-        """The same of texts of as many positions, of a batch of so many tokens."""
+        """The statistics of texts with equal numbers of positions, from a batch of `num_tokens` tokens."""
         source, wanted = part.source, self._wanted(part, num_tokens, place.kind)
         is_whole = max(source.shape[2:]) <= self.whole_tokens
         pooled = None if is_whole else MAP_SIZE
         if source.shape[0] == 1:
-            computed = of_first = attend(source, replace(wanted, weights=is_whole, pooled=pooled))
+            computed = first = attend(source, replace(wanted, weights=is_whole, pooled=pooled))
         else:
             computed = attend(source, wanted)
-            of_first = attend(first_text(source), Wanted(weights=is_whole, pooled=pooled))
+            first = attend(first_text(source), Wanted(weights=is_whole, pooled=pooled))
         assert computed.rest is not None and wanted.rest is not None
         layers = SurveyedLayers(wanted={place.stack: wanted})
         layers.keep(place, computed)
@@ -220,13 +220,13 @@ class CallMeasurer:
         return MeasuredPart(
             _on_host(head_numbers(layers)[0], is_empty=part.is_empty),
             _on_host(head_numbers(rest)[0], is_empty=part.is_empty),
-            _stacks_of_texts(layers, place, is_empty=part.is_empty),
-            _stacks_of_texts(rest, place, is_empty=part.is_empty),
-            _maps_of(of_first),
+            _text_stacks(layers, place, is_empty=part.is_empty),
+            _text_stacks(rest, place, is_empty=part.is_empty),
+            _first_maps(first),
         )
 
     def _wanted(self, part: TextsTogether, num_tokens: int, kind: str) -> Wanted:
-        """What is asked of a call, with its rows without their first key; the same of others as large."""
+        """The values to compute for a call, cached by its shape."""
         num_texts, _, num_queries, num_keys = part.source.shape
         device = part.source.like.device
         is_named = self.grid is not None or self.has_names(num_tokens)
@@ -249,24 +249,26 @@ class CallMeasurer:
         num_tokens: int,
         keys: Int[Tensor, "text key"] | None,
     ) -> Wanted:
-        """`keys` are those of so many tokens that are there; None for all."""
+        """The values to compute; `keys` are the real ones of `num_tokens` tokens, None for all."""
         special = torch.zeros(num_texts, num_tokens, dtype=torch.bool, device=device)
         places, is_square = None, kind == "self" and num_queries == num_keys
         if self.grid is not None and is_square and num_tokens >= self.grid[0] * self.grid[1]:
-            places = places_of_grid(self.grid, num_tokens)
+            places = grid_places(self.grid, num_tokens)
             special[:, : num_tokens - self.grid[0] * self.grid[1]] = True
         ids = self._ids(num_tokens).expand(num_texts, -1).to(device) if is_square else None
         if keys is not None:
             special, ids = special.gather(1, keys), None if ids is None else ids.gather(1, keys)
             places = None if places is None else places[keys[0].cpu()]
-        asked = torch.ones_like(special)
-        wanted = wanted_scores(ids, Marks(special, asked, asked), places=places)
+        every = torch.ones_like(special)
+        wanted = wanted_scores(ids, Marks(special, every, every), places=places)
         assert wanted.patterns is not None
         names = wanted.patterns.names
         if is_square and places is None and not self.has_names(num_tokens):
             names = tuple(name for name in names if name not in EMPTY)
-            of_places = NeighbourPatterns if OF_NEIGHBOURS.keys() | {FIRST_FOUR} >= {*names} else Patterns
-            wanted = replace(wanted, patterns=of_places(names, wanted.patterns.ids, wanted.patterns.marks))
+            kind_of_patterns = NeighbourPatterns if OFFSETS.keys() | {FIRST_FOUR} >= {*names} else Patterns
+            wanted = replace(
+                wanted, patterns=kind_of_patterns(names, wanted.patterns.ids, wanted.patterns.marks)
+            )
         return replace(wanted, rest=without_first_key(wanted))
 
     def has_names(self, count: int) -> bool:
@@ -281,28 +283,28 @@ class CallMeasurer:
 
 
 def _with_empty(stack: Stack, kind: str) -> Stack:
-    """With the patterns that no row has, of which nothing was computed."""
+    """The stack with 0 rows for the patterns that were not computed because they are empty."""
     if kind == "cross" or "neighbour" in stack.num_rows:
         return stack
     return stack._replace(num_rows={**dict.fromkeys(EMPTY, 0), **stack.num_rows})
 
 
-def places_of_grid(grid: tuple[int, int], count: int) -> Float[Tensor, "token 2"]:
-    """Row and column of each of so many tokens, NaN of those that come before the patches."""
+def grid_places(grid: tuple[int, int], count: int) -> Float[Tensor, "token 2"]:
+    """Row and column of each of `count` tokens, NaN for tokens before the patches."""
     rows, columns = torch.meshgrid(*(torch.arange(float(size)) for size in grid), indexing="ij")
     patches = torch.stack([rows.flatten(), columns.flatten()], dim=-1)
     return torch.cat([torch.full((count - len(patches), 2), torch.nan), patches])
 
 
-def own_weights(weights: Tensor, layer: LayerOrWeights) -> GivenWeights:
-    """The weights that a program computed itself, in float32 or more."""
+def computed_weights(weights: Tensor, layer: LayerOrWeights) -> GivenWeights:
+    """The weights as computed by the program, in float32 or float64."""
     weights = weights[..., : layer.shape[3]].to(torch.promote_types(weights.dtype, torch.float32))
     seen = layer.seen if isinstance(layer, GivenWeights) else layer.visibility.whole(weights.device)
     return GivenWeights(weights, seen)
 
 
 def first_text(source: LayerOrWeights) -> LayerOrWeights:
-    """The first of the texts."""
+    """The attention of the first text."""
     this = slice(0, 1)
     if isinstance(source, GivenWeights):
         return GivenWeights(source.weights[this], source.seen[this])
@@ -329,8 +331,8 @@ def _on_host(numbers: HeadNumbers, *, is_empty: bool) -> HeadNumbers:
     return HeadNumbers(numbers.names, values, keys, numbers.undefined.cpu() & (not is_empty))
 
 
-def _stacks_of_texts(layers: SurveyedLayers, place: LayerPlace, *, is_empty: bool) -> list[Stack]:
-    """The rows of each text."""
+def _text_stacks(layers: SurveyedLayers, place: LayerPlace, *, is_empty: bool) -> list[Stack]:
+    """The stack of each text."""
     (layer,) = layers.layers
     every = (stacks_of(layers, text)[place.stack] for text in range(len(layer.computed.seeing)))
     stacks = [_with_empty(stack, place.kind) for stack in every]
@@ -352,10 +354,10 @@ def _joined_texts(parts: Sequence[HeadNumbers], order: Int[Tensor, " text"]) -> 
     return HeadNumbers(parts[0].names, values, keys, undefined)
 
 
-def _maps_of(computed: Computed) -> dict[str, Float[npt.NDArray[np.float32], "head query key"]]:
-    kept = {
+def _first_maps(computed: Computed) -> dict[str, Float[npt.NDArray[np.float32], "head query key"]]:
+    by_name = {
         "weights": computed.weights,
         "pooled_mean": computed.pooled_mean,
         "pooled_max": computed.pooled_max,
     }
-    return {name: maps[0].float().numpy(force=True) for name, maps in kept.items() if maps is not None}
+    return {name: maps[0].float().numpy(force=True) for name, maps in by_name.items() if maps is not None}

@@ -1,4 +1,4 @@
-"""The positions of a padded batch: what a mask hides from every query of a text is no part of the text."""
+"""Padding of a batch: positions that a mask hides from every query of a text are not part of the text."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,16 +14,17 @@ from attncli.core.mask_tensors import recognised
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights
 
 MOST_LOOKED_AT = 2**22
-"""Entries of a mask that are looked at together."""
+"""Most entries of a mask that are read at a time."""
 MOST_RECOGNISED = 2**22
-"""Entries of a mask up to which it is compared with causal ones and windows."""
+"""Most entries of a mask that is compared with causal masks and windows."""
 FAR = 80.0
-"""How far below the largest bias of its row a bias hides a key as a mask does: a factor of 1e-35."""
+"""A bias this far below the largest one of its row hides the key like a mask, with a factor of 1e-35."""
 
 
-class PositionsThere(NamedTuple):
-    """The queries and keys of each text that are there. With `is_unclear` texts are padded, and which of the
-    queries are padding cannot be told.
+class RealPositions(NamedTuple):
+    """The queries and keys of each text that are not padding.
+
+    `is_unclear`: texts are padded, but it is unknown which queries are padding.
     """
 
     queries: Bool[Tensor, "text query"]
@@ -32,10 +33,10 @@ class PositionsThere(NamedTuple):
 
 
 class TextsTogether(NamedTuple):
-    """Texts of a batch that have equally many positions, without the others.
+    """Texts of a batch with equal numbers of positions, without padding.
 
-    `queries` and `keys` are the positions that are left of each of the `texts`. `is_empty`: nothing is left,
-    and the source has what was there.
+    `queries` and `keys` are the real positions of each of the `texts`. `is_empty`: all positions are padding,
+    and the source still has them.
     """
 
     texts: list[int]
@@ -45,8 +46,8 @@ class TextsTogether(NamedTuple):
     is_empty: bool = False
 
 
-def place_of_first_query(source: LayerOrWeights) -> int | None:
-    """Where the first query of self-attention stands among the keys; None where nothing tells."""
+def first_query_place(source: LayerOrWeights) -> int | None:
+    """The position of the first query of self-attention among the keys, or None if it is unknown."""
     _, _, num_queries, num_keys = source.shape
     if num_queries == num_keys:
         return 0
@@ -56,13 +57,14 @@ def place_of_first_query(source: LayerOrWeights) -> int | None:
     return seen.shift if seen.causal or seen.offset is not None else None
 
 
-def positions_of(source: LayerOrWeights, *, first_query: int | None) -> PositionsThere:
-    """The positions that are there: keys that a query sees, and the queries that stand at one of them.
+def real_positions(source: LayerOrWeights, *, first_query: int | None) -> RealPositions:
+    """The positions that are not padding: keys that some query sees, and the queries at these keys.
 
-    `first_query` is the key at which the first query stands, None where keys are another text's: then all
-    queries are there. Padding that a program lets see itself, lest its rows be empty, is not there: tokens
-    that all others are hidden from at either end of a text, those hidden from all others where nothing else
-    is hidden, and two or more at an end that are hidden from each other and from all others.
+    `first_query` is the position of the first query among the keys, or None if the keys are another text;
+    then all queries are real. Programs may let padding see itself, so that its rows are not empty. These
+    tokens count as padding, too: tokens at either end that see no other token; tokens hidden from all other
+    tokens if nothing else is hidden; and two or more tokens at an end that are hidden from each other and
+    from all other tokens.
     """
     num_texts, _, num_queries, num_keys = source.shape
     device = source.like.device
@@ -70,15 +72,15 @@ def positions_of(source: LayerOrWeights, *, first_query: int | None) -> Position
     keys = seen_keys.expand(num_texts, -1)
     there = torch.ones(num_texts, num_queries, dtype=torch.bool, device=device)
     if first_query is None:
-        return PositionsThere(there, keys)
+        return RealPositions(there, keys)
     places = torch.arange(num_queries, device=device) + first_query
     is_key = (places >= 0) & (places < num_keys)
     there[:, is_key] = keys[:, places[is_key]]
-    return PositionsThere(there, keys, is_unclear)
+    return RealPositions(there, keys, is_unclear)
 
 
 def _seen_keys(source: LayerOrWeights, first_query: int | None) -> tuple[Bool[Tensor, "#text key"], bool]:
-    """The keys that a query sees; whether the last one of a text may be padding."""
+    """The keys that some query sees, and True if the last key of a text may be padding."""
     _, _, num_queries, num_keys = source.shape
     places = torch.arange(num_keys, device=source.like.device)
     if isinstance(source, AttentionLayer) and source.visibility.rule is None and source.rules.bias is None:
@@ -106,34 +108,34 @@ def _seen_keys(source: LayerOrWeights, first_query: int | None) -> tuple[Bool[Te
     is_hidden = (received == 0) | ((received == 1) & (own == 1))
     num_left = (~is_hidden).sum(dim=1, keepdim=True)
     hides_nothing_else = (is_hidden | (received == num_keys)).all(dim=1, keepdim=True)
-    # Of a causal text of two tokens the last is hidden from the other.
+    # In a causal text of two tokens the last one is hidden from the first.
     are_many = (num_left > 1) | ((num_left == 1) & (num_keys > 2))
     lonely = is_hidden & (seen_by == 1)
     there = _without_lonely(received > 0, lonely, own > 0)
     there = there & ~(is_hidden & hides_nothing_else & are_many)
-    is_alone, others = (received == 1) & (own == 1), seen_by - own
-    at_end, is_unclear = _last_apart(there, is_alone, others, first_seen)
-    at_start, _ = _last_apart(*(each.flip(1) for each in (there, is_alone, others, last_seen)))
+    is_alone, num_seen = (received == 1) & (own == 1), seen_by - own
+    at_end, is_unclear = _last_apart(there, is_alone, num_seen, first_seen)
+    at_start, _ = _last_apart(*(each.flip(1) for each in (there, is_alone, num_seen, last_seen)))
     return there & ~at_end & ~at_start.flip(1), is_unclear
 
 
 def _last_apart(
     there: Bool[Tensor, "#text key"],
     is_alone: Bool[Tensor, "#text key"],
-    others: Int[Tensor, "#text key"],
+    num_seen: Int[Tensor, "#text key"],
     first: Int[Tensor, "#text key"],
 ) -> tuple[Bool[Tensor, "#text key"], bool]:
-    """Padding at the end that sees the text and itself; whether another text may end in one such token.
+    """Padding at the end that sees the text and itself, and True if another text may end in one such token.
 
-    Two tokens and more that see those before them, from `first` on, but not each other: of a causal text
-    only the last token is hidden from all `others`.
+    Padding is two or more tokens that see all earlier ones from `first` on, `num_seen` of them, but not each
+    other: in a causal text only the last token is hidden from all other tokens.
     """
     at_end = (~there | is_alone).flip(1).cummin(dim=1).values.flip(1)
-    kept = there & ~at_end
-    before = functional.pad(kept.cumsum(dim=1), (1, 0))
-    sees_all = others == before[:, -1:] - before.gather(1, first)
+    text = there & ~at_end
+    before = functional.pad(text.cumsum(dim=1), (1, 0))
+    sees_all = num_seen == before[:, -1:] - before.gather(1, first)
     apart = there & at_end
-    num_apart, is_text = apart.sum(dim=1, keepdim=True), kept.any(dim=1, keepdim=True)
+    num_apart, is_text = apart.sum(dim=1, keepdim=True), text.any(dim=1, keepdim=True)
     is_like_padding = is_text & (sees_all | ~apart).all(dim=1, keepdim=True)
     is_padding = is_like_padding & (num_apart > 1)
     may_be = is_like_padding & (num_apart == 1)
@@ -141,14 +143,14 @@ def _last_apart(
 
 
 def _at(places: Queries, numbers: Shaped[Tensor, "#text query"], count: int) -> Int[Tensor, "#text key"]:
-    """The numbers at their places, 0 elsewhere."""
+    """The numbers at their positions, and 0 elsewhere."""
     whole = torch.zeros(len(numbers), count, dtype=torch.int64, device=places.device)
     whole[:, places] = numbers.to(torch.int64)
     return whole
 
 
 def _blocks_seen(source: LayerOrWeights) -> Iterator[tuple[Queries, Bool[Tensor, "#text query key"]]]:
-    """Some queries after the others, and which keys they see; far below in a bias is not seen."""
+    """Yield blocks of queries with the keys that they see; keys with a bias below FAR are not seen."""
     num_texts, num_heads, num_queries, num_keys = source.shape
     bias = source.rules.bias if isinstance(source, AttentionLayer) else None
     lead = num_texts if bias is None else num_texts * num_heads
@@ -169,57 +171,57 @@ def _blocks_seen(source: LayerOrWeights) -> Iterator[tuple[Queries, Bool[Tensor,
 def _without_lonely(
     there: Bool[Tensor, "#text key"], lonely: Bool[Tensor, "#text key"], own: Bool[Tensor, "#text key"]
 ) -> Bool[Tensor, "#text key"]:
-    """The positions without tokens at the ends that see themselves alone.
+    """The positions without tokens at the ends that see only themselves.
 
-    Where no token sees itself, the last of a causal text is hidden from every query, and is there.
+    If no token sees itself, the last token of a causal text is hidden from every query, but is not padding.
     """
     is_end = lonely | ~there
     at_ends = is_end.cummin(dim=1).values | is_end.flip(1).cummin(dim=1).values.flip(1)
-    has_others = (~is_end).any(dim=1, keepdim=True)
-    kept = there & ~(lonely & at_ends & has_others)
+    has_text = (~is_end).any(dim=1, keepdim=True)
+    real = there & ~(lonely & at_ends & has_text)
     count = there.shape[1]
     if count > 2:
         sees_no_self = ~own.any(dim=1) & there.any(dim=1)
-        kept[:, 0] |= sees_no_self & there[:, 1]
-        kept[:, -1] |= sees_no_self & there[:, -2]
-    return kept
+        real[:, 0] |= sees_no_self & there[:, 1]
+        real[:, -1] |= sees_no_self & there[:, -2]
+    return real
 
 
-def num_without_numbers(source: LayerOrWeights, rows: Bool[Tensor, "text query"]) -> int:
-    """In how many of these rows a weight, or the query, is no number."""
+def num_nan_rows(source: LayerOrWeights, rows: Bool[Tensor, "text query"]) -> int:
+    """The number of these rows with a weight, or a query vector, that is not finite."""
     if not rows.any():
         return 0
     numbers = source.weights if isinstance(source, GivenWeights) else source.query
     return int(((~numbers.isfinite()).any(dim=-1).any(dim=1) & rows).sum())
 
 
-def hides_no_numbers(source: LayerOrWeights, positions: PositionsThere) -> Bool[Tensor, "text 1"]:
-    """In which texts a key that is left out is no number: added to a mask it is none still, in every row."""
+def has_nan_padding(source: LayerOrWeights, positions: RealPositions) -> Bool[Tensor, "text 1"]:
+    """Mask of the texts with padding keys that are not finite: a mask that is added does not hide NaN."""
     if isinstance(source, GivenWeights) or bool(positions.keys.all()):
         return torch.zeros(source.shape[0], 1, dtype=torch.bool)
     is_none = (~source.key.isfinite()).any(dim=-1).any(dim=1) & ~positions.keys
     return is_none.any(dim=1, keepdim=True).cpu()
 
 
-def mask_of_rest(source: LayerOrWeights, positions: PositionsThere) -> Visibility | None:
-    """Who sees whom in the longest text without its padding; None without padding, or a name for it."""
+def unpadded_mask(source: LayerOrWeights, positions: RealPositions) -> Visibility | None:
+    """The mask of the longest text without its padding, or None if it has no padding or no name."""
     if bool(positions.keys.all()) or source.shape[2] * source.shape[3] > MOST_RECOGNISED:
         return None
     text = int(positions.keys.sum(dim=1).argmax())
     queries, keys = (_places(each, [text]) for each in (positions.queries, positions.keys))
     if not queries.numel():
         return None
-    rest = taken(source, [text], queries, keys)
-    seen = rest.visibility if isinstance(rest, AttentionLayer) else recognised(rest.seen)
+    unpadded = taken(source, [text], queries, keys)
+    seen = unpadded.visibility if isinstance(unpadded, AttentionLayer) else recognised(unpadded.seen)
     return None if seen.rule is not None else seen
 
 
 def texts_together(
-    source: LayerOrWeights, positions: PositionsThere, *, by_place: bool = False
+    source: LayerOrWeights, positions: RealPositions, *, by_place: bool = False
 ) -> list[TextsTogether]:
-    """The texts of a batch without what is not there, those of as many positions together.
+    """The texts of a batch without padding, grouped by their numbers of positions.
 
-    With `by_place` only those that have the same positions. The source itself where all is there.
+    With `by_place` they are grouped by the positions themselves. Without padding the source is unchanged.
     """
     num_texts, _, num_queries, num_keys = source.shape
     if positions.queries.all() and positions.keys.all():
@@ -240,7 +242,7 @@ def texts_together(
 
 
 def _together(
-    source: LayerOrWeights, positions: PositionsThere, texts: list[int], *, is_empty: bool
+    source: LayerOrWeights, positions: RealPositions, texts: list[int], *, is_empty: bool
 ) -> TextsTogether:
     if is_empty:
         queries, keys = (
@@ -253,7 +255,7 @@ def _together(
 
 
 def _places(there: Bool[Tensor, "text token"], texts: Sequence[int]) -> Int[Tensor, "some place"]:
-    """Where these texts have a token; all have equally many."""
+    """The positions of the real tokens of these texts, which all have the same number."""
     return there[texts].nonzero()[:, 1].view(len(texts), -1)
 
 
@@ -263,7 +265,7 @@ def taken(
     queries: Int[Tensor, "text query"],
     keys: Int[Tensor, "text key"],
 ) -> LayerOrWeights:
-    """Some queries and keys of some texts, others of each; of a layer without its values."""
+    """Select queries and keys per text; a layer loses its values."""
     if isinstance(source, GivenWeights):
         weights = _entries(source.weights, texts, queries, keys)
         return GivenWeights(weights, _entries(source.seen.unsqueeze(1), texts, queries, keys)[:, 0])
@@ -284,28 +286,28 @@ def taken(
 
 
 def _rows(vectors: Tensor, texts: Sequence[int], places: Int[Tensor, "text token"]) -> Tensor:
-    """(text, head, token, dim) of some texts and, of each, some tokens."""
-    of_text = torch.tensor([*texts], device=vectors.device)[:, None, None]
+    """Select tokens per text from vectors (text, head, token, dim)."""
+    rows = torch.tensor([*texts], device=vectors.device)[:, None, None]
     heads = torch.arange(vectors.shape[1], device=vectors.device)[:, None]
-    return vectors[of_text, heads, places[:, None]]
+    return vectors[rows, heads, places[:, None]]
 
 
 def _entries(
     matrix: Tensor, texts: Sequence[int], queries: Int[Tensor, "text query"], keys: Int[Tensor, "text key"]
 ) -> Tensor:
-    """(text, head, query, key) of a matrix whose axes may be of one."""
+    """Select queries and keys per text from a matrix (text, head, query, key), whose axes may have size 1."""
     device = matrix.device
-    of_text = torch.tensor([*texts], device=device)[:, None, None, None]
+    numbers = torch.tensor([*texts], device=device)[:, None, None, None]
     heads = torch.arange(matrix.shape[1], device=device)[:, None, None]
     rows, columns = queries[:, None, :, None], keys[:, None, None]
     first = torch.zeros(1, 1, 1, 1, dtype=torch.int64, device=device)
-    places = zip((of_text, heads, rows, columns), matrix.shape, strict=True)
+    places = zip((numbers, heads, rows, columns), matrix.shape, strict=True)
     return matrix[tuple(place if size > 1 else first for place, size in places)]
 
 
 @dataclass(frozen=True)
-class _RuleOfPlaces:
-    """Who sees whom among some queries and keys of some texts, others of each."""
+class _SelectedRule:
+    """The visibility of selected queries and keys per text."""
 
     visibility: Visibility
     texts: tuple[int, ...]
@@ -327,7 +329,7 @@ def _visibility(
     keys: Int[Tensor, "text key"],
 ) -> Visibility:
     num_queries, num_keys = queries.shape[1], keys.shape[1]
-    rule = _RuleOfPlaces(visibility, tuple(texts), queries, keys)
+    rule = _SelectedRule(visibility, tuple(texts), queries, keys)
     if queries.numel() * num_keys <= MOST_RECOGNISED:
         rows, columns = (torch.arange(count, device=keys.device) for count in (num_queries, num_keys))
         return recognised(rule(rows, columns))

@@ -1,4 +1,4 @@
-"""`attn record -- COMMAND`: what the heads of any PyTorch program do, while it runs as it always does."""
+"""`attn record -- COMMAND`: record the heads of any PyTorch program while it runs as usual."""
 
 import json
 import os
@@ -53,29 +53,30 @@ EXAMPLES = (
     "attn record -o run.db -- python -m mypackage.evaluate",
     "attn record --grid 14x14 -o picture.html -- python classify.py cat.png",
 )
-PROGRAM = argument("program", "The program and its own arguments, behind --.", "-- COMMAND", kind=list[str])
+PROGRAM = argument("program", "The program and its arguments, after --.", "-- COMMAND", kind=list[str])
 CALLS = option(
     "--calls",
-    "Which calls of each module: the first N, all, or the last. The others are counted. "
-    "[default: 1, into a store all]",
+    "Calls of each module to measure: the first N, all, or the last. Other calls are only counted. "
+    "[default: 1; all with -o FILE.db]",
     "N|all|last",
     group="Input",
-    everyday="the first N calls of each module, all, or the last",
+    everyday="measure the first N calls of each module, all, or the last",
 )
 MODULES = option(
     "--modules",
-    "Only modules whose path fits a pattern, as '*.self_attn' or 'encoder.*'; several with commas.",
+    "Only modules whose path matches a pattern, such as '*.self_attn' or 'encoder.*'; separate several with "
+    "commas.",
     "PATTERN",
     group="Input",
-    everyday="only modules whose path fits, as '*.self_attn'",
+    everyday="only modules whose path matches, such as '*.self_attn'",
 )
 HEADS = option(
     "--heads",
-    "How many heads the modules of a pattern have, where their texts and heads are one axis; repeatable.",
+    "Number of heads of the modules that match a pattern, if texts and heads share one axis; repeatable.",
     "PATTERN=N",
     kind=list[str],
     group="Input",
-    everyday="how many heads, where the program does not tell",
+    everyday="number of heads, if it cannot be inferred",
 )
 TOKENS = option(
     "--tokens",
@@ -87,14 +88,14 @@ TOKENS = option(
 )
 GRID = option(
     "--grid",
-    "The tokens are patches of a picture: rows x columns, the last of the tokens.",
+    "The last tokens are patches of a picture: rows x columns.",
     "ROWSxCOLUMNS",
     group="Input",
-    everyday="the tokens are patches of a picture, as 14x14",
+    everyday="the last tokens are patches of a picture: 14x14",
 )
 IMAGE = option(
     "--image",
-    "With --grid: the picture whose patches they are.",
+    "With --grid: the picture.",
     "FILE",
     group="Input",
     everyday="with --grid: the picture",
@@ -102,36 +103,37 @@ IMAGE = option(
 )
 EXPECT = option(
     "--expect",
-    'A condition that every head must meet, or exit 1: "sink_mass < 0.9"; repeatable.',
+    'Exit 1 unless every head meets the condition: "sink_mass < 0.9"; repeatable.',
     "CONDITION",
     kind=list[str],
-    everyday='what every head must meet: "sink_mass < 0.9"',
+    everyday='condition for every head: "sink_mass < 0.9"',
 )
 KEEP = replace(
     OUTPUT,
-    help="Write to a file, whole or not at all; - is standard output. FILE.db keeps each call of the model "
-    "as a run.",
-    everyday="write to a file, or keep each call as a run (.db)",
+    help="Write to a file, complete or not at all; - is standard output. FILE.db stores each call of the "
+    "model as a run.",
+    everyday="write to a file, or store each call as a run (.db)",
 )
-WATCHED_FOR = (
-    "torch's attention functions were watched for, and softmaxes whose result "
-    "reaches a product; JAX, compiled extensions and scripted code are not heard"
+DETECTABLE = (
+    "only torch's attention functions and softmaxes whose result enters a product are detected, "
+    "not JAX, compiled extensions or scripted code"
 )
-NO_TORCH = "no attention was heard: the program's Python did not import torch"
+NO_TORCH = "no attention was detected: the program's Python did not import torch"
 NO_PYTHON = (
-    "no attention was heard: no Python was started, or one that ignores its environment (python -I, -E, -S)"
+    "no attention was detected: no Python was started, or one that ignores its environment "
+    "(python -I, -E, -S)"
 )
-LOST = "a process was ended by a signal or os._exit: what it heard {}is not written"
+LOST = "a process was ended by a signal or os._exit: {} not written"
 SETTINGS = "settings.json"
 SECONDS_BETWEEN = 0.5
-"""How often runs are taken into a store."""
+"""Seconds between transfers of runs into a store."""
 SINK_RATE = "model.sink_rate"
-"""The number of all heads that conditions may be on."""
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
-OF_SIGNAL = 128
-"""What a shell adds to the number of the signal that ended a program."""
+"""The statistic over all heads that conditions may use."""
+NO_SUCH_COMMAND, NOT_EXECUTABLE = 127, 126
+SIGNAL_BASE = 128
+"""Added to the number of the signal that ended a program, as shells do."""
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-"""Ctrl-C and Ctrl-Z reach the program by themselves."""
+"""Signals passed on to the program; Ctrl-C and Ctrl-Z reach it without help."""
 
 
 def _calls(value: str | None, default: int | str) -> int | str:
@@ -149,7 +151,7 @@ def _heads(values: Sequence[str]) -> dict[str, int]:
     for value in values:
         pattern, _, number = value.rpartition("=")
         if not pattern or not 0 < (count := whole_number(number) or 0) <= 10**6:
-            raise UserError(f"--heads: must be a pattern and a number, as '*.attn=8' (got {value:.60})")
+            raise UserError(f"--heads: must be a pattern and a number such as '*.attn=8' (got {value:.60})")
         heads[pattern] = count
     return heads
 
@@ -160,7 +162,7 @@ def _grid(value: str | None) -> tuple[int, int] | None:
     sizes = value.lower().replace("×", "x").partition("x")[::2]
     rows, columns = (whole_number(size) or 0 for size in sizes)
     if not 0 < rows * columns <= 10**6:
-        raise UserError(f"--grid: must be rows x columns, as 14x14 (got {value:.60})")
+        raise UserError(f"--grid: must be rows x columns such as 14x14 (got {value:.60})")
     return rows, columns
 
 
@@ -175,10 +177,10 @@ def record(
     expect: Sequence[str],
     **flags: Any,
 ) -> int:
-    """Run the program as it is, then show what was heard of it; its exit code."""
-    store = _store_named(flags, calls)
+    """Run the program unchanged, then write the recording. Returns the program's exit code."""
+    store = _store_path(flags, calls)
     if image is not None and grid is None:
-        raise UserError("--image: needs --grid, which says how many patches it has")
+        raise UserError("--image: needs --grid for the number of patches")
     if image is not None:
         from attncli.models.image_files import open_picture
 
@@ -216,7 +218,7 @@ def record(
 def _recorded(
     program: Sequence[str], folder: Path, to: Destination | Path, spec: RecordSpec, expectations: Expectations
 ) -> int:
-    """Run the program, then write the report or keep its runs in a store: its exit code, or ours."""
+    """Run the program, then write the report or store its runs. Returns its exit code, or ours if it is 0."""
     code, is_met = DONE, True
     try:
         if isinstance(to, Destination):
@@ -229,7 +231,7 @@ def _recorded(
                 code = _run(program, folder, runs.try_to_take_new)
                 if _was_started(folder, code):
                     is_met = _keep(folder, runs)
-    except UserError as error:  # the program's own failure comes first
+    except UserError as error:  # a failure of the program takes precedence
         if code == DONE:
             raise
         for line in error.lines:
@@ -238,34 +240,34 @@ def _recorded(
     return code if code != DONE or is_met else FAILED
 
 
-def _store_named(flags: Mapping[str, Any], calls: str | None) -> Path | None:
-    """The store that -o names; UserError where what else was asked does not go with one."""
+def _store_path(flags: Mapping[str, Any], calls: str | None) -> Path | None:
+    """The store named by -o, if any. Raises UserError if other flags do not work with a store."""
     output = flags[OUTPUT.name]
     if output is None or not is_store_name(output):
         return None
-    of_a_report = {each.name: flags[each.name] or None for each in (FORMAT, SHOW, OPEN, TITLE)}
-    refuse_given(of_a_report, f"is for a report: attn results {output} shows what a store has")
+    report_flags = {each.name: flags[each.name] or None for each in (FORMAT, SHOW, OPEN, TITLE)}
+    refuse_given(report_flags, f"is only for reports: use attn results {output} to show a store")
     if calls == "last":
-        raise UserError("--calls last: is for a report: a store keeps each call as it happens")
+        raise UserError("--calls last: is only for reports: a store gets each call as it happens")
     return checked_store(Path(output))
 
 
 def _expectations(texts: Sequence[str]) -> Expectations:
-    """The conditions on the heads; UserError for those on what no head has."""
+    """The conditions on the heads. Raises UserError for conditions on unknown statistics."""
     conditions = parse_conditions(texts, "--expect", numbers_only=True)
-    of_heads = [each for each in conditions if each.name != SINK_RATE]
-    refuse_unmeasured(of_heads, [*RECORDED_STATISTICS, SINK_RATE], "--expect")
+    head_conditions = [each for each in conditions if each.name != SINK_RATE]
+    refuse_unmeasured(head_conditions, [*RECORDED_STATISTICS, SINK_RATE], "--expect")
     return Expectations(conditions)
 
 
 def _was_started(folder: Path, code: int) -> bool:
-    return code not in (NOT_FOUND, NOT_EXECUTABLE) or (folder / "python").exists()
+    return code not in (NO_SUCH_COMMAND, NOT_EXECUTABLE) or (folder / "python").exists()
 
 
 def _keep(folder: Path, runs: RunsIntoStore) -> bool:
-    """Store the last runs, those of ended processes included that were not over; whether all is as expected.
+    """Store the last runs, including the open runs of ended processes. Returns True if all meet expectations.
 
-    WriteError where some cannot be stored.
+    Raises WriteError if some cannot be stored.
     """
     try:
         runs.take_new()
@@ -274,40 +276,40 @@ def _keep(folder: Path, runs: RunsIntoStore) -> bool:
         count = len(runs.unwritten)
         lost = f"{count:,} of {counted(runs.num_stored + count, 'run')} {'is' if count == 1 else 'are'} lost"
         raise WriteError(f"-o {runs.store.path}: cannot be written: {reason_of(error)}: {lost}") from None
-    has_failed = _tell_failures(folder)
+    has_failed = _note_failures(folder)
     for line in _lines(folder, "*.notes"):
         note(line)
     not_written = [line.split(" ", 1) for line in _lines(folder, "*.lost")]
     if not_written:
         count = sum(int(number) for number, _ in not_written)
-        note(f"{counted(count, 'run')} could not be handed over: {not_written[0][1]}")
+        note(f"{counted(count, 'run')} could not be written: {not_written[0][1]}")
     if runs.num_stored:
         if not all(map(_has_ended, folder.glob("*.state"))):
-            note(LOST.format("in its last seconds "))
+            note(LOST.format("its last seconds are"))
         path = runs.store.path
         ways_on = ", ".join(filter(is_offered, (f"attn results {path}", f"attn watch {path}")))
         note(f"{runs} ({ways_on})" if ways_on else str(runs))
     elif not has_failed:
         note(_why_nothing(folder, runs.spec))
-    return _tell_unmet(runs.expectations) and not runs.num_broken and not not_written
+    return _note_unmet(runs.expectations) and not runs.num_broken and not not_written
 
 
 def _lines(folder: Path, pattern: str) -> list[str]:
-    """What processes left to say, each once."""
+    """The distinct lines of the files that processes left."""
     texts = [file.read_text(encoding="utf-8") for file in sorted(folder.glob(pattern))]
     return [*dict.fromkeys(line for text in texts for line in text.splitlines())]
 
 
-def _tell_unmet(expectations: Expectations) -> bool:
-    """Whether there was something to compare each condition with; else a line says that there was not."""
+def _note_unmet(expectations: Expectations) -> bool:
+    """Print a line for each condition that was never compared. Returns True if there was none."""
     unmet = expectations.unmet()
     for line in unmet:
         note(line)
     return not unmet
 
 
-def _tell_failures(folder: Path) -> bool:
-    """Whether recording failed in a process; a line says why."""
+def _note_failures(folder: Path) -> bool:
+    """Print a line for each process in which recording failed. Returns True if any did."""
     failed = _lines(folder, "*.error")
     for line in failed:
         note(f"the recording failed: {line}")
@@ -315,15 +317,15 @@ def _tell_failures(folder: Path) -> bool:
 
 
 def _refuse_unwritable(path: Path | None) -> None:
-    """Raise WriteError now for a file that could not be written once the program has run for hours."""
+    """Raise WriteError before the program runs if its report could not be written afterwards."""
     if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):
         raise WriteError(f"-o {path}: cannot be written: Permission denied")
 
 
 def _run(program: Sequence[str], folder: Path, meanwhile: Callable[[], None] | None = None) -> int:
-    """Run the program with our `sitecustomize` first on its path; its exit code, as a shell has it.
+    """Run the program with our `sitecustomize` first on its path. Returns its exit code as in a shell.
 
-    `meanwhile` is called now and then until it has ended.
+    `meanwhile` is called regularly until the program ends.
     """
     start = Path(__file__).parent / "child" / "start"
     environment = {
@@ -339,15 +341,15 @@ def _run(program: Sequence[str], folder: Path, meanwhile: Callable[[], None] | N
             running = subprocess.Popen(program, env=environment)
         except FileNotFoundError:
             note(f"{program[0]}: no such command{_as_script(program[0])}")
-            return NOT_FOUND
+            return NO_SUCH_COMMAND
         except OSError as error:
             note(f"{program[0]}: cannot be run: {error.strerror}{_as_script(program[0])}")
             return NOT_EXECUTABLE
         forward_to(running)
         while (code := _ended_within(running, None if meanwhile is None else SECONDS_BETWEEN)) is None:
-            assert meanwhile is not None, "else it has waited"
+            assert meanwhile is not None, "only then there is a timeout"
             meanwhile()
-    return OF_SIGNAL - code if code < 0 else code
+    return SIGNAL_BASE - code if code < 0 else code
 
 
 def _as_script(name: str) -> str:
@@ -363,9 +365,9 @@ def _ended_within(running: "subprocess.Popen[bytes]", seconds: float | None) -> 
 
 @contextmanager
 def _signals_passed_on() -> "Iterator[Callable[[subprocess.Popen[bytes]], None]]":
-    """While it is open our signals are those of a program, which is named once it has started.
+    """Forward signals to a program inside this context; yields a function to call once it has started.
 
-    What the program is to ignore, as under nohup, stays ignored.
+    Signals that are ignored, as under nohup, stay ignored.
     """
     programs: list[subprocess.Popen[bytes]] = []
     early: list[int] = []
@@ -395,30 +397,30 @@ def _signals_passed_on() -> "Iterator[Callable[[subprocess.Popen[bytes]], None]]
 
 
 def _show(folder: Path, to: Destination, spec: RecordSpec, expectations: Expectations) -> bool:
-    """What each process heard, in a file of its own where there are several; else why there is nothing.
+    """Write the report of each process, to separate files if there are several, or print the reason for none.
 
-    Whether all is as expected.
+    Returns True if all reports meet the expectations.
     """
-    heard = sorted(folder.glob("*.npz"), key=lambda file: file.stat().st_mtime_ns)
-    if not _tell_failures(folder) and not heard:
+    reports = sorted(folder.glob("*.npz"), key=lambda file: file.stat().st_mtime_ns)
+    if not _note_failures(folder) and not reports:
         note(_why_nothing(folder, spec))
     path, is_met = to.path, True
-    for number, file in enumerate(heard, 1):
+    for number, file in enumerate(reports, 1):
         if not _has_ended(file):
-            note(LOST.format("in its last seconds "))
-        if path is not None and len(heard) > 1 and path.is_file() is path.exists():
-            to.path = path.with_name(f"{path.stem}.{_name(file, heard) or number}{path.suffix}")
+            note(LOST.format("its last seconds are"))
+        if path is not None and len(reports) > 1 and path.is_file() is path.exists():
+            to.path = path.with_name(f"{path.stem}.{_name(file, reports) or number}{path.suffix}")
         report = read_array_report(str(file))
         assert report is not None, "attn has written it"
         _write(report, to)
         for line in _broken(report, expectations):
             is_met = False
-            note(line if len(heard) == 1 else f"{to.path or f'process {number}'}: {line}")
-    return _tell_unmet(expectations) and is_met
+            note(line if len(reports) == 1 else f"{to.path or f'process {number}'}: {line}")
+    return _note_unmet(expectations) and is_met
 
 
 def _broken(report: Report, expectations: Expectations) -> Iterator[str]:
-    """A line for each condition that does not hold, and for NaN, which means leave out."""
+    """Yield a line for each condition that does not hold, and for each module with NaN, which means skip."""
     if not expectations.conditions:
         return
     yield from expectations.broken(*values_of(report))
@@ -438,26 +440,26 @@ def _why_nothing(folder: Path, spec: RecordSpec) -> str:
     if not states:
         return NO_TORCH
     if not all(map(_has_ended, states)):
-        return LOST.format("")
+        return LOST.format("its recording is")
     missed = _lines(folder, "*.silent")
-    fitting = "" if spec.modules is None else f" in modules that fit --modules {spec.modules}"
-    return " ".join([f"no attention was heard{fitting}: {WATCHED_FOR}.", *missed]).removesuffix(".")
+    where = "" if spec.modules is None else f" in modules that match --modules {spec.modules}"
+    return " ".join([f"no attention was detected{where}: {DETECTABLE}.", *missed]).removesuffix(".")
 
 
 def _has_ended(file: Path) -> bool:
     return file.with_suffix(".state").read_text(encoding="utf-8") != "listening"
 
 
-def _name(file: Path, heard: Sequence[Path]) -> str | None:
-    """`rank1`, where every process has a rank of its own."""
-    ranks = [each.suffixes[0][1:] for each in heard]
+def _name(file: Path, reports: Sequence[Path]) -> str | None:
+    """`rank1`, if every process has a different rank."""
+    ranks = [each.suffixes[0][1:] for each in reports]
     is_ranked = all(ranks) and len({*ranks}) == len(ranks)
     return f"rank{file.suffixes[0][1:]}" if is_ranked else None
 
 
 def _write(report: Report, to: Destination) -> None:
     is_screen = to.path is None and to.view.suffixes == VIEWS["table"].suffixes
-    with redirect_stdout(sys.stderr) if is_screen else nullcontext():  # stdout has the program's own output
+    with redirect_stdout(sys.stderr) if is_screen else nullcontext():  # stdout belongs to the program
         to.write([report])
     if to.path is not None:
         heads, modules = (len(report.table(name) or ()) for name in ("heads", "modules"))

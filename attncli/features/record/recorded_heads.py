@@ -1,4 +1,4 @@
-"""The heads of the modules of a program as those of a survey: of one text, or over the texts of each."""
+"""A survey of the heads of a program, from its modules: on one text, or over the texts of each module."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,16 @@ from attncli.records.surveys import Stack
 def recorded_heads(
     modules: Sequence[HeardModule], counts: Mapping[str, int], training_steps: int
 ) -> RecordedHeads:
-    """What each head does: its statistics of one text, or means over the texts of each module.
+    """The statistics of each head on one text, or their means over the texts of each module.
 
-    `counts` are the calls of each module. A program that trains made `training_steps`.
+    `counts` are the calls of each module; `training_steps` is 0 for a program that does not train.
     """
     if all(module.num_texts == 1 for module in modules):
-        survey = _of_one_text(modules).survey()
+        survey = _single_text(modules).survey()
     else:
-        survey, _ = _of_texts(modules).survey()
+        survey, _ = _totals(modules).survey()
     table = _table(modules, counts)
-    parts = {name: kept for name, kept in vars(survey).items() if name != "notes"}
+    parts = {name: part for name, part in vars(survey).items() if name != "notes"}
     sizes = [row.tokens_of_text for row in table if row.kind == "self"] or [table[0].tokens_of_text]
     parts["tokens_of_text"] = max(sizes)
     if training_steps:
@@ -40,7 +40,7 @@ def recorded_heads(
 def _table(modules: Sequence[HeardModule], counts: Mapping[str, int]) -> Records[RecordedModule]:
     """One row per module."""
     rows = [module.attention for module in modules if module.attention is not None]
-    # A module may attend to itself in one call, and to another text in the next.
+    # A module may compute self-attention in one call and cross-attention in the next.
     measured: Counter[str] = Counter()
     for row, module in zip(rows, modules, strict=True):
         measured[row.module] += module.measured
@@ -60,14 +60,14 @@ def _table(modules: Sequence[HeardModule], counts: Mapping[str, int]) -> Records
 
 
 def _fewest(stacks: Sequence[Stack]) -> dict[str, Stack]:
-    """The rows of each stack: of each statistic the fewest that a layer has which has it at all, and the most
-    that even weights give in a layer.
+    """One `Stack` per name with the fewest rows of any layer for each statistic that it has, and the largest
+    value for even weights.
     """
     fewest: dict[str, Stack] = {}
     for stack in stacks:
         before = fewest.get(stack.name, stack)
         rows = {
-            name: min(of_stack.num_rows[name] for of_stack in (before, stack) if name in of_stack.num_rows)
+            name: min(each.num_rows[name] for each in (before, stack) if name in each.num_rows)
             for name in dict.fromkeys([*before.num_rows, *stack.num_rows])
         }
         even = {
@@ -79,25 +79,26 @@ def _fewest(stacks: Sequence[Stack]) -> dict[str, Stack]:
     return fewest
 
 
-def _of_one_text(modules: Sequence[HeardModule]) -> SurveyedText:
-    """The heads of one text, and what they do."""
+def _single_text(modules: Sequence[HeardModule]) -> SurveyedText:
+    """The heads on a single text."""
     measured = [(module.place, module.last) for module in modules if module.last is not None]
     layers = [(place, call.numbers.values.shape[1]) for place, call in measured]
     numbers, rest = (
-        joined_numbers([(each.names, each.values[0].numpy()) for each in of_calls])
-        for of_calls in ([call.numbers for _, call in measured], [call.rest for _, call in measured])
+        joined_numbers([(each.names, each.values[0].numpy()) for each in layer_numbers])
+        for layer_numbers in ([call.numbers for _, call in measured], [call.rest for _, call in measured])
     )
     keys = torch.cat([call.numbers.keys[0] for _, call in measured]).numpy()
     stacks = _fewest([call.stacks[0] for _, call in measured])
     rest_stacks = _fewest([call.rest_stacks[0] for _, call in measured])
-    return SurveyedText.of(layers, numbers, stacks, keys, RestOfText.of(layers, rest, rest_stacks))
+    rest_of_text = RestOfText.from_numbers(layers, rest, rest_stacks)
+    return SurveyedText.from_numbers(layers, numbers, stacks, keys, rest_of_text)
 
 
-def _of_texts(modules: Sequence[HeardModule]) -> HeadTotals:
-    """The totals of the texts of every module."""
-    of_modules = [module.totals() for module in modules]
-    rests = [totals.rest for totals in of_modules if totals.rest is not None]
-    joined, rest = (_joined(totals) for totals in (of_modules, rests))
+def _totals(modules: Sequence[HeardModule]) -> HeadTotals:
+    """The totals over the texts of every module."""
+    module_totals = [module.totals() for module in modules]
+    rests = [totals.rest for totals in module_totals if totals.rest is not None]
+    joined, rest = (_joined(totals) for totals in (module_totals, rests))
     return replace(joined, rest=rest)
 
 

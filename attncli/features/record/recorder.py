@@ -1,4 +1,4 @@
-"""What the heads of a running program do: each attention is measured as it is heard, and not kept."""
+"""Measures the heads of a running program: each attention is measured when it is detected, and not stored."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +14,12 @@ from jaxtyping import Float
 from attncli.core.layer import AttentionLayer
 from attncli.core.row_tiles import LayerOrWeights
 from attncli.features.record.call_positions import CallPositions
-from attncli.features.record.growing_texts import GrowingText, bytes_to_keep, may_grow, without_unused_keys
-from attncli.features.record.heard_modules import HeardModule, described
+from attncli.features.record.growing_texts import GrowingText, bytes_to_copy, may_grow, without_unused_keys
+from attncli.features.record.heard_modules import HeardModule, module_row
 from attncli.features.record.listening.heard_calls import HeardCall
 from attncli.features.record.listening.notes import listed
-from attncli.features.record.measured_calls import CallMeasurer, RowNotes, own_weights
-from attncli.features.record.padding import positions_of
+from attncli.features.record.measured_calls import CallMeasurer, RowNotes, computed_weights
+from attncli.features.record.padding import real_positions
 from attncli.features.record.recorded_heads import recorded_heads
 from attncli.features.record.results import RecordedHeads, RecordedModule
 from attncli.measure.patterns import LayerPlace
@@ -27,23 +27,23 @@ from attncli.records.columns import Records
 from attncli.system.plain_text import counted
 
 WHOLE_PICTURE = 400
-"""Tokens of a picture up to which all weights are kept."""
+"""Most tokens of a picture for which all weights are stored."""
 MOST_COPIED = 2**27
-"""Bytes of queries and keys that are copied at most, for steps of a generation that may follow."""
+"""Most bytes of queries and keys that are copied, to join later steps of a generation."""
 STACKS = ("self", "cross")
 
 
 ModulePlaces = dict[tuple[str, str], LayerPlace]
-"""The number of each module, by its path and kind, in the order in which they were first heard."""
+"""The place of each module, by its path and kind, numbered in the order of first calls."""
 
 
 class Recorder:
-    """Measures the attention of a program, call by call; `result` is what its heads do.
+    """Measures the attention of a program, call by call; `result` returns the survey of its heads.
 
-    `tokens` names the tokens of self-attention over as many, `grid` is the (rows, columns) of patches, the
-    tokens beyond which come before them. Of `calls` "last" only the last of each module counts; with one call
-    none is joined with another. Weights are kept up to `whole_tokens` tokens. `places` has the numbers of
-    modules that others have recorded, and gets those of new ones.
+    `tokens` names the tokens of self-attention of the same length. `grid` is the (rows, columns) of patches,
+    which come after any other tokens. With `calls` "last" only the last call of each module counts; with 1 no
+    calls are joined. Weights are stored for up to `whole_tokens` tokens. `places` are the module places of
+    earlier recorders; new modules are added to it.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Recorder:
     ) -> None:
         self.tokens, self.grid, self.calls = tokens, grid, calls
         self._places: ModulePlaces = {} if places is None else places
-        # Blocks of neighbouring tokens are none of a picture.
+        # Blocks of neighbouring tokens are not blocks of a picture.
         self.whole_tokens = whole_tokens if grid is None else max(whole_tokens, WHOLE_PICTURE)
         self.modules: dict[tuple[str, str], HeardModule] = {}
         self.num_copied = 0
@@ -65,12 +65,12 @@ class Recorder:
         self.measurer = CallMeasurer(tokens, grid, self.whole_tokens)
         self._positions = CallPositions()
         self._not_joined: Counter[str] = Counter()
-        self._others: Counter[str] = Counter()
+        self._mismatched: Counter[str] = Counter()
         self._by_numbers: dict[str, None] = {}
 
     @property
     def has_heard(self) -> bool:
-        """Whether an attention was measured."""
+        """True if any attention was measured."""
         return bool(self.modules)
 
     def take(self, call: HeardCall) -> None:
@@ -88,7 +88,7 @@ class Recorder:
                 self._begin(call, module, layer)
 
     def continues(self, call: HeardCall) -> bool:
-        """Whether a call goes on with the text of the one before of its module."""
+        """True if a call continues the text of the previous call of its module."""
         module, layer = self.modules.get((call.module, call.kind)), call.attention
         if module is None or module.growing is None or not isinstance(layer, AttentionLayer):
             return False
@@ -96,7 +96,7 @@ class Recorder:
             return module.growing.continues(without_unused_keys(layer))
 
     def _begin(self, call: HeardCall, module: HeardModule | None, layer: LayerOrWeights) -> None:
-        """A call that is a text, or several, of its own."""
+        """Measure a call with one or more new texts."""
         if module is None:
             place = self._places.get((call.module, call.kind))
             if place is None:
@@ -104,8 +104,8 @@ class Recorder:
                 place = LayerPlace(number, call.kind, call.kind, call.module)
                 self._places[call.module, call.kind] = place
             module = HeardModule(place, call.function)
-        source = layer if call.weights is None else own_weights(call.weights, layer)
-        positions = self._positions.of_call(call, layer)
+        source = layer if call.weights is None else computed_weights(call.weights, layer)
+        positions = self._positions.positions(call, layer)
         measured, maps, places = self.measurer.measured(source, positions, module.place)
         if call.hides_by_numbers and measured.has_rows_without_keys:
             self._by_numbers[call.module] = None
@@ -113,7 +113,7 @@ class Recorder:
             self._finish(module)
             before = module.last.numbers
             if (before.names, before.values.shape[1]) != (measured.numbers.names, source.shape[1]):
-                self._others[call.module] += 1
+                self._mismatched[call.module] += 1
                 return
             module.earlier_rows = module.rows
             module.earlier = module.totals()
@@ -123,10 +123,10 @@ class Recorder:
         first_step = module.steps[0] if module.measured and self.calls != "last" else call.step
         module.steps = first_step, call.step
         module.last, module.measured = measured, module.measured + 1
-        module.attention = described(module, layer, positions)
+        module.attention = module_row(module, layer, positions)
         self._drop(module)
         if call.kind == "self" and self.calls != 1 and isinstance(layer, AttentionLayer) and may_grow(layer):
-            size = bytes_to_keep(layer, layer.shape[3])
+            size = bytes_to_copy(layer, layer.shape[3])
             if self._may_copy(size):
                 module.growing, module.num_copied = GrowingText(layer), size
                 self.num_copied += size
@@ -139,7 +139,7 @@ class Recorder:
         module.growing, module.is_grown, module.num_copied = None, False, 0
 
     def _grow(self, module: HeardModule, growing: GrowingText, layer: AttentionLayer) -> None:
-        size = bytes_to_keep(layer, num_keys=layer.shape[2])
+        size = bytes_to_copy(layer, num_keys=layer.shape[2])
         if not growing.num_skipped and self._may_copy(size):
             growing.add(layer)
             module.measured += 1
@@ -151,22 +151,20 @@ class Recorder:
             self._not_joined[module.place.module or ""] += 1
 
     def _finish(self, module: HeardModule) -> None:
-        """Measure the text that a module has read in steps."""
+        """Measure the text that a module has read in several steps."""
         if module.growing is not None and module.is_grown:
             joined = module.growing.joined()
-            positions = positions_of(joined, first_query=0)
+            positions = real_positions(joined, first_query=0)
             module.last, maps, places = self.measurer.measured(joined, positions, module.place)
-            module.attention = described(module, joined, positions)
+            module.attention = module_row(module, joined, positions)
             module.is_grown = False
             if not module.earlier.num_texts:
                 module.maps, module.places = maps, places
 
-    # What came of it
-
     def result(
         self, counts: Mapping[str, int], notes: Sequence[str] = (), training_steps: int = 0
     ) -> RecordedHeads:
-        """What each head does, as `recorded_heads` has it; `notes` are what else is to be said."""
+        """The survey of all heads; `notes` are put before the notes of the recorder."""
         with self._lock, torch.inference_mode(mode=False), torch.no_grad():
             modules = self._in_order()
             for module in modules:
@@ -184,42 +182,42 @@ class Recorder:
         if self._not_joined:
             notes.append(
                 f"{counted(sum(self._not_joined.values()), 'step')} of {listed([*self._not_joined])} left "
-                f"out: copies of queries and keys are limited to {MOST_COPIED / 2**20:.0f} MB in all."
+                f"out: copies of queries and keys are limited to {MOST_COPIED / 2**20:.0f} MB."
             )
-        if self._others:
+        if self._mismatched:
             notes.append(
-                f"{counted(sum(self._others.values()), 'call')} of {listed([*self._others])} left out: "
-                "of another number of heads or on another grid than the first."
+                f"{counted(sum(self._mismatched.values()), 'call')} of {listed([*self._mismatched])} left "
+                "out: their number of heads or grid differs from the first call."
             )
         sizes = [(row.num_queries, row.num_keys) for row in table if row.kind == "self"]
         if self.tokens is not None and not any(size == (len(self.tokens),) * 2 for size in sizes):
-            known = ", ".join(f"{keys:,}" for keys in dict.fromkeys(keys for _, keys in sizes))
-            heard = f"self-attention was over {known} tokens" if known else "no self-attention was heard"
-            notes.append(f"tokens: {len(self.tokens)} names, but {heard}.")
+            counts = ", ".join(f"{keys:,}" for keys in dict.fromkeys(keys for _, keys in sizes))
+            detected = f"self-attention was over {counts} tokens" if counts else "there was no self-attention"
+            notes.append(f"tokens: {len(self.tokens)} names, but {detected}.")
         if self.grid is not None and not any(
             queries == keys >= self.grid[0] * self.grid[1] for queries, keys in sizes
         ):
             size = "×".join(map(str, self.grid))
-            notes.append(f"grid: no self-attention was over {size} patches or more.")
+            notes.append(f"grid: no self-attention was over at least {size} patches.")
         notes += self.row_notes().lines()
         return notes
 
     def row_notes(self) -> RowNotes:
-        """What is to be said of the rows of every module."""
+        """Notes about the rows of all modules."""
         notes = RowNotes(by_numbers=self._by_numbers)
         for module in self._in_order():
             notes.add(RowNotes({module.place.module or "": module.rows}))
         return notes
 
     def names_on_maps(self) -> list[str]:
-        """The names of the tokens of the first maps of self-attention: those that are there."""
+        """The names of the tokens on the first maps of self-attention, without padding."""
         module = next(module for module in self._in_order() if module.place.stack == "self")
         assert module.attention is not None
-        names = self._names_of(module.attention.num_queries)
+        names = self._token_names(module.attention.num_queries)
         return [names[place] for place in module.places] if names and module.places is not None else names
 
-    def _names_of(self, count: int) -> list[str]:
-        """The names of so many tokens: as given, or by their places on the grid; else none."""
+    def _token_names(self, count: int) -> list[str]:
+        """The names of `count` tokens: from `tokens`, else by their places on the grid, else empty."""
         if self.tokens is not None and self.measurer.has_names(count):
             return [*self.tokens]
         if self.grid is None or count < self.grid[0] * self.grid[1]:
@@ -229,9 +227,9 @@ class Recorder:
         return [*before, *(f"r{row + 1}c{column + 1}" for row in range(rows) for column in range(columns))]
 
     def maps(self, stack: str) -> dict[str, Float[npt.NDArray[np.float32], "layer head query key"]]:
-        """The maps of a stack by their names, of the first text, NaN where a layer has fewer heads.
+        """The maps of a stack by name, of the first text, with NaN for missing heads.
 
-        Layers whose maps have another shape than those of the first are NaN, too: see `unmapped`.
+        Layers whose maps differ in shape from the first layer's are NaN, too; see `unmapped`.
         """
         modules = [module for module in self._in_order() if module.place.stack == stack and module.maps]
         if not modules:
@@ -239,18 +237,18 @@ class Recorder:
         first = modules[0].maps
         alike = [module for module in modules if _shapes(module.maps) == _shapes(first)]
         num_layers = max(module.place.layer for module in modules) + 1
-        num_heads = max(len(kept) for module in alike for kept in module.maps.values())
+        num_heads = max(len(heads) for module in alike for heads in module.maps.values())
         stacked = {
-            name: np.full((num_layers, num_heads, *kept.shape[1:]), np.nan, dtype=np.float32)
-            for name, kept in first.items()
+            name: np.full((num_layers, num_heads, *heads.shape[1:]), np.nan, dtype=np.float32)
+            for name, heads in first.items()
         }
         for module in alike:
-            for name, kept in module.maps.items():
-                stacked[name][module.place.layer, : len(kept)] = kept
+            for name, heads in module.maps.items():
+                stacked[name][module.place.layer, : len(heads)] = heads
         return stacked
 
     def unmapped(self, stack: str) -> list[str]:
-        """The modules of a stack whose maps have another shape than those of the first."""
+        """The modules of a stack whose maps differ in shape from the first module's."""
         modules = [module for module in self._in_order() if module.place.stack == stack]
         return [
             module.place.module or ""
@@ -260,10 +258,10 @@ class Recorder:
 
 
 class RecordedRuns:
-    """The runs of a program, each thread's for itself: a recorder for each, which `end_run` is given.
+    """Splits the calls of a program into runs per thread; each run has a recorder, passed to `end_run`.
 
-    A run is a call of an outermost module, or several calls where these go on with a text, as a generation
-    does. A module has the same number in all runs: its place among `places`.
+    A run is one call of an outermost module, or several calls that continue a text, as in a generation. A
+    module has the same number in all runs, from `places`.
     """
 
     def __init__(
@@ -272,7 +270,7 @@ class RecordedRuns:
         self._begin_run, self._end_run, self._lock = begin_run, end_run, RLock()
         self.places: ModulePlaces = {}
         self.opened: dict[int, OpenedRun] = {}
-        """The run of each thread that is not over."""
+        """The open run of each thread."""
 
     def take(self, call: HeardCall) -> None:
         """Measure a call in the run that it belongs to."""
@@ -293,24 +291,24 @@ class RecordedRuns:
                 self._end_run(run.recorder)
 
     def recorders(self) -> list[Recorder]:
-        """Those of the runs that are not over."""
+        """The recorders of the open runs."""
         with self._lock:
             return [run.recorder for run in self.opened.values()]
 
 
 @dataclass
 class OpenedRun:
-    """A run that is not over, and the last call of an outermost module in it."""
+    """An open run, and the last call of an outermost module in it."""
 
     recorder: Recorder
     outermost: int
 
     def has(self, call: HeardCall) -> bool:
-        """Whether a call belongs to it, or else to the next one."""
+        """True if a call belongs to this run, False if it begins the next one."""
         if call.outermost != self.outermost and self.recorder.continues(call):
             self.outermost = call.outermost
         return call.outermost == self.outermost
 
 
 def _shapes(maps: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, tuple[int, ...]]:
-    return {name: kept.shape[1:] for name, kept in maps.items()}
+    return {name: heads.shape[1:] for name, heads in maps.items()}

@@ -1,4 +1,4 @@
-"""The report of what a program's heads do, as `attn record` and `attncli.record` give it."""
+"""The report of a recording, made by `attn record` and `attncli.record`."""
 
 import io
 from collections.abc import Sequence
@@ -26,18 +26,17 @@ if TYPE_CHECKING:
     from attncli.features.record.recorder import Recorder
 
 LARGEST_PNG = 640
-"""Pixels of the longer side of a picture in a report."""
+"""Most pixels of the longer side of a picture in a report."""
 
 
-def report_of(recorder: "Recorder", survey: RecordedHeads, spec: RecordSpec | None = None) -> Report:
-    """The report of a recording; UserError for a picture that cannot be read."""
+def recording_report(recorder: "Recorder", survey: RecordedHeads, spec: RecordSpec | None = None) -> Report:
+    """The report of a recording. Raises UserError if the picture cannot be read."""
     spec = RecordSpec.model_validate({}) if spec is None else spec
     stack = "self" if any(row.stack == "self" for row in survey.modules) else "cross"
     maps = recorder.maps(stack)
     first = next(row for row in survey.modules if row.stack == stack)
     axes = ("query", "key") if "weights" in maps else ("query_block", "key_block")
-    tensors = {name: NamedTensor(("layer", "head", *axes), kept) for name, kept in maps.items()}
-    # Of blocks of a picture nobody could say where they lie.
+    tensors = {name: NamedTensor(("layer", "head", *axes), values) for name, values in maps.items()}
     names = recorder.names_on_maps() if stack == "self" else []
     pictures: tuple[Picture, ...] = ()
     queries: list[str] = []
@@ -60,10 +59,10 @@ def report_of(recorder: "Recorder", survey: RecordedHeads, spec: RecordSpec | No
     )
 
 
-def values_of_run(survey: RecordedHeads, spec: RecordSpec) -> tuple[StoredColumns, np.ndarray]:
-    """The columns and the numbers that a store keeps of a run.
+def run_values(survey: RecordedHeads, spec: RecordSpec) -> tuple[StoredColumns, np.ndarray]:
+    """The columns and numbers of a run for a store.
 
-    A store has one number per head: none for heads of modules with weights that are not numbers.
+    Heads of modules with weights that are not finite have no numbers.
     """
     undefined = {(row.stack, row.layer) for row in survey.modules if row.nan_texts}
     rows = zip(survey.heads.column("stack"), survey.heads.column("layer"), strict=True)
@@ -96,7 +95,7 @@ def about_recording(survey: RecordedHeads, spec: RecordSpec) -> str:
 
 
 def _notes(survey: RecordedHeads, stack: str, unmapped: Sequence[str], spec: RecordSpec) -> list[str]:
-    """What was measured of how many calls, and what the maps are of."""
+    """Notes about the measured calls and the maps."""
     notes = []
     if survey.intervals:
         notes = [INTERVALS_NOTE.format(kind="text"), *few_notes(survey.num_texts)]
@@ -107,21 +106,21 @@ def _notes(survey: RecordedHeads, stack: str, unmapped: Sequence[str], spec: Rec
             if all(row.measured == 1 for row in survey.modules)
             else f"{sum(row.measured for row in survey.modules):,} calls"
         )
-        hint = "" if spec.calls == "all" else " (--calls all measures every one)"
+        hint = "" if spec.calls == "all" else " (--calls all measures every call)"
         notes.append(f"{which}; {counted(more, 'more call')} counted{hint}.")
     if survey.num_texts > 1:
-        notes.append(f"Maps are of the first of {survey.num_texts:,} texts.")
+        notes.append(f"Maps show the first of {survey.num_texts:,} texts.")
     if any(row.stack != stack for row in survey.modules):
-        notes.append("Maps are of self-attention; cross-attention is in the table of heads.")
+        notes.append("Maps show self-attention; cross-attention is in the table of heads.")
     if unmapped:
         notes.append(
-            f"Maps leave out {listed(unmapped)}: over another number of tokens than the first module."
+            f"Maps leave out {listed(unmapped)}: their number of tokens differs from the first module."
         )
     return notes
 
 
 def _picture(file: str, grid: tuple[int, int], count: int) -> Picture:
-    """The picture, and the patch of each token that lies on it."""
+    """The picture, with the patch of each token on it."""
     from attncli.models.image_files import open_picture
 
     opened = open_picture(file)
@@ -146,7 +145,7 @@ def _picture(file: str, grid: tuple[int, int], count: int) -> Picture:
 def _looks(
     maps: dict[str, np.ndarray], names: Sequence[str], grid: tuple[int, int]
 ) -> tuple[dict[str, NamedTensor], list[str]]:
-    """Where heads look from the first token before the patches, else the mean over all; its name."""
+    """The weights of the first token if it comes before the patches, else the mean; and its name."""
     if "weights" not in maps:
         return {}, []
     weights, has_before = maps["weights"], len(names) > grid[0] * grid[1]

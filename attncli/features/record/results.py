@@ -1,4 +1,4 @@
-"""What the heads of a running program do, and which of its modules were heard."""
+"""The results of record: the heads of a running program, and the modules in which attention was detected."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,15 +8,14 @@ from attncli.records.surveys import HeadSurvey
 
 
 class RecordedModule(Record):
-    """A module whose attention was heard: `layer` is its number among those of its stack.
+    """A module in which attention was detected; `layer` is its number within its stack.
 
-    `function` says how it was heard. Of its `calls` so many were `measured`, of `texts` and `heads`; the last
-    had `num_queries` and `num_keys` (`queries` and `keys` in a table). `num_rows` (`rows`) counts the queries
-    of all texts, of which `padding` are left out: positions that a mask hides from every query of their text.
-    In `nan_texts` of the texts a head had weights that are not numbers: means leave these texts out; so had
-    `nan_padding` of the rows of padding. `mask`
-    names which keys queries see, `window` how far. `head_dim` and `scale` are None where only the weights are
-    known.
+    `function` is the function that computed the attention. `measured` of its `calls` were measured, with
+    `texts` and `heads`; the last call had `num_queries` and `num_keys` (`queries` and `keys` in a table).
+    `num_rows` (`rows`) counts the queries of all texts, of which `padding` are left out: positions that a
+    mask hides from every query of their text. `nan_texts` texts have a head with weights that are not finite,
+    and means leave them out; `nan_padding` rows of padding have such weights. `mask` and `window` describe
+    the keys that queries see. `head_dim` and `scale` are None if only the weights are known.
     """
 
     stack: str
@@ -41,12 +40,12 @@ class RecordedModule(Record):
 
     @property
     def tokens_of_text(self) -> int:
-        """How many tokens a single text has that are there."""
+        """The number of tokens of a single text, without padding."""
         return self.num_queries - (self.padding or 0 if self.num_rows == self.num_queries else 0)
 
 
 class TrainingSteps(Record):
-    """How many training steps a program made, and how many before the first and the last measured call."""
+    """The number of training steps of a program, and the number before its first and last measured calls."""
 
     before_first: int
     before_last: int
@@ -55,10 +54,10 @@ class TrainingSteps(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RecordedHeads(HeadSurvey):
-    """What each head of a program does, as in `HeadSurvey`; `modules` has one row per module that was heard.
+    """A `HeadSurvey` of the heads of a program; `modules` has one row per module with attention.
 
-    A layer is a number: that of the module in the order in which the modules of a stack, self or cross, were
-    first heard. Only a program that trains has `training`.
+    Layers number the modules of a stack (self or cross) in the order of their first calls. Only a program
+    that trains has `training`.
     """
 
     title: ClassVar[str] = "The heads of a program"

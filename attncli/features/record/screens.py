@@ -1,4 +1,4 @@
-"""The first screen of a recording: that of a survey, and which module each layer is."""
+"""The first screen of a recording: the screen of a survey, and the module of each layer."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts
 
 NUMBER = re.compile(r"\d{1,18}")
 FEW = 3
-"""Lines of modules where a terminal is short."""
+"""Lines of modules on a short terminal."""
 LEAST_NOTES = 1
-"""Lines of notes on any terminal: how many there are, at least."""
+"""Fewest lines of notes on any terminal."""
 
 
 def _title(report: Report) -> str:
@@ -30,7 +30,7 @@ def _title(report: Report) -> str:
 
 
 def _training(report: Report, _display: Display | None = None) -> Iterator[str]:
-    """`Heads before the first of 200 training steps; ...`; nothing for a program that does not train."""
+    """The training steps before the measured calls; empty for a program that does not train."""
     training = report.result_of(RecordedHeads).training
     if training is None:
         return
@@ -42,19 +42,19 @@ def _training(report: Report, _display: Display | None = None) -> Iterator[str]:
     elif last:
         yield f"During training: heads after {last:,} of {steps}."
     else:
-        yield f"Heads before the first of {steps}; --calls last has later ones."
+        yield f"Heads before the first of {steps}; --calls last records later ones."
 
 
 def _finding(report: Report) -> Iterator[str]:
-    """The lines above the maps of a page: which step the heads are of, and which text the maps are of."""
+    """The lines above the maps of a page: the training steps, and the text of the maps."""
     yield from _training(report)
     survey = report.result_of(RecordedHeads)
     if survey.num_texts > 1 and report.tensors:
-        yield f"Statistics are means over {survey.num_texts:,} texts; maps are of the first of them."
+        yield f"Statistics are means over {survey.num_texts:,} texts; maps are of the first text."
 
 
 def alike_modules(modules: Records[RecordedModule]) -> list[list[RecordedModule]]:
-    """Neighbouring layers of a stack that differ by one number of their paths alone."""
+    """Groups of neighbouring layers of a stack that differ only by one number in their paths."""
     runs: list[list[RecordedModule]] = []
     for row in modules:
         if runs and _continues(runs[-1], row):
@@ -77,7 +77,7 @@ def _continues(run: Sequence[RecordedModule], row: RecordedModule) -> bool:
 
 
 def _changed(a: str, b: str) -> int | None:
-    """Which number of a path is another one, the next, in the other path; None where more than it differs."""
+    """The index of the number that is larger in the second path, or None if anything else differs."""
     numbers_a, numbers_b = (list(map(int, NUMBER.findall(path))) for path in (a, b))
     if NUMBER.sub("#", a) != NUMBER.sub("#", b):
         return None
@@ -97,22 +97,22 @@ def _path(run: Sequence[RecordedModule]) -> str:
 
 
 def _modules(report: Report, display: Display) -> ScreenParts:
-    """Which module each layer is, like ones on one line; the whole table is `--show modules`."""
+    """The module of each layer, one line per group of similar modules; `--show modules` has all."""
     modules = report.result_of(RecordedHeads).modules
     runs = alike_modules(modules)
 
-    def of(count: int) -> Iterator[Section]:
+    def lines(count: int) -> Iterator[Section]:
         fitting = runs if count >= len(runs) else runs[: max(1, count - 1)]
         yield modules_grid(fitting, display.width, several=len({row.stack for row in modules}) > 1)
         if len(fitting) < len(runs):
             left = sum(map(len, runs[len(fitting) :]))
             yield Paragraph(f"... {counted(left, 'more module')}: --show modules", "dim")
 
-    yield Elastic(of, len(runs), FEW, len(runs), rank=2)
+    yield Elastic(lines, len(runs), FEW, len(runs), rank=2)
 
 
 def modules_grid(runs: Sequence[Sequence[RecordedModule]], width: int | None, *, several: bool) -> Grid:
-    """A line for each run of layers."""
+    """A line for each group of layers."""
     layers = [str(run[0].layer) if len(run) == 1 else f"{run[0].layer}-{run[-1].layer}" for run in runs]
     sizes = [f"{run[0].num_queries} × {run[0].num_keys}" for run in runs]
     cells = {
@@ -120,22 +120,22 @@ def modules_grid(runs: Sequence[Sequence[RecordedModule]], width: int | None, *,
         "queries × keys": sizes,
         "mask": [run[0].mask for run in runs],
         "calls": [str(run[0].calls) for run in runs],
-        "heard by": [_heard(run[0].function) for run in runs],
+        "function": [_short_name(run[0].function) for run in runs],
     }
     columns = [Column(("", name), texts, left=name != "calls") for name, texts in cells.items() if texts]
     taken = sum(column.width + 2 for column in columns[:-1]) + max(map(len, ("layer", *layers))) + 2
     most = max(12, (width or TEXT_WIDTH) - taken)
-    paths = [_end_of_path(plain_text(_path(run)), most) for run in runs]
+    paths = [_path_end(plain_text(_path(run)), most) for run in runs]
     grid = Grid("", Column(("", "layer"), layers), [Column(("", "module"), paths, left=True), *columns])
     return grid.first_group(width)
 
 
-def _heard(function: str) -> str:
+def _short_name(function: str) -> str:
     return "sdpa" if function == "scaled_dot_product_attention" else function
 
 
-def _end_of_path(path: str, most: int) -> str:
-    """The end of a long path, which tells modules apart."""
+def _path_end(path: str, most: int) -> str:
+    """The end of a long path, which distinguishes modules."""
     return path if len(path) <= most else f"…{path[1 - most :]}"
 
 
@@ -145,7 +145,7 @@ RECORDED_SCREEN = FirstScreen(
     (
         NamingLine(_title),
         Sentences(_training),
-        Special(_modules, "layers that differ by a number stand on one line"),
+        Special(_modules, "layers that differ by a number share a line"),
         *HEADS_OR_PATTERNS,
         *MAPS,
         Notes(apart=True, least=LEAST_NOTES),
@@ -153,4 +153,4 @@ RECORDED_SCREEN = FirstScreen(
     next_steps=lambda *_: NEXT_STEPS,
     finding=_finding,
 )
-"""Which module each layer is, the patterns, and a letter for each head."""
+"""The module of each layer, the patterns, and a letter for each head."""

@@ -1,17 +1,17 @@
-"""What `attn record` was asked for, as reports and stores have it."""
+"""The settings of `attn record` in reports and stores."""
 
 from typing import ClassVar, Literal
 
 from attncli.core.names import HEAD_STATISTICS, REQUESTED_PATTERNS
 from attncli.settings.fields import Spec
 
-OF_MODELS = (*REQUESTED_PATTERNS, "high_norm_mass", "value_norm", "induction_stripe")
-"""Statistics that no recording has: they need a vocabulary, or the model's own modules."""
-RECORDED_STATISTICS = tuple(name for name in HEAD_STATISTICS if name not in OF_MODELS)
+MODEL_STATISTICS = (*REQUESTED_PATTERNS, "high_norm_mass", "value_norm", "induction_stripe")
+"""Statistics that recordings lack: they need a vocabulary or the modules of a known model."""
+RECORDED_STATISTICS = tuple(name for name in HEAD_STATISTICS if name not in MODEL_STATISTICS)
 
 
 class RecordSpec(Spec):
-    """What was recorded, and how: `program` is its name or command, `tokens` and `image` are files."""
+    """Settings of a recording: `program` is a name or command; `tokens` and `image` are files."""
 
     experiment: ClassVar[str] = "record"
     examples: ClassVar[tuple[str, ...]] = ()
@@ -25,5 +25,5 @@ class RecordSpec(Spec):
     image: str | None = None
 
     def unused_keys(self) -> frozenset[str]:
-        """Seed and device are the program's own."""
+        """Seed and device, which the program decides."""
         return frozenset({"seed", "device"})

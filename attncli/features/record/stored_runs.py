@@ -1,5 +1,5 @@
-"""The runs of a program that is recorded, on their way into a store: its processes append each to a file,
-and who started it takes them from there.
+"""Runs of a recorded program on their way into a store: its processes append them to files, and attn reads
+these files while the program runs.
 """
 
 import json
@@ -24,12 +24,14 @@ from attncli.runs.stored_columns import StoredColumn, StoredColumns
 from attncli.system.plain_text import counted
 
 SIZES = struct.Struct("<II")
-"""Of the head and of the numbers of a run, in bytes, before both."""
+"""The sizes in bytes of the head and the numbers of a run, written before them."""
 
 
 class WrittenRun(NamedTuple):
-    """A run as a process wrote it: the name of its file without the ending, PROCESS.RANK, and its number
-    there, the versions that computed it, its columns and values.
+    """A run as written by a process.
+
+    `process` is the name of its file without the suffix (PROCESS.RANK), `number` its number in that file, and
+    `environment` the versions that computed it.
     """
 
     process: str
@@ -39,13 +41,13 @@ class WrittenRun(NamedTuple):
     values: np.ndarray
 
     def name(self, number: int) -> str:
-        """What a store calls it there, with the rank of its process where that has one: `rank1:12`."""
+        """The name of the run in a store, with the rank of its process, if any: `rank1:12`."""
         rank = self.process.rpartition(".")[2]
         return f"rank{rank}:{number}" if rank else str(number)
 
 
 def as_bytes(run: WrittenRun, before: WrittenRun | None) -> bytes:
-    """A run behind the one before it in its file, whose columns are not written again."""
+    """The bytes of a run; columns equal to those of the run `before` it in the file are not repeated."""
     head: dict[str, object] = {"number": run.number, "environment": run.environment}
     if before is None or before.columns != run.columns:
         head |= {"columns": run.columns}
@@ -55,14 +57,14 @@ def as_bytes(run: WrittenRun, before: WrittenRun | None) -> bytes:
 
 @dataclass
 class RunFile:
-    """A file that a process appends runs to; what is read of it is whole."""
+    """A file to which a process appends runs; only complete runs are read."""
 
     path: Path
     offset: int = 0
     columns: StoredColumns = ()
 
     def new_runs(self) -> Iterator[WrittenRun]:
-        """The runs that came since."""
+        """Yield the runs added since the last call."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             while len(sizes := file.read(SIZES.size)) == SIZES.size:
@@ -80,10 +82,10 @@ class RunFile:
 
 @dataclass
 class RunsIntoStore:
-    """Takes what the processes of a program write into a folder, and keeps it in a store.
+    """Moves the runs that the processes of a program write into a folder to a store.
 
-    What cannot be stored yet stays in memory, and `unwritten`. `tell` gets a line for each run that does not
-    meet an expectation.
+    Runs that cannot be stored yet stay in `unwritten`. `tell` is called with a line for each expectation that
+    a run does not meet.
     """
 
     folder: Path
@@ -101,7 +103,7 @@ class RunsIntoStore:
         self._first = self.store.last_run() + 1
 
     def take_new(self, pattern: str = "*.runs") -> None:
-        """Store what was written since. Raises sqlite3.Error or OSError where that cannot be done now."""
+        """Store the runs written since the last call. Raises sqlite3.Error or OSError if that fails."""
         for path in sorted(self.folder.glob(pattern)):
             for run in self._files.setdefault(path, RunFile(path)).new_runs():
                 self.unwritten.append(run)
@@ -112,7 +114,7 @@ class RunsIntoStore:
             self.unwritten.clear()
 
     def try_to_take_new(self) -> None:
-        """The same, where what cannot be stored now is tried again later."""
+        """Store new runs; a failure is ignored, since the next call tries again."""
         with suppress(sqlite3.Error, OSError):
             self.take_new()
 
@@ -123,7 +125,7 @@ class RunsIntoStore:
             self.tell(f"run {run.name(number)}: {line}")
 
     def _write(self, runs: Sequence[WrittenRun]) -> None:
-        """One transaction for runs of the same versions."""
+        """Write runs, in one transaction per set of versions."""
         by_versions: dict[str, list[WrittenRun]] = {}
         for run in runs:
             by_versions.setdefault(json.dumps(run.environment), []).append(run)
@@ -131,7 +133,7 @@ class RunsIntoStore:
             result, jobs = ChunkResult(environment=dict(alike[0].environment)), []
             for number, run in enumerate(alike):
                 place = self.store.last_run() + 1 + number
-                # The same program may be recorded again: its runs are others.
+                # Recording the same program again must add new runs.
                 key = sha256(canonical([self.spec.program, self._first, run.process, run.number])).digest()
                 item = self._item._replace(id=run.name(place))
                 jobs.append((Job((item,), None, place), (key,)))

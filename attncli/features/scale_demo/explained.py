@@ -1,4 +1,4 @@
-"""Scaling in steps."""
+"""Step-by-step explanation of score scaling."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ NAMES = ("query", "key", "raw_scores", "scaled_scores")
 
 
 def tensor_name(name: str, number: int, num_sizes: int) -> str:
-    """`query`, or `query_1` for the second of several sizes."""
+    """The name of a tensor of one size: `query`, or `query_1` for the second of several sizes."""
     return name if num_sizes == 1 else f"{name}_{number}"
 
 
@@ -21,7 +21,7 @@ NamedSize = tuple[int, float, Sequence[str]]
 
 
 def scale_demo_steps(report: Report, *, head_dims: Sequence[int], scale: str | float) -> tuple[Step, ...]:
-    """One score for each head_dim, all their variances, and each factor's softmax."""
+    """Return one score per head_dim, the variances, and the softmax for each factor."""
     count = len(head_dims)
     sizes = [
         (head_dim, score_factor(scale, head_dim), [tensor_name(name, number, count) for name in NAMES])
@@ -47,7 +47,7 @@ def _score(report: Report, size: NamedSize) -> Step:
     }
     prose = (
         "A score is a sum of head_dim products. Each product of two standard normal numbers has variance 1, "
-        "and variances of independent terms add up: the score's is head_dim."
+        "and variances of independent terms add up, so the variance of the score is head_dim."
     )
     shapes = shapes_of(report.tensors, *names)
     formula, question = "s = Σ_d q_d k_d,  scaled = factor · s", "Why do scores grow with head_dim?"
@@ -71,15 +71,15 @@ def _variances(report: Report, sizes: Sequence[NamedSize]) -> Step:
     columns = dict(zip(headings, zip(*rows, strict=True), strict=True))
     table = terms("variance of all entries", columns, most=len(rows))
     prose = (
-        "A factor on the scores multiplies their variance by its square. Unbiased: divided by n - 1. "
-        "Around 1 is where softmax stays diffuse."
+        "A factor on the scores multiplies their variance by its square. The variance is unbiased: divided "
+        "by n - 1. While it is near 1, softmax stays diffuse."
     )
     formula, question = "variance = Σ (x - mean)² / (n - 1)", "Why the root of head_dim?"
     return Step("Variance", formula, prose, (), values, (table,), question)
 
 
 def _sharpened(report: Report, row: Row) -> Step:
-    # A row of a table holds numbers and lists; this one is a number.
+    # Cells of a table are numbers or lists; this one is a number.
     factor = float(row["factor"])  # type: ignore[arg-type]
     logits = part(report.tensors["logits"])
     scaled = logits * factor
@@ -110,8 +110,8 @@ def _sharpened(report: Report, row: Row) -> Step:
         "largest difference from the report": largest_difference(weights, reported),
     }
     prose = (
-        "Larger logits make the largest weight larger: the row goes toward one-hot, its entropy and its "
-        "gradient (the Jacobian) toward 0, and nothing is learned any more."
+        "Larger logits make the largest weight larger: the row approaches one-hot, its entropy and its "
+        "gradient (the Jacobian) approach 0, and learning stops."
     )
     shapes = shapes_of(report.tensors, "logits")
     title, formula = f"Sharpened by {factor:g}", "w_j = exp(c x_j) / Σ_k exp(c x_k)"

@@ -46,24 +46,24 @@ class ScaleDemoSpec(ExplainSpec):
     group = "Options"
     heading_keys = ("batch_size", "head_dim", "scale", "seed")
 
-    num_tokens: Annotated[Size, Everyday()] = Field(8, description="queries and keys in a sequence")
-    batch_size: Annotated[Size, Everyday()] = Field(4, description="sequences")
+    num_tokens: Annotated[Size, Everyday()] = Field(8, description="queries and keys per sequence")
+    batch_size: Annotated[Size, Everyday()] = Field(4, description="number of sequences")
     head_dim: Annotated[Sizes, Everyday("size of query and key; may be repeated")] = Field(
         [4, 16, 64, 256],
         min_length=1,
-        description="size of query and key; several make statistics.variance a list, one for each size",
+        description="size of query and key; with several sizes statistics.variance is a list",
     )
     scale: Annotated[Scale, Everyday("sqrt, fourth-root, none, or a number")] = Field(
         "sqrt", description="factor on the scores: sqrt, fourth-root, none, or a number"
     )
-    logits: Annotated[list[float], Everyday("what is sharpened")] = Field(
-        [0.1, -0.2, 0.3, -0.2, 0.5], min_length=1, description="what is sharpened"
+    logits: Annotated[list[float], Everyday("logits to sharpen")] = Field(
+        [0.1, -0.2, 0.3, -0.2, 0.5], min_length=1, description="logits to sharpen"
     )
-    factors: Annotated[list[float], Everyday("by how much it is sharpened")] = Field(
-        [1.0, 8.0, 64.0], min_length=1, description="by how much it is sharpened"
+    factors: Annotated[list[float], Everyday("factors on the logits")] = Field(
+        [1.0, 8.0, 64.0], min_length=1, description="factors on the logits"
     )
     curve: Annotated[list[float], CONFIG_ONLY] = Field(
-        [-5.0, 5.0, 0.1], description="start, stop (left out) and step of the logits of the softmax curve"
+        [-5.0, 5.0, 0.1], description="start, stop (excluded) and step of the logits of the softmax curve"
     )
 
     def needed_bytes(self, num_queries: int, num_keys: int) -> int:
@@ -85,12 +85,12 @@ class ScaleDemoSpec(ExplainSpec):
         if step <= 0 or stop <= start:
             raise ValueError(f"must rise from start to stop by a positive step (got {value})")
         if (stop - start) / step > 100_000:
-            raise ValueError("must have at most 100000 points: take a larger step")
+            raise ValueError("must have at most 100000 points: use a larger step")
         return value
 
 
 def steps(spec: ScaleDemoSpec, report: Report) -> tuple[Step, ...]:
-    """Scores, variances and sharpness step by step."""
+    """Explain scores, variances and sharpness step by step."""
     from attncli.features.scale_demo.explained import scale_demo_steps
 
     return scale_demo_steps(report, head_dims=spec.head_dim, scale=spec.scale)
@@ -105,34 +105,34 @@ AXES = {
 
 
 def run(spec: ScaleDemoSpec, texts: Texts, draws: Any) -> Report:
-    """The variances for each head_dim, the sharpened softmax for each factor, and the softmax curve."""
+    """Report the variances for each head_dim, the softmax for each factor, and the softmax curve."""
     import torch
 
     from attncli.features.scale_demo.explained import tensor_name
     from attncli.features.scale_demo.results import ScaleEffects, ScoreVariances, SharpenedSoftmax
-    from attncli.features.scale_demo.scaling import score_variances, scored, sharpened
+    from attncli.features.scale_demo.scaling import score_tensors, score_variances, sharpened
     from attncli.runs.report_parts import build_report, named
     from attncli.toys.sampling import choose_device
 
     device = choose_device(spec.device)
     variances: list[ScoreVariances] = []
-    kept: dict[str, NamedTensor] = {}
+    score_maps: dict[str, NamedTensor] = {}
     for number, head_dim in enumerate(spec.head_dim):
         shape = (spec.batch_size, spec.num_tokens, head_dim)
         query, key = (torch.randn(shape, generator=draws.generator).to(device) for _ in range(2))
-        scores = scored(query, key, spec.scale)
+        scores = score_tensors(query, key, spec.scale)
         variances.append(score_variances(scores, head_dim))
         if inf in variances[-1].values():
             raise RunError(f"scale-demo: the scores overflow float32: use a smaller scale (got {spec.scale})")
         if spec.explain:
-            kept |= {
+            score_maps |= {
                 tensor_name(name, number, len(spec.head_dim)): named(tensor, *AXES[name])
                 for name, tensor in scores.items()
             }
     curve_logits = torch.arange(*spec.curve, dtype=torch.float64)
     logits = named(torch.tensor(spec.logits, dtype=torch.float64), "key")
     tensors = {
-        **kept,
+        **score_maps,
         "logits": logits,
         "curve_logits": named(curve_logits, "point"),
         "curve_weights": named(curve_logits.softmax(dim=-1), "point"),
@@ -143,7 +143,7 @@ def run(spec: ScaleDemoSpec, texts: Texts, draws: Any) -> Report:
         sharpness=SharpenedSoftmax.rows(sharpened(spec.logits, factor) for factor in spec.factors),
     )
     notes = [
-        "Scaling keeps the scores at unit variance, whatever head_dim is, so that softmax stays diffuse.",
+        "Scaling keeps the scores at unit variance for every head_dim, so softmax stays diffuse.",
         "gradient_norm is the Frobenius norm of the softmax Jacobian: it vanishes as the row saturates.",
     ]
     return build_report(spec, texts, tensors, result, notes)

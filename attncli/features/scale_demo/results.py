@@ -1,4 +1,4 @@
-"""The results of scale-demo: variances of scores, and how a softmax saturates."""
+"""The results of scale-demo: variances of scores, and softmax rows of scaled logits."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from attncli.records.values import NamedTensor
 
 
 class ScoreVariances(Record):
-    """The variances of queries, keys and their scores, before and after scaling, for a size of head."""
+    """Variances of queries, keys, and scores before and after scaling, for one head_dim."""
 
     head_dim: int
     query: float | None = column(is_needed=False)
@@ -17,7 +17,7 @@ class ScoreVariances(Record):
 
 
 class SharpenedSoftmax(Record):
-    """softmax(factor logits), how peaked it is, and the Frobenius norm of its Jacobian."""
+    """softmax(factor · logits), its sharpness, and the Frobenius norm of its Jacobian."""
 
     factor: float
     softmax: list[float]
@@ -28,7 +28,7 @@ class SharpenedSoftmax(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ScaleEffects(Result):
-    """How scores grow with the size of a head, and how a softmax of larger `logits` saturates."""
+    """Growth of the scores with head_dim, and saturation of the softmax of `logits`."""
 
     logits: NamedTensor = tensor(num_axes=1, is_needed=True)
     variance: Records[ScoreVariances] = group(is_bare_alone=True)

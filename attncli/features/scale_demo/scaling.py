@@ -1,4 +1,4 @@
-"""The variance of scores before and after scaling, and how a softmax saturates."""
+"""The variance of scores before and after scaling, and the saturation of a softmax."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,13 +14,13 @@ from attncli.features.scale_demo.results import ScoreVariances, SharpenedSoftmax
 
 
 def score_variances(tensors: Mapping[str, Tensor], head_dim: int) -> ScoreVariances:
-    """The unbiased variances of queries, keys and scores, as `scored` gives them."""
+    """Unbiased variances of the `score_tensors`."""
     return ScoreVariances.single(
         head_dim=head_dim, **{name: moments(tensor)["variance"] for name, tensor in tensors.items()}
     )
 
 
-def scored(
+def score_tensors(
     query: Float[Tensor, "*batch query dim"], key: Float[Tensor, "*batch key dim"], scale: str | float
 ) -> dict[str, Tensor]:
     """Query and key, and their scores before and after scaling."""
@@ -30,10 +30,10 @@ def scored(
 
 
 def sharpened(logits: Sequence[float], factor: float) -> SharpenedSoftmax:
-    """softmax(factor logits) in float64, how peaked it is, and the norm of its Jacobian."""
+    """softmax(factor · logits) in float64, its sharpness, and the norm of its Jacobian."""
     weights = (torch.tensor(logits, dtype=torch.float64) * factor).softmax(dim=-1)
     if not weights.isfinite().all():
-        raise RunError(f"scale-demo: logits times a factor of {factor:g} overflow: use smaller ones")
+        raise RunError(f"scale-demo: the logits times factor {factor:g} overflow: use smaller values")
     return SharpenedSoftmax.single(
         factor=factor,
         softmax=weights.tolist(),

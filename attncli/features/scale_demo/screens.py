@@ -19,27 +19,27 @@ from attncli.views.texts import bar, fixed, scalar
 MOST_SIZES, MOST_LOGITS = 4, 5
 
 
-BARS = 4, 20  # Cells of the longest bar, where many and where few factors stand side by side.
+BARS = 4, 20  # Cells of the longest bar: with many and with few factors side by side.
 
 
 CURVE_ROWS, MOST_CURVE_ROWS, CURVE_COLUMNS = 4, 11, 60
 
 
-CURVE_TITLE = "softmax of rising logits: the weight of each"
+CURVE_TITLE = "softmax of rising logits: weight by logit"
 
 
-RAW = "raw scores vary by about head_dim"
+RAW = "about head_dim for raw scores"
 
 
 POINTS = {
-    "sqrt": f"{RAW}, divided by √head_dim by about 1",
-    "fourth-root": f"{RAW}, with query and key scaled by about 1",
-    "none": f"{RAW}, and nothing scales them",
+    "sqrt": f"{RAW}, about 1 after dividing by √head_dim",
+    "fourth-root": f"{RAW}, about 1 after scaling query and key",
+    "none": f"{RAW}, which are not scaled",
 }
 
 
 def _scaling(report: Report, display: Display) -> ScreenParts:
-    """The variances of each head_dim; the weights of a row by factor, as bars; the softmax curve."""
+    """Variances for each head_dim, weights of a row by factor as bars, and the softmax curve."""
     result = report.result_of(ScaleEffects)
     yield _variances(result.variance[:MOST_SIZES], str(report.spec.get("scale")), display)
     sharpness = _sharpness(result, display)
@@ -64,7 +64,7 @@ def _variances(rows: Records[ScoreVariances], scale: str, display: Display) -> G
 
 
 def _sharpness(result: ScaleEffects, display: Display) -> Grid:
-    """One column per factor, as many as fit: each weight as a number and a bar; the gradient's norm."""
+    """One column per factor, as many as fit: each weight as a number and a bar, then the gradient norm."""
     table, precision = result.sharpness, display.precision
     logits = [fixed(logit, precision) for logit in result.logits.values[:MOST_LOGITS]]
     label = Column(("logit",), [*logits, "gradient norm"], left=True)
@@ -98,7 +98,7 @@ def _chart(curve: Curve, columns: int, display: Display, rows: int) -> Iterator[
 
 
 def _gradient_norms(report: Report, names: Collection[str]) -> Iterator[Curves]:
-    """The norm of the gradient of the softmax, by factor."""
+    """The gradient norm of the softmax, by factor."""
     if "sharpness" in names:
         sharpness = report.result_of(ScaleEffects).sharpness
         factors, norms = sharpness.column("factor"), sharpness.column("gradient_norm")

@@ -166,7 +166,7 @@ def _nothing(_: float) -> None:
 def _same_texts(table: FeatureTable, parts: NamedParts) -> Iterator[str]:
     """How many texts stand in several of the groups that are held out."""
     parts_of = dict[str, set[int]]()
-    for text, part in zip(table.texts, parts.of_text.tolist(), strict=True):
+    for text, part in zip(table.texts, parts.by_text.tolist(), strict=True):
         parts_of.setdefault(text.words, set()).add(part)
     if count := sum(len(of_text) > 1 for of_text in parts_of.values()):
         stand = "text stands" if count == 1 else "texts stand"
@@ -205,7 +205,7 @@ def _trials(
     trials = []
     progress(0.0)
     for number, (name, kind, numbers, places, fit) in enumerate(kinds):
-        texts = TextsToFit(numbers[:, [*places]], is_positive, parts.of_text, generator)
+        texts = TextsToFit(numbers[:, [*places]], is_positive, parts.by_text, generator)
         trials.append(_tried(name, kind, texts, places, fit, parts))
         progress((number + 1) / (len(kinds) + 1))
     trials.append(_tried_words(WORDS, [text.words for text in table.texts], is_positive, parts))
@@ -251,7 +251,7 @@ def _mean_auroc(trial: Trial, is_positive: Bool[Tensor, " text"], parts: NamedPa
     groups = [_of_group(trial, number, is_positive, parts) for number in range(len(parts.names))]
     aurocs = [float(each.auroc) for each in groups]
     errors = [
-        _error(float(each.error), float(each.degrees), is_positive[parts.of_text == part])
+        _error(float(each.error), float(each.degrees), is_positive[parts.by_text == part])
         for part, each in enumerate(groups)
     ]
     return MeanAuroc(_mean(aurocs), *_error_of_mean(errors), min(aurocs))
@@ -265,7 +265,7 @@ def _error(error: float, degrees: float, is_positive: Bool[Tensor, " text"]) -> 
 
 
 def _of_group(trial: Trial, number: int, is_positive: Bool[Tensor, " text"], parts: NamedParts) -> Separation:
-    in_group = parts.of_text == number
+    in_group = parts.by_text == number
     return separation(trial.scores[number][in_group].unsqueeze(1), is_positive[in_group])
 
 
@@ -297,15 +297,15 @@ def _detector_row(
     if baseline is not None:
         differences = [
             paired_difference(
-                trial.scores[number][parts.of_text == number],
-                baseline.scores[number][parts.of_text == number],
-                is_positive[parts.of_text == number],
+                trial.scores[number][parts.by_text == number],
+                baseline.scores[number][parts.by_text == number],
+                is_positive[parts.by_text == number],
             )
             for number in range(len(parts.names))
         ]
         difference = _mean([each.difference for each in differences])
         errors = [
-            _error(each.error, each.degrees, is_positive[parts.of_text == part])
+            _error(each.error, each.degrees, is_positive[parts.by_text == part])
             for part, each in enumerate(differences)
         ]
         error, degrees = (nan, nan) if isnan(mean.error) else _error_of_mean(errors)
@@ -346,7 +346,7 @@ def _group_rows(
         result = _of_group(trial, number, is_positive, parts)
         ((lower, upper),) = zip(*(end.tolist() for end in result.interval()), strict=True)
         lower, upper = _known((lower, upper))
-        in_group = parts.of_text == number
+        in_group = parts.by_text == number
         rows.append(
             {
                 "detector": trial.name,
@@ -377,7 +377,7 @@ def _curves(trial: Trial, is_positive: Bool[Tensor, " text"], parts: NamedParts)
     """The share of positive texts above the threshold that calls so many others positive at most."""
     rows: list[dict[str, object]] = []
     for number, name in enumerate(parts.names):
-        in_group = parts.of_text == number
+        in_group = parts.by_text == number
         curve = roc_curve(trial.scores[number][in_group], is_positive[in_group])
         last = torch.searchsorted(curve.false_positive_rate, RATES, right=True) - 1
         rows.append(
@@ -475,7 +475,7 @@ def _predictions(
     rows = []
     deviations = [float(scores.std()) or 1.0 for scores in trial.scores]
     for place, text in enumerate(table.texts):
-        part = int(parts.of_text[place])
+        part = int(parts.by_text[place])
         margin = (float(trial.scores[part][place]) - trial.thresholds[part]) / deviations[part]
         is_called, is_so = margin > 0, bool(is_positive[place])
         rows.append(

@@ -258,7 +258,7 @@ class FeatureRun:
         shapes: list[tuple[str, int, int, tuple[str, ...]]] = []
         numbers: list[Tensor] = []
         if survey is not None:
-            layers = zip(survey.found.layers, head_numbers(survey.found), strict=True)
+            layers = zip(survey.layers.layers, head_numbers(survey.layers), strict=True)
             for layer, of_layer in layers:
                 place, num_heads = layer.place, of_layer.values.shape[1]
                 shapes.append((place.stack, place.layer, num_heads, of_layer.names))

@@ -16,7 +16,7 @@ from attncli.features.generate.results import WrittenText
 from attncli.features.serve.page import report_line
 from attncli.features.serve.questions import HAS_STOPPED, AskedFor, Question
 from attncli.features.why.door import why
-from attncli.measure.next_tokens import KnownProbabilities, expected_next
+from attncli.measure.next_tokens import ProbabilityCache, expected_next
 from attncli.models.loading import in_use
 from attncli.models.predicted import predicted_reading
 from attncli.models.pretrained import Pretrained, Reading
@@ -115,7 +115,7 @@ class ServedModel:
         if "model" in self.given:  # a Spec names a folder: this one is always there, and the model is open
             self.given |= {"model": Given(HeadsSpec.default_model, "--model", True)}
         self.pretrained = pretrained
-        self.known = KnownProbabilities()
+        self.known = ProbabilityCache()
 
     @cached_property
     def asks(self) -> list[AskedFor]:
@@ -222,7 +222,7 @@ class ServedModel:
         if question.ask == "heads":  # which takes heads out itself, as a setting
             if "next" not in self.asks or not question.text:
                 return run_loaded(spec, pretrained, None, heard)
-            with self.known.heard(pretrained, self._reading(question, pretrained), question.heads):
+            with self.known.filled_by_run(pretrained, self._reading(question, pretrained), question.heads):
                 return run_loaded(spec, pretrained, None, heard)
         with heads_removed(question.heads, pretrained, key="heads"):
             return run_loaded(spec, pretrained, None, heard)
@@ -230,7 +230,7 @@ class ServedModel:
     def _why(self, question: Question, pretrained: Pretrained, heard: Heard) -> tuple[Report, str, str]:
         """Why a token comes next, by its id or the likeliest; what that is called, and its title."""
         spec, reading = self._spec(question), self._reading(question, pretrained)
-        probabilities = self.known.of(pretrained, reading, question.heads)
+        probabilities = self.known.get(pretrained, reading, question.heads)
         token = int(probabilities.argmax()) if question.token is None else question.token
         answered = predicted_reading(reading, pretrained, torch.Generator(), answer=token)
         with heads_removed(question.heads, pretrained, key="heads"):
@@ -245,7 +245,7 @@ class ServedModel:
         """The next tokens as the page shows them, with the ids by which `why` is asked."""
         reading = self._reading(question, pretrained)
         tokens = expected_next(
-            pretrained, reading, heads=question.heads, top=NUM_NEXT, known=self.known
+            pretrained, reading, heads=question.heads, top=NUM_NEXT, cache=self.known
         ).tokens
         spelling = pretrained.token_spelling
         return [

@@ -172,7 +172,7 @@ class Watch:
                 self.last_step, self._last = step, measured
                 self._keep(measured)
             lines = broken_at(self._expectations, measured)
-            numbers = numbers_of(measured)
+            numbers = step_numbers(measured)
         self._tell_lines(lines)
         return numbers
 
@@ -309,7 +309,7 @@ class Watch:
             warnings.warn(f"attn: {line}", RuntimeWarning, stacklevel=4)
 
 
-def numbers_of(measured: Sequence[MeasuredStep]) -> dict[str, float]:
+def step_numbers(measured: Sequence[MeasuredStep]) -> dict[str, float]:
     """A step as numbers by name, of its first text, as loggers take them."""
     first = measured[0]
     steps = StoredSteps({})
@@ -420,7 +420,7 @@ class _InputsProbe:
             survey = heads_of_call(call, tokens=self._tokens)
         if survey is None:
             raise UserError(
-                f"model: no attention was heard in {spec.program}: neither torch's own functions nor a "
+                f"model: no attention was detected in {spec.program}: neither torch's own functions nor a "
                 "softmax whose result reaches a product"
             )
         return [Report(spec.experiment, resolved_settings(spec), {}, result=replace(survey, notes=()))]

@@ -28,7 +28,7 @@ from attncli.features.why.results import (
     WritingHead,
 )
 from attncli.measure.residual_stream import Stream, StreamPart
-from attncli.measure.scores import ScoreRow, call_of
+from attncli.measure.scores import ScoreRow, head_call
 from attncli.models.frozen_norms import ROUNDING
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.token_names import checked_position
@@ -55,7 +55,7 @@ def score_parts(
     not see; MemoryError.
     """
     stream = Stream(pretrained, reading)
-    call = call_of(stream, layer, head)
+    call = head_call(stream, layer, head)
     attention = stream.attention[call].attention
     assert isinstance(attention, AttentionLayer)
     query = checked_position(query, stream.num_tokens, "query")
@@ -123,7 +123,7 @@ def _sides(
     tables: dict[str, Tensor] = {}
     rows: list[_PartOnSide] = []
     for side, of_parts in by_side.items():
-        adds, without = row.above_mean_of_each(of_parts), row.weights(scores - of_parts)
+        adds, without = row.all_above_mean(of_parts), row.weights(scores - of_parts)
         tables |= {f"{side}_adds": adds, f"{side}_without": without}
         rows += _on_side(side, parts, adds[:, key], without[:, key])
     columns = zip(*rows, strict=True)
@@ -192,7 +192,7 @@ def _writers(
         heads = [row for row in parts if row.side == side and row.kind == "head"]
         for writer in heads[:over]:
             assert writer.layer is not None and writer.head is not None
-            attention = stream.attention[call_of(stream, writer.layer, writer.head)].attention
+            attention = stream.attention[head_call(stream, writer.layer, writer.head)].attention
             assert isinstance(attention, AttentionLayer)
             keys = attention.key[0, writer.head // attention.group].double()
             scores = attention.scale * keys @ attention.query[0, writer.head, query].double()

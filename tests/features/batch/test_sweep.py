@@ -93,7 +93,7 @@ def test_an_impossible_point_is_told_with_its_own_place_once(tmp_path: Path) -> 
     with pytest.raises(UserError) as caught:
         entries_of(tmp_path, text)
     (line,) = caught.value.lines
-    assert line.endswith("x.yaml:2:1: embed_dim (12) must be divisible by num_heads (5), or head_dim given")
+    assert line.endswith("x.yaml:2:1: embed_dim (12) must be divisible by num_heads (5); or set head_dim")
 
 
 def test_a_typo_in_a_step_is_told_with_a_bad_sweep(tmp_path: Path) -> None:

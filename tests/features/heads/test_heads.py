@@ -171,7 +171,7 @@ def test_weighted_norms_are_means_over_the_rows_that_see_a_key(tmp_path: Path, s
 def test_weighted_needs_the_values(attn: Attn, tmp_path: Path) -> None:
     folder = save_model(tmp_path, "BLOOM")
     ended = attn(["heads", "--model", str(folder), "--sentence", SENTENCE, "--weighted"])
-    assert ended.code == 2 and ended.err.endswith("gives its weights alone, without the values\n")
+    assert ended.code == 2 and ended.err.endswith("exposes only its weights, not its values\n")
 
 
 def test_models_that_do_not_read_text_are_refused(attn: Attn, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_texts_that_run_together_have_each_their_own(saved: Callable[[str], str]
         for number, reading in enumerate(readings):
             alone = surveyed(pretrained, [reading], HeadOptions(linear=True))
             for ours, theirs in zip(
-                together.survey_of(number).linear, alone.survey_of(0).linear, strict=True
+                together.text_survey(number).linear, alone.text_survey(0).linear, strict=True
             ):
                 assert ours.local_share == pytest.approx(theirs.local_share, rel=1e-4)
                 assert ours.row_sum == pytest.approx(theirs.row_sum, rel=1e-3, abs=1e-6)

@@ -7,7 +7,7 @@ from torch import nn
 from attncli.features.browse.browser import HINTS, NO_MODEL, Browser
 from attncli.features.record.listening.listener import Listener
 from attncli.features.record.recorder import Recorder
-from attncli.features.record.reports import report_of
+from attncli.features.record.reports import recording_report
 from attncli.records.report import Report
 from tests.features.browse.browsing import Pilot, driven, screen_text
 
@@ -22,7 +22,7 @@ def recording() -> Report:
     listener = Listener(recorder.take)
     with listener.listening():
         layer(torch.randn(1, TOKENS, WIDTH))
-    return report_of(recorder, recorder.result(listener.counts))
+    return recording_report(recorder, recorder.result(listener.counts))
 
 
 @pytest.mark.parametrize("key", ["a", "w", "e"])

@@ -239,7 +239,7 @@ def test_one_token_that_may_be_padding_is_said_beside_texts_with_more(length: in
     layer = Attention(fused(lambda seen: seen)).eval()
     batch, there = padded([torch.randn(8, DIM), torch.randn(length, DIM)], "right", 0)
     notes = recorded(lambda: layer(batch, seeing_themselves_too(there))).notes
-    assert any("rows of padding may be among the others" in note for note in notes) == is_said
+    assert any("the statistics may include rows of padding" in note for note in notes) == is_said
 
 
 def test_the_leaves_of_a_tree_of_tokens_are_there() -> None:
@@ -384,7 +384,7 @@ def test_queries_that_may_be_of_two_texts_are_said() -> None:
 
     model.forward = run
     notes = recorded(model).notes
-    assert any(note.startswith("third: texts are padded, and nothing tells") for note in notes)
+    assert any(note.startswith("third: texts are padded, but it is unknown") for note in notes)
 
 
 @pytest.mark.parametrize("number", [-torch.inf, SMALLEST, -1e4])
@@ -522,7 +522,7 @@ def test_padding_that_cannot_be_told_is_said() -> None:
             return functional.scaled_dot_product_attention(x, key, key, attn_mask=seen_keys)
 
     notes = recorded(lambda: Mixed()(query)).notes
-    assert any("rows of padding may be among the others" in note for note in notes)
+    assert any("the statistics may include rows of padding" in note for note in notes)
 
 
 def test_what_is_no_number_is_said_wherever_it_is() -> None:

@@ -40,8 +40,8 @@ PROGRAM = f"{MODEL}call()\n"
 WAITS = "print('ready', flush=True) or time.sleep(60)\n"
 HEARD = "6 heads of 2 modules"
 NOTHING = (
-    "no attention was heard: torch's attention functions were watched for, and softmaxes whose result "
-    "reaches a product; JAX, compiled extensions and scripted code are not heard\n"
+    "no attention was detected: only torch's attention functions and softmaxes whose result enters a "
+    "product are detected, not JAX, compiled extensions or scripted code\n"
 )
 
 
@@ -179,7 +179,7 @@ for _ in range(7):
     [
         (
             "1",
-            "Heads before the first of 7 training steps; --calls last has later ones.",
+            "Heads before the first of 7 training steps; --calls last records later ones.",
             (0, 0, 7),
         ),
         pytest.param(
@@ -219,7 +219,7 @@ def test_the_two_dashes_may_be_left_out(tmp_path: Path) -> None:
         [*ATTN, "record", "-o", "run.json", *command], cwd=tmp_path, input=b"abc", capture_output=True
     )
     assert (ended.returncode, ended.stdout) == (7, alone.stdout) and b"'--', '--debug', '*'" in ended.stdout
-    assert ended.stderr == b"no attention was heard: the program's Python did not import torch\n"
+    assert ended.stderr == b"no attention was detected: the program's Python did not import torch\n"
 
 
 @pytest.mark.nightly
@@ -325,7 +325,7 @@ def test_what_cannot_be_started_ends_as_in_a_shell(tmp_path: Path) -> None:
 def test_a_program_that_a_signal_ends_at_once_leaves_a_line(tmp_path: Path) -> None:
     ended = record(tmp_path, f"{PROGRAM}import os; os.kill(os.getpid(), 15)\n", "-o", "run.json")
     assert ended.returncode == 128 + signal.SIGTERM and not (tmp_path / "run.json").exists()
-    words = "a process was ended by a signal or os._exit: what it heard is not written\n"
+    words = "a process was ended by a signal or os._exit: its recording is not written\n"
     assert ended.stderr.decode() == words
 
 
@@ -396,7 +396,7 @@ os.kill(os.getpid(), {int(number)})
     ended = record(tmp_path, program, "-o", "run.json")
     assert ended.returncode == 128 + number and len(modules(tmp_path / "run.json")) == 2
     lost, wrote = ended.stderr.decode().splitlines()
-    assert "in its last seconds is not written" in lost and wrote == f"run.json: {HEARD}"
+    assert "its last seconds are not written" in lost and wrote == f"run.json: {HEARD}"
 
 
 @pytest.mark.nightly
@@ -609,7 +609,7 @@ def test_a_program_that_is_killed_leaves_its_runs(tmp_path: Path) -> None:
     program = f"{MODEL}for _ in range(4):\n    call()\nimport os; os.kill(os.getpid(), 9)\n"
     ended = record(tmp_path, program, "-o", "run.db")
     assert ended.returncode == 128 + 9 and [*runs_of(tmp_path / "run.db")] == ["1", "2", "3"]
-    assert "in its last seconds is not written" in ended.stderr.decode()
+    assert "its last seconds are not written" in ended.stderr.decode()
 
 
 @pytest.mark.nightly
@@ -740,7 +740,7 @@ if len(sys.argv) < 2:
 """
     ended = record(tmp_path, program, "-o", "run.db")
     assert ended.returncode == 0 and len(runs_of(tmp_path / "run.db")) == 2
-    assert "in its last seconds" in ended.stderr.decode()  # of the first program, which had no end
+    assert "its last seconds are" in ended.stderr.decode()  # of the first program, which had no end
 
 
 @pytest.mark.nightly
@@ -757,7 +757,7 @@ def test_a_store_that_cannot_grow_is_a_line(tmp_path: Path) -> None:
     limited = f"ulimit -f 100; {shlex.join(ATTN)} record -o run.db -- {PYTHON} program.py"
     ended = subprocess.run(["bash", "-c", limited], cwd=tmp_path, capture_output=True)
     assert b"Traceback" not in ended.stderr and ended.returncode in (1, 4)
-    is_said = re.search(rb"could not be handed over: File too large|runs? (is|are) lost", ended.stderr)
+    is_said = re.search(rb"could not be written: File too large|runs? (is|are) lost", ended.stderr)
     assert is_said, ended.stderr
     assert runs_of(tmp_path / "run.db")
 
@@ -813,7 +813,8 @@ call()
 @pytest.mark.nightly
 def test_what_was_looked_for_is_said_where_nothing_was_heard(tmp_path: Path) -> None:
     ended = record(tmp_path, PROGRAM, "--modules", "other.*")
-    assert ended.stderr.decode().startswith("no attention was heard in modules that fit --modules other.*: ")
+    line = "no attention was detected in modules that match --modules other.*: "
+    assert ended.stderr.decode().startswith(line)
     script = record(tmp_path, ["program.py"])
     assert script.stderr == b"program.py: no such command: did you mean python program.py?\n"
 
@@ -821,17 +822,17 @@ def test_what_was_looked_for_is_said_where_nothing_was_heard(tmp_path: Path) -> 
 REFUSED = [
     (["--calls", "0"], "--calls: must be a number of calls, all or last (got 0)"),
     (["--calls", "few"], "--calls: must be a number of calls, all or last (got few)"),
-    (["--heads", "8"], "--heads: must be a pattern and a number, as '*.attn=8' (got 8)"),
-    (["--heads", "a=x"], "--heads: must be a pattern and a number, as '*.attn=8' (got a=x)"),
-    (["--grid", "14"], "--grid: must be rows x columns, as 14x14 (got 14)"),
-    (["--image", "cat.png"], "--image: needs --grid, which says how many patches it has"),
+    (["--heads", "8"], "--heads: must be a pattern and a number such as '*.attn=8' (got 8)"),
+    (["--heads", "a=x"], "--heads: must be a pattern and a number such as '*.attn=8' (got a=x)"),
+    (["--grid", "14"], "--grid: must be rows x columns such as 14x14 (got 14)"),
+    (["--image", "cat.png"], "--image: needs --grid for the number of patches"),
     (
         ["-o", "run.db", "--show", "all"],
-        "--show: is for a report: attn results run.db shows what a store has",
+        "--show: is only for reports: use attn results run.db to show a store",
     ),
     (
         ["-o", "run.db", "--calls", "last"],
-        "--calls last: is for a report: a store keeps each call as it happens",
+        "--calls last: is only for reports: a store gets each call as it happens",
     ),
     (["-o", "none/run.db"], "-o none/run.db: no such directory: none"),
     (["--expect", "entropy"], "--expect 'entropy': must be a name, one of < <= > >= = == !=, and a value"),

@@ -332,7 +332,7 @@ def test_a_grid_of_patches() -> None:
     layer = random_layer(14, visibility=Visibility(14, 14))
     heads = recorded_heads([call_of(layer)], grid=(3, 4)).heads
     assert np.isfinite(heads.column("neighbour")).all() and "previous_token" not in heads.cells
-    assert measured_calls.places_of_grid((3, 4), 14)[[1, 2, 13]].nan_to_num(-1).tolist() == [
+    assert measured_calls.grid_places((3, 4), 14)[[1, 2, 13]].nan_to_num(-1).tolist() == [
         [-1, -1],
         [0, 0],
         [2, 3],
@@ -385,7 +385,7 @@ def test_masks_have_names() -> None:
 def test_patterns_of_neighbours_have_the_rows_of_the_general_ones(first_key: int) -> None:
     none = torch.zeros(2, 7, dtype=torch.bool)
     settings = (
-        tuple(measured_calls.OF_NEIGHBOURS),
+        tuple(measured_calls.OFFSETS),
         torch.arange(7).expand(2, -1),
         Marks(none, none, none),
         first_key,

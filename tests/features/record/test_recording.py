@@ -15,7 +15,7 @@ import attncli
 from attncli.errors import UserError
 from attncli.features.record.listening.listener import Listener
 from attncli.features.record.recorder import Recorder
-from attncli.features.record.reports import report_of
+from attncli.features.record.reports import recording_report
 from attncli.features.record.results import RecordedHeads, RecordedModule
 from attncli.features.record.screens import alike_modules, modules_grid
 from attncli.features.record.settings import RecordSpec
@@ -47,7 +47,7 @@ def recorded(texts: int = 1, num_calls: int = 1, spec: RecordSpec | None = None,
         for _ in range(num_calls):
             model(torch.randn(texts, 11, 16), torch.randn(texts, 7, 16), tgt_mask=mask)
     survey = recorder.result(listener.counts)
-    return report_of(
+    return recording_report(
         recorder, survey, RecordSpec.model_validate({"program": "train.py"}) if spec is None else spec
     )
 
@@ -62,9 +62,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_its_page_says_first_that_maps_are_of_one_text_of_several() -> None:
-    line = "Statistics are means over 4 texts; maps are of the first of them."
+    line = "Statistics are means over 4 texts; maps are of the first text."
     assert report_data(recorded(4))["finding"] == line
-    assert "Maps are of the first of 4 texts." in recorded(4).notes
+    assert "Maps show the first of 4 texts." in recorded(4).notes
     assert report_data(recorded())["finding"] == ""
 
 

@@ -218,12 +218,12 @@ def test_texts_without_a_group_are_dealt_and_so_is_a_group_with_a_label_of_its_o
         parts = named_parts(groups, labels, torch.Generator().manual_seed(0))
         assert parts.shared == shared and parts.names == ("family 0", "family 2", "family 1")
         for part in range(3):
-            assert int((~labels[parts.of_text == part]).sum()) == 10
-    with pytest.raises(UserError, match="has texts of one label alone"):
+            assert int((~labels[parts.by_text == part]).sum()) == 10
+    with pytest.raises(UserError, match="has texts of only one label"):
         named_parts(["a", "b", "a", "b"], torch.tensor([True, False, True, False]), torch.Generator())
-    with pytest.raises(UserError, match="must have two groups or more"):
+    with pytest.raises(UserError, match="must have at least two groups"):
         named_parts(["a"] * 60, labels, torch.Generator(), key="family")
-    with pytest.raises(UserError, match="needs 5 texts or more of either"):
+    with pytest.raises(UserError, match="needs at least 5 texts of each"):
         named_parts([None] * 6, labels[:6], torch.Generator())
 
 

@@ -12,7 +12,7 @@ from attncli.features.watch.training import (
     named_patterns,
     step_rows,
 )
-from attncli.measure.patterns import heads_of_patterns, pattern_names
+from attncli.measure.patterns import pattern_names, pattern_table
 from attncli.records.surveys import Stack
 
 STEPS = (0, 7, 20, 31)
@@ -52,7 +52,7 @@ def test_counts_are_those_of_the_survey_and_first_steps_follow_from_them(over: H
     for row in forming(over):
         for place, count in enumerate(row["count"]):
             numbers = numbers_at(over, place)
-            rows = heads_of_patterns(numbers, pattern_names(numbers, over.stack), over.stack)
+            rows = pattern_table(numbers, pattern_names(numbers, over.stack), over.stack)
             assert count == {each.pattern: each.heads for each in rows}[row["pattern"]]
         shown = [step for step, count in zip(STEPS, row["count"], strict=True) if count]
         assert row["first_step"] == shown[0]

@@ -758,5 +758,5 @@ OF_OWN_MODELS = [
 def test_what_another_module_lacks_is_one_line(given: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError, match=line):
         Watch(OwnModel(), **given)
-    with pytest.raises(UserError, match="model: no attention was heard in Linear: "):
+    with pytest.raises(UserError, match="model: no attention was detected in Linear: "):
         Watch(nn.Linear(3, 2), inputs=torch.ones(2, 3))

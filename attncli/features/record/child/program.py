@@ -1,7 +1,7 @@
-"""Inside a program that `attn record` started: listen from the import of torch on, report at its end.
+"""Runs inside a program started by `attn record`: records from the import of torch until the end.
 
-What a process has heard is written now and then, too, so that one that is killed leaves it; for a store each
-run is, as it ends.
+The recording is also written regularly, so that it survives if the process is killed; for a store, each run
+is written as it ends.
 """
 
 import atexit
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from attncli.features.record.stored_runs import WrittenRun
 
 SECONDS_BETWEEN, SHARE = 5.0, 20
-"""A report is written at most so often, and takes at most one part in so many of the time."""
+"""Seconds between reports; writing them takes at most 1/SHARE of the time."""
 SETTINGS = "settings.json"
 
 
 def listen(folder: str) -> None:
-    """Listen until the process ends, which then writes its report."""
+    """Record until the process ends, and then write its report."""
     settings = json.loads((Path(folder) / SETTINGS).read_text(encoding="utf-8"))
     listening = ProcessOfRuns if settings["into_store"] else ProcessOfReport
     process = listening(settings, Path(folder))
@@ -42,23 +42,23 @@ def listen(folder: str) -> None:
     register_module_forward_hook(lambda *_: process.write_if_due())
     atexit.register(process.end)
     os.register_at_fork(after_in_child=process.begin_again)
-    # Workers that multiprocessing forks end without Python's own end.
+    # Workers forked by multiprocessing end without running atexit.
     util.register_after_fork(process, ListeningProcess.end_with_worker)
 
 
 class ListeningProcess(ABC):
-    """What this process hears; each fork of it begins anew."""
+    """The recording of this process; each fork of it starts a new one."""
 
     def __init__(self, settings: dict[str, Any], folder: Path) -> None:
         self.settings, self.folder = settings, folder
-        self._token = token_hex(3)  # a process that executes another program keeps its number
+        self._token = token_hex(3)  # a process keeps its id when it executes another program
         listened = {name: settings[name] for name in ("calls", "modules", "heads")}
         self.listener = Listener(self._take, **listened, all_threads=True)
         self.opened = self.listener.listening()
         self.begin_again()
 
     def begin_again(self) -> None:
-        """With nothing heard yet."""
+        """Start again with an empty recording."""
         self.listener.begin_again()
         self._has_heard, self._is_over = False, False
         self._written: object = None
@@ -66,7 +66,7 @@ class ListeningProcess(ABC):
         self._leave("state", "idle")
 
     def new_recorder(self, **options: Any) -> Recorder:
-        """A recorder of what the tokens are called, and of other options."""
+        """A recorder with the token names and grid of the settings."""
         grid = self.settings["grid"]
         names = self.settings["tokens"]
         return Recorder(tokens=names, grid=None if grid is None else (grid[0], grid[1]), **options)
@@ -77,7 +77,7 @@ class ListeningProcess(ABC):
 
     @abstractmethod
     def write(self, *, is_end: bool) -> None:
-        """Leave what was heard so far, or in all."""
+        """Write the recording so far; `is_end` at the end of the process."""
 
     def end_with_worker(self) -> None:
         """Write the report of a worker as it ends."""
@@ -86,17 +86,17 @@ class ListeningProcess(ABC):
     def _take(self, call: HeardCall) -> None:
         if not self._has_heard:
             self._leave("state", "listening")
-            # A pool ends its workers by a signal as soon as it has their results.
+            # A pool kills its workers as soon as it has their results.
             self._due_at = time.monotonic() + (self._wait if parent_process() is None else 0.0)
         self._has_heard = True
         self.keep(call)
 
     def write_if_due(self) -> None:
-        """Write what was heard and counted, if the last time is some seconds ago."""
+        """Write the recording if the last time was some seconds ago."""
         if (begun := time.monotonic()) < self._due_at:
             return
         if self._written is None and parent_process() is not None and self.listener.running.stack:
-            return  # the first report has the whole call
+            return  # the first report must contain the whole call
         self._write(is_end=False)
         self._wait = max(SECONDS_BETWEEN, SHARE * (time.monotonic() - begun))
         self._due_at = time.monotonic() + self._wait
@@ -106,46 +106,46 @@ class ListeningProcess(ABC):
         if self._is_over:
             return
         self._is_over = True
-        with suppress(Exception):  # the program ends as it ends
+        with suppress(Exception):  # must not change how the program ends
             self.opened.__exit__(None, None, None)
         self._write(is_end=True)
         self._leave("state", "ended")
         if issubclass(getattr(sys, "last_type", type(None)), KeyboardInterrupt) and not hasattr(sys, "ps1"):
-            # Python forgets that Ctrl-C ended the program when a text is run, as imports of ours do.
+            # Imports make Python forget that Ctrl-C ended the program.
             with suppress(KeyboardInterrupt):
                 exec("raise KeyboardInterrupt")
 
     def _write(self, *, is_end: bool) -> None:
-        """What this process heard, or lines that say why there is nothing."""
+        """Write the recording, or the notes if no attention was detected."""
         try:
             with reading():
                 if not self._has_heard:
                     self._leave("silent", "\n".join(self.listener.notes()))
-                elif (heard := self._state()) != self._written or is_end:
+                elif (state := self._state()) != self._written or is_end:
                     self.write(is_end=is_end)
-                    self._written = heard
+                    self._written = state
         except Exception as error:
             is_ours = isinstance(error, UserError)
             self._leave("error", str(error) if is_ours else f"{type(error).__name__}: {error}")
 
     def _state(self) -> tuple[object, ...]:
-        """How often each module was called, measured or not, and the notes and training steps so far."""
+        """The number of calls, the training steps and the notes so far."""
         listener = self.listener
         return listener.counts.total(), listener.training_steps, tuple(listener.notes())
 
     def file(self, suffix: str) -> Path:
-        """A file of this process, by which its parent knows what it is."""
+        """The path of a file of this process, named after its id and rank."""
         rank = os.environ.get("RANK", "")
         process = f"{os.getpid()}-{self._token}"
         return self.folder / f"{process}.{rank if rank.isdecimal() else ''}.{suffix}"
 
     def _leave(self, suffix: str, text: str) -> None:
-        with suppress(OSError):  # a process may outlive attn and its folder
+        with suppress(OSError):  # the process may outlive attn and its folder
             self.file(suffix).write_text(text, encoding="utf-8")
 
 
 class ProcessOfReport(ListeningProcess):
-    """Writes one report of all that it heard."""
+    """Writes one report of the whole recording."""
 
     def begin_again(self) -> None:
         self.recorder = self.new_recorder(calls=self.settings["calls"])
@@ -155,13 +155,13 @@ class ProcessOfReport(ListeningProcess):
         self.recorder.take(call)
 
     def write(self, *, is_end: bool) -> None:
-        from attncli.features.record.reports import report_of
+        from attncli.features.record.reports import recording_report
         from attncli.features.record.settings import RecordSpec
         from attncli.views import Display, load_view
 
         listener = self.listener
         survey = self.recorder.result(listener.counts, listener.notes(), listener.training_steps)
-        report = report_of(self.recorder, survey, RecordSpec.model_validate(self.settings["spec"]))
+        report = recording_report(self.recorder, survey, RecordSpec.model_validate(self.settings["spec"]))
         part = self.file("part")
         with part.open("wb") as stream:
             load_view("npz")([report], stream, Display())
@@ -169,14 +169,14 @@ class ProcessOfReport(ListeningProcess):
 
 
 class ProcessOfRuns(ListeningProcess):
-    """Appends each run to a file as it ends; one that is not over lies beside it meanwhile."""
+    """Appends each run to a file as it ends; open runs are in a second file."""
 
     runs: RecordedRuns | None = None
 
     def begin_again(self) -> None:
-        # Of a run every call counts: which ones are heard at all the listener knows.
+        # Every call of a run is measured: the listener has already selected the calls.
         runs = RecordedRuns(lambda places: self.new_recorder(places=places), self._end_run)
-        if self.runs is not None:  # a fork numbers modules as the process before it
+        if self.runs is not None:  # a fork numbers modules like its parent
             runs.places.update(self.runs.places)
         self.runs = runs
         self._last: WrittenRun | None = None
@@ -185,13 +185,13 @@ class ProcessOfRuns(ListeningProcess):
         super().begin_again()
 
     def keep(self, call: HeardCall) -> None:
-        assert self.runs is not None, "it has begun"
+        assert self.runs is not None, "begin_again has run"
         self.runs.take(call)
 
     def write(self, *, is_end: bool) -> None:
         from attncli.features.record.stored_runs import as_bytes
 
-        assert self.runs is not None, "it has begun"
+        assert self.runs is not None, "begin_again has run"
         if is_end:
             self.runs.end()
             self._leave("notes", "\n".join([*self.listener.notes(), *self._row_notes.lines()]))
@@ -199,24 +199,24 @@ class ProcessOfRuns(ListeningProcess):
                 self._leave("lost", f"{self._num_lost} {self._reason}")
             return
         opened = enumerate(self.runs.recorders(), self._num_written + 1)
-        runs = [self._run_of(recorder, number) for number, recorder in opened]
+        runs = [self._written_run(recorder, number) for number, recorder in opened]
         part = self.file("part")
         part.write_bytes(b"".join(as_bytes(run, None) for run in runs))
         part.replace(self.file("open"))
 
-    def _run_of(self, recorder: Recorder, number: int) -> "WrittenRun":
+    def _written_run(self, recorder: Recorder, number: int) -> "WrittenRun":
         from attncli.core.runtime import versions
-        from attncli.features.record.reports import values_of_run
+        from attncli.features.record.reports import run_values
         from attncli.features.record.settings import RecordSpec
         from attncli.features.record.stored_runs import WrittenRun
 
-        columns, values = values_of_run(recorder.result({}), RecordSpec.model_validate(self.settings["spec"]))
+        columns, values = run_values(recorder.result({}), RecordSpec.model_validate(self.settings["spec"]))
         return WrittenRun(self.file("runs").stem, number, versions(), columns, values)
 
     def _end_run(self, recorder: Recorder) -> None:
         from attncli.features.record.stored_runs import as_bytes
 
-        run = self._run_of(recorder, self._num_written + 1)
+        run = self._written_run(recorder, self._num_written + 1)
         self._row_notes.add(recorder.row_notes())
         try:
             with self.file("runs").open("ab") as file:
@@ -225,7 +225,7 @@ class ProcessOfRuns(ListeningProcess):
                     file.write(as_bytes(run, self._last))
                     file.flush()
                 except OSError:
-                    file.truncate(end)  # what follows is read from here on
+                    file.truncate(end)  # readers expect the next run here
                     raise
         except OSError as error:
             self._num_lost, self._reason = self._num_lost + 1, str(error.strerror)

@@ -1,8 +1,8 @@
-"""What Python runs first in a program that `attn record` started: it waits for torch, and imports nothing.
+"""Python runs this file first in a program started by `attn record`; it waits for torch to be imported.
 
-This file lies alone in a folder that stands first on PYTHONPATH, and stays there: so the programs which that
-program starts, the ranks of torchrun among them, are recorded too. It outlives attn, as tools need that name
-the files which a program ran (coverage).
+It is the only file in a folder at the start of PYTHONPATH. PYTHONPATH is left as it is, so that programs
+started by that program, such as the ranks of torchrun, are recorded, too. The file outlives attn, because
+tools such as coverage list the files that a program ran.
 """
 
 import importlib.machinery
@@ -14,7 +14,7 @@ from types import ModuleType
 
 
 class AfterTorch:
-    """A finder that lets others find torch, and starts the recording once it is imported."""
+    """A finder that lets the other finders find torch, and starts the recording once torch is imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -22,8 +22,8 @@ class AfterTorch:
         """The spec of torch, whose loader runs the module and then the recording."""
         if name != "torch":
             return None
-        others = [finder for finder in sys.meta_path if finder is not self]
-        specs = (finder.find_spec(name, path, target) for finder in others)
+        finders = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, path, target) for finder in finders)
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
             loader, run = spec.loader, spec.loader.exec_module
@@ -31,7 +31,7 @@ class AfterTorch:
             def exec_module(module: ModuleType) -> None:
                 del loader.exec_module
                 run(module)
-                if self in sys.meta_path:  # it is looked for more often than imported
+                if self in sys.meta_path:  # torch may be looked up several times
                     sys.meta_path.remove(self)
                     start()
 
@@ -40,11 +40,11 @@ class AfterTorch:
 
 
 def start() -> None:
-    """Import attn from where it was started, whatever environment the program has, and listen."""
+    """Import attn from its own location, in any environment of the program, and record."""
     folder = os.environ.get("ATTN_RECORD_FOLDER", "")
     program, before = sys.path[:1], {*sys.modules}
     if program and program[0] not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
-        sys.path[:] = sys.path[1:] + program  # a file of the program may be called as one of Python's
+        sys.path[:] = sys.path[1:] + program  # a file of the program may have the name of a standard module
     try:
         import_and_listen(folder)
     finally:
@@ -54,7 +54,7 @@ def start() -> None:
 
 
 def give_back(modules: "set[str]", program: str) -> None:
-    """Forget those of the new modules that the program has files of its own for: it imports them itself."""
+    """Remove new modules with the names of files of the program, so that it can import its files."""
     for name in modules:
         place = os.path.join(program, name.partition(".")[0])
         has_file = os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py"))
@@ -69,24 +69,22 @@ def import_and_listen(folder: str) -> None:
             spec = importlib.util.spec_from_file_location(
                 "attncli", f"{package}__init__.py", submodule_search_locations=[package]
             )
-            assert spec is not None and spec.loader is not None, "it lies there"
+            assert spec is not None and spec.loader is not None, "attn is installed there"
             sys.modules["attncli"] = module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
         from attncli.features.record.child.program import listen
 
         listen(folder)
-    except Exception as error:  # whatever it is, the program goes on
+    except Exception as error:  # the program must go on
         if isinstance(error, ModuleNotFoundError):
-            line = (
-                f"{sys.executable} has no {error.name}, which attn needs there: install attncli beside torch"
-            )
+            line = f"{sys.executable} has no {error.name}, which attn needs: install attncli beside torch"
         else:
             line = f"{type(error).__name__}: {error}"
         leave(folder, f"{os.getpid()}.error", line)
 
 
 def leave(folder: str, name: str, text: str) -> None:
-    """A word for attn, where its folder is still there."""
+    """Write a file for attn, if its folder still exists."""
     try:
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.write(text)
@@ -95,10 +93,10 @@ def leave(folder: str, name: str, text: str) -> None:
 
 
 def run_next(here: str) -> None:
-    """The program's own sitecustomize, where there is one behind this folder."""
-    others = [folder for folder in sys.path if os.path.abspath(folder or ".") != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
-    sys.path[:] = others
+    """Run the program's own sitecustomize, if there is one on the rest of the path."""
+    folders = [folder for folder in sys.path if os.path.abspath(folder or ".") != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", folders)
+    sys.path[:] = folders
     if spec is None or spec.loader is None:
         raise ModuleNotFoundError("No module named 'sitecustomize'", name="sitecustomize")
     module = importlib.util.module_from_spec(spec)
