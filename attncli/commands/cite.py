@@ -16,8 +16,7 @@ def _attn_itself(reports: Iterable[Report]) -> Paper:
     """The entry of attn, with the versions that made the reports."""
     versions = sorted({version for report in reports if (version := report.environment.get("attncli"))})
     paper = bibliography()["attn"]
-    version = {"version": ", ".join(versions)} if versions else {}
-    return paper._replace(fields={**paper.fields, **version})
+    return paper._replace(fields={**paper.fields, "version": ", ".join(versions)}) if versions else paper
 
 
 def _lines(found: list[Citation], itself: Paper) -> Iterator[str]:

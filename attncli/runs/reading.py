@@ -219,9 +219,11 @@ class Reader:
         run, name, plan, settings, status, shape = zip(*rows, strict=True)
         # A few distinct combinations stand for all runs.
         kinds = [*zip(map(is_number, run), map(_is_text, name), plan, settings, status, shape, strict=True)]
-        faults = {
-            kind: self._fault(*kind[:-1], self._shape(kind[-1], chosen) is not None) for kind in {*kinds}
-        }
+        faults: dict[tuple[Any, ...], str | None] = {}
+        for kind in {*kinds}:
+            has_number, has_texts, its_plan, its_settings, its_status, its_shape = kind
+            has_values = self._shape(its_shape, chosen) is not None
+            faults[kind] = self._fault(has_number, has_texts, its_plan, its_settings, its_status, has_values)
         if not any(faults.values()):
             return rows
         for number, kind in zip(run, kinds, strict=True):
@@ -260,7 +262,8 @@ class Reader:
                     self._note_damaged(own[0][place], "its statistics are", DONE)
                 own = [[part[place] for place in complete.tolist()] for part in own]
             if complete.size:
-                yield Runs(shape.columns, *own, values)
+                numbers_of_runs, ids, plans, settings = own
+                yield Runs(shape.columns, numbers_of_runs, ids, plans, settings, values)
 
     def has_steps(self) -> bool:
         """True if the runs are steps of a training run."""

@@ -66,8 +66,8 @@ class ChannelLayer(SignedLayer):
                 weights[:, start:].diagonal().add_(self.skip[head].mean())
                 yield slice(head, head + 1), queries, weights.unsqueeze(0)
 
-    def last_row(self) -> Float[Tensor, "head key"]:
-        """Of one text: the weights of its last token."""
+    def last_rows(self) -> Float[Tensor, "head key"]:
+        """Weights of the last token of one text, for every head."""
         num_heads, last = self.shape[1], self.shape[2] - 1
         row = self.step.new_zeros(num_heads, last + 1)
         for head in range(num_heads):
@@ -106,7 +106,7 @@ class ChannelCache:
             )
             layer = replace(layer, step=step, write=write, read=read)
         self.layer = layer
-        return layer.last_row()
+        return layer.last_rows()
 
 
 @dataclass(frozen=True)

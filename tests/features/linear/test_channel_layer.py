@@ -47,7 +47,7 @@ def test_weights_are_those_of_the_definition(
     tested = layer(fastest)
     expected = by_definition(tested)
     assert (tested.weights()[0] - expected).abs().max() <= 1e-6 * expected.abs().max()
-    assert (tested.last_row() - expected[:, -1]).abs().max() <= 1e-6 * expected.abs().max()
+    assert (tested.last_rows() - expected[:, -1]).abs().max() <= 1e-6 * expected.abs().max()
 
 
 def test_a_text_that_grows_has_the_rows_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
