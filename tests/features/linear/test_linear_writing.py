@@ -16,6 +16,7 @@ from attncli.measure import signed_heads
 from attncli.models.layer_sources import CapturedMixer, capturing_mixers
 from attncli.models.loading import in_use, open_model
 from attncli.models.prompts import read_prompt
+from attncli.models.targets import Target
 from attncli.runs.saved_reports import SAVED
 from tests.conftest import some_seldom
 from tests.core.test_signed_rows import naive
@@ -96,7 +97,7 @@ def test_a_head_that_is_asked_for(saved: Callable[[str], str], name: str) -> Non
         best = token.keys_beside_first[0]
         assert best is not None and shares[best] == shares[1:].max()
     with in_use(open_model(folder)) as pretrained:
-        prompt = replace(read_prompt(pretrained, text, max_new_tokens=1), answer=tuple(result.ids))
+        prompt = replace(read_prompt(pretrained, text, max_new_tokens=1), answer=Target([*result.ids]))
     again = attncli.generate(folder, prompt, head="2:0", maps="heads")
     assert again.linear_weights is not None
     assert np.abs(again.linear_weights.values - rows).max() <= 1e-5 * np.abs(rows).max()
