@@ -148,9 +148,9 @@ def refuse_file_name(text: str, keys: Iterable[str] = ()) -> None:
         raise UserError(f"{text:.60}: begins with a long dash, and a flag with two short ones: {flag:.60}")
     path = Path(text)
     if path.suffix and not any(map(str.isspace, text)) and path.is_file():
-        from attncli.models.text_files import KINDS_OF_FILES
+        from attncli.models.text_files import FILE_KINDS
 
-        for key, kind in KINDS_OF_FILES.items():
+        for key, kind in FILE_KINDS.items():
             if kind.is_one(path):
                 by = f"--{key} {text}" if key in keys else f"attn heads --{key} {text}"
                 raise UserError(f"{text}: is a {kind.name}: {by} --model MODEL reads it")

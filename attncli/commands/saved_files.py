@@ -11,7 +11,7 @@ from attncli.models.arrays import (
     read_weights,
     tokens_beside,
 )
-from attncli.models.text_files import KINDS_OF_FILES
+from attncli.models.text_files import FILE_KINDS
 from attncli.runs.saved_reports import SavedReports, read_array_report, read_reports
 from attncli.system.files import STDIN
 from attncli.views import SUFFIXES
@@ -60,7 +60,7 @@ def refuse_what_is_only_written(file: str, use: str = "show", *, asks_models: bo
         if stream.read(64).lstrip()[:1] == b"{":
             return
     read = f"save the report as JSON too (-o {path.stem}.json) and {use} that"
-    for key, kind in KINDS_OF_FILES.items():
+    for key, kind in FILE_KINDS.items():
         if asks_models and kind.is_one(path):
             read += f"; --{key} {file} --model MODEL shows where a model looks in a {kind.name}"
     raise UserError(f"{file}: no report can be read from {path.suffix.lower()}: {read}")

@@ -49,12 +49,12 @@ class Softmax:
         if self.exponents is None:
             assert self.cross is not None
             return RestOfSoftmax(self.sums, self.log_totals + self.sums.log(), self.cross / self.sums)
-        kept, exponents = (numbers[..., int(has_first) :] for numbers in (weights, self.exponents))
-        if not kept.shape[-1]:
+        normal, exponents = (numbers[..., int(has_first) :] for numbers in (weights, self.exponents))
+        if not normal.shape[-1]:
             nothing = torch.zeros_like(self.sums)
             return RestOfSoftmax(nothing, nothing, nothing)
-        sums, largest = kept.sum(dim=-1), exponents.amax(dim=-1)
-        cross = torch.linalg.vecdot(kept, exponents - largest.unsqueeze(-1)) / sums
+        sums, largest = normal.sum(dim=-1), exponents.amax(dim=-1)
+        cross = torch.linalg.vecdot(normal, exponents - largest.unsqueeze(-1)) / sums
         return RestOfSoftmax(sums, sums.log() + self.log_totals - largest, cross)
 
 
@@ -309,8 +309,10 @@ def top_keys(
 
         tied_values, firsts = _by_rounds(flat[tied], count, first)
         values[tied], places[tied] = tied_values, firsts
-    kept = places.masked_fill(values == -torch.inf, -1)[:, :k]
-    return torch.nn.functional.pad(kept, (0, k - kept.shape[-1]), value=-1).view(*ranking.shape[:-1], k)
+    ranked_places = places.masked_fill(values == -torch.inf, -1)[:, :k]
+    return torch.nn.functional.pad(ranked_places, (0, k - ranked_places.shape[-1]), value=-1).view(
+        *ranking.shape[:-1], k
+    )
 
 
 def are_equal(smaller: Tensor, larger: Tensor, unit: float) -> Tensor:

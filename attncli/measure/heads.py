@@ -37,14 +37,14 @@ from attncli.measure.patterns import (
     without_first_key,
 )
 from attncli.models.architectures import (
+    head_projections,
     matrix_and_bias,
     output_projection,
-    projection_of_heads,
     unshown_layers,
 )
 from attncli.models.capture import Way, capture, in_step, together
 from attncli.models.layers import CapturedLayer, DeferredLayers
-from attncli.models.pretrained import Pretrained, Reading, attention_between_words, texts_of_stack
+from attncli.models.pretrained import Pretrained, Reading, attention_between_words, stack_texts
 from attncli.models.probes import shorter_probe
 from attncli.models.removal import heads_removed
 from attncli.models.side_by_side import of_this_run
@@ -176,8 +176,8 @@ class MarkedTexts:
 
     def wanted(self, layer: CapturedLayer) -> Wanted:
         """The values that the statistics of the heads of a layer need."""
-        ids = [texts_of_stack(reading, layer.stack_name)[0].ids for reading in self.readings]
-        query, key = texts_of_stack(self.readings[0], layer.stack_name)
+        ids = [stack_texts(reading, layer.stack_name)[0].ids for reading in self.readings]
+        query, key = stack_texts(self.readings[0], layer.stack_name)
         origin = query.origin if query is key else None
         return wanted_scores(
             None if layer.kind == "cross" else torch.stack(ids),
@@ -192,7 +192,7 @@ class MarkedTexts:
         )
 
     def _marks(self, stack: str) -> Marks:
-        texts = [texts_of_stack(reading, stack) for reading in self.readings]
+        texts = [stack_texts(reading, stack) for reading in self.readings]
         marks = torch.zeros(3, len(texts), max(len(text.ids) for text in texts[0]), dtype=torch.bool)
         for number, (query, key) in enumerate(texts):
             marks[0, number, : len(key.ids)] = torch.isin(key.ids, self.special)
@@ -341,7 +341,7 @@ class Survey:
         if projection is None:
             raise UserError(f"weighted: no output projection was found for {layer.module} of {name}")
         self._compare_with_model(projection, layer.module, layer.attention)
-        columns = projection_of_heads(projection, num_heads)
+        columns = head_projections(projection, num_heads)
         _, values = attention.expanded()
         norms = torch.stack([value_norms(value, columns) for value in values]).to(values.dtype)
         normed = replace(attention, key=attention.expanded()[0], value=norms.unsqueeze(-1))
@@ -450,7 +450,7 @@ def looked_at(survey: Survey, text: int, queries: Sequence[int | None]) -> Recor
     looks: list[tuple[int, str, int, str, float] | None] = []
     for place, computed, _ in survey.layers.layers:
         assert computed.top_keys is not None and computed.top_weights is not None
-        query_text, key_text = texts_of_stack(reading, place.stack)
+        query_text, key_text = stack_texts(reading, place.stack)
         for keys, weights in zip(computed.top_keys[text], computed.top_weights[text], strict=True):
             query = next(remaining)
             key = -1 if query is None or query_text is not reading.text else int(keys[query, 0])

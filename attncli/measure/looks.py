@@ -20,7 +20,7 @@ from attncli.errors import UserError, refuse_bytes
 from attncli.measure.masks import mask_of, mask_of_blocks, mask_of_layers
 from attncli.models.architectures import BLOCK
 from attncli.models.layers import CapturedLayer
-from attncli.models.pretrained import Pretrained, Reading, texts_of_stack
+from attncli.models.pretrained import Pretrained, Reading, stack_texts
 from attncli.models.side_by_side import of_this_run
 from attncli.models.text_files import TextLine
 from attncli.models.token_names import positions_named, positions_that_look
@@ -137,7 +137,7 @@ class HeadMaps:
 
     def __init__(self, kind: str, full: Sequence[str], whole_tokens: int, reading: Reading) -> None:
         self.kind = kind
-        self.query, self.key = texts_of_stack(reading, kind)
+        self.query, self.key = stack_texts(reading, kind)
         num_queries, num_keys = len(self.query.ids), len(self.key.ids)
         # Tokens on a grid are not pooled along the row; of large grids only the heads in `full` are stored.
         self.on_grid = reading.on_grid

@@ -13,12 +13,12 @@ from attncli.core.layer import merge_heads
 from attncli.errors import UserError
 from attncli.models.architectures import (
     BLOCK,
+    block_list,
+    head_projections,
     layer_number,
     layers_without_softmax,
-    list_of_block,
     matrix_and_bias,
     output_projection,
-    projection_of_heads,
     sources_switched_off,
     unshown_layers,
 )
@@ -58,7 +58,7 @@ class WrittenHeads:
     @property
     def columns(self) -> Float[Tensor, "head embed value_dim"]:
         """The columns of W_O of each head."""
-        return projection_of_heads(self.projection, len(self.heads))
+        return head_projections(self.projection, len(self.heads))
 
     def of_head(self, head: int) -> Float[Tensor, "token embed"]:
         """The output of a head through its columns of W_O."""
@@ -191,8 +191,8 @@ class RecordedBlocks:
         mixed = gated.mixed(lambda: run_model(self.model, self.inputs, output_of))
         if mixed:
             self.refuse(f"{self.pretrained.module_name(mixed)} changes its heads before W_O")
-        lists = {list_of_block(run.name) for run in self.runs if run.mixers}
-        self.runs = [run for run in self.runs if list_of_block(run.name) in lists]
+        lists = {block_list(run.name) for run in self.runs if run.mixers}
+        self.runs = [run for run in self.runs if block_list(run.name) in lists]
         self.blocks.keep_lists(lists)
         mixed_otherwise, _ = layers_without_softmax(
             self.model, {self.pretrained.module_name(module) for module in self.linear}
@@ -201,7 +201,7 @@ class RecordedBlocks:
             off = sources_switched_off([mixer])
             self.refuse(f"the outputs of the heads of its {mixer} layers cannot be read{off}")
         for name in self._unread:
-            if list_of_block(name) in lists:
+            if block_list(name) in lists:
                 self.refuse(f"{self.pretrained.module_name(name)} reads more than one vector per token")
         for call, run in enumerate(self.runs):
             if run.attention is not None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from attncli.core.layer import AttentionLayer
 from attncli.core.mask_tensors import HIDES
 from attncli.measure.residual_stream import Stream
-from attncli.models.removal import ModelHead, index_of_head
+from attncli.models.removal import ModelHead, head_index
 
 
 def seen_by(
@@ -79,4 +79,4 @@ def head_call(stream: Stream, layer: int, head: int) -> int:
         for number in range(captured.attention.shape[1]):
             heads.append(ModelHead(captured.layer, module, captured.kind, stack, number))
             calls.append(call)
-    return calls[index_of_head(heads, f"{layer}:{head}", "head", stream.pretrained)]
+    return calls[head_index(heads, f"{layer}:{head}", "head", stream.pretrained)]

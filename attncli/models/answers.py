@@ -20,7 +20,7 @@ from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.replay import Replay
 from attncli.models.targets import Target
-from attncli.models.writing import Decoding, TextPieces, inputs_of_prompt, whole_cache, write
+from attncli.models.writing import Decoding, TextPieces, prompt_inputs, whole_cache, write
 
 LAST_TOKENS = 8
 """Those that say how a text ends."""
@@ -237,7 +237,7 @@ def write_answer(
 
     whole = whole_cache(pretrained.whole)
     cache = whole.cache if whole is not None and whole.may_be_cut else None
-    inputs = inputs_of_prompt(pretrained, prompt)
+    inputs = prompt_inputs(pretrained, prompt)
     write(pretrained.whole, inputs, decoding, take, pretrained.tokenizer, cache)
     while ids and ids[-1] in pretrained.special_ids:
         ids.pop()

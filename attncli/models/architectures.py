@@ -1,7 +1,7 @@
-"""What is known of architectures: what their parts, arguments, outputs and settings are called.
+"""Names of parts, arguments, outputs and settings in the supported architectures.
 
-The one table of it. Nothing goes by the name of an architecture: a new one works where it hands its attention
-to transformers' AttentionInterface and calls its parts as another does.
+These are the only tables of such names. None goes by the name of an architecture: a new one works if it
+passes its attention to transformers' AttentionInterface and names its parts like another.
 """
 
 import re
@@ -47,14 +47,14 @@ OUTPUT_PROJECTIONS = (
     *("{module}.o", "{module}.dense", "{module}.proj", "{module}.wo"),
     "{parent}.output.dense",
 )
-"""Names of W_O, in an attention module or beside it (BERT); the first that exists counts."""
+"""Names of W_O, inside an attention module or beside it (BERT); the first that exists is used."""
 BLOCK = re.compile(r"(?:[^.\d][^.]*\.)*\d+")
-"""The name of a block: `model.layers.5`, whose number is the first in it."""
+"""Name of a block: `model.layers.5`, ending at its first number."""
 LAYER_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d{1,9}(?!\d)")
 CROSS = re.compile(r"cross|encoder_attn|encdec|encoder_decoder", re.IGNORECASE)
-"""In the last parts of the name of a module of cross-attention."""
+"""Matches the last parts of the name of a cross-attention module."""
 STACK = re.compile(r"(?:^|\.)\w*?(encoder|decoder)(?:_attentions|\.|$)")
-"""In the name of a module, or of the output that holds its weights, of a model with two stacks."""
+"""Matches the name of a module, or of an output with its weights, in a model with two stacks."""
 WEIGHTS = {
     "attentions": (None, "self"),
     "encoder_attentions": ("encoder", "self"),
@@ -70,30 +70,30 @@ ARGUMENTS_WITHOUT_EFFECT = frozenset(
         "use_cache",
     }
 )
-"""What a model gives to its attention and no weight depends on: masks and positions are already in it."""
+"""Arguments of attention that do not affect weights: masks and positions already include them."""
 WINDOW = re.compile(r"window|chunk|local_att|radius|block_size")
-"""In the name of a setting: how many tokens are seen from one, or belong together."""
+"""Matches settings with the number of tokens that a token sees, or that form a group."""
 POSITIONS = ("position_embeddings", "embed_positions")
-"""The last part of the name of a table with a vector for each position."""
+"""Ends of the names of tables with a vector for each position."""
 ROTATIONS_BY_LENGTH = frozenset({"dynamic", "longrope"})
-"""Rotations that depend on how long the text is."""
+"""Rotations that depend on the length of the text."""
 LOGITS_TO_KEEP = "logits_to_keep"
-"""The argument of models that can compute their logits at some places alone."""
+"""The argument of models that can compute logits at only some places."""
 UNTRAINED_PARTS = ("pooler",)
-"""Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
+"""Parts of base models beside the layers: a checkpoint may lack them, and attention does not use them."""
 PIXELS = ("pixel_values", "flattened_patches")
-"""What models and processors call the numbers of what lies on a grid."""
+"""Names of a grid's numbers in models and processors."""
 SOUNDS = ("input_features", "input_values")
-"""What models and feature extractors call the numbers of what lies in time."""
+"""Names of a sound's numbers in models and feature extractors."""
 GRID = "grid_thw"
-"""How many patches there are, of a part that reads them one after another."""
+"""Argument with the number of patches, in a part that reads them one after another."""
 TOWERS = ("text_model", "vision_model")
-"""What a model calls its parts of which one reads text and the other does not."""
+"""Names of a model's parts of which one reads text and the other does not."""
 BLANKS = {"Ġ": "byte-level", "▁": "metaspace"}
-"""How a vocabulary writes the blank before a word."""
+"""Spelling of the blank before a word, by its mark in the vocabulary."""
 
 Predicts = Literal["next", "masked"]
-"""Which tokens a head predicts: the one after each, or those behind a mask."""
+"""Tokens that a head predicts: the next one at each token, or masked ones."""
 
 
 class LanguageHead(NamedTuple):
@@ -103,12 +103,12 @@ class LanguageHead(NamedTuple):
     class_names: Mapping[str, str | tuple[str, ...]]
     predicts: Predicts
     of_two_stacks: bool | None = False
-    """Whether it has an encoder and a decoder; None where either may be."""
+    """True if it has an encoder and a decoder; None if both forms exist."""
 
     def has(self, kind: str, names: set[str]) -> bool:
-        """Whether one of these is a class of this kind of model with this head."""
-        known = self.class_names[kind]
-        return bool(names & ({known} if isinstance(known, str) else {*known}))
+        """True if one of these names is a class with this head for this kind of model."""
+        classes = self.class_names[kind]
+        return bool(names & ({classes} if isinstance(classes, str) else {*classes}))
 
 
 LANGUAGE_HEADS = (
@@ -128,39 +128,39 @@ LANGUAGE_HEADS = (
 
 
 def class_with_head(config: PreTrainedConfig) -> Any:
-    """transformers' class that loads this model with its head; None where its kind has no such class.
+    """transformers' class that loads this model with its head; None if its kind has no such class.
 
     The saved class decides; a model saved without a head may have one that is tied to its embeddings.
     """
     kind, saved = config.model_type, {*(config.architectures or ())}
     heads = [head for head in LANGUAGE_HEADS if head.of_two_stacks in (None, bool(config.is_encoder_decoder))]
-    of_kind = [head for head in heads if kind in head.class_names]
-    named = [head for head in of_kind if head.has(kind, saved)]
-    return next((head.auto_class for head in (*named, *of_kind)), None)
+    candidates = [head for head in heads if kind in head.class_names]
+    exact = [head for head in candidates if head.has(kind, saved)]
+    return next((head.auto_class for head in (*exact, *candidates)), None)
 
 
-def _names_of_classifiers(config: PreTrainedConfig) -> Mapping[str, Any]:
-    """What transformers calls the classes of an encoder with a head of classes, each
-    with the auto class that loads it; none for another model.
+def _classifier_names(config: PreTrainedConfig) -> Mapping[str, Any]:
+    """Names of transformers' classes for an encoder with a head of classes, each with the auto class that
+    loads it; none for another model.
     """
     kind = config.model_type
-    of_texts = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(kind)
+    text_classifier = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(kind)
     is_encoder = kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_encoder_decoder
-    names = {of_texts: AutoModelForSequenceClassification} if of_texts and is_encoder else {}
-    others = MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.get(kind, ())
-    several = (others,) if isinstance(others, str) else others
+    names = {text_classifier: AutoModelForSequenceClassification} if text_classifier and is_encoder else {}
+    image_classifiers = MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.get(kind, ())
+    several = (image_classifiers,) if isinstance(image_classifiers, str) else image_classifiers
     return names | dict.fromkeys(several, AutoModelForImageClassification)
 
 
 def classifier_class(config: PreTrainedConfig) -> Any:
     """transformers' class that loads an encoder saved with a head of classes; None for any other model."""
-    names = _names_of_classifiers(config)
+    names = _classifier_names(config)
     return next((names[name] for name in config.architectures or () if name in names), None)
 
 
 def is_classifier(model: PreTrainedModel) -> bool:
-    """Whether it is an encoder with a head of classes."""
-    return type(model).__name__ in _names_of_classifiers(model.config)
+    """True for an encoder with a head of classes."""
+    return type(model).__name__ in _classifier_names(model.config)
 
 
 def tokenizer_class(kind: str) -> Any:
@@ -168,8 +168,8 @@ def tokenizer_class(kind: str) -> Any:
     return getattr(transformers, TOKENIZER_MAPPING_NAMES.get(kind) or "TokenizersBackend", TokenizersBackend)
 
 
-def class_of(auto_class: Any, config: PreTrainedConfig) -> Any:
-    """The class of the model that one of transformers' auto classes makes of a config."""
+def auto_model_class(auto_class: Any, config: PreTrainedConfig) -> Any:
+    """The model class that one of transformers' auto classes chooses for a config."""
     by_head: dict[Any, Mapping[str, Sequence[str]]]
     by_head = {head.auto_class: head.class_names for head in LANGUAGE_HEADS}
     by_head[AutoModelForSequenceClassification] = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
@@ -177,12 +177,12 @@ def class_of(auto_class: Any, config: PreTrainedConfig) -> Any:
     name = by_head.get(auto_class, MODEL_MAPPING_NAMES).get(config.model_type)
     if isinstance(name, str):
         return getattr(transformers, name)
-    with torch.device("meta"):  # some kinds have several, and the auto class knows which
+    with torch.device("meta"):  # some kinds have several, and only the auto class can choose
         return type(auto_class.from_config(config))
 
 
 def predicted_tokens(model: PreTrainedModel) -> Predicts | None:
-    """What a model predicts, by its class; None without a language-modelling head."""
+    """Tokens that a model predicts, by its class; None without a language modeling head."""
     name = {type(model).__name__}
     predictions = {
         head.predicts for head in LANGUAGE_HEADS if any(head.has(kind, name) for kind in head.class_names)
@@ -199,39 +199,39 @@ def layer_number(module: str) -> int:
 
 
 @cache
-def list_of_block(module: str) -> str:
-    """The list of blocks that holds a module: `model.layers` for `model.layers.5.mlp`, or an empty text."""
+def block_list(module: str) -> str:
+    """The list of blocks that contains a module: `model.layers` for `model.layers.5.mlp`, else ""."""
     block = BLOCK.match(module)
     return block[0].rpartition(".")[0] if block else ""
 
 
 @cache
 def layer_kind(module: str) -> str:
-    """`cross` where the last parts of a module's qualified name say so, else `self`."""
+    """`cross` if the last parts of a module's qualified name match, else `self`."""
     return "cross" if CROSS.search(".".join(module.split(".")[-2:])) else "self"
 
 
 @cache
 def layer_stack(module: str) -> str:
-    """`encoder` or `decoder`, by the first part of a module's name with that ending, or an empty text.
+    """`encoder` or `decoder`, from the first part of a module's name with that ending; or an empty string.
 
-    Weights of an unknown module have the name of the output that holds them: `encoder_attentions`.
+    Weights of an unknown module are named after the output that contains them: `encoder_attentions`.
     """
     part = STACK.search(module)
     return part[1] if part else ""
 
 
 def output_projection(model: nn.Module, module: str, in_dim: int) -> nn.Module | None:
-    """The layer that projects the merged heads of an attention module; None where it is not found."""
+    """The layer that projects the merged heads of an attention module; None if not found."""
     parent, _, _ = module.rpartition(".")
     for name in OUTPUT_PROJECTIONS:
-        layer = _module_named(model, name.format(module=module, parent=parent))
+        layer = _find_module(model, name.format(module=module, parent=parent))
         if isinstance(layer, nn.Linear | Conv1D) and _matrix(layer).shape[1] == in_dim:
             return layer
     return None
 
 
-def _module_named(model: nn.Module, name: str) -> nn.Module | None:
+def _find_module(model: nn.Module, name: str) -> nn.Module | None:
     """The module at a path such as layers.3.attn, or None."""
     module: nn.Module | None = model
     for part in name.split("."):
@@ -245,39 +245,39 @@ def _matrix(layer: nn.Module) -> Float[Tensor, "out in"]:
 
 
 def matrix_and_bias(layer: nn.Module) -> tuple[Float[Tensor, "out in"], Float[Tensor, " out"] | None]:
-    """What W_O multiplies by, and adds."""
+    """The matrix and the bias of W_O."""
     assert layer.bias is None or isinstance(layer.bias, Tensor)
     return _matrix(layer), layer.bias
 
 
-def projection_of_heads(layer: nn.Module, num_heads: int) -> Float[Tensor, "head out value_dim"]:
+def head_projections(layer: nn.Module, num_heads: int) -> Float[Tensor, "head out value_dim"]:
     """The columns of W_O that belong to each head."""
     matrix = _matrix(layer).detach()
     return matrix.reshape(len(matrix), num_heads, -1).transpose(0, 1)
 
 
-def arguments_of(model: PreTrainedModel) -> set[str]:
-    """The names of a forward's arguments; without any, the name of the model's main input."""
-    known = signature(model.forward).parameters
-    is_named = any(parameter.kind == parameter.POSITIONAL_OR_KEYWORD for parameter in known.values())
-    return {*known} if is_named else {model.main_input_name}
+def forward_arguments(model: PreTrainedModel) -> set[str]:
+    """The names of a forward's arguments; if it names none, the model's main input."""
+    parameters = signature(model.forward).parameters
+    has_names = any(parameter.kind == parameter.POSITIONAL_OR_KEYWORD for parameter in parameters.values())
+    return {*parameters} if has_names else {model.main_input_name}
 
 
 def has_two_stacks(model: PreTrainedModel) -> bool:
-    """Whether it has an encoder and a decoder; an encoder of SOUNDS that shares their config has not."""
-    known = arguments_of(model)
-    is_encoder = bool({*SOUNDS} & known) and not any(name.startswith("decoder_") for name in known)
+    """True if it has an encoder and a decoder, not just a decoder's config, as some encoders of SOUNDS."""
+    arguments = forward_arguments(model)
+    is_encoder = bool({*SOUNDS} & arguments) and not any(name.startswith("decoder_") for name in arguments)
     return bool(model.config.is_encoder_decoder) and not is_encoder
 
 
 def takes_alone(model: PreTrainedModel, inputs: Iterable[str]) -> bool:
-    """Whether a forward takes one of these inputs, and no words beside it."""
-    known = arguments_of(model)
-    return not {"input_ids", "decoder_input_ids"} & known and bool({*inputs} & known)
+    """True if a forward takes one of these inputs, and no text."""
+    arguments = forward_arguments(model)
+    return not {"input_ids", "decoder_input_ids"} & arguments and bool({*inputs} & arguments)
 
 
 def decoder_name(model: PreTrainedModel) -> str | None:
-    """The name of the part that reads words beside one that reads other inputs; None where no part does."""
+    """Name of the part that reads text in a model with other inputs; None without such a part."""
     untyped: Any = model  # transformers leaves the method without types
     decoder = untyped.get_decoder() if hasattr(model, "get_decoder") else None
     if not isinstance(decoder, nn.Module):
@@ -288,13 +288,13 @@ def decoder_name(model: PreTrainedModel) -> str | None:
 
 
 ATTENTION_CLASS = re.compile(r"attn|attention", re.IGNORECASE)
-"""In the name of the class of a module that computes attention."""
+"""Matches class names of modules that compute attention."""
 RECURRENT = re.compile(r"^Rwkv")
-"""Classes that call recurrence attention: there are no weights of queries on keys."""
+"""Matches classes that call recurrence attention but have no weights of queries on keys."""
 
 
 def has_attention(model: PreTrainedModel) -> bool:
-    """Whether any part computes attention, by what its class is called, or the config counts heads of it."""
+    """True if a part's class is named after attention, or the config has a number of heads."""
     if getattr(model.config, "num_attention_heads", None):
         return True
     classes = {type(module).__name__ for module in model.modules()}
@@ -309,27 +309,27 @@ MIXERS = {
     r"ShortConv(olution)?$|SeparableConv1D$": "short convolution",
     r"RecurrentBlock$": "gated recurrence",
 }
-"""What mixes tokens without a softmax, by the name of its class."""
+"""Mechanisms that mix tokens without a softmax, by patterns of class names."""
 MixedLayers = Mapping[tuple[str, bool], Sequence[int]]
-"""Layers by what mixes their tokens without a softmax, and whether they have attention beside it."""
+"""Layers, by the mechanism that mixes their tokens without a softmax and whether attention is beside it."""
 
 
 @cache
-def mixer_named(kind: str) -> str | None:
-    """What a module of this class mixes tokens by without a softmax; None for any other."""
+def mixer_name(kind: str) -> str | None:
+    """The mechanism by which a module of this class mixes tokens without a softmax; None for any other."""
     return next((name for pattern, name in _mixers().items() if re.search(pattern, kind)), None)
 
 
 @cache
 def _mixers() -> Mapping[str, str]:
-    """MIXERS, and behind them those whose classes are named by sources of layers."""
+    """MIXERS, followed by the patterns from sources of layers."""
     added = (item for source in _layer_sources() for item in source.mixers.items())
     return MIXERS | {pattern: name for name, pattern in added if pattern and pattern not in MIXERS}
 
 
 @cache
 def _layer_sources() -> tuple[LayerSource, ...]:
-    """The sources of all cards, in their order."""
+    """The sources of all cards, in order."""
     return tuple(
         source for feature in installed_features().values() for source in feature.layer_sources.values()
     )
@@ -337,12 +337,12 @@ def _layer_sources() -> tuple[LayerSource, ...]:
 
 @cache
 def source_of(mixer: str) -> LayerSource | None:
-    """The first source that makes layers of modules with this mixer; None if there is none."""
+    """The first source that makes layers from modules with this mixer; None if none does."""
     return next((source for source in _layer_sources() if mixer in source.mixers), None)
 
 
 def sources_switched_off(mixers: Iterable[str]) -> str:
-    """` (the feature linear is switched off)`: the built-in ones that make layers of these; or empty."""
+    """` (the feature linear is switched off)`: built-in features that would show these mixers; or empty."""
     features = {
         name
         for name, feature in FEATURES.items()
@@ -355,12 +355,12 @@ def sources_switched_off(mixers: Iterable[str]) -> str:
 def layers_without_softmax(
     model: nn.Module, shown: Collection[str] = ()
 ) -> tuple[MixedLayers, Sequence[int]]:
-    """The layers whose tokens are mixed without a softmax, and those beside them whose tokens are not mixed.
+    """The layers that mix tokens without a softmax, and the layers in the same lists that do not mix tokens.
 
-    By the classes of the modules in each block, so that no weight is read; both empty in a model whose
-    layers are attention. Mixers that are `shown`, by the names of their modules, are left out.
+    Determined by the classes of the modules in each block, so that no weight is read; both are empty in a
+    model with only attention. Mixers in `shown`, by the names of their modules, are left out.
     """
-    if not any(mixer_named(kind.__name__) for kind in {*map(type, model.modules())}):
+    if not any(mixer_name(kind.__name__) for kind in {*map(type, model.modules())}):
         return {}, []
     mixers: dict[str, dict[str, None]] = {}  # of each block
     attending: set[str] = set()
@@ -369,7 +369,7 @@ def layers_without_softmax(
         kind, block = type(module).__name__, BLOCK.match(name)
         if block is None or (mixing and name.startswith(mixing)):
             continue
-        if mixer := mixer_named(kind):
+        if mixer := mixer_name(kind):
             names = mixers.setdefault(block[0], {})
             if name not in shown:
                 names[mixer] = None
@@ -380,34 +380,34 @@ def layers_without_softmax(
     for block_name, names in mixers.items():
         for mixer in names:
             mixed.setdefault((mixer, block_name in attending), []).append(layer_number(block_name))
-    lists = {list_of_block(block_name) for block_name in mixers}
+    lists = {block_list(block_name) for block_name in mixers}
     blocks = [
         name
         for name, _ in model.named_modules(remove_duplicate=False)
-        if list_of_block(name) in lists and BLOCK.fullmatch(name)
+        if block_list(name) in lists and BLOCK.fullmatch(name)
     ]
     idle = [layer_number(name) for name in blocks if name not in mixers and name not in attending]
     return mixed, idle
 
 
 def unshown_layers(model: nn.Module, shown: Collection[str] = ()) -> str:
-    """A sentence that names the layers whose tokens are mixed without a softmax; empty without any.
+    """A sentence on the layers that mix tokens without a softmax; empty without any.
 
-    Without those whose modules are `shown`.
+    Layers whose modules are in `shown` are left out.
     """
     mixed, idle = layers_without_softmax(model, shown)
     if not mixed:
-        return f"No tokens are mixed in {named_layers(idle)}." if idle else ""
+        return f"No tokens are mixed in {layers_text(idle)}." if idle else ""
     parts = [
-        f"{mixer}{' beside attention' if beside else ''} in {named_layers(layers)}"
+        f"{mixer}{' beside attention' if beside else ''} in {layers_text(layers)}"
         for (mixer, beside), layers in mixed.items()
     ]
     off = sources_switched_off(mixer for mixer, _ in mixed)
-    rest = f" No tokens are mixed in {named_layers(idle)}." if idle else ""
-    return f"Not shown, as it has no softmax: {'; '.join(parts)}{off}.{rest}"
+    idle_note = f" No tokens are mixed in {layers_text(idle)}." if idle else ""
+    return f"Not shown, as it has no softmax: {'; '.join(parts)}{off}.{idle_note}"
 
 
-def named_layers(layers: Sequence[int]) -> str:
+def layers_text(layers: Sequence[int]) -> str:
     """`layer 3`, or `layers 0-2, 4-6`."""
     runs: list[list[int]] = []
     for layer in sorted({*layers}):
@@ -420,7 +420,7 @@ def named_layers(layers: Sequence[int]) -> str:
 
 
 def decoder_start(*configs: object) -> int | None:
-    """The token that a decoder reads first: the first setting that gives one.
+    """The token that a decoder reads first, from the first config that sets one.
 
     Often only one of a model's config and its generation config (generation_config.json) does.
     """

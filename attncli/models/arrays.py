@@ -1,4 +1,4 @@
-"""Files from elsewhere: text, and arrays (.npy, .npz, .safetensors, .pt), of which nothing can run code.
+"""Text files and array files (.npy, .npz, .safetensors, .pt) from other tools, read without running code.
 
 Weights from another tool are such arrays, and their tokens such texts.
 """
@@ -29,32 +29,33 @@ if TYPE_CHECKING:
 
 
 def checked_size(file: str, *, may_be_pipe: bool = False) -> int:
-    """The size of a regular file in bytes, 0 for a pipe. Raises UserError where there is nothing to read."""
+    """Size of a regular file in bytes, 0 for a pipe. Raises UserError if there is nothing to read."""
     try:
         return check_file(file, may_be_pipe=may_be_pipe).st_size
     except FileNotFoundError:
         raise UserError(f"{file}: no such file") from None
     except IsADirectoryError:
-        raise UserError(f"{file}: is a directory: give a file") from None
+        raise UserError(f"{file}: is a directory, not a file") from None
     except OSError as error:
         raise UserError(f"{file}: cannot be read: {error.strerror}") from None
 
 
 def refuse_size(name: str, needed: int, most_bytes: int | None) -> None:
-    """Raise UserError where reading takes more bytes of memory than are free."""
+    """Raise UserError if reading takes more memory than is free."""
     if most_bytes is not None and needed > most_bytes:
-        sizes = f"{needed / 1e9:.3g} GB of memory and {most_bytes / 1e9:.3g} GB are free"
+        sizes = f"{needed / 1e9:.3g} GB of memory, but only {most_bytes / 1e9:.3g} GB are free"
         raise UserError(f"{name}: needs about {sizes}")
 
 
 def read_text(file: str, *, most_bytes: int | None = None, bytes_each: int = 1) -> tuple[str, str]:
     """The text of a file, or of standard input for `-`, and its name for errors.
 
-    A file that would need more than `most_bytes`, at `bytes_each` per byte of text, is refused unread.
+    A file that would need more than `most_bytes`, at `bytes_each` per byte of text, is refused without
+    reading it.
     """
     if file == STDIN:
         if sys.stdin is None:
-            raise UserError("standard input is closed: name a file")
+            raise UserError("standard input is closed: use a file name")
         name = "standard input"
     else:
         refuse_size(file, checked_size(file, may_be_pipe=True) * bytes_each, most_bytes)
@@ -81,7 +82,7 @@ SAFETENSORS = {
 }  # fmt: skip
 METADATA = "__metadata__"
 REPORT = "report"
-"""The entry that holds the rest of a report saved as arrays, as JSON."""
+"""The entry with the remaining report, as JSON, in a report saved as arrays."""
 # What zipfile, numpy and struct raise for a damaged file.
 DAMAGE = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, EOFError, OverflowError,
@@ -96,7 +97,7 @@ class NoSuchArray(UserError):
 
 @contextmanager
 def _damage(file: str, kind: str) -> Iterator[None]:
-    """Whatever goes wrong inside is reported as the file's fault; warnings about old files are not shown."""
+    """Report any failure inside the block as damage of the file; warnings about old files are hidden."""
     try:
         with quiet_warnings():
             yield
@@ -107,19 +108,19 @@ def _damage(file: str, kind: str) -> Iterator[None]:
 
 
 def listed_names(names: Collection[str]) -> str:
-    """The first of them, between commas."""
+    """The first names, separated by commas."""
     return ", ".join(list(names)[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
 
 
 def _chosen(file: str, names: Collection[str], name: str | None) -> str:
-    """The name asked for, or the file's only name."""
+    """The requested name, or the file's only name."""
     if name is None and len(names) == 1:
         return next(iter(names))
     if not names:
-        raise UserError(f"{file}: holds no array")
+        raise UserError(f"{file}: contains no arrays")
     listed = listed_names(names)
     if name is None:
-        raise UserError(f"{file}: holds {len(names)} arrays: give --array NAME, one of {listed}")
+        raise UserError(f"{file}: contains {len(names)} arrays: choose one with --array NAME: {listed}")
     if name not in names:
         raise NoSuchArray(f"--array: {file} has no {name}, but {listed}{nearest(name, names)}")
     return name
@@ -132,21 +133,21 @@ def _stored(
     most_bytes: int | None,
     kinds: str = "fiub",
 ) -> np.ndarray:
-    """The array of a .npy stream of `size` bytes. Raises UserError where its dtype is not of these kinds."""
+    """The array of a .npy stream of `size` bytes. Raises UserError if its dtype is not one of these kinds."""
     format = np.lib.format
     is_first = format.read_magic(stream) == (1, 0)
     header = format.read_array_header_1_0 if is_first else format.read_array_header_2_0
     shape, _, dtype = header(stream)
     if dtype.hasobject:
-        raise UserError(f"{file}: holds Python objects, which can run code when they are read: save numbers")
+        raise UserError(f"{file}: contains Python objects, which can run code when read: save numbers")
     if dtype.kind not in kinds:
-        raise UserError(f"{file}: holds {dtype}: must be an array of real numbers")
-    # numpy's reader takes the memory that a header asks for before it looks for the bytes.
+        raise UserError(f"{file}: must be an array of real numbers (got {dtype})")
+    # numpy's reader allocates the memory that a header specifies before it reads any data.
     needed = math.prod(shape) * dtype.itemsize
     if any(length < 0 for length in shape):
         raise ValueError("a negative size")
     if needed > size - stream.tell():
-        raise UserError(f"{file}: is cut off: its header promises {needed} bytes")
+        raise UserError(f"{file}: is truncated: its header lists {needed} bytes")
     refuse_size(file, _needed_to_read(math.prod(shape), dtype), most_bytes)
     stream.seek(0)
     return np.asarray(format.read_array(stream, allow_pickle=False))
@@ -154,19 +155,19 @@ def _stored(
 
 def _read_npy(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
     if name is not None:
-        raise UserError(f"--array: {file} holds one array, without a name")
+        raise UserError(f"--array: {file} contains a single array, without a name")
     with Path(file).open("rb") as stream:
         return _stored(stream, file, Path(file).stat().st_size, most_bytes)
 
 
 @contextmanager
 def _opened_npz(file: str) -> Iterator[zipfile.ZipFile]:
-    """The zip file. Raises UserError where its arrays take far more memory than it is long."""
+    """The zip file. Raises UserError if its arrays take far more memory than the file's size."""
     with zipfile.ZipFile(file) as archive:
         size, unpacked = Path(file).stat().st_size, sum(part.file_size for part in archive.infolist())
         if unpacked > most_unpacked(size):
-            sizes = f"{unpacked / 1e6:,.0f} MB, more than {MOST_UNPACKED} times its own size"
-            raise UserError(f"{file}: unpacks to {sizes}: save its arrays with numpy.savez, unpacked")
+            sizes = f"{unpacked / 1e6:,.0f} MB, more than {MOST_UNPACKED} times its size"
+            raise UserError(f"{file}: unpacks to {sizes}: save its arrays with numpy.savez, uncompressed")
         yield archive
 
 
@@ -176,30 +177,30 @@ def _read_npz(file: str, name: str | None, most_bytes: int | None, kinds: str = 
         arrays = {key: info for key, info in members.items() if info.filename.endswith(".npy")}
         info = arrays[_chosen(file, arrays, name)]
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError("not as numpy packs")
+            raise ValueError("compression that numpy does not use")
         with archive.open(info) as stream:
             return _stored(stream, file, info.file_size, most_bytes, kinds)
 
 
 def _needed_to_read(count: int, dtype: np.dtype) -> int:
-    """The bytes that numbers take as they are stored and, beside that, as float32 or float64."""
+    """Bytes for numbers as they are stored plus their conversion to float32 or float64."""
     return count * (dtype.itemsize + (4 if dtype.kind == "f" and dtype.itemsize <= 4 else 8))
 
 
-# The package safetensors is an extra of attn, and gives numpy arrays, which are never bfloat16.
+# The safetensors package is an extra of attn, and returns numpy arrays, which are never bfloat16.
 def _safetensors(file: str) -> tuple[dict[str, TensorInFile], Mapping[str, Any]]:
-    """The tensors of a safetensors file, and the texts beside them."""
+    """The tensors of a safetensors file, and its metadata."""
     size = Path(file).stat().st_size
     with Path(file).open("rb") as stream:
         header, begin = safetensors_header(stream, size)
     tensors, end = tensors_and_end(header, begin)
     if end > size:
-        raise UserError(f"{file}: is cut off: its header promises {end} bytes")
+        raise UserError(f"{file}: is truncated: its header lists {end} bytes")
     return tensors, header.get(METADATA, {})
 
 
 def _pickled(file: str) -> "PickledArrays":
-    from attncli.models.pickled_weights import pickled_arrays  # with torch, for these files alone
+    from attncli.models.pickled_weights import pickled_arrays  # imports torch, only for these files
 
     return pickled_arrays(Path(file))
 
@@ -209,11 +210,11 @@ def _tensors_in_file(file: str) -> Mapping[str, TensorInFile]:
 
 
 def _read_tensor(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
-    """A tensor of a safetensors file, or of one that torch.save wrote, by where its numbers lie."""
+    """A tensor of a safetensors file, or of a file written by torch.save, read at its place in the file."""
     tensors = _tensors_in_file(file)
     about = tensors[_chosen(file, tensors, name)]
     if about.kind not in SAFETENSORS:
-        raise UserError(f"{file}: holds {about.kind!s:.20}: must be one of {', '.join(SAFETENSORS)}")
+        raise UserError(f"{file}: has type {about.kind!s:.20}: must be one of {', '.join(SAFETENSORS)}")
     dtype, shape, strides = np.dtype(SAFETENSORS[str(about.kind)]), about.shape, about.strides
     span = count = math.prod(shape)
     if strides is not None:
@@ -240,20 +241,20 @@ PICKLED = (".bin", ".ckpt", ".pkl", ".pickle")
 
 
 def is_array_file(file: str) -> bool:
-    """Whether the name is that of an array file. Raises UserError for formats that can run code when read."""
+    """True for the name of an array file. Raises UserError for formats that can run code when read."""
     path = Path(file)
     suffix = path.suffix.lower()
     if suffix in PICKLED:
-        raise UserError(f"{file}: pickled files can run code when they are read: save .npz or .safetensors")
+        raise UserError(f"{file}: pickled files can run code when read: save it as .npz or .safetensors")
     return suffix in READERS
 
 
 TOKENS = "tokens"
-"""Beside weights: an array of texts, or a list of them."""
+"""Name of the tokens beside weights: an array of texts, or a list of them."""
 
 
 def tokens_beside(file: str, shape: Sequence[int]) -> tuple[str, ...]:
-    """The tokens that a file has beside its weights of this shape; empty where it has none, or others."""
+    """The tokens stored beside weights of this shape; empty if there are no tokens, or not as many."""
     tokens = _tokens_in(file)
     return tokens if (len(tokens), len(tokens)) == tuple(shape[-2:]) else ()
 
@@ -273,7 +274,7 @@ def _tokens_in(file: str) -> tuple[str, ...]:
 
 
 class ReadWeights(NamedTuple):
-    """Weights (query, key), maybe with axes head and layer, and whether their keys are of another text."""
+    """Weights (query, key), optionally with axes head and layer. `has_context`: keys of another text."""
 
     numbers: np.ndarray
     has_context: bool
@@ -283,18 +284,18 @@ def read_weights(file: str, *, name: str | None = None, most_bytes: int | None =
     """The array of that name (or the only one) in native byte order, as float32 or float64.
 
     Half precision becomes float32, whole numbers float64; both are exact (whole numbers up to 2^53). Arrays
-    of layers whose names differ in their number alone are one array (layer, head, query, key): those of the
-    `name` with * for the number, without a name those of a cache of activations that are weights. Arrays of
-    steps and layers, as `generate` gives them, are the layers of the whole text.
+    of layers whose names differ only in their number become one array (layer, head, query, key): `name` has *
+    for the number; without a name, the arrays of weights in a cache of activations are chosen. Arrays of
+    steps and layers, as `generate` returns them, become the layers of the whole text.
     """
-    names = _names_of(file)
+    names = _array_names(file)
 
     def read(each: str | None) -> np.ndarray:
         return read_stored(file, name=each, most_bytes=most_bytes)
 
-    if any(by_layer := (arrays_of_steps(names, name), layer_arrays(names, name))):
+    if any(by_layer := (step_arrays(names, name), layer_arrays(names, name))):
         refuse_size(file, checked_size(file), most_bytes)
-    weights = weights_of_layers(*by_layer, read, file)
+    weights = layer_weights(*by_layer, read, file)
     if weights is None:
         name = names[0] if name is None and len(names) == 1 else name
         if name is None and len(names) > 1:
@@ -310,7 +311,7 @@ def read_array(file: str, *, name: str | None = None, most_bytes: int | None = N
     return read_weights(file, name=name, most_bytes=most_bytes).numbers
 
 
-def weights_of_layers(
+def layer_weights(
     of_steps: Mapping[int, Sequence[str]],
     of_layers: Mapping[int, str],
     read: Callable[[str], np.ndarray],
@@ -333,28 +334,28 @@ def weights_of_layers(
 
 
 def is_cross_attention(name: str | None) -> bool:
-    """Whether the name of an array says that its keys are of another text."""
+    """True if the name of an array means that its keys belong to another text."""
     return name is not None and "cross" in name.lower()
 
 
 WEIGHT_NAMES = ("hook_pattern", "pattern")
-"""What the weights of a layer are called in caches of activations, behind its place."""
+"""Names of a layer's weights in caches of activations, after the layer's place."""
 NUMBER = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 
 
 STEP_AND_LAYER = re.compile(r"(?:^|(?<=\.))(\d+)\.(\d+)$")
-"""What ends the name of an array in a list of lists."""
+"""Matches the end of an array's name in a list of lists."""
 
 
 def _form(name: str) -> str:
-    """`blocks.*.attn.hook_pattern` of the name of a layer's array; `attentions.*.*` of steps and layers."""
+    """`blocks.*.attn.hook_pattern` for the name of a layer's array; `attentions.*.*` for steps and layers."""
     return STEP_AND_LAYER.sub("*.*", name) if STEP_AND_LAYER.search(name) else NUMBER.sub("*", name, count=1)
 
 
-def arrays_of_steps(names: Iterable[str], name: str | None) -> dict[int, list[str]]:
-    """The arrays of each layer, step by step, of the form `name`, as `attentions.*.*`.
+def step_arrays(names: Iterable[str], name: str | None) -> dict[int, list[str]]:
+    """The arrays of each layer, step by step, for a form `name` such as `attentions.*.*`.
 
-    Without a name those of the only form, or the only one called attentions; empty where there is none.
+    Without a name, the arrays of the only form, or of the only one called attentions; empty without any.
     """
     names = [*names]
     forms: dict[str, dict[tuple[int, int], str]] = {}
@@ -371,18 +372,18 @@ def arrays_of_steps(names: Iterable[str], name: str | None) -> dict[int, list[st
 
 
 def joined_steps(steps: Sequence[np.ndarray], source: str) -> ReadWeights:
-    """The rows of a layer from what it gave at each step of writing: (head, query, key) of the whole text.
+    """The rows of a layer from its arrays at each step of generation: (head, query, key) for the whole text.
 
-    A step has the rows of its new tokens, over all keys so far, over a cache of a fixed size, or over another
-    text; or the rows of the whole text anew. UserError for steps that follow none of these.
+    A step has the rows of its new tokens, over all keys so far, over a cache of fixed size, or over another
+    text; or the rows of the whole text again. Raises UserError for any other steps.
     """
     texts = max((len(array) for array in steps if array.ndim == 4), default=1)
     if texts > 1:
-        raise UserError(f"{source}: holds {texts} texts, or beams: save one")
+        raise UserError(f"{source}: contains {texts} texts or beams: save only one")
     arrays = [array[0] if array.ndim == 4 and len(array) == 1 else array for array in steps]
     if any(array.ndim != 3 for array in arrays) or len({len(array) for array in arrays}) > 1:
         sizes = " and ".join(dict.fromkeys(" × ".join(map(str, array.shape)) for array in steps))
-        raise UserError(f"{source}: has lists of lists of arrays that are no steps of writing ({sizes})")
+        raise UserError(f"{source}: has lists of lists of arrays that are not steps of generation ({sizes})")
     queries, keys = ([array.shape[axis] for array in arrays] for axis in (1, 2))
     ends = np.cumsum(queries).tolist()
     last = arrays[-1]
@@ -399,31 +400,31 @@ def joined_steps(steps: Sequence[np.ndarray], source: str) -> ReadWeights:
         return ReadWeights(rows[..., : ends[-1]], False) if is_cache else ReadWeights(rows, True)
     sizes = listed_names([f"{query} × {key}" for query, key in zip(queries, keys, strict=True)])
     raise UserError(
-        f"{source}: holds lists of layers of {sizes} queries and keys, which are not the steps of one text: "
-        "name the layers of one, as 0.*"
+        f"{source}: contains lists of layers of {sizes} queries and keys, which are not steps of one text: "
+        "choose the layers of one, such as 0.*"
     )
 
 
 SAME_ROWS = 1e-4
-"""How far the rows of a text that is read anew at each step may differ: bfloat16 rounds."""
+"""Largest difference in the rows of a text that is read again at each step: bfloat16 rounds."""
 
 
 def _with_keys(array: np.ndarray, count: int) -> np.ndarray:
-    """The rows over so many keys, the new ones without weight."""
+    """The rows over `count` keys, the new ones with weight 0."""
     return np.pad(array, ((0, 0), (0, 0), (0, count - array.shape[-1])))
 
 
 def layer_arrays(names: Iterable[str], name: str | None) -> dict[int, str]:
-    """The arrays of layers among these, by their numbers: of the form `name`, with * for the number.
+    """The arrays of layers, by layer number, for a form `name` with * for the number.
 
-    Without a name those of the only form, or the only one of weights; empty where there is none.
+    Without a name, the arrays of the only form, or of the only form of weights; empty without any.
     """
     forms: dict[str, dict[int, str]] = {}
     if name is not None:
         pattern = re.compile(re.escape(name).replace(r"\*", r"(\d+)"))
-        named = {each: place for each in names if (place := pattern.fullmatch(each))}
+        places = {each: place for each in names if (place := pattern.fullmatch(each))}
         return (
-            dict(sorted((int(place[1]), each) for each, place in named.items()))
+            dict(sorted((int(place[1]), each) for each, place in places.items()))
             if name.count("*") == 1
             else {}
         )
@@ -436,8 +437,9 @@ def layer_arrays(names: Iterable[str], name: str | None) -> dict[int, str]:
 
 
 def forms_of_weights(names: Iterable[str]) -> list[str]:
-    """The forms of the names of layers, with * for the number, that are called weights; where none is, those
-    that are called nothing else of attention.
+    """The forms of layers' names, with * for the number, that denote weights; or else all forms of attention.
+
+    Forms that denote anything else of attention are left out.
     """
     last = {_form(name): name.rpartition(".")[2] for name in names if is_of_a_layer(name)}
     called = [form for form, name in last.items() if name in WEIGHT_NAMES]
@@ -447,31 +449,31 @@ def forms_of_weights(names: Iterable[str]) -> list[str]:
 
 
 def is_of_a_layer(name: str) -> bool:
-    """Whether the name of an array has the number of a layer."""
+    """True if the name of an array contains a layer number."""
     return NUMBER.search(name) is not None
 
 
 def stacked_layers(layers: Mapping[int, np.ndarray], source: str) -> np.ndarray:
-    """The weights of each layer (head, query, key), with a leading axis of one text or without, as one array.
+    """The weights of each layer (head, query, key), with or without a leading axis of one text, as one array.
 
-    UserError where layers are missing or differ in their sizes, and for several texts.
+    Raises UserError if layers are missing or differ in size, and for several texts.
     """
     if [*layers] != [*range(len(layers))]:
         listed = ", ".join(map(str, layers))
-        raise UserError(f"{source}: has layers {listed} alone: name one of their arrays")
+        raise UserError(f"{source}: has only the layers {listed}: choose one of their arrays")
     texts = {len(array) if array.ndim == 4 else 1 for array in layers.values()}
     if texts != {1}:
-        raise UserError(f"{source}: holds {max(texts)} texts: save one")
+        raise UserError(f"{source}: contains {max(texts)} texts: save only one")
     arrays = [array[0] if array.ndim == 4 else array for array in layers.values()]
     shapes = list(dict.fromkeys(array.shape for array in arrays))
     if len(shapes) > 1:
         sizes = " and ".join(" × ".join(map(str, shape)) for shape in shapes[:2])
-        raise UserError(f"{source}: has layers of different sizes ({sizes}): name one of their arrays")
+        raise UserError(f"{source}: has layers of different sizes ({sizes}): choose one of their arrays")
     return np.stack(arrays)
 
 
-def _names_of(file: str) -> list[str]:
-    """The names of the arrays of a file; none where it holds one without a name."""
+def _array_names(file: str) -> list[str]:
+    """Names of the arrays in a file; empty for a single array without a name."""
     checked_size(file)
     suffix = Path(file).suffix.lower()
     with _damage(file, READERS[suffix][0]):
@@ -487,7 +489,7 @@ def _names_of(file: str) -> list[str]:
 
 
 def read_stored(file: str, *, name: str | None = None, most_bytes: int | None = None) -> np.ndarray:
-    """The array of that name (or the only one), as it is stored."""
+    """The array of that name (or the only one), as stored."""
     checked_size(file)
     kind, read = READERS[Path(file).suffix.lower()]
     with _damage(file, kind):
@@ -513,11 +515,11 @@ def report_beside_arrays(file: str, *, most_bytes: int | None = None) -> str | N
 
 
 LARGEST = 1e200
-"""Beyond it, differences and sums of numbers overflow."""
-# The axes of an array, by their number.
-AXES_OF_ARRAYS = {2: ("query", "key"), 3: ("head", "query", "key"), 4: ("layer", "head", "query", "key")}
+"""Larger numbers overflow in differences and sums."""
+# The axes of an array, by their count.
+ARRAY_AXES = {2: ("query", "key"), 3: ("head", "query", "key"), 4: ("layer", "head", "query", "key")}
 # Peak memory, measured: one layer's statistics in float64, and an atlas of all weights.
-BYTES_PER_WEIGHT, BYTES_SHOWN = 80, 90
+BYTES_PER_WEIGHT, PREVIEW_BYTES = 80, 90
 
 
 def checked_weights(
@@ -528,27 +530,31 @@ def checked_weights(
     *,
     most_bytes: int | None = None,
 ) -> NamedTensor:
-    """The array with named axes; UserError where it cannot be attention, or has another number of tokens."""
+    """The array with named axes. Raises UserError if it cannot be attention, or for a wrong number of
+    tokens.
+    """
     sizes = " × ".join(map(str, array.shape))
-    if array.ndim not in AXES_OF_ARRAYS:
-        wanted = " or ".join(f"({', '.join(axes)})" for axes in AXES_OF_ARRAYS.values())
+    if array.ndim not in ARRAY_AXES:
+        wanted = " or ".join(f"({', '.join(axes)})" for axes in ARRAY_AXES.values())
         raise UserError(f"{name}: must have the axes {wanted} (got {sizes or 'a single number'})")
     if array.size == 0:
         raise UserError(f"{name}: is empty ({sizes})")
     if not np.isfinite(array).any():
-        raise UserError(f"{name}: holds no number ({sizes}, all NaN or infinite)")
+        raise UserError(f"{name}: contains no numbers ({sizes}, all NaN or infinite)")
     if (np.abs(array, where=np.isfinite(array), out=np.zeros_like(array)) > np.float64(LARGEST)).any():
-        raise UserError(f"{name}: holds a number beyond {LARGEST:g}")
+        raise UserError(f"{name}: must not contain numbers beyond {LARGEST:g}")
     num_queries, num_keys = array.shape[-2:]
     if tokens is not None and len(tokens) != num_queries:
         raise UserError(f"--tokens: must be {num_queries}, one for each query (got {len(tokens)})")
     if context_tokens is not None and len(context_tokens) != num_keys:
         raise UserError(f"--context-tokens: must be {num_keys}, one for each key (got {len(context_tokens)})")
     if tokens is not None and context_tokens is None and num_keys != num_queries:
-        raise UserError(f"--context-tokens: is needed: {name} has {num_queries} queries and {num_keys} keys")
+        raise UserError(
+            f"--context-tokens: is required: {name} has {num_queries} queries and {num_keys} keys"
+        )
     layer = array[0] if array.ndim == 4 else array
-    refuse_size(name, layer.size * BYTES_PER_WEIGHT + array.size * BYTES_SHOWN, most_bytes)
-    return NamedTensor(AXES_OF_ARRAYS[array.ndim], array)
+    refuse_size(name, layer.size * BYTES_PER_WEIGHT + array.size * PREVIEW_BYTES, most_bytes)
+    return NamedTensor(ARRAY_AXES[array.ndim], array)
 
 
 def read_tokens(file: str) -> tuple[str, ...]:
@@ -561,12 +567,12 @@ def read_tokens(file: str) -> tuple[str, ...]:
         raise UserError(f"{name}: must be a JSON list of texts")
     lines = text.removesuffix("\n").split("\n") if text else []
     if not lines:
-        raise UserError(f"{name}: is empty: it holds no token")
+        raise UserError(f"{name}: is empty: it contains no tokens")
     return tuple(line.removesuffix("\r") for line in lines)
 
 
 def _json_list(text: str) -> tuple[str, ...] | None:
-    """The texts of a JSON list; None for anything else: `[CLS]` is a valid token on a line."""
+    """The texts of a JSON list; None for anything else, since `[CLS]` is a valid token on a line."""
     try:
         tokens = parsed_json(text)
     except ValueError:

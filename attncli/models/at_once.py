@@ -1,4 +1,4 @@
-"""Simultaneous runs of a model, each in one thread and on separate modules with the same parameters."""
+"""Concurrent runs of a model, each in one thread and on separate modules with the same parameters."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -13,43 +13,44 @@ from attncli.core.row_tiles import run_jobs
 from attncli.core.runtime import torch_threads
 from attncli.models.capture import comes_by_interface, copy_ways
 from attncli.models.pretrained import Pretrained
-from attncli.models.stored import use_of
+from attncli.models.stored import stored_use
 
 WorkResult = TypeVar("WorkResult")
 ModelWork = Callable[[Pretrained], WorkResult]
 
 MOST_WORKS = 32
-"""Works handed over together: each keeps the readings of its texts and its results."""
+"""Works submitted together: each keeps the readings of its texts and its results in memory."""
 MOST_THREADS = 8
 LONGEST = 1024
 """Tokens of a text up to which a run gains little from torch's own threads."""
 
 
 def can_run_at_once(pretrained: Pretrained) -> bool:
-    """Whether runs may use separate modules: for a model in memory, but not for a caller's, whose hooks would
-    run in other threads.
+    """True if runs may use separate modules: if a model is in memory, and is not a caller's.
+
+    A caller's hooks would run in other threads.
     """
     is_here = pretrained.lent is None and pretrained.model.device.type == "cpu"
-    return is_here and use_of(pretrained.whole) is None
+    return is_here and stored_use(pretrained.whole) is None
 
 
 def run_at_once(pretrained: Pretrained, works: Sequence[ModelWork[WorkResult]]) -> Iterator[WorkResult]:
-    """The results of the works, in order, each computed in one thread, as many at a time as torch's threads.
+    """The results of the works, in order, each computed in one of as many threads as torch has.
 
-    Torch's threads divide each small operation and wait for each other; works need not wait. The first work
-    runs alone until it is known how the model computes attention. With eager attention all run one by one: a
-    model may use state of the whole process then (BigBird uses numpy's generator). Raises the error of the
+    Torch's threads split each small operation and wait for each other; works need not wait. Until the model's
+    way of computing attention is known, works run alone. With eager attention they run one by one, since a
+    model may then use state of the whole process (BigBird uses numpy's generator). Raises the error of the
     first work that fails.
     """
-    rest = deque(works)
-    while rest and not comes_by_interface(pretrained.model):
-        yield rest.popleft()(pretrained)
-    num_threads = min(torch.get_num_threads(), len(rest), MOST_THREADS)
+    waiting = deque(works)
+    while waiting and not comes_by_interface(pretrained.model):
+        yield waiting.popleft()(pretrained)
+    num_threads = min(torch.get_num_threads(), len(waiting), MOST_THREADS)
     if num_threads < 2:
-        yield from (work(pretrained) for work in rest)
+        yield from (work(pretrained) for work in waiting)
         return
     # Before any of them runs: a run changes the modules for a while.
-    free = deque([pretrained, *(with_own_modules(pretrained) for _ in range(num_threads - 1))])
+    free = deque([pretrained, *(with_separate_modules(pretrained) for _ in range(num_threads - 1))])
 
     def run(work: ModelWork[WorkResult]) -> WorkResult:
         copy = free.pop()
@@ -59,15 +60,15 @@ def run_at_once(pretrained: Pretrained, works: Sequence[ModelWork[WorkResult]]) 
             free.append(copy)
 
     with torch_threads(1):
-        yield from run_jobs([partial(run, work) for work in rest], num_threads)
+        yield from run_jobs([partial(run, work) for work in waiting], num_threads)
 
 
-def with_own_modules(pretrained: Pretrained) -> Pretrained:
+def with_separate_modules(pretrained: Pretrained) -> Pretrained:
     """A copy of the model with separate modules, configs, hooks and buffers, but the same parameters."""
     whole = pretrained.whole
     copies: dict[int, Any] = {id(parameter): parameter for parameter in whole.parameters()}
-    copy_of_whole = deepcopy(whole, copies)
+    whole_copy = deepcopy(whole, copies)
     body = copies[id(pretrained.model)]
     copy_ways(pretrained.model, body)
-    with_head = None if pretrained.with_head is None else copy_of_whole
+    with_head = None if pretrained.with_head is None else whole_copy
     return replace(pretrained, model=body, with_head=with_head, classifier=None)

@@ -1,6 +1,6 @@
-"""Run a model and hand over its attention, which is compared with the weights that the model returns.
+"""Capture of a model's attention during a run, compared with the weights that the model itself returns.
 
-With weights that stay in their files, several runs go side by side, block by block.
+If weights stay in their files, several runs proceed together, block by block.
 """
 
 import random
@@ -35,31 +35,32 @@ from attncli.models.layers import (
     run_by_interface,
     uncompiled,
 )
-from attncli.models.model_state import configs_of, state_of
+from attncli.models.model_state import comparable_state, model_configs
 from attncli.models.patched_heads import refuse_changes, refuse_replaced, without_patches
-from attncli.models.side_by_side import by_itself, go_on, side_by_side, wait_for_others
-from attncli.models.stored import blocks_of, first_blocks, use_of
+from attncli.models.side_by_side import by_itself, go_on, side_by_side, wait_for_runs
+from attncli.models.stored import blocks_of, first_blocks, stored_use
 
 ROUNDING = 1e-3
-"""By how much a row may sum to more than 1, or a weight be in the future."""
+"""Largest excess of a row's sum over 1, and of a weight on the future."""
 
 
 @contextmanager
 def with_eager_attention(model: PreTrainedModel) -> Iterator[None]:
-    """While it is open, the model itself, hooks, adapters and all, computes by its eager attention.
+    """Let the model compute with its eager attention, hooks and adapters included, inside the block.
 
-    Afterwards it is as it was: some models replace parts of themselves by what they read (BigBird).
+    Its state is restored afterwards: some models replace parts of themselves depending on the input
+    (BigBird).
     """
     with unchanged(model), uncompiled():
-        for config in configs_of(model):
-            # set_attn_implementation leaves out models (Falcon) that heed their config all the same.
+        for config in model_configs(model):
+            # set_attn_implementation skips models (Falcon) that follow their config anyway.
             config._attn_implementation_internal = "eager"
         yield
 
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Whatever happens to attributes, parts, hooks and configs of a model inside, they are then as before."""
+    """Restore attributes, parts, hooks and configs of a model after the block."""
     give_back = remembered(model)
     try:
         yield
@@ -68,10 +69,10 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
 
 def remembered(model: nn.Module) -> Callable[[], None]:
-    """What gives a model back its attributes, parts, hooks and configs as they are now."""
+    """A function that restores a model's current attributes, parts, hooks and configs."""
     before = [(vars(module), {**vars(module)}) for module in model.modules()]
-    before += [(vars(config), {**vars(config)}) for config in configs_of(model)]
-    # torch keeps parts, parameters and hooks in separate dicts, which handles of hooks refer to.
+    before += [(vars(config), {**vars(config)}) for config in model_configs(model)]
+    # torch keeps parts, parameters and hooks in separate dicts, which hook handles refer to.
     before += [
         (table, table.copy()) for _, parts in before for table in parts.values() if isinstance(table, dict)
     ]
@@ -86,14 +87,14 @@ def remembered(model: nn.Module) -> Callable[[], None]:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """A model amid its training, in evaluation mode and without autocast; afterwards it is as before.
+    """Put a model during training into evaluation mode, without autocast, and restore it after the block.
 
-    So are the numbers in its buffers (a dynamic rope's frequencies), and every random generator.
+    The numbers in its buffers (a dynamic rope's frequencies) and all random generators are restored, too.
     """
     tensors = chain(model.parameters(), model.buffers())
     device = next((tensor.device for tensor in tensors), torch.device("cpu"))
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers() if not buffer.is_meta]
-    of_python, of_numpy = random.getstate(), np.random.get_state()
+    python_state, numpy_state = random.getstate(), np.random.get_state()
     with (
         unchanged(model),
         torch.random.fork_rng([device] if device.type == "cuda" else []),
@@ -103,8 +104,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         try:
             yield
         finally:
-            random.setstate(of_python)
-            np.random.set_state(of_numpy)
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
             with torch.no_grad():
                 for buffer, before in buffers:
                     if not torch.equal(buffer, before):
@@ -112,7 +113,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 def returned_weights(outputs: ModelOutput | tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    """The weights of each layer, with the name of the output that holds them; empty for a tuple."""
+    """The weights of each layer, with the name of their output; nothing for a tuple."""
     for name, values in outputs.items() if isinstance(outputs, ModelOutput) else ():
         for weights in values if name in WEIGHTS and isinstance(values, tuple | list) else ():
             if weights is not None:
@@ -120,9 +121,9 @@ def returned_weights(outputs: ModelOutput | tuple[Any, ...]) -> Iterator[tuple[s
 
 
 @contextmanager
-def sources_of_weights(model: PreTrainedModel) -> Iterator[MutableMapping[Tensor, str]]:
-    """While it is open, the name of the module that first gave each tensor that may be weights."""
-    # By identity and weakly: the id of a freed tensor could belong to another one.
+def weight_modules(model: PreTrainedModel) -> Iterator[MutableMapping[Tensor, str]]:
+    """Record, inside the block, the module that first returned each possible tensor of weights."""
+    # Weakly and by identity: the id of a freed tensor could be reused.
     sources: MutableMapping[Tensor, str] = WeakIdKeyDictionary()
 
     def note(name: str, output: Any) -> None:
@@ -142,71 +143,71 @@ def sources_of_weights(model: PreTrainedModel) -> Iterator[MutableMapping[Tensor
 def run_eagerly(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], numbering: Numbering
 ) -> list[CapturedLayer]:
-    """The weights that a model with eager attention returns, each with the name of the module that made it.
+    """The weights that a model with eager attention returns, each with the name of its module.
 
-    Raises CannotShow where these are not weights of the tokens.
+    Raises CannotShow if these are not weights between the tokens.
     """
     modules = dict(model.named_modules())
-    with sources_of_weights(model) as sources:
+    with weight_modules(model) as sources:
         outputs = model(**inputs, output_attentions=True)
     layers: list[CapturedLayer] = []
-    known: MutableMapping[Tensor, None] = WeakIdKeyDictionary()
+    seen: MutableMapping[Tensor, None] = WeakIdKeyDictionary()
     for output, weights in returned_weights(outputs):
         stack, kind = WEIGHTS[output]
         name = sources.get(weights, output) if isinstance(weights, Tensor) else output
-        fault = fault_of(weights)
-        if not fault and weights in known:
+        fault = weights_fault(weights)
+        if not fault and weights in seen:
             fault = "the same weights twice"
         if fault:
             raise CannotShow(f"{name} returns {fault}")
-        known[weights] = None
-        given = GivenWeights(weights, (weights > 0).any(dim=1))
-        layer = numbering.layer(name, kind, given, stack)
+        seen[weights] = None
+        attention = GivenWeights(weights, (weights > 0).any(dim=1))
+        layer = numbering.layer(name, kind, attention, stack)
         may_be_causal = kind == "self" and layer.stack != "encoder"
         is_causal = may_be_causal and getattr(modules.get(name), "is_causal", False)
         if is_causal and not torch.triu(weights, diagonal=1).max() <= ROUNDING:
-            raise CannotShow(f"{name} is causal, and returns weights that look into the future")
+            raise CannotShow(f"{name} is causal but returns weights on later tokens")
         layers.append(layer)
     return layers
 
 
-def fault_of(weights: Any) -> str:
-    """What these are instead of distributions over keys; empty where they are such."""
+def weights_fault(weights: Any) -> str:
+    """The problem with these weights; empty if they are distributions over keys."""
     if not isinstance(weights, Tensor) or weights.ndim != 4:
-        return "no weights of text, head, query and key"
+        return "no weights with axes text, head, query and key"
     least, sums = weights.min(), weights.sum(dim=-1)
     if least.isnan():
         return "weights that are NaN"
     if least < 0:
-        return f"negative weights, as {least:.3g}: scores, perhaps"
+        return f"negative weights such as {least:.3g}, perhaps scores"
     if not sums.max() <= 1 + ROUNDING + torch.finfo(weights.dtype).eps:
-        return f"rows that sum to more than 1, as {sums.max():.4g}"
+        return f"rows that sum to more than 1, such as {sums.max():.4g}"
     return ""
 
 
 TRIAL_TOKENS = 8
 TRIAL_SCORES = 2**26
-"""Of all heads of a layer, up to which eager attention runs on a text longer than a window: 268 MB."""
+"""Scores of all heads of a layer up to which eager attention runs on a text longer than a window: 268 MB."""
 TOLERANCE = 1e-4
-"""By how much what attention gives a token may differ, relative to its length."""
+"""Largest difference between outputs of attention for a token, relative to their length."""
 TOLERATED_STEPS = 8
-"""The same in steps of the model's dtype, where these are more: bfloat16 rounds to 2^-7."""
+"""The same in steps of the model's dtype, if that is more: bfloat16 rounds to 2^-7."""
 
 EAGER_NOTE = (
-    "Weights are those of the model's eager attention, as dense matrices: memory grows with the square of "
-    "the tokens."
+    "Weights come from the model's eager attention, as dense matrices: memory grows with the square of the "
+    "number of tokens."
 )
-GIVES_NAN = "gives NaN: some of its weights are no numbers, or too large"
+GIVES_NAN = "returns NaN: some of its parameters are NaN or too large"
 NOT_COMPARED = "Not compared with the model's own eager attention"
-NOT_CHANGED = "computes its attention itself: no head of it can be changed"
+NOT_CHANGED = "computes its attention itself, so that its heads cannot be changed"
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a model's attention is captured: by the interface, or as the weights of its eager attention.
+    """The way to capture a model's attention: the interface, or the weights of its eager attention.
 
-    `not_compared` says where the interface could not be compared with eager attention, `unshown` which layers
-    mix tokens without a softmax.
+    `not_compared` is a note if the interface could not be compared with eager attention, `unshown` one on
+    layers that mix tokens without a softmax.
     """
 
     kind: Literal["interface", "eager"]
@@ -214,39 +215,38 @@ class Way:
     unshown: str = ""
 
     def notes(self) -> list[str]:
-        """What a reader of the numbers must know of it, first what is missing."""
+        """Notes for readers of the results, missing layers first."""
         notes = (self.unshown, EAGER_NOTE * (self.kind == "eager"), self.not_compared)
         return [*filter(None, notes)]
 
 
-OWN = __name__.partition(".")[0]
+PACKAGE = __name__.partition(".")[0]
 CALL = "torch.nn.modules.module"
-"""Where torch calls a model."""
+"""torch's module that calls a model."""
 
 Shapes = tuple[tuple[Any, ...], ...]
-"""The name of each input of a model, and its axes."""
+"""The name of each input of a model, with its axes."""
 
 _ways: MutableMapping[PreTrainedModel, dict[Shapes, Way]] = WeakKeyDictionary()
-"""How each model's attention comes, by the shapes of the inputs that it was tried on."""
+"""Way of capture of each model, by the shapes of the inputs it was tried on."""
 
 _windows: MutableMapping[PreTrainedModel, set[int]] = WeakKeyDictionary()
-"""Numbers of tokens beyond which a model may hide something, as its configs name them."""
+"""Numbers of tokens beyond which a model may hide something, from settings in its configs."""
 
 _lent: MutableMapping[PreTrainedModel, Any] = WeakKeyDictionary()
-"""Models of a caller that are in use, and what each was like."""
+"""Models of a caller that are in use, with their states."""
 
 _tried_as: MutableMapping[PreTrainedModel, Any] = WeakKeyDictionary()
-"""What a caller's model was like when the ways in `_ways` were found."""
+"""State of a caller's model when the ways in `_ways` were determined."""
 
 
 @contextmanager
 def tried_again_when_changed(whole: PreTrainedModel, body: PreTrainedModel) -> Iterator[None]:
-    """While it is open, a caller's model, or its body, is tried on all of each text that is longer than what
-    it was tried on before; on each text where it has changed since.
+    """Try a caller's model, or its body, again on texts longer than before, or if it has changed.
 
-    Rounding may grow with the text (int8).
+    Inside the block, whole texts are tried, since rounding may grow with the text (int8).
     """
-    models, state = (whole, body), state_of(whole)
+    models, state = (whole, body), comparable_state(whole)
     for model in models:
         _lent[model] = state
         if _tried_as.get(model) != state:
@@ -259,7 +259,7 @@ def tried_again_when_changed(whole: PreTrainedModel, body: PreTrainedModel) -> I
             _lent.pop(model, None)
 
 
-# Not in inference mode: nothing could be trained on what a hook or the model itself keeps of it.
+# Not in inference mode: tensors that a hook or the model keeps could not be used in training.
 @torch.no_grad()
 def capture(
     model: PreTrainedModel,
@@ -267,20 +267,19 @@ def capture(
     consume: Consumer,
     meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Way:
-    """Run the model on texts of one length; each layer's attention goes to `consume`. Returns how it came.
+    """Run the model on texts of one length; each layer's attention goes to `consume`. Returns the way used.
 
-    `meanwhile` is open while the model runs.
-
-    Raises UserError where the model gives no weights of its tokens; MemoryError.
+    `meanwhile` is open while the model runs. Raises UserError if the model returns no weights between its
+    tokens; MemoryError.
     """
     model.config.use_cache = False
     with model_errors(model.config.model_type, _what_is_read(inputs)):
-        way = way_of(model, inputs)
+        way = capture_way(model, inputs)
         with meanwhile(), suppress(StopCapture):
             if way.kind == "interface":
                 run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
             else:
-                layers = _eager_layers(model, inputs)  # which fails first where the model does
+                layers = _eager_layers(model, inputs)  # first, to raise the model's own errors
                 refuse_changes(model, f"{model.config.model_type} {NOT_CHANGED}")
                 for layer in layers:
                     guarded(consume)(layer)
@@ -288,27 +287,27 @@ def capture(
 
 
 def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
-    """The interface. Raises UserError for a model that computes attention itself and cannot be changed.
+    """The way of capture. Raises UserError for a model with its own attention code, which cannot be changed.
 
-    A model that raises, or gives NaN, agrees with nothing either: the error is then what it raises, or where.
+    For a model that fails or returns NaN, the error is its own, or names the module with NaN.
     """
     kind = model.config.model_type
     with torch.no_grad(), model_errors(kind, _what_is_read(inputs)):
-        way = way_of(model, inputs)
+        way = capture_way(model, inputs)
         if way.kind == "eager":
             with without_patches(), unchanged(model), _finding_nan(model):
                 _eager_layers(model, inputs)
     if way.kind == "eager":
-        message = "computes its attention itself, so that attn sees its weights alone: use another"
+        message = "computes its attention itself, so that attn sees only its weights: use another model"
         raise UserError(f"model: {kind} {message}")
-    refuse_replaced(model, ["pattern"], "which comes of no query and key")
+    refuse_replaced(model, ["pattern"], "which does not come from queries and keys")
     return way
 
 
 def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Any:
-    """The outputs of a model with the attention that `consume` gives; `check_computed_here` came before.
+    """Outputs of a model with the attention that `consume` returns, after `check_computed_here`.
 
-    None where `consume`, or a hook, raised StopCapture. Raises UserError where the model fails; MemoryError.
+    None if `consume`, or a hook, raised StopCapture. Raises UserError if the model fails; MemoryError.
     """
     model.config.use_cache = False
     with model_errors(model.config.model_type, _what_is_read(inputs)), suppress(StopCapture):
@@ -323,12 +322,12 @@ def _numbering(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Numberin
     return Numbering(has_two_stacks(model), num_tokens)
 
 
-def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
-    """How a model's attention is handed over, tried on the first tokens of the first text.
+def capture_way(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
+    """The way to capture a model's attention, tried on the first tokens of the first text.
 
-    Where a window is shorter than the text, on some more tokens than the window has; for a caller's model on
-    all texts, unless it was tried on as many that were as long. Of these as many tokens as eager attention
-    has the memory for.
+    If a window is shorter than the text, tried on slightly more tokens than the window; a caller's model is
+    tried on whole texts, unless it was tried on equally many texts of this length. Limited by the memory of
+    eager attention.
     """
     num_texts = max(map(len, inputs.values())) if model in _lent else 1
     num_tokens = needed = max(tensor.shape[-1] for tensor in inputs.values())
@@ -336,10 +335,10 @@ def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
         num_tokens = needed = TRIAL_TOKENS
     elif model not in _lent:
         if model not in _windows:
-            _windows[model] = _windows_of(model)
+            _windows[model] = _window_sizes(model)
         needed = max((size for size in _windows[model] if size < num_tokens), default=0) + TRIAL_TOKENS
     heads = getattr(model.config.get_text_config(), "num_attention_heads", 1)
-    if isinstance(heads, list):  # of each stage
+    if isinstance(heads, list):  # one number per stage
         heads = max(heads)
     most = max(TRIAL_TOKENS, isqrt(TRIAL_SCORES // (heads * num_texts)))
     few = _start(inputs, 1, TRIAL_TOKENS)
@@ -359,35 +358,35 @@ def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
 
 
 def comes_by_interface(model: PreTrainedModel) -> bool:
-    """Whether it is known that the model hands over its attention, on all texts that it was tried on."""
+    """True if the model is known to pass on its attention for every input that it was tried on."""
     ways = _ways.get(model, {})
     return bool(ways) and all(way.kind == "interface" for way in ways.values())
 
 
 def copy_ways(model: PreTrainedModel, copy: PreTrainedModel) -> None:
-    """How a model's attention comes is how that of its copy does."""
+    """Use a model's ways of capture for its copy."""
     _ways[copy] = {**_ways.get(model, {})}
 
 
 def _covers(tried: Shapes, shapes: Shapes) -> bool:
-    """Whether a model was tried on as many texts that were as long."""
+    """True if a model was tried on equally many texts of at least the same lengths."""
     return len(tried) == len(shapes) and all(
-        (name, len(before)) == (of_now, len(now)) and all(map(ge, before, now))
-        for (name, *before), (of_now, *now) in zip(tried, shapes, strict=True)
+        (name, len(before)) == (now_name, len(now)) and all(map(ge, before, now))
+        for (name, *before), (now_name, *now) in zip(tried, shapes, strict=True)
     )
 
 
 def _way_on(model: PreTrainedModel, few: Mapping[str, Tensor], more: Mapping[str, Tensor] | None) -> Way:
-    """The way on a few tokens and, where these are given, on more."""
+    """The way for a few tokens and, if passed, for more."""
 
     def tried() -> Way:
         way = _tried(model, few, output_attentions=True)
         if way == Way("interface") and more is not None:
-            # Without the weights, which would be those of all layers at once.
+            # Without the weights, which would be returned for all layers at once.
             way = _tried(model, more)
         return way
 
-    # Each kind of block is read twice; where that settles nothing, all of them. Processed inputs are
+    # Each kind of block is run twice; if that is not conclusive, all blocks are. Processed inputs are
     # read whole.
     is_processed = isinstance(few, ProcessedInputs)
     with without_patches():
@@ -398,8 +397,8 @@ def _way_on(model: PreTrainedModel, few: Mapping[str, Tensor], more: Mapping[str
             return tried()
 
 
-def _windows_of(model: PreTrainedModel) -> set[int]:
-    settings = [setting for config in configs_of(model) for setting in vars(config).items()]
+def _window_sizes(model: PreTrainedModel) -> set[int]:
+    settings = [setting for config in model_configs(model) for setting in vars(config).items()]
     return {number for name, number in settings if type(number) is int and WINDOW.search(name)}
 
 
@@ -407,10 +406,10 @@ def _start(inputs: Mapping[str, Tensor], num_texts: int, num_tokens: int) -> dic
     """The first tokens of the first texts, with nothing masked; processed inputs whole."""
     if isinstance(inputs, ProcessedInputs):
         return inputs
-    return {name: _start_of(name, tensor[:num_texts], num_tokens) for name, tensor in inputs.items()}
+    return {name: _tensor_start(name, tensor[:num_texts], num_tokens) for name, tensor in inputs.items()}
 
 
-def _start_of(name: str, tensor: Tensor, num_tokens: int) -> Tensor:
+def _tensor_start(name: str, tensor: Tensor, num_tokens: int) -> Tensor:
     if name.endswith("mask"):
         size = len(tensor), min(num_tokens, tensor.shape[-1])
         return torch.ones(size, dtype=torch.long, device=tensor.device)
@@ -419,7 +418,7 @@ def _start_of(name: str, tensor: Tensor, num_tokens: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _ModuleCall:
-    """The vectors of tokens that a module was given, and the ones that it returned."""
+    """Vectors of tokens passed to a module, and its output."""
 
     inputs: tuple[Tensor | None, ...]
     named: Mapping[str, Tensor | None]
@@ -427,7 +426,7 @@ class _ModuleCall:
 
 
 def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) -> Way:
-    """The interface where as many layers come as from eager attention, and each gives what that gives."""
+    """The interface if it captures as many layers as eager attention, and each has the same output."""
     numbering = _numbering(model, inputs)
     calls: dict[str, list[_ModuleCall]] = {}
 
@@ -437,7 +436,7 @@ def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) 
     try:
         with _recorded(model, calls):
             output = run_by_interface(model, inputs, note, numbering)[0]
-    except Exception as error:  # a model may fail in any way on a foreign mask or attention
+    except Exception as error:  # a model may fail in any way on another mask or attention
         raise_if_memory(error)
         return Way("eager")
     try:
@@ -445,11 +444,11 @@ def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) 
             expected = model(**inputs, **asked)
     except Exception as error:  # nothing to compare with
         raise_if_memory(error)
-        # Without a layer there is nothing to show but the error.
+        # Without a layer, there is only the error to show.
         fails = f"{NOT_COMPARED}, which fails: {_one_line(error)}"
         return Way("interface", fails) if numbering.taken else Way("eager")
     num_layers = sum(map(len, numbering.taken.values()))
-    num_expected = sum(not fault_of(weights) for _, weights in returned_weights(expected)) or num_layers
+    num_expected = sum(not weights_fault(weights) for _, weights in returned_weights(expected)) or num_layers
     if 0 < num_layers == num_expected and all(agreeing) and _is_near(output, expected[0]):
         return Way("interface")
     return Way("eager")
@@ -457,13 +456,13 @@ def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) 
 
 @contextmanager
 def _recorded(model: PreTrainedModel, calls: Mapping[str, list[_ModuleCall]]) -> Iterator[None]:
-    """While it is open, the calls of the modules whose names are in `calls` when they end."""
+    """Record the calls of the modules that are in `calls`, inside the block."""
 
     def record(name: str, inputs: tuple[Any, ...], named: Mapping[str, Any], output: Any) -> None:
         if name in calls:
             # Copies: some models reuse the memory.
-            given = {key: _copied(part) for key, part in named.items()}
-            calls[name].append(_ModuleCall(tuple(map(_copied, inputs)), given, _copied(_first(output))))
+            keywords = {key: _copied(part) for key, part in named.items()}
+            calls[name].append(_ModuleCall(tuple(map(_copied, inputs)), keywords, _copied(_first(output))))
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
@@ -476,20 +475,22 @@ def _recorded(model: PreTrainedModel, calls: Mapping[str, list[_ModuleCall]]) ->
 
 @contextmanager
 def _compared(model: PreTrainedModel, calls: Mapping[str, Sequence[_ModuleCall]]) -> Iterator[list[bool]]:
-    """While it is open, modules are given what they were given; holds whether each call gives the same.
+    """Repeat the recorded inputs of modules inside the block, and yield a list of whether each output agrees.
 
-    Each is compared by itself, so that rounding does not add up from layer to layer.
+    Each module is compared separately, so that rounding does not add up from layer to layer.
     """
     agreeing: list[bool] = []
-    waiting = {name: deque(of_module) for name, of_module in calls.items()}
+    waiting = {name: deque(module_calls) for name, module_calls in calls.items()}
 
     def give(name: str, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, Any] | None:
         if not waiting[name]:
             return None
         call = waiting[name][0]
         again = zip_longest(inputs, call.inputs[: len(inputs)])
-        given = {key: part if call.named.get(key) is None else call.named[key] for key, part in named.items()}
-        return tuple(now if then is None else then for now, then in again), given
+        recorded = {
+            key: part if call.named.get(key) is None else call.named[key] for key, part in named.items()
+        }
+        return tuple(now if then is None else then for now, then in again), recorded
 
     def compare(name: str, output: Any) -> None:
         ours = waiting[name].popleft().output if waiting[name] else None
@@ -515,7 +516,7 @@ def _first(output: Any) -> Any:
 
 
 def _copied(part: Any) -> Tensor | None:
-    """A copy of the vectors of the tokens of texts, or of one; None for anything else, as masks."""
+    """A copy of vectors of tokens; None for anything else, such as masks."""
     is_vectors = isinstance(part, Tensor) and part.is_floating_point() and part.ndim in (2, 3)
     return part.clone() if is_vectors else None
 
@@ -532,16 +533,16 @@ def _eager_layers(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> list[
         layers = run_eagerly(model, inputs, _numbering(model, inputs))
     if not layers:
         with with_eager_attention(model):
-            model(**inputs)  # parts that it replaces by others now would have no hooks for their weights
+            model(**inputs)  # parts that it replaces during a run would have no hooks for their weights
             layers = run_eagerly(model, inputs, _numbering(model, inputs))
     if not layers:
-        raise CannotShow("it gives no attention weights: it has none, or transformers hides them")
+        raise CannotShow("it returns no attention weights: it has none, or transformers hides them")
     return layers
 
 
 @contextmanager
 def _finding_nan(model: PreTrainedModel) -> Iterator[None]:
-    """While it is open, CannotShow for the first module of a model whose output has NaN."""
+    """Raise CannotShow inside the block for the first module of a model whose output has NaN."""
 
     def check(name: str, output: Any) -> None:
         part = _first(output)
@@ -560,14 +561,14 @@ class _ConsumerError(Exception):
 
 
 def guarded(consume: Consumer) -> Consumer:
-    """The consumer, whose errors pass through the model unchanged."""
+    """The consumer, with errors that pass through the model unchanged."""
 
     def guarded_consume(layer: CapturedLayer) -> Tensor | None:
         try:
             return consume(layer)
         except (CannotShow, StopCapture, UserError):
             raise
-        except Exception as error:  # any of them passes; only which side it came from is noted
+        except Exception as error:  # every error passes; this only records its origin
             raise_if_memory(error)
             raise _ConsumerError from error
 
@@ -575,8 +576,8 @@ def guarded(consume: Consumer) -> Consumer:
 
 
 @contextmanager
-def model_errors(kind: str, what: str = "run on text alone") -> Iterator[None]:
-    """Turn any failure of the model itself into a UserError of one line; bugs of attn pass through."""
+def model_errors(kind: str, what: str = "run on only text") -> Iterator[None]:
+    """Turn any failure of the model itself into a one-line UserError; bugs of attn pass through."""
     try:
         yield
     except (UserError, MemoryError):
@@ -585,38 +586,38 @@ def model_errors(kind: str, what: str = "run on text alone") -> Iterator[None]:
         assert error.__cause__ is not None
         raise error.__cause__ from None
     except CannotShow as error:
-        raise UserError(f"model: {kind} cannot be shown, use another: {error}") from None
-    except Exception as error:  # whatever input a model lacks besides text
+        raise UserError(f"model: {kind} cannot be shown: {error}; use another model") from None
+    except Exception as error:  # it may need inputs other than text
         raise_if_memory(error)
-        if not _is_of_model(error):
+        if not _is_model_error(error):
             raise
-        raise UserError(f"model: {kind} cannot {what}, use another: {_one_line(error)}") from None
+        raise UserError(f"model: {kind} cannot {what}: {_one_line(error)}; use another model") from None
 
 
 def _what_is_read(inputs: Mapping[str, Tensor]) -> str:
     origin = inputs.origin if isinstance(inputs, ProcessedInputs) else None
-    return "run on text alone" if origin is None else f"read this {origin.what}"
+    return "run on only text" if origin is None else f"read this {origin.what}"
 
 
 def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {reason_of(error)}"
 
 
-def _is_of_model(error: Exception) -> bool:
-    """Whether a model failed by itself: it was called, and did not call attn from there."""
+def _is_model_error(error: Exception) -> bool:
+    """True if a model itself failed: it was called, and did not call attn."""
     modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     is_model = [name == CALL or name.partition(".")[0] == "transformers" for name in modules]
     inside = modules[is_model.index(True) :] if True in is_model else []
-    return bool(inside) and all(name.partition(".")[0] != OWN for name in inside)
+    return bool(inside) and all(name.partition(".")[0] != PACKAGE for name in inside)
 
 
 CaptureResult = TypeVar("CaptureResult")
 AnyBatch = TypeVar("AnyBatch", bound=Sequence[tuple[Any, Any]])
 
 MOST_RUNS = 64
-"""Each is a thread that holds the vectors of its texts between two blocks, and what was measured of them."""
+"""Each run is a thread that holds the vectors of its texts between two blocks, and its results."""
 ENOUGH_TOKENS = 1024
-"""A product of so many rows is as fast, for a row, as one of more."""
+"""A product of this many rows is as fast per row as one of more rows."""
 
 
 def in_step(
@@ -626,22 +627,22 @@ def in_step(
 ) -> list[CaptureResult]:
     """The results of the works, each of which runs the model on different texts.
 
-    A model whose weights stay in their files runs them side by side: all the first block, then all the
-    second, so that each block is read once; where weights are kept in memory, the rows of all works are
-    multiplied together. Raises the error of the first that fails. `between` is called after each block
+    If a model's weights stay in their files, the works run together: all the first block, then all the
+    second, so that each block is read once; if weights are then kept in memory, the rows of all works are
+    multiplied together. Raises the error of the first work that fails. `between` is called after each block
     or work.
     """
-    use = use_of(model)
+    use = stored_use(model)
     if use is None or len(works) < 2:
-        given = []
+        results = []
         for work in works:
-            given.append(work())
+            results.append(work())
             between()
-        return given
+        return results
     with side_by_side(works, shares_products=use.keeps) as runs, ExitStack() as hooks:
         for stack in blocks_of(model):
             for block in stack:
-                hooks.enter_context(block.register_forward_pre_hook(wait_for_others))
+                hooks.enter_context(block.register_forward_pre_hook(wait_for_runs))
         while waiting := [run for run in runs if not run.has_ended]:
             with use.holding():
                 go_on(waiting)
@@ -650,8 +651,8 @@ def in_step(
 
 
 def together(model: nn.Module, batches: Iterable[AnyBatch]) -> Iterator[list[AnyBatch]]:
-    """Batches of texts with their readings, as many at a time as run side by side."""
-    use = use_of(model)
+    """Batches of texts with their readings, grouped into as many as run together."""
+    use = stored_use(model)
     most_runs = 1 if use is None else MOST_RUNS
     most_tokens = ENOUGH_TOKENS if use is not None and use.keeps else inf
     some: list[AnyBatch] = []

@@ -1,8 +1,7 @@
-"""Where the parts of a chat stand in the prompt that a model's template makes of it.
+"""Positions of the parts of a chat in the prompt that a model's template renders.
 
-A template is a program: it may strip what it is given, escape it, put it twice or in another order. So
-nothing is looked for by its text: the chat is rendered once more with marks around each part, which are taken
-out.
+A template is a program: it may strip its inputs, escape them, repeat them or reorder them. So parts are not
+searched for by their text: the chat is rendered again with marks around each part, which are then removed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,22 +15,22 @@ Chat = Sequence[Mapping[str, Any]]
 """Messages, each with its role and content."""
 Tools = Sequence[Mapping[str, Any]]
 FIRST_MARK = 0xF0000
-"""The first character of a plane for private use: no text has a meaning for it."""
+"""First character of a plane for private use, which has no meaning in texts."""
 LEAVES = ("name", "description")
-"""The texts in a tool that templates show and do not look into."""
+"""The texts in a tool that templates show without inspecting them."""
 
 
 class Span(NamedTuple):
-    """Characters from one to another."""
+    """A range of characters."""
 
     start: int
     end: int
 
 
 class PlacedChat(NamedTuple):
-    """The prompt, and the places in it of each message's marked parts and of each tool.
+    """The prompt, with the spans of each message's marked parts and of each tool.
 
-    One list of spans per part: empty where the template leaves it out, several spans where it repeats it.
+    One list of spans per part: empty if the template leaves the part out, several if it repeats it.
     """
 
     text: str
@@ -42,9 +41,9 @@ class PlacedChat(NamedTuple):
 def placed_chat(
     messages: Chat, pretrained: Pretrained, tools: Tools = (), parts: Sequence[Sequence[Span]] | None = None
 ) -> PlacedChat:
-    """A chat in its template. `parts` are spans of each message's content, by default all of it but blanks.
+    """A chat in its template. `parts` are spans of each message's content, by default the stripped content.
 
-    Raises UserError where the template fails.
+    Raises UserError if the template fails.
     """
     whole = in_chat_template(messages, pretrained, tools)
     parts = [[core(_content(message))] for message in messages] if parts is None else parts
@@ -53,20 +52,20 @@ def placed_chat(
     pairs = [numbers for _, numbers in marked]
     plain, spans = marks.taken_out(in_chat_template([message for message, _ in marked], pretrained, tools))
     placed = [[spans.get(pair, []) for pair in numbers] for numbers in pairs]
-    for number, spans_of_message in enumerate(parts):
+    for number, message_spans in enumerate(parts):
         # A template may inspect the content, marks included.
-        if plain != whole or not _are_placed(spans_of_message, placed[number]):
-            placed[number] = _alone(number, spans_of_message, messages, pretrained, tools, whole)
-    return PlacedChat(whole, placed, [*_of_tools(messages, pretrained, tools, whole)])
+        if plain != whole or not _are_placed(message_spans, placed[number]):
+            placed[number] = _alone(number, message_spans, messages, pretrained, tools, whole)
+    return PlacedChat(whole, placed, [*_tool_spans(messages, pretrained, tools, whole)])
 
 
 def _are_placed(parts: Sequence[Span], placed: Sequence[Sequence[Span]]) -> bool:
-    """Whether each part that is not empty is somewhere."""
+    """True if each part that is not empty has a place."""
     return all(spans or part.start == part.end for part, spans in zip(parts, placed, strict=True))
 
 
 def core(content: str) -> Span:
-    """All of a text but the blanks around it."""
+    """Span of a text without its outer blanks."""
     start = len(content) - len(content.lstrip())
     return Span(start, max(start, len(content.rstrip())))
 
@@ -76,7 +75,7 @@ def _content(message: Mapping[str, Any]) -> str:
 
 
 class _Marks:
-    """Characters that are nowhere in a chat, two for each part."""
+    """Characters that occur nowhere in a chat, two for each part."""
 
     def __init__(self, *used: Any) -> None:
         text = "".join(map(str, used))
@@ -91,7 +90,7 @@ class _Marks:
         return number, before, after
 
     def taken_out(self, text: str) -> tuple[str, dict[int, list[Span]]]:
-        """A text without the marks, and what stood between each two."""
+        """A text without the marks, and the spans between each pair."""
         pieces: list[str] = []
         opened: dict[int, int] = {}
         spans: dict[int, list[Span]] = {}
@@ -127,7 +126,7 @@ def _with_marks(
 def _alone(
     number: int, parts: Sequence[Span], messages: Chat, pretrained: Pretrained, tools: Tools, whole: str
 ) -> list[list[Span]]:
-    """The spans of the parts of one message, the others as they are."""
+    """The spans of the parts of one message, with all other messages unmarked."""
     marks = _Marks(whole, messages, tools)
     marked, pairs = _with_marks(messages[number], parts, marks)
     changed = [marked if place == number else message for place, message in enumerate(messages)]
@@ -141,18 +140,19 @@ def _alone(
 def _by_a_letter(
     number: int, part: Span, messages: Chat, pretrained: Pretrained, tools: Tools, whole: str
 ) -> list[Span]:
-    """What is as in a part around a letter of it that is changed: in templates that look at how a content
-    begins or ends, or that cut it.
+    """The spans of a part, found from one letter of it that is changed.
+
+    For templates that look at the beginning or the end of a content, or cut it.
     """
     content = _content(messages[number])
     _, mark, _ = _Marks(whole, messages, tools).new()
     for place in dict.fromkeys((part.end - 1, (part.start + part.end) // 2, part.start)):
         changed = [*messages]
         changed[number] = {**messages[number], "content": content[:place] + mark + content[place + 1 :]}
-        other = in_chat_template(changed, pretrained, tools)
+        changed_prompt = in_chat_template(changed, pretrained, tools)
         spans = [
             _around(where, whole, place, part, content)
-            for where in _places_of(mark, other, whole)
+            for where in _mark_places(mark, changed_prompt, whole)
             if whole[where] == content[place]
         ]
         if spans:
@@ -160,9 +160,10 @@ def _by_a_letter(
     return []
 
 
-def _places_of(mark: str, other: str, whole: str) -> list[int]:
-    """The places in the prompt of the letter that a mark stands for in another prompt, whose length differs
-    only before or only after the mark.
+def _mark_places(mark: str, other: str, whole: str) -> list[int]:
+    """Places in the prompt of the letter that a mark replaces in another prompt.
+
+    The other prompt's length may differ only before or only after the mark.
     """
     places = []
     longer = len(whole) - len(other)
@@ -175,7 +176,7 @@ def _places_of(mark: str, other: str, whole: str) -> list[int]:
 
 
 def _around(where: int, whole: str, place: int, part: Span, content: str) -> Span:
-    """The characters around one of a prompt that are those around a place of a part, without outer blanks."""
+    """Characters around `where` in a prompt that equal those around a place of a part, stripped."""
     start, end = where, where
     before = after = place
     while start and before > part.start and whole[start - 1] == content[before - 1]:
@@ -186,7 +187,7 @@ def _around(where: int, whole: str, place: int, part: Span, content: str) -> Spa
     return Span(start + inner.start, start + inner.end)
 
 
-def _of_tools(messages: Chat, pretrained: Pretrained, tools: Tools, whole: str) -> Iterator[list[Span]]:
+def _tool_spans(messages: Chat, pretrained: Pretrained, tools: Tools, whole: str) -> Iterator[list[Span]]:
     """For each tool, the text from its first name or description to its last."""
     marks = _Marks(whole, messages, tools)
     numbers: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""Foreign code that attn runs (templates, tokenizers) runs in a separate process with limits."""
+"""Third-party code (templates, tokenizers) in a separate process with limits."""
 
 import faulthandler
 import os
@@ -14,10 +14,10 @@ from attncli.errors import readable_bytes
 from attncli.system.platforms import limit_memory, limit_processor_time
 
 MADE = "\x02"
-"""Stands before what was made, since a reason is one line of text."""
+"""Precedes a result, to distinguish it from an error message."""
 MOST_SECONDS, MOST_MEMORY, PIPE_BYTES, MOST_ANSWER = 5.0, 512 * 2**20, 2**20, 128 * 2**20
 WAITING = 2
-"""Seconds by the clock for each second of the processor's time that a process may take."""
+"""Seconds of wall-clock time per second of processor time that a process may take."""
 
 
 def made_in_child(
@@ -27,12 +27,11 @@ def made_in_child(
     most_seconds: float | None = None,
     is_quiet: bool = False,
 ) -> str:
-    """What a function makes in a separate process, which ends when it takes too much time or memory.
+    """The result of a function run in a separate process, which ends if it takes too much time or memory.
 
-    `most_seconds` limits the processor's time, so that a busy machine refuses little; the clock ends it after
-    twice as long.
-    Raises ValueError, with the reason in one line, in that case and where the function raises one. A quiet
-    process writes nothing on standard error, as Rust would when it runs out of memory.
+    `most_seconds` limits processor time, so that a busy machine rarely causes errors; the wall-clock limit is
+    twice as long. Raises ValueError with a one-line reason if a limit is reached or the function raises
+    ValueError. A quiet process writes nothing to standard error, as Rust would when it runs out of memory.
     """
     most_seconds = MOST_SECONDS if most_seconds is None else most_seconds
     reading, writing = os.pipe()
@@ -51,7 +50,7 @@ def made_in_child(
 def _make(
     make: Callable[[], str], writing: int, most_memory: int, most_seconds: float, *, is_quiet: bool
 ) -> NoReturn:
-    """Write the result after a mark, or in one line why it failed, and end this process."""
+    """Write the result after a mark, or a one-line error, and end this process."""
     code = 1
     try:
         if is_quiet:
@@ -68,7 +67,7 @@ def _make(
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(written)
         code = 0
-    except BaseException:  # a mistake of ours: the process that waits says so
+    except BaseException:  # a bug: the waiting process reports it
         traceback.print_exc()
     os._exit(code)
 
@@ -78,7 +77,7 @@ def _too_much(most_memory: int) -> str:
 
 
 def _answer(reading: int, process: int, most_memory: int, most_seconds: float) -> str:
-    """The text that a process writes until it ends; one that takes too long or writes too much is killed."""
+    """The text that a process writes until it ends. It is killed if it takes too long or writes too much."""
     parts: list[bytes] = []
     end = monotonic() + WAITING * most_seconds
     is_done = False
@@ -101,7 +100,4 @@ def _answer(reading: int, process: int, most_memory: int, most_seconds: float) -
     if code == -signal.SIGABRT:
         return _too_much(most_memory)
     assert code != 1, "it failed: its traceback is above"
-    return (
-        b"".join(parts).decode("utf-8", "surrogatepass")
-        or f"it crashes the process that reads it (code {code})"
-    )
+    return b"".join(parts).decode("utf-8", "surrogatepass") or f"it crashes its process (code {code})"

@@ -1,4 +1,4 @@
-"""Digests of files, and the user's cache, where those of large ones are noted."""
+"""Digests of files, and the user's cache folder, which stores the digests of large files."""
 
 import errno
 import json
@@ -13,14 +13,14 @@ from typing import BinaryIO
 from attncli.system.plain_text import parsed_json
 
 LARGE_BYTES = 8 * 2**20
-"""What is read in 7 ms is not worth a note."""
+"""Smaller files are read within 7 ms and not cached."""
 BLOCK_BYTES = 2**20
 SETTLED_SECONDS = 2.0
-"""A file that changed so recently may change again within the same tick of its file system's clock."""
+"""A file changed more recently may change again within the same tick of its file system's clock."""
 
 
 def cache_folder(name: str) -> Path:
-    """Where the user's programs keep what they can make again. Raises OSError for a user without a home."""
+    """Folder of the user's cache for data that can be recreated. Raises OSError for a user without a home."""
     caches = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(caches) if caches else Path.home() / ".cache") / "attncli" / name
@@ -29,14 +29,14 @@ def cache_folder(name: str) -> Path:
 
 
 def content_digest(path: Path, on_read: Callable[[], None] = lambda: None) -> str:
-    """The SHA-256 of a file, the same on every machine. Raises OSError where it cannot be read.
+    """The SHA-256 of a file, the same on every machine. Raises OSError if it cannot be read.
 
-    That of a large file is noted in the user's cache with the file's state: device, inode, size, time of
-    change, and the time of the last change of its inode, which no program can set back. `on_read` is called
-    after each block that is read.
+    A large file's digest is cached together with the file's state: device, inode, size, time of change, and
+    the time of the last change of its inode, which no program can set back. `on_read` is called after each
+    block.
     """
     with path.open("rb") as file:
-        state = _state_of(file)
+        state = _file_state(file)
         note = None
         if os.fstat(file.fileno()).st_size >= LARGE_BYTES:
             with suppress(OSError):
@@ -48,12 +48,12 @@ def content_digest(path: Path, on_read: Callable[[], None] = lambda: None) -> st
             digest.update(block)
             on_read()
         settled = time.time() - os.fstat(file.fileno()).st_ctime > SETTLED_SECONDS
-        if note is not None and settled and _state_of(file) == state:
+        if note is not None and settled and _file_state(file) == state:
             _write_note(note, state, digest.hexdigest())
     return digest.hexdigest()
 
 
-def _state_of(file: BinaryIO) -> list[int]:
+def _file_state(file: BinaryIO) -> list[int]:
     about = os.fstat(file.fileno())
     return [about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns]
 
@@ -69,7 +69,7 @@ def _noted(note: Path, state: list[int]) -> str | None:
 
 
 def _write_note(note: Path, state: list[int], digest: str) -> None:
-    """The note appears whole; where nothing can be written the file is read again next time."""
+    """Write the note atomically; if that fails, the file is read again next time."""
     part = note.with_name(f"{note.name}.{os.getpid()}")
     with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)

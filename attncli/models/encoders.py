@@ -1,4 +1,4 @@
-"""What an encoder says of a text: its class, the word behind a mask, or how similar it is to another text."""
+"""Outputs of an encoder for a text: its class, the word behind a mask, or its similarity to another text."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from transformers.utils.generic import ModelOutput
 
 from attncli.errors import UserError, nearest
 from attncli.models.answers import one_token_each
-from attncli.models.architectures import arguments_of
+from attncli.models.architectures import forward_arguments
 from attncli.models.capture import model_errors, with_eager_attention
 from attncli.models.folder import read_json
 from attncli.models.pretrained import Pretrained
@@ -30,14 +30,15 @@ OLD_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"
 
 
 def is_encoder(pretrained: Pretrained) -> bool:
-    """Whether a model reads a text without writing: no head that predicts the next token, no decoder."""
+    """True if a model reads text without generating: no head that predicts the next token, no decoder."""
     return not pretrained.has_decoder and pretrained.predicts != "next"
 
 
 class Pooling(NamedTuple):
-    """How the vectors of tokens become that of what is read: `pooled` is what the model makes.
+    """Pooling of vectors of tokens into one vector of the text; `pooled` is the model's own.
 
-    `is_known` where the folder says so (sentence-transformers); `most` tokens are read, None for no limit.
+    `is_known` if the folder specifies it (sentence-transformers); at most `most` tokens are read, None for no
+    limit.
     """
 
     mode: PoolingMode
@@ -50,8 +51,8 @@ class Pooling(NamedTuple):
             return vectors.mean(dim=1)
         return vectors[:, 0 if self.mode == "cls" else -1]
 
-    def of_outputs(self, outputs: ModelOutput) -> Float[Tensor, "text embed"]:
-        """The vectors of what a model gave."""
+    def text_vectors(self, outputs: ModelOutput) -> Float[Tensor, "text embed"]:
+        """The vectors from a model's outputs."""
         if self.mode == "pooled":
             pooled: Tensor = outputs["pooler_output"]
             return pooled
@@ -59,30 +60,32 @@ class Pooling(NamedTuple):
 
 
 MEAN = Pooling("mean", is_known=False)
-"""Where no file says how."""
+"""Used if no file specifies the pooling."""
 
 
-def pooling_of(pretrained: Pretrained) -> Pooling:
-    """As the folder of a sentence encoder has it, else the mean over the tokens.
+def text_pooling(pretrained: Pretrained) -> Pooling:
+    """The pooling set in a sentence encoder's folder, by default the mean over the tokens.
 
-    UserError for parts and ways that are not known.
+    Raises UserError for unsupported modules or modes.
     """
-    folder = _folder_of(pretrained)
+    folder = _sentence_folder(pretrained)
     if folder is None:
         return MEAN
     parts = [part for part in read_json(folder / MODULES) if isinstance(part, dict)]
     for part in parts:
         kind = str(part.get("type")).rpartition(".")[2]
         if kind not in SUPPORTED_MODULES:
-            known = ", ".join(SUPPORTED_MODULES)
-            raise UserError(f"model: {pretrained.name}: its sentence vectors need {kind}: known are {known}")
+            supported = ", ".join(SUPPORTED_MODULES)
+            raise UserError(
+                f"model: {pretrained.name}: its sentence vectors need {kind} (supported: {supported})"
+            )
     places = [part.get("path", "") for part in parts if str(part.get("type")).endswith("Pooling")]
     settings: dict[str, Any] = read_json(folder / str(places[0]) / "config.json") if places else {}
-    modes = [name.removeprefix("pooling_mode_") for name, given in settings.items() if given is True]
+    modes = [name.removeprefix("pooling_mode_") for name, value in settings.items() if value is True]
     modes = [OLD_MODES.get(f"pooling_mode_{mode}", mode) for mode in modes if mode != "include_prompt"]
     if "pooling_mode" in settings:
         modes = [str(settings["pooling_mode"])]
-    mode = next((known for known in POOLING_MODES if modes == [known]), None)
+    mode = next((supported_mode for supported_mode in POOLING_MODES if modes == [supported_mode]), None)
     if mode is None:
         got = " and ".join(modes) or "none"
         must = ", ".join(POOLING_MODES)
@@ -92,8 +95,8 @@ def pooling_of(pretrained: Pretrained) -> Pooling:
     return Pooling(mode, most=most if isinstance(most, int) else None)
 
 
-def _folder_of(pretrained: Pretrained) -> Path | None:
-    """The folder of a sentence encoder, where that is what the model came from."""
+def _sentence_folder(pretrained: Pretrained) -> Path | None:
+    """The folder of a sentence encoder, if the model came from one."""
     for name in (pretrained.source, getattr(pretrained.model, "name_or_path", None)):
         if isinstance(name, str) and name and (Path(name) / MODULES).is_file():
             return Path(name)
@@ -101,36 +104,38 @@ def _folder_of(pretrained: Pretrained) -> Path | None:
 
 
 def _prompt_notes(pretrained: Pretrained) -> Iterator[str]:
-    """Which prompts a folder has for questions or texts, which are not put before them."""
-    folder = _folder_of(pretrained)
+    """A note on prompts that a folder has for questions or texts, since they are not prepended."""
+    folder = _sentence_folder(pretrained)
     if folder is None or not (folder / SENTENCE_PROMPTS).is_file():
         return
     prompts = read_json(folder / SENTENCE_PROMPTS).get("prompts") or {}
     if names := [name for name, prompt in prompts.items() if prompt]:
-        yield f"Prompts of {pretrained.name} ({', '.join(names)}) are not put before the texts."
+        yield f"Prompts of {pretrained.name} ({', '.join(names)}) are not prepended to the texts."
 
 
 def says(pretrained: Pretrained) -> EncoderSays:
-    """What an encoder says, by its head; without one it is an encoder of sentences."""
+    """The kind of an encoder's output, by its head; without a head it is an encoder of sentences."""
     if pretrained.classifier is not None:
         return "class"
-    return "word" if pretrained.predicts == "masked" and _folder_of(pretrained) is None else "similarity"
+    return (
+        "word" if pretrained.predicts == "masked" and _sentence_folder(pretrained) is None else "similarity"
+    )
 
 
 def read_for_encoder(
     pretrained: Pretrained, sourced: SourcedText, question: str | None, *, key: str = "sources"
 ) -> SourcedReading:
-    """A text as an encoder reads it: the question first of a pair, by itself, or below the text.
+    """A text as an encoder reads it: the question as first text of a pair, alone, or below the text.
 
-    Of a text with a masked word the source that holds the mask is none. UserError, which names `key`, as
-    `read_sourced`, and for anything but one mask.
+    In a text with a masked word, the source with the mask does not count. Raises UserError, with `key` in the
+    message, as `read_sourced` does, and unless there is exactly one mask.
     """
     pretrained.check_reads_text()
     if says(pretrained) == "word":
         sourced = _around_mask(pretrained, sourced, question, key)
     elif question is not None:
         sourced = sourced.with_question_apart(question)
-    most = pooling_of(pretrained).most if says(pretrained) == "similarity" else None
+    most = text_pooling(pretrained).most if says(pretrained) == "similarity" else None
     reading = read_sourced(pretrained, sourced, key=key)
     if most is not None and len(reading.text.ids) > most:
         raise UserError(
@@ -142,32 +147,33 @@ def read_for_encoder(
 def _around_mask(pretrained: Pretrained, sourced: SourcedText, question: str | None, key: str) -> SourcedText:
     mask = pretrained.tokenizer.mask_token
     if mask is None:
-        raise UserError(f"model: the tokenizer of {pretrained.name} has no mask token: what would it say?")
+        raise UserError(f"model: the tokenizer of {pretrained.name} has no mask token to predict")
     text = sourced.text if question is None else question
     if text.count(mask) != 1:
         got = text.count(mask)
-        raise UserError(f"{key}: must hold one {mask}, the word that is explained (got {got})")
+        raise UserError(f"{key}: must contain one {mask}, the word to explain (got {got})")
     if question is not None:
         return sourced
-    kept = [
+    sources = [
         source
         for source in sourced.sources
         if not any(mask in sourced.text[start:end] for start, end in source.spans)
     ]
-    return replace(sourced, sources=tuple(kept))
+    return replace(sourced, sources=tuple(sources))
 
 
 def class_names(model: PreTrainedModel) -> list[str]:
-    """Those of a head of classes, by their numbers."""
+    """Names of the classes, ordered by number."""
     names = {int(number): str(name) for number, name in (model.config.id2label or {}).items()}
     return [names[number] for number in sorted(names)]
 
 
 @dataclass(frozen=True)
 class EncoderOutput:
-    """What is explained of what a model says of a text: `name` is the class, the word, or of a similarity ``.
+    """A model's output to explain. `name` is the class or the word, empty for a similarity.
 
-    `place` is that of the mask, `index` the class or the token, `toward` the direction of the other text.
+    `place` is the position of the mask, `index` the class or the token, `toward` the direction of the other
+    text.
     """
 
     kind: EncoderSays
@@ -182,24 +188,24 @@ class EncoderOutput:
 
     @property
     def is_probability(self) -> bool:
-        """Whether `measured` are log-probabilities."""
+        """True if `measured` returns log-probabilities."""
         return self.kind == "word" or (self.kind == "class" and len(class_names(self.model)) > 1)
 
     def logit(self, outputs: ModelOutput, *, keeps_lengths: bool = False) -> Float[Tensor, " text"]:
-        """The logit of the class or the word; the cosine, the length of a vector kept with `keeps_lengths`.
+        """The logit of the class or the word; the cosine, with a constant vector length if `keeps_lengths`.
 
-        Of a text with itself it is always kept: a cosine of 1 has no gradient.
+        For a text compared with itself the length is always constant, since a cosine of 1 has no gradient.
         """
         if self.toward is None:
             logits: Tensor = outputs["logits"]
             return logits[:, self.index] if self.kind == "class" else logits[:, self.place, self.index]
-        vectors = self.pooling.of_outputs(outputs)
+        vectors = self.pooling.text_vectors(outputs)
         length: Tensor = vectors.norm(dim=-1)
         cosines: Tensor = vectors @ self.toward
         return cosines / (length.detach() if keeps_lengths or self.is_of_itself else length)
 
     def measured(self, outputs: ModelOutput) -> Float[Tensor, " text"]:
-        """What texts with fewer sources are compared by: the log-probability, the only score, the cosine."""
+        """The score that compares texts with fewer sources: log-probability, single logit, or cosine."""
         if not self.is_probability:
             return self.logit(outputs).detach().double()
         logits: Tensor = outputs["logits"].detach().double()
@@ -211,16 +217,16 @@ class EncoderOutput:
 
 
 def run_encoder(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> ModelOutput:
-    """What a model gives of texts. Raises UserError where it fails; MemoryError."""
+    """Outputs of a model for texts. Raises UserError if it fails; MemoryError."""
     with model_errors(model.config.model_type), with_eager_attention(model), torch.no_grad():
         outputs: ModelOutput = model(**inputs)
     return outputs
 
 
-def inputs_of(
+def encoder_inputs(
     pretrained: Pretrained, ids: Int[Tensor, "text token"], types: Int[Tensor, "text token"] | None = None
 ) -> dict[str, Tensor]:
-    """The arguments of a forward for texts of one length, without padding."""
+    """Arguments of a forward for texts of one length, without padding."""
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if types is not None:
         inputs["token_type_ids"] = types
@@ -228,76 +234,81 @@ def inputs_of(
 
 
 def token_types(pretrained: Pretrained, sourced: SourcedText) -> list[int] | None:
-    """Which text of a pair each token is of; None for one text, and a model that is not told."""
+    """For each token, its text in a pair; None for a single text, or a model without token types."""
     if pretrained.classifier is None or sourced.apart is None:
         return None
-    if "token_type_ids" not in arguments_of(pretrained.model):
+    if "token_type_ids" not in forward_arguments(pretrained.model):
         return None
     return encoded_pair(pretrained, sourced).types
 
 
 def output_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: str | None) -> EncoderOutput:
-    """What a model says of a text: the class, the word or the similarity; the one that is given, if any.
+    """The output to explain: the class, the word or the similarity, by default the most likely one.
 
-    UserError for a class or a word that there is not.
+    Raises UserError for a class or a word that does not exist.
     """
     kind = says(pretrained)
     if kind == "class":
         types = token_types(pretrained, reading.sourced)
-        of_text = None if types is None else torch.tensor([types])
-        inputs = inputs_of(pretrained, reading.text.ids.unsqueeze(0), of_text)
+        token_type_ids = None if types is None else torch.tensor([types])
+        inputs = encoder_inputs(pretrained, reading.text.ids.unsqueeze(0), token_type_ids)
         assert pretrained.classifier is not None
         return class_to_explain(pretrained.classifier, inputs, answer)
     if kind == "word":
         return _word_to_explain(pretrained, reading, answer)
     if answer is not None:
-        raise UserError(f"answer: {pretrained.name} has no classes and no masked words: leave it out")
-    pooling, model = pooling_of(pretrained), pretrained.model
-    other = reading.sourced.apart
+        raise UserError(f"answer: {pretrained.name} predicts neither classes nor masked words: leave it out")
+    pooling, model = text_pooling(pretrained), pretrained.model
+    second_text = reading.sourced.apart
     ids = reading.text.ids
-    if other is not None:
+    if second_text is not None:
         options = {"padding": False, "truncation": False, "split_special_tokens": True}
-        ids = torch.tensor(pretrained.encoded(other, **options)["input_ids"])
-    outputs = run_encoder(model, inputs_of(pretrained, ids.unsqueeze(0)))
+        ids = torch.tensor(pretrained.encoded(second_text, **options)["input_ids"])
+    outputs = run_encoder(model, encoder_inputs(pretrained, ids.unsqueeze(0)))
     if "last_hidden_state" not in outputs:
-        raise UserError(f"model: {pretrained.name} gives no vectors of its tokens, of which texts have one")
+        raise UserError(f"model: {pretrained.name} returns no vectors of tokens (last_hidden_state)")
     (vector,) = pooling.of(outputs["last_hidden_state"])
     notes = (*_prompt_notes(pretrained),)
     if not pooling.is_known:
-        notes = ("No file says how vectors of tokens become one: their mean is taken.",)
+        notes = ("The pooling of tokens into one vector is not specified: their mean is used.",)
     return EncoderOutput(
         kind,
         model,
         pooling=pooling,
         toward=vector / vector.norm(),
-        is_of_itself=other is None,
+        is_of_itself=second_text is None,
         notes=notes,
     )
 
 
 MOST_NAMED = 12
-"""Classes that an error names."""
+"""Most classes listed in an error."""
 
 
 def class_to_explain(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], answer: str | None
 ) -> EncoderOutput:
-    """The class that a head chooses, or the one that is given: its name, one of the names that it has between
-    commas, or its number. UserError for a class that there is not.
+    """The class that a head chooses, or the given one: a name, one of several names of a class, or a number.
+
+    Raises UserError for a class that does not exist.
     """
     names = class_names(model)
     if answer is None:
         index = int(run_encoder(model, inputs)["logits"][0].argmax())
         return EncoderOutput("class", model, names[index], index)
-    given = answer.strip().lower()
+    wanted = answer.strip().lower()
     whole = {name.lower(): number for number, name in enumerate(names)}
     parts = {part.strip(): number for name, number in reversed(whole.items()) for part in name.split(",")}
-    known = {str(number): number for number in range(len(names))} | parts | whole
-    if given not in known:
+    numbers = {str(number): number for number in range(len(names))} | parts | whole
+    if wanted not in numbers:
         some = ", ".join(names[:MOST_NAMED])
-        of = f"one of {some}" if len(names) <= MOST_NAMED else f"one of {len(names)} classes, as {names[0]}"
-        raise UserError(f"answer: must be {of} (got {answer.strip()}){nearest(given, parts)}")
-    return EncoderOutput("class", model, names[known[given]], known[given])
+        choices = (
+            f"one of {some}"
+            if len(names) <= MOST_NAMED
+            else f"one of {len(names)} classes, such as {names[0]}"
+        )
+        raise UserError(f"answer: must be {choices} (got {answer.strip()}){nearest(wanted, parts)}")
+    return EncoderOutput("class", model, names[numbers[wanted]], numbers[wanted])
 
 
 def _word_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: str | None) -> EncoderOutput:
@@ -305,9 +316,9 @@ def _word_to_explain(pretrained: Pretrained, reading: SourcedReading, answer: st
     places = (ids == pretrained.tokenizer.mask_token_id).nonzero().flatten()
     if len(places) != 1:
         mask = pretrained.tokenizer.mask_token
-        raise UserError(f"sources: must hold one {mask}, the word that is explained (got {len(places)})")
+        raise UserError(f"sources: must contain one {mask}, the word to explain (got {len(places)})")
     place, notes = int(places), tuple[str, ...]()
-    outputs = run_encoder(pretrained.whole, inputs_of(pretrained, ids.unsqueeze(0)))
+    outputs = run_encoder(pretrained.whole, encoder_inputs(pretrained, ids.unsqueeze(0)))
     log_probabilities = outputs["logits"][0, place].double().log_softmax(dim=-1).cpu()
     if answer is None:
         index = int(log_probabilities.argmax())

@@ -1,4 +1,4 @@
-"""A tokenizer's answer for a text, checked: ids, places, and the words that it has no token for."""
+"""Checked results of a tokenizer: ids, places, and the words without a token."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -12,12 +12,12 @@ from attncli.models.folder import panics_in_one_line
 from attncli.models.words import Spans, UnknownWord
 
 IN_NO_VOCABULARY = "\U0010fffd"
-"""A private character, of which a Unigram model makes its unknown token: its file gives only the number."""
+"""A private character, which a Unigram model turns into its unknown token: its file has only the number."""
 
 
 @contextmanager
 def tokenizer_errors(name: str) -> Iterator[None]:
-    """A tokenizer's error as a UserError; a damaged one may fail in any way."""
+    """Turn a tokenizer's error into a UserError; a damaged tokenizer may fail in any way."""
     try:
         with panics_in_one_line():
             yield
@@ -26,19 +26,19 @@ def tokenizer_errors(name: str) -> Iterator[None]:
 
 
 def check_encoded(read: BatchEncoding, texts: Sequence[str], name: str, *, num_ids: int | None) -> None:
-    """Raise UserError unless ids are of the model and places are characters of the texts, in their order."""
+    """Raise UserError unless ids belong to the model, and places are characters of the texts, in order."""
     ids: Any = read.get("input_ids")
     if not isinstance(ids, list) or not all(type(each) is int for each in ids):
-        raise UserError(f"model: the tokenizer of {name} must give a list of token ids (got {ids!r:.60})")
+        raise UserError(f"model: the tokenizer of {name} must return a list of token ids (got {ids!r:.60})")
     most = num_ids if num_ids is not None else 2**63
     if (wrong := next((each for each in ids if not 0 <= each < most), None)) is not None:
-        message = f"gives the token {wrong}, but the model has the tokens 0 to {most - 1}"
+        message = f"returns the token {wrong}, but the model has only the tokens 0 to {most - 1}"
         raise UserError(f"model: the tokenizer of {name} {message}")
     if "offset_mapping" not in read:
         return
     spans: Any = read["offset_mapping"]
     if not isinstance(spans, list) or len(spans) != len(ids):
-        message = f"must say where each of {len(ids)} tokens stands (got {spans!r:.60})"
+        message = f"must return the place of each of {len(ids)} tokens (got {spans!r:.60})"
         raise UserError(f"model: the tokenizer of {name} {message}")
     length, before = max(map(len, texts)), 0
     for place, span in enumerate(spans):
@@ -48,22 +48,22 @@ def check_encoded(read: BatchEncoding, texts: Sequence[str], name: str, *, num_i
             or not 0 <= span[0] <= span[1] <= length
             or (len(texts) == 1 and before > span[0] != span[1])
         ):
-            must = f"from {before} on in a text of {length} characters"
-            message = f"must put token {place} at a place {must} (got {span!r:.60})"
+            must = f"from {before} to {length}, the end of the text"
+            message = f"must place token {place} at characters {must} (got {span!r:.60})"
             raise UserError(f"model: the tokenizer of {name} {message}")
         before = max(before, span[0])
 
 
 def unknown_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
-    """The tokens that stand for what a vocabulary lacks, by id: its settings' and its file's own."""
+    """Ids and names of the tokens that replace unknown words: from its settings and from its file."""
     names = {tokenizer.unk_token}
     if tokenizer.is_fast:
         model: Any = tokenizer.backend_tokenizer.model
         names.add(getattr(model, "unk_token", None))
         if isinstance(model, Unigram):
-            with suppress(Exception):  # it has none
-                (found,) = model.tokenize(IN_NO_VOCABULARY)  # several are bytes
-                names.add(model.id_to_token(found.id))
+            with suppress(Exception):  # it has no unknown token
+                (token,) = model.tokenize(IN_NO_VOCABULARY)  # several are bytes
+                names.add(model.id_to_token(token.id))
     ids: dict[Any, str] = {tokenizer.convert_tokens_to_ids(name): name for name in names if name}
     return {number: name for number, name in ids.items() if number is not None}
 
@@ -75,9 +75,9 @@ def unknown_words(
     spans: Spans | None,
     encode: Callable[[str], BatchEncoding],
 ) -> tuple[UnknownWord, ...]:
-    """The words of a text that became an unknown token; not that token's name where the text has it.
+    """The words of a text that became an unknown token, unless they are the name of that token.
 
-    Without the characters of its tokens `encode` is asked word by word.
+    Without the characters of the tokens, words are encoded one by one.
     """
     names = [*unknown.values()]
     if spans is not None:

@@ -1,4 +1,4 @@
-"""What a folder or a GGUF file must hold to be a model, checked before torch is imported."""
+"""Checks of a model folder or a GGUF file, before torch is imported."""
 
 import os
 import re
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 PACKAGES = ("transformers", "safetensors", "tokenizers")
 PICKLED = (".bin", ".pt", ".pth")
-"""Of files that torch.save writes."""
+"""Suffixes of files written by torch.save."""
 PICKLED_WHOLE = "pytorch_model.bin"
 NOT_WEIGHTS = re.compile(r"(training_args|adapter_model|optimizer|scheduler|scaler|rng_state|global_step).*")
-"""What trainers and adapters put beside weights."""
-OTHER_WEIGHTS = ("*.ckpt", "*.h5", "*.msgpack")
+"""Matches files of trainers and adapters beside the weights."""
+UNSUPPORTED_WEIGHTS = ("*.ckpt", "*.h5", "*.msgpack")
 TOKENIZER = "tokenizer.json"
 TOKENIZER_FILES = (
     TOKENIZER,
@@ -51,16 +51,16 @@ TOKENIZER_FILES = (
     "tekken.json",
 )
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
-"""Either says what becomes of a file of something other than text before a model reads it."""
-IDS_INSTEAD = 'give token ids in place of a text: lines of JSON as {"ids": [12, 7, 13]} by `texts` or `file`'
-"""What a model without a tokenizer takes."""
-ADAPTER, OF_ADAPTER = "adapter_config.json", "adapter_model.safetensors"
+"""Either has the settings for turning a file other than text into a model's input."""
+IDS_INSTEAD = 'use token ids instead of text: lines of JSON such as {"ids": [12, 7, 13]} in `texts` or `file`'
+"""Inputs of a model without a tokenizer."""
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 VIRTUAL_TOKENS = (
-    "its adapter puts learned vectors before a text (prompt or prefix tuning), which attn does not read: "
-    "give the model without it"
+    "its adapter puts learned vectors before a text (prompt or prefix tuning), which attn does not support: "
+    "use the model without it"
 )
 READ = frozenset({".json", ".safetensors", ".txt", ".jinja", ".gguf", ".model", ".spm", ".tiktoken"})
-"""Files that transformers reads of a folder. A pipe or folder by such a name counts as absent, or blocks."""
+"""Suffixes of files that transformers reads. A pipe or folder with such a name is skipped, or blocks."""
 SHARDED, PICKLED_SHARDED = "model.safetensors.index.json", "pytorch_model.bin.index.json"
 MOST_BYTES = {
     **dict.fromkeys((TOKENIZER, "tekken.json", "*.model", "*.spm", "*.tiktoken"), VOCABULARY_BYTES),
@@ -68,57 +68,57 @@ MOST_BYTES = {
     "*.index.json": INDEX_BYTES,
     **dict.fromkeys(("*config.json", "*_tokens*.json", "chat_template*"), MODEL_SETTINGS_BYTES),
 }
-"""What transformers reads whole of a folder, by its name; of each the most bytes."""
+"""Files that transformers reads whole, each with its size limit in bytes."""
 REPEATED = re.compile(r"(^|_)(layers?|depth)$")
-"""Settings of so many parts, which are made one by one before any weight is read."""
+"""Matches settings with a number of parts, all of which are built before any weight is read."""
 HEADS = re.compile(r"^(n|num)_(\w+_)?heads?$|attention_heads$")
-"""Settings of so many heads."""
+"""Matches settings with a number of heads."""
 FEW_PARTS = 1000
 LABELS, MOST_LABELS = "num_labels", 1_000_000
-"""Each is given a name before any weight is read; other labels are sizes of weights."""
+"""Each label gets a name before any weight is read; other label settings are sizes of weights."""
 MOST_BYTES_PER_BYTE, SPACIOUS_BYTES = 16, 2**30
-"""What a byte of a file may become (four weights of float32), and what tables of positions may take."""
+"""Bytes of memory per byte of a file (four float32 weights), and bytes allowed for tables of positions."""
 MOST_PER_TENSOR, SPACIOUS_TENSORS = 8, 10_000
-"""What a tensor of a file may become, and what a model may make beside these."""
+"""Tensors of a model per tensor in its files, and tensors allowed in addition."""
 MOST_REASON = 300
-"""Characters of another program's error that a line repeats."""
+"""Characters of another program's error that a message repeats."""
 READ_FIRST_BYTES = 2**28
-"""Of a model's numbers as they are computed with, up to which all are read before the first is used."""
+"""Size of a model's numbers, in their computed type, up to which all are read before the first is used."""
 GGUF = ".gguf"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".h5")
-OTHER_MODELS = (".onnx", ".pth", ".ckpt", ".tflite", ".mlmodel", ".pb")
-"""Of models that other programs run."""
+UNSUPPORTED_MODELS = (".onnx", ".pth", ".ckpt", ".tflite", ".mlmodel", ".pb")
+"""Suffixes of models for other programs."""
 HOLDS_A_MODEL = re.compile(r"(\.gguf|\.safetensors|pytorch_model\.bin),")
-"""In a line of the list of files that a package comes with."""
+"""Matches a line with a model in the list of a package's files."""
 SHIPPED_MODEL = str(Path(__file__).parents[1] / "data" / "tiny-induction")
-"""The folder of the tiny model that comes with the package; it learned to copy random characters."""
+"""The folder of the tiny model that ships with the package; it learned to copy random characters."""
 
 
 def local_model(model: str) -> Path | None:
-    """The folder or GGUF file; None for what could only be a model of the hub.
+    """The folder or GGUF file; None for a name that could only belong to a model on the hub.
 
     Raises ValueError for a package that ships several.
     """
     path = Path(model)
-    with suppress(OSError):  # a name may be too long for one
+    with suppress(OSError):  # the name may be too long for a path
         if path.is_dir() or (path.suffix.lower() == GGUF and path.is_file()):
             return path
     if model == Path(SHIPPED_MODEL).name:
         return Path(SHIPPED_MODEL)
-    return None if len(path.parts) > 1 else _of_package(model)
+    return None if len(path.parts) > 1 else _package_model(model)
 
 
 def model_on_disk(model: str, *, allow_download: bool) -> Path | None:
     """The files of a model on this machine: `local_model`, else a snapshot of a hub id in the hub cache.
 
-    With `allow_download` the hub is asked for a hub id, so that its newest version is read. Raises ValueError
+    With `allow_download` a hub id is looked up on the hub instead, for its newest version. Raises ValueError
     for a package that ships several models.
     """
     path = local_model(model)
     return downloaded_snapshot(model) if path is None and not allow_download else path
 
 
-def _files_of(package: str) -> list[Path] | None:
+def _package_files(package: str) -> list[Path] | None:
     """An installed package's list of files, read without running its code; None for an absent package."""
     try:
         listed = distribution(package).files if package.strip() else None
@@ -128,8 +128,8 @@ def _files_of(package: str) -> list[Path] | None:
 
 
 @lru_cache(maxsize=64)
-def _of_package(name: str) -> Path | None:
-    paths = _files_of(name) or []
+def _package_model(name: str) -> Path | None:
+    paths = _package_files(name) or []
     models = [path for path in paths if path.suffix.lower() == GGUF]
     if not models:
         configured = {path.parent for path in paths if path.name == "config.json"}
@@ -137,13 +137,13 @@ def _of_package(name: str) -> Path | None:
         models = sorted(configured & weighed)
     if len(models) > 1:
         names = ", ".join(map(str, models))
-        raise ValueError(f"{name} ships several models: name one of {names}")
+        raise ValueError(f"{name} ships several models: use one of {names}")
     return models[0] if models else None
 
 
 @cache
 def models_in_packages() -> list[str]:
-    """Installed packages that hold one model."""
+    """Installed packages that ship one model."""
     names = {
         package.name for package in distributions() if HOLDS_A_MODEL.search(package.read_text("RECORD") or "")
     }
@@ -152,37 +152,37 @@ def models_in_packages() -> list[str]:
 
 def _is_model(package: str) -> bool:
     try:
-        return _of_package(package) is not None
-    except ValueError:  # a package of several
+        return _package_model(package) is not None
+    except ValueError:  # a package with several
         return False
 
 
 def no_such_model(name: str, allow_download: str) -> str:
-    """What is wrong with the name of no model here; `allow_download` is what the setting is called."""
-    if (files := _files_of(name)) is not None:
+    """Error message for a name that is not a local model; `allow_download` is the setting's name there."""
+    if (files := _package_files(name)) is not None:
         return _no_model_in(name, files, allow_download)
     near = alike(name.rpartition("/")[2], models_in_packages())
-    meant = f"did you mean {near}? " if near else ""
+    suggestion = f"did you mean {near}? " if near else ""
     name = f"{name:.200}" if name.isprintable() else repr(name[:200])
-    message = f"no such folder or installed package: {name} ({meant}a hub id needs {allow_download})"
+    message = f"no such folder or installed package: {name} ({suggestion}a hub id needs {allow_download})"
     return f"{message}{_instead(name)}" if is_command_line() else message
 
 
 MOST_COMMAND = 300
-"""Characters of a command that is repeated."""
+"""Characters of the longest command that is repeated in a message."""
 MOST_FOLDERS, MOST_MODELS = 200, 5
-"""Folders beside that are looked into, and models that are named."""
+"""Most folders that are searched, and most models that are listed."""
 DOWNLOADED = "models--"
-"""The prefix of a model's folder in the hub cache; the parts of its id are joined by `--`."""
+"""Prefix of a model's folder in the hub cache; the parts of its id are joined by `--`."""
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 REVISION_BYTES = 2**16
-"""The most bytes of a file that names a commit in the hub cache."""
+"""Largest file with a commit hash in the hub cache, in bytes."""
 
 
 def _instead(name: str) -> str:
-    """The models that are here, the most alike first, and the command that would download it."""
-    kept = _downloaded()
-    here = [*_folders_beside(), *models_in_packages(), *(f"{each} (downloaded)" for each in kept)]
+    """Available models, the most similar name first, and the command that would download the model."""
+    downloaded = _downloaded()
+    here = [*_folders_beside(), *models_in_packages(), *(f"{each} (downloaded)" for each in downloaded)]
     near = alike(name.rpartition("/")[2], [each.rpartition("/")[2] for each in here])
     here.sort(key=lambda each: each.rpartition("/")[2] != near)
     instead = ""
@@ -191,12 +191,12 @@ def _instead(name: str) -> str:
         instead = f"; here: {', '.join(here[:MOST_MODELS])}{more}"
     command = shlex.join(["attn", *sys.argv[1:], "--allow-download"])
     if name in sys.argv and len(command) <= MOST_COMMAND and command.isprintable():
-        instead += f"; {'as downloaded' if name in kept else 'from the hub'}: {command}"
+        instead += f"; {'to use the download' if name in downloaded else 'to download it'}: {command}"
     return instead
 
 
 def _folders_beside() -> list[str]:
-    """Models in folders of the working folder, or one below these."""
+    """Models in the folders of the working folder, or one level below."""
     models: list[str] = []
     with suppress(OSError):
         for pattern in ("*/config.json", "*/*/config.json", "*.gguf"):
@@ -245,18 +245,18 @@ def _downloaded() -> list[str]:
 
 
 def _no_model_in(package: str, files: Sequence[Path], allow_download: str) -> str:
-    """What an installed package has instead of a model that is read."""
-    others = [file.name for file in files if file.suffix.lower() in (*WEIGHTS, *OTHER_MODELS)]
-    read = "config.json beside weights, or a .gguf file"
-    instead = f"; convert its {others[0]} to such a folder, as docs/images.md does" if others else ""
-    ships = f"the installed package {package} ships no model that attn reads ({read})"
+    """Error message for an installed package without a supported model."""
+    unsupported = [file.name for file in files if file.suffix.lower() in (*WEIGHTS, *UNSUPPORTED_MODELS)]
+    needs = "config.json beside weights, or a .gguf file"
+    instead = f"; convert its {unsupported[0]} to such a folder, as in docs/images.md" if unsupported else ""
+    ships = f"the installed package {package} ships no model that attn can read ({needs})"
     return f"{ships}{instead}; a hub id needs {allow_download}"
 
 
 def opened_part(opener: Any, source: str, what: str, **how: Any) -> Any:
-    """What an auto class of transformers makes of the files of a model, on the hub or here.
+    """The object that one of transformers' auto classes loads from the files of a model, on the hub or local.
 
-    Raises UserError, in which `what` is wanted ("tokenizer: that of whisper"), where it cannot.
+    Raises UserError if that fails; `what` ("tokenizer: that of whisper") begins the message.
     """
     is_here = Path(source).exists()
     source, revision = id_and_revision(source)
@@ -265,27 +265,27 @@ def opened_part(opener: Any, source: str, what: str, **how: Any) -> Any:
             return opener.from_pretrained(
                 source, trust_remote_code=False, local_files_only=is_here, revision=revision, **how
             )
-    except Exception as error:  # a damaged file may fail in any way; the reason is given in one line
+    except Exception as error:  # a damaged file may fail in any way
         reason = reason_of(error)
         if "torchvision" in reason.lower():
-            reason = "it takes torchvision, and there is none by Pillow"
+            reason = "it needs torchvision, and has no version for Pillow"
         raise UserError(f"{what} cannot be opened: {reason:.{MOST_REASON}}") from None
 
 
 def id_and_revision(model: str) -> tuple[str, str]:
-    """A hub id and the revision behind its @, else main; a folder or file has no revision."""
+    """A hub id and the revision after its @, by default main; a folder or file has no revision."""
     name, _, revision = (model, "", "") if Path(model).exists() else model.partition("@")
     return name, revision or "main"
 
 
 def check_packages() -> None:
-    """Raise UserError where the extra that reads models is not installed."""
+    """Raise UserError if the extra for models is not installed."""
     if any(find_spec(package) is None for package in PACKAGES):
         raise UserError('model: needs: pip install "attncli[models]"')
 
 
 def quiet_transformers() -> None:
-    """Silence transformers' messages and progress: attn says what a user must know."""
+    """Silence transformers' messages and progress bars: attn reports everything that users need to know."""
     from transformers.utils import logging
 
     # transformers leaves these without types.
@@ -293,8 +293,8 @@ def quiet_transformers() -> None:
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _said_again() -> Callable[[], None]:
-    """What lets transformers say what it says now."""
+def _verbosity_restorer() -> Callable[[], None]:
+    """A function that restores transformers' current verbosity."""
     from transformers.utils import logging
 
     level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -307,50 +307,50 @@ def _said_again() -> Callable[[], None]:
     return say_again
 
 
-_quiet = SharedChange(_said_again, quiet_transformers)
+_quiet = SharedChange(_verbosity_restorer, quiet_transformers)
 
 
 def transformers_quiet() -> AbstractContextManager[None]:
-    """While it is open transformers is quiet; afterwards it says what its caller had it say."""
+    """Silence transformers inside the block, and restore its verbosity afterwards."""
     return _quiet.made()
 
 
 @contextmanager
 def panics_in_one_line() -> Iterator[None]:
-    """A panic of the Rust in tokenizers as a ValueError; its stack, hundreds of lines, is not printed."""
-    with ALONE, TemporaryFile() as kept:
+    """Turn a panic of tokenizers' Rust code into a ValueError, without printing its long stack."""
+    with ALONE, TemporaryFile() as captured:
         stderr = os.dup(2)
-        os.dup2(kept.fileno(), 2)
+        os.dup2(captured.fileno(), 2)
         try:
             yield
         except BaseException as error:
-            if type(error).__module__ != "pyo3_runtime":  # where Rust's PanicException is, and nothing else
+            if type(error).__module__ != "pyo3_runtime":  # contains only Rust's PanicException
                 raise
-            kept.truncate(0)
+            captured.truncate(0)
             raise ValueError(str(error)) from None
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
-            kept.seek(0)
-            os.write(2, kept.read())
+            captured.seek(0)
+            os.write(2, captured.read())
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raise UserError, in one line, for a folder without a model, or with damaged files."""
+    """Raise a one-line UserError for a folder without a model, or with damaged files."""
     try:
         files = sorted(folder.iterdir())
     except OSError as error:
         raise UserError(f"model: {folder}: cannot be read: {error.strerror}") from None
     if folder / "config.json" not in files:
-        wanted = "give the folder that save_pretrained wrote, or a .gguf file"
+        instead = "use a folder from save_pretrained, or a .gguf file"
         if folder / ADAPTER in files:
-            wanted = "it has an adapter alone: put the files of its model beside it"
-        raise UserError(f"model: {folder}: is not a model folder: config.json is missing: {wanted}")
+            instead = "it has only an adapter: put the files of its model beside it"
+        raise UserError(f"model: {folder}: is not a model folder: config.json is missing: {instead}")
     for path in files:
         if path.suffix in READ:
             _check_file(path)
     config = read_config(folder / "config.json")
-    weights = [path for path in files if path.suffix == ".safetensors" and path.name != OF_ADAPTER]
+    weights = [path for path in files if path.suffix == ".safetensors" and path.name != ADAPTER_WEIGHTS]
     if not weights:
         weights = _pickled_files(folder)
         for path in weights:
@@ -358,9 +358,9 @@ def check_model_folder(folder: Path) -> None:
     elif folder / SHARDED in files and folder / "model.safetensors" not in files:
         _check_shards(folder / SHARDED)
     if not weights:
-        others = [path.name for pattern in OTHER_WEIGHTS for path in sorted(folder.glob(pattern))]
-        if others:
-            reason = f"has only {others[0]}, which is not read: convert it to model.safetensors"
+        unsupported = [path.name for pattern in UNSUPPORTED_WEIGHTS for path in sorted(folder.glob(pattern))]
+        if unsupported:
+            reason = f"has only {unsupported[0]}, which is not supported: convert it to model.safetensors"
             raise UserError(f"model: {folder}: {reason}")
         raise UserError(f"model: {folder}: has no weights: model.safetensors is missing")
     num_tensors = sum(len(_checked_sizes(path)) for path in weights)
@@ -378,7 +378,7 @@ def check_model_folder(folder: Path) -> None:
 
 
 def check_tokenizer_file(path: Path) -> None:
-    """Raise UserError for a tokenizer.json that is too large, no JSON, or makes too much of a text."""
+    """Raise UserError for a tokenizer.json that is too large, not JSON, or expands texts too much."""
     _check_file(path)
     from attncli.models.tokenizer_files import check_tokenizer
 
@@ -386,25 +386,25 @@ def check_tokenizer_file(path: Path) -> None:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder has a tokenizer's files: a model that reads no text needs none."""
+    """True if a folder has a tokenizer's files, which a model without text input does not need."""
     return any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern))
 
 
 def refuse_without_tokenizer(folder: Path) -> None:
-    """Raise UserError for a folder of a model that reads text and has no tokenizer's files."""
+    """Raise UserError for the folder of a text model without a tokenizer's files."""
     if not has_tokenizer(folder) and not any((folder / name).is_file() for name in PROCESSOR_FILES):
         raise UserError(f"model: {folder.name} has no tokenizer ({TOKENIZER} is missing): {IDS_INSTEAD}")
 
 
 def _check_adapter(folder: Path) -> None:
-    """Raise UserError for an adapter that transformers would silently leave out, or read from a pickle."""
+    """Raise UserError for an adapter that transformers would silently ignore, or read from a pickle."""
     if not (folder / ADAPTER).is_file():
         return
     if find_spec("peft") is None:
-        reason = f"holds an adapter ({ADAPTER}): needs: pip install peft"
-        raise UserError(f"model: {folder}: {reason} (without that file the model is shown without it)")
-    if not (folder / OF_ADAPTER).is_file():
-        raise UserError(f"model: {folder}: has no weights of its adapter: {OF_ADAPTER} is missing")
+        reason = f"has an adapter ({ADAPTER}): needs: pip install peft"
+        raise UserError(f"model: {folder}: {reason} (or remove the file to show the model without it)")
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        raise UserError(f"model: {folder}: has no weights for its adapter: {ADAPTER_WEIGHTS} is missing")
     settings = read_json(folder / ADAPTER)
     if isinstance(settings, dict) and settings.get("num_virtual_tokens"):
         raise UserError(f"model: {folder}: {VIRTUAL_TOKENS}")
@@ -430,20 +430,20 @@ def read_json(path: Path, most: int = MODEL_SETTINGS_BYTES) -> Any:
         return parsed_json(read_whole(path, most))
     except OSError as error:
         raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # neither JSON nor UTF-8, or a number of thousands of digits
+    except ValueError as error:  # neither JSON nor UTF-8, or a number with thousands of digits
         raise UserError(f"model: {path}: is not valid JSON: {error}") from None
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The settings in a config. Raises UserError where they do not describe a model."""
+    """The settings in a config. Raises UserError unless they describe a model."""
     config = read_json(path)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise UserError(f"model: {path}: names no model_type: is this a transformers model?")
+        raise UserError(f"model: {path}: has no model_type: is this a transformers model?")
     return config
 
 
 def _check_shards(path: Path) -> list[Path]:
-    """The files of an index. Raises UserError for one that names other files than those of its folder."""
+    """The files of an index. Raises UserError for an index with files outside its folder."""
     index = read_json(path, INDEX_BYTES)
     shards = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(shards, dict) or not shards:
@@ -451,7 +451,7 @@ def _check_shards(path: Path) -> list[Path]:
     names = [*dict.fromkeys(map(str, shards.values()))]
     for name in names:
         if Path(name).name != name or not (path.parent / name).is_file():
-            raise UserError(f"model: {path}: names {name:.200}, which is no file of its folder")
+            raise UserError(f"model: {path}: lists {name:.200}, which is not a file in its folder")
     return [path.parent / name for name in names]
 
 
@@ -465,7 +465,7 @@ def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _checked_sizes(path: Path) -> list[int]:
-    """How many numbers each tensor of a file has, of tied ones once. Raises UserError for a damaged file."""
+    """Number of entries of each tensor, tied ones counted once. Raises UserError for a damaged file."""
     distinct = {(tensor.begin, tensor.shape): tensor for tensor in tensors_in(path).values()}
     return [prod(tensor.shape) for tensor in distinct.values()]
 
@@ -482,7 +482,7 @@ def tensors_in(path: Path) -> "dict[str, TensorInFile]":
 
 
 def num_parameters(model: Path) -> int:
-    """How many numbers the weights of a folder or GGUF file hold, however few bits each takes, from headers.
+    """Number of parameters in a folder or GGUF file, from headers, whatever number of bits each takes.
 
     0 for a folder without weights. Raises UserError for a damaged one.
     """
@@ -494,7 +494,7 @@ def num_parameters(model: Path) -> int:
 
 
 def stored_bytes(model: Path) -> int:
-    """What the weights of a folder or GGUF file take in their files."""
+    """Size of the weights of a folder or GGUF file on disk."""
     return sum(path.stat().st_size for path in weight_files(model))
 
 
@@ -503,15 +503,15 @@ def weight_files(model: Path) -> list[Path]:
     whole = model / "model.safetensors"
     if model.is_file() or whole.is_file():
         return [model if model.is_file() else whole]
-    # Otherwise shards; Mistral's format may stand beside either.
-    files = [path for path in model.glob("*.safetensors") if path.is_file() and path.name != OF_ADAPTER]
+    # Otherwise shards; files in Mistral's format may exist beside either.
+    files = [path for path in model.glob("*.safetensors") if path.is_file() and path.name != ADAPTER_WEIGHTS]
     if not files:
         return _pickled_files(model)
     return [path for path in files if not path.name.startswith("consolidated")]
 
 
 def _pickled_files(folder: Path) -> list[Path]:
-    """The files of weights that torch.save wrote. Raises UserError where it is not clear which these are."""
+    """The files of weights written by torch.save. Raises UserError if that is ambiguous."""
     if (folder / PICKLED_WHOLE).exists():
         return [folder / PICKLED_WHOLE]
     if (folder / PICKLED_SHARDED).is_file():
@@ -520,28 +520,29 @@ def _pickled_files(folder: Path) -> list[Path]:
     weights = [path for path in files if not NOT_WEIGHTS.fullmatch(path.name)]
     if len(weights) > 1:
         names = ", ".join(path.name for path in weights[:3]) + (", ..." if len(weights) > 3 else "")
-        several = f"has several files that may be its weights ({names})"
-        raise UserError(f"model: {folder}: {several}: name the right one {PICKLED_WHOLE}")
+        several = f"has several files that may contain its weights ({names})"
+        raise UserError(f"model: {folder}: {several}: rename the right one to {PICKLED_WHOLE}")
     return weights
 
 
 def pickled_note(folder: Path) -> str | None:
-    """That a folder's weights are pickled, and how to convert them; None for others."""
+    """A note that a folder's weights are pickled, and how to convert them; None for other folders."""
     files = weight_files(folder)
     if not files or files[0].suffix not in PICKLED:
         return None
     names = read_config(folder / "config.json").get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     kind = name if isinstance(name, str) and name.isidentifier() else "AutoModel"
-    converted = f"{kind}.from_pretrained(FOLDER).save_pretrained(FOLDER) writes"
-    return f"{files[0].name} is pickled (nothing in it runs); safetensors are safer, as {converted}"
+    convert = f"{kind}.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+    return f"{files[0].name} is pickled (no code in it is run); to convert it to safetensors: {convert}"
 
 
 @contextmanager
 def bounded_building(config: Path, *, size: int, num_tensors: int) -> Iterator[None]:
-    """Raise UserError for a config that asks for far more than `size` bytes of weights can hold.
+    """Raise UserError for a config with far more weights than `size` bytes can hold.
 
-    A model is built without memory (on the meta device), but what its files lack is then made of memory.
+    A model is built without memory (on the meta device), but weights missing from its files are then
+    allocated.
     """
     from torch import Tensor, nn
     from torch.nn.modules.module import (
@@ -561,11 +562,11 @@ def bounded_building(config: Path, *, size: int, num_tensors: int) -> Iterator[N
         taken, count = taken + tensor.nbytes, count + 1
         if taken > most_bytes:
             sizes = (
-                f"more than {most_bytes / 1e6:,.0f} MB of weights, and its files hold {size / 1e6:,.1f} MB"
+                f"more than {most_bytes / 1e6:,.0f} MB of weights, but its files have {size / 1e6:,.1f} MB"
             )
             raise UserError(f"model: {config}: describes {sizes}")
         if count > most_tensors:
-            counts = f"more than {most_tensors} tensors, and its files hold {num_tensors}"
+            counts = f"more than {most_tensors} tensors, but its files have {num_tensors}"
             raise UserError(f"model: {config}: describes {counts}")
 
     with ExitStack() as hooks:
@@ -574,8 +575,8 @@ def bounded_building(config: Path, *, size: int, num_tensors: int) -> Iterator[N
         yield
 
 
-def building_of(folder: Path) -> AbstractContextManager[None]:
-    """Building bounded by what the weights of a folder or GGUF file can be; not for a model of the hub."""
+def bounded_by_files(folder: Path) -> AbstractContextManager[None]:
+    """Limit building to the weights that a folder or GGUF file can hold; no limit for a model on the hub."""
     if folder.is_file():
         from attncli.models.weight_headers import BYTES_A_NUMBER, gguf_header
 

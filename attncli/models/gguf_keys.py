@@ -1,9 +1,9 @@
-"""The keys of a GGUF header that change what a model computes, as settings of transformers' config.
+"""The keys of a GGUF header that change the model's computation, as settings of transformers' config.
 
-transformers reads the sizes and drops the rest: scaled positions, windows, softcaps, biases. A key that is
-neither read here nor without effect is refused by its name, so that no file is measured as another model.
-The keys are those of https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; absent ones have llama.cpp's
-defaults.
+transformers reads the sizes and drops everything else: scaled positions, windows, softcaps, biases. A key
+that is neither read here nor without effect is refused by name, so that no file is measured as a different
+model. The keys are described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; missing ones have
+llama.cpp's defaults.
 """
 
 import io
@@ -23,7 +23,7 @@ from attncli.core.process import quiet_warnings
 from attncli.errors import UserError
 from attncli.models.architectures import tokenizer_class
 from attncli.models.folder import panics_in_one_line
-from attncli.models.stored import numbers_of_gguf
+from attncli.models.stored import gguf_numbers
 from attncli.models.weight_headers import (
     ARCHITECTURE,
     ROPE_FREQS,
@@ -40,13 +40,13 @@ WINDOW, PATTERN, CONTEXT = "attention.sliding_window", "attention.sliding_window
 RMS_EPSILON, EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 KEY_LENGTH, VALUE_LENGTH, ROTARY = "attention.key_length", "attention.value_length", "rope.dimension_count"
 MOST_ROTATED = 2**16
-"""Numbers of a head, each pair of which has a factor."""
+"""Most dimensions of a head that are rotated; each pair of them has a factor."""
 SIZES = frozenset(
     (CONTEXT, "embedding_length", "block_count", "feed_forward_length", "vocab_size", "attention.head_count",
      "attention.head_count_kv", "attention.relative_buckets_count", "decoder_start_token_id",
      "shortconv.l_cache")
 )  # fmt: skip
-"""What transformers reads of every file; a wrong one gives weights another shape, which is an error."""
+"""Keys that transformers reads from every file. A wrong one changes the shape of weights: an error."""
 WITHOUT_EFFECT = frozenset(("rope.scaling.finetuned", "tensor_data_layout", "pooling_type"))
 NO_CHANGE: Mapping[str, tuple[float, ...]] = {
     "attention.causal": (True,),
@@ -73,23 +73,23 @@ NO_CHANGE: Mapping[str, tuple[float, ...]] = {
     "rope.scaling.alpha": (0,),
     "rope.scaling.yarn_log_multiplier": (0,),
 }
-"""Values with which a key that is not read changes nothing."""
+"""Values at which an unread key has no effect."""
 EXPERTS = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
 BIASES = {"attn_q.bias": "attention_bias", "ffn_up.bias": "mlp_bias"}
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """How transformers' config of one architecture names what a GGUF header says."""
+    """Names in transformers' config of one architecture for the keys of a GGUF header."""
 
     epsilon: str = "rms_norm_eps"
     has_head_dim: bool = True
-    """A head may be wider or narrower than embedding_length / head_count."""
+    """True if a head may be wider or narrower than embedding_length / head_count."""
     has_rotary: bool = True
     is_partly_rotated: bool = False
     has_window: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Its further keys, with the names of the settings that take their values as they are."""
+    """Further keys, with the names of the settings that take their values unchanged."""
     parts: Mapping[str, str] = field(default_factory=dict)
     """Settings that are true if the first block has the tensor."""
 
@@ -139,13 +139,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "lfm2": Architecture("norm_eps", has_head_dim=False),
 }
-"""Of other architectures the keys are read that transformers reads."""
+"""For all other architectures, the keys that transformers reads are read."""
 LARGEST_GEMMAS = {"gemma2": 46, "gemma3": 62}
-"""Blocks of the sizes (27B) whose scores are scaled by embedding_length / head_count, which no key says."""
+"""Blocks of the sizes (27B) whose scores are scaled by embedding_length / head_count; no key records it."""
 
 
 class GgufKeys:
-    """The keys of one architecture in a header, which are all to be read."""
+    """The keys of one architecture in a header. All of them must be read."""
 
     def __init__(self, header: GgufHeader, path: Path) -> None:
         self.architecture = str(header.settings[ARCHITECTURE])
@@ -158,19 +158,19 @@ class GgufKeys:
         self._read: set[str] = {*WITHOUT_EFFECT}
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key, which counts as read."""
+        """Value of a key, which then counts as read."""
         self._read.add(key)
         return self._values.get(key, default)
 
     def number(self, key: str, default: int | float) -> int | float:
-        """The number of a key. Raises UserError for another value."""
+        """Number at a key. Raises UserError for any other value."""
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
             raise self.refused(key, "must be a number")
         return value
 
     def refused(self, key: str, reason: str) -> UserError:
-        """An error that names the file, the key and its value."""
+        """An error with the file, the key and its value."""
         return UserError(
             f"model: {self._path}: {self._prefix}{key:.200} {reason} (got {self._values.get(key)!s:.40})"
         )
@@ -179,16 +179,16 @@ class GgufKeys:
         """Raise UserError for the first key that is neither read nor without effect."""
         for key, value in self._values.items():
             if key not in self._read and value not in NO_CHANGE.get(key, ()):
-                instead = "give the folder that the file was written from"
-                raise self.refused(key, f"is not read, and may change what the model computes: {instead}")
+                instead = "use the model folder that it was converted from"
+                raise self.refused(key, f"is not supported and may change what the model computes: {instead}")
 
 
-def config_of_gguf(
+def gguf_config(
     config: PreTrainedConfig, header: GgufHeader, path: Path, numbers: Callable[[str], list[float]]
 ) -> PreTrainedConfig:
-    """transformers' config of a GGUF file with what its header and tensors say besides.
+    """transformers' config of a GGUF file, completed from its header and tensors.
 
-    `numbers` reads a tensor of the file. Raises UserError for a key that is not read.
+    `numbers` reads a tensor of the file. Raises UserError for an unsupported key.
     """
     keys = GgufKeys(header, path)
     described = ARCHITECTURES.get(keys.architecture)
@@ -196,11 +196,11 @@ def config_of_gguf(
     if f"{keys.architecture}.vocab_size" not in header.settings:
         changes["vocab_size"] = header.num_tokens
     if described is None:
-        mapping: Any = GGUF_CONFIG_MAPPING  # of `object`, where it has no types
-        of_others = mapping.get(config.model_type.removesuffix("_text"), {})
-        for key in SIZES | {key for key, name in of_others.items() if name is not None}:
+        mapping: Any = GGUF_CONFIG_MAPPING  # typed as `object` in transformers
+        mapped = mapping.get(config.model_type.removesuffix("_text"), {})
+        for key in SIZES | {key for key, name in mapped.items() if name is not None}:
             keys.get(key)
-        # The functions of these read every key that they have.
+        # transformers' functions for these read every key.
         if config.model_type.startswith("qwen3_5"):
             return _changed(config, changes)
         changes |= _positions(
@@ -219,7 +219,7 @@ def config_of_gguf(
 
 
 def check_sizes(header: GgufHeader, path: Path) -> None:
-    """Raise UserError for sizes that differ by layer, of which transformers has one for all."""
+    """Raise UserError for sizes that differ between layers, which transformers does not support."""
     keys = GgufKeys(header, path)
     for key in ("attention.head_count", "attention.head_count_kv", "feed_forward_length"):
         if isinstance(keys.get(key), tuple) and keys.architecture not in ("lfm2", "gemma4"):
@@ -229,7 +229,7 @@ def check_sizes(header: GgufHeader, path: Path) -> None:
 def _changed(config: PreTrainedConfig, changes: Mapping[str, Any]) -> PreTrainedConfig:
     stored = config.to_dict()
     if "rope_parameters" in changes:
-        # What a default put there would be taken as part of the new value.
+        # A default value would be merged into the new one.
         stored = {key: value for key, value in stored.items() if key not in ("rope_theta", "rope_scaling")}
     if "layer_types" in changes or "sliding_window" in changes:
         stored.pop("layer_types", None)
@@ -257,7 +257,7 @@ def _settings(
     if keys.architecture == "falcon":
         changes |= _falcon(keys, header)
     if keys.architecture.startswith("t5"):
-        changes |= _feed_forward_of_t5(header)
+        changes |= _t5_feed_forward(header)
     if keys.architecture in LARGEST_GEMMAS:
         is_largest = config.num_hidden_layers == LARGEST_GEMMAS[keys.architecture]
         width = config.hidden_size // config.num_attention_heads if is_largest else head_dim
@@ -276,9 +276,9 @@ def _head_dim(keys: GgufKeys, config: PreTrainedConfig) -> int:
 
 
 def _falcon(keys: GgufKeys, header: GgufHeader) -> dict[str, Any]:
-    """One key head shared by all query heads (7B) is read; others have their rows in another order."""
+    """Falcon 7B, with one key head shared by all query heads. Other sizes order their rows differently."""
     if keys.get("attention.head_count_kv", 1) != 1:
-        raise keys.refused("attention.head_count_kv", "must be 1: other files of Falcon are not read")
+        raise keys.refused("attention.head_count_kv", "must be 1: other Falcon files are not supported")
     is_parallel = "blk.0.ffn_norm.weight" not in header.tensors
     return {
         "multi_query": True,
@@ -288,26 +288,26 @@ def _falcon(keys: GgufKeys, header: GgufHeader) -> dict[str, Any]:
     }
 
 
-def _feed_forward_of_t5(header: GgufHeader) -> dict[str, Any]:
+def _t5_feed_forward(header: GgufHeader) -> dict[str, Any]:
     side = "enc" if any(name.startswith("enc.") for name in header.tensors) else "dec"
     is_gated = f"{side}.blk.0.ffn_gate.weight" in header.tensors
     return {"feed_forward_proj": "gated-gelu" if is_gated else "relu"}
 
 
 def _window(keys: GgufKeys, config: PreTrainedConfig, *, has_window: bool) -> dict[str, Any]:
-    """The keys that a query may look back to; 0 stands for all."""
+    """The number of keys that a query may look back to; 0 for all."""
     window = keys.number(WINDOW, 0)
     pattern = keys.get(PATTERN)
     if not has_window:
         if 0 < window < config.max_position_embeddings:
             raise keys.refused(
-                WINDOW, f"must be 0 or at least {CONTEXT}: windows of {keys.architecture} are not read"
+                WINDOW, f"must be 0 or at least {CONTEXT}: windows are not supported for {keys.architecture}"
             )
         return {"sliding_window": None} if hasattr(config, "sliding_window") else {}
     changes: dict[str, Any] = {"sliding_window": int(window) or None}
     if keys.architecture not in LARGEST_GEMMAS:
         if pattern is not None:
-            raise keys.refused(PATTERN, f"is not read of {keys.architecture}")
+            raise keys.refused(PATTERN, f"is not supported for {keys.architecture}")
         return changes
     num_layers = config.num_hidden_layers
     if pattern is None:
@@ -319,7 +319,7 @@ def _window(keys: GgufKeys, config: PreTrainedConfig, *, has_window: bool) -> di
     if not window:
         if any(pattern):
             pattern = (False,) * num_layers
-        # With no layer that uses it transformers still wants a number.
+        # transformers needs a number even if no layer uses it.
         changes["sliding_window"] = config.max_position_embeddings
     changes["layer_types"] = ["sliding_attention" if slides else "full_attention" for slides in pattern]
     return changes
@@ -333,7 +333,7 @@ def _positions(
     *,
     is_partly_rotated: bool,
 ) -> dict[str, Any]:
-    """Rotary positions: their base, how much of a head they rotate, and how they are scaled."""
+    """Rotary positions: their base, the rotated share of a head, and their scaling."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     rotary = int(keys.number(ROTARY, head_dim))
     if rotary > MOST_ROTATED:
@@ -353,8 +353,8 @@ def _positions(
     if is_partly_rotated:
         rope["partial_rotary_factor"] = rotary / head_dim
     if keys.architecture != "gemma3":
-        of_phi = {"original_max_position_embeddings": original} if config.model_type == "phi3" else {}
-        return {"rope_parameters": rope, **of_phi}
+        phi_settings = {"original_max_position_embeddings": original} if config.model_type == "phi3" else {}
+        return {"rope_parameters": rope, **phi_settings}
     local = {"rope_type": "default", "rope_theta": keys.number("rope.freq_base_swa", DEFAULT_SWA_BASE)}
     return {"rope_parameters": {"full_attention": rope, "sliding_attention": local}}
 
@@ -362,10 +362,10 @@ def _positions(
 def _scaling(
     keys: GgufKeys, factors: Mapping[str, list[float]], original: int, num_frequencies: int
 ) -> dict[str, Any]:
-    """How frequencies are divided, and the factor on cosines and sines.
+    """Divisors of the frequencies, and the factor on cosines and sines.
 
-    A factor without a type is linear, and `rope.scale_linear` is its old name. What divides each frequency by
-    a number of its own (`rope_freqs.weight` of Llama 3.1) is what transformers calls longrope.
+    A factor without a type is linear; `rope.scale_linear` is its old name. A separate divisor for each
+    frequency (`rope_freqs.weight` of Llama 3.1) is called longrope in transformers.
     """
     kind = keys.get("rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn", "longrope"):
@@ -391,7 +391,7 @@ def _scaling(
         raise keys.refused("rope.scaling.type", f"needs {ROPE_LONG} and {ROPE_SHORT}")
     if kind == "yarn":
         if any(value != 1 for values in factors.values() for value in values):
-            raise keys.refused("rope.scaling.type", f"is not read together with {next(iter(factors))}")
+            raise keys.refused("rope.scaling.type", f"is not supported together with {next(iter(factors))}")
         return {
             "rope_type": "yarn",
             "factor": factor,
@@ -419,22 +419,22 @@ def _scaling(
 ADD_BOS, ADD_PREFIX = "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_space_prefix"
 ADD_SEP, PRE_TOKENIZER = "tokenizer.ggml.add_sep_token", "tokenizer.ggml.pre"
 LLAMA3_PRE_TOKENIZERS = ("llama3", "llama-v3", "llama-bpe")
-"""A text begins with the first token if no key says otherwise."""
+"""Tokenizers whose texts begin with the first token unless a key overrides it."""
 
 
 def tokenizer_options(header: GgufHeader, path: Path) -> dict[str, bool]:
-    """Options of a tokenizer that transformers does not take from the header.
+    """Tokenizer options that transformers does not take from the header.
 
-    Raises UserError for a key that is not read.
+    Raises UserError for an unsupported key.
     """
     if header.settings.get(ADD_SEP):
-        raise UserError(f"model: {path}: {ADD_SEP} is not read, and adds tokens (got True)")
+        raise UserError(f"model: {path}: {ADD_SEP} is not supported: it adds tokens (got True)")
     is_llama3 = header.settings.get(PRE_TOKENIZER) in LLAMA3_PRE_TOKENIZERS
     return {"add_bos_token": True} if is_llama3 and ADD_BOS not in header.settings else {}
 
 
 def remove_space_prefix(tokenizer: PreTrainedTokenizerBase, header: GgufHeader) -> None:
-    """Let a sentencepiece tokenizer put no space before a text, if its key says so."""
+    """Keep a sentencepiece tokenizer from putting a space before a text, if its key asks for that."""
     if header.settings.get(ADD_PREFIX, True):
         return
     backend = tokenizer.backend_tokenizer
@@ -447,17 +447,17 @@ def remove_space_prefix(tokenizer: PreTrainedTokenizerBase, header: GgufHeader) 
 def config_and_tokenizer(
     path: Path, options: Mapping[str, Any]
 ) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
-    """What a GGUF file says of a model beside its weights. Raises UserError for a key that is not read."""
+    """The config and the tokenizer in a GGUF file. Raises UserError for an unsupported key."""
     header = gguf_header(path)
     check_sizes(header, path)
     # The client's progress is dropped: attn reports one line.
     with panics_in_one_line(), redirect_stderr(io.StringIO()), quiet_warnings():
         with gguf_settings(path) as short:
             config = AutoConfig.from_pretrained(short.parent, gguf_file=short.name, **options)
-        config = config_of_gguf(config, header, path, partial(numbers_of_gguf, path))
-        # By its class: the auto class would read the config once more, which takes seconds.
+        config = gguf_config(config, header, path, partial(gguf_numbers, path))
+        # By its class: the auto class would read the config again, which takes seconds.
         its_class = tokenizer_class(config.model_type)
-        said = tokenizer_options(header, path)
-        tokenizer = its_class.from_pretrained(str(path.parent), gguf_file=path.name, **said, **options)
+        overrides = tokenizer_options(header, path)
+        tokenizer = its_class.from_pretrained(str(path.parent), gguf_file=path.name, **overrides, **options)
         remove_space_prefix(tokenizer, header)
     return config, tokenizer

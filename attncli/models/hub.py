@@ -1,15 +1,15 @@
-"""The hub of models: whether it answers, and the revisions that it or its cache has."""
+"""The model hub: its availability, and the revisions of a model on the hub or in its cache."""
 
 from attncli.errors import UserError, reason_of
 from attncli.models.folder import DOWNLOADED, MOST_REASON, REVISION_BYTES, hub_cache, id_and_revision
 from attncli.system.files import read_whole
 
 HUB_SECONDS = 4
-"""How long the hub may take to answer; transformers itself asks for a minute."""
+"""Seconds that the hub may take to answer; transformers waits up to a minute."""
 
 
 def unreachable_hub(model: str) -> str | None:
-    """Why the hub is not asked for a model, or that it does not answer; None where it answers."""
+    """Reason why the hub cannot be used for a model; None if it answers."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -19,9 +19,9 @@ def unreachable_hub(model: str) -> str | None:
     try:
         get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision), timeout=HUB_SECONDS)
     except HfHubHTTPError as error:
-        status = error.response.status_code  # below 500 it is an answer, of which transformers says more
+        status = error.response.status_code  # below 500 transformers reports the error itself
         return f"{constants.ENDPOINT} answers with error {status}" if status >= 500 else None
-    except Exception:  # no answer: each version of the client raises different errors
+    except Exception:  # no answer: the errors depend on the client's version
         return f"{constants.ENDPOINT} does not answer"
     return None
 
@@ -45,9 +45,9 @@ def hub_revisions(name: str, *, allow_download: bool) -> dict[str, str]:
     folder = hub_cache() / f"{DOWNLOADED}{name.replace('/', '--')}" / "refs"
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if not files:
-        raise UserError(f"{name}: {unheard}, and none of its revisions was downloaded before")
+        raise UserError(f"{name}: {unheard}, and none of its revisions is in the cache")
     try:
         commits = {path: read_whole(path, REVISION_BYTES).decode().strip() for path in files}
     except (OSError, ValueError) as error:
-        raise UserError(f"{name}: {folder}: a revision of it cannot be read: {reason_of(error)}") from None
+        raise UserError(f"{name}: {folder}: a revision cannot be read: {reason_of(error)}") from None
     return {path.relative_to(folder).as_posix(): commit for path, commit in commits.items()}

@@ -1,4 +1,4 @@
-"""Files of pictures, as people see them."""
+"""Picture files, decoded the way viewers show them."""
 
 import os
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ if TYPE_CHECKING:  # an extra
 
 
 FORMATS = ("PNG", "JPEG", "WebP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
-"""What is read of pictures: some others Pillow reads by programs that it starts (PostScript)."""
+"""Supported formats. For some others, such as PostScript, Pillow starts external programs."""
 
 
-BYTES_OF_A_PIXEL = 4
+PIXEL_BYTES = 4
 COUNTED_BYTES = 2**24
-"""Of a file with several pictures, up to which they are counted."""
+"""File size up to which several pictures in a file are counted."""
 
 
 @dataclass(frozen=True)
 class OpenedPicture:
-    """A picture as people see it: RGB, upright; `size` in pixels; `notes` say what was done to it."""
+    """A picture in RGB, upright; `notes` describe how it was changed."""
 
     image: "Image"
     name: str
@@ -36,9 +36,9 @@ class OpenedPicture:
 
 
 def open_picture(file: str, key: str = "image") -> OpenedPicture:
-    """A picture of one of FORMATS, its first frame. Raises UserError, at `key`, for anything else.
+    """The first frame of a picture in one of FORMATS. Raises UserError, at `key`, for anything else.
 
-    Turned as EXIF says; transparent parts are white; 16 bits become 8.
+    Rotated as EXIF specifies; transparent parts become white; 16 bits become 8.
     """
     if find_spec("PIL") is None:
         raise UserError(f'{key}: needs: pip install "attncli[images]"')
@@ -52,9 +52,9 @@ def open_picture(file: str, key: str = "image") -> OpenedPicture:
             Image.open(content, formats=FORMATS) as opened,
         ):
             size = os.fstat(content.fileno()).st_size
-            if BYTES_OF_A_PIXEL * prod(opened.size) > most_unpacked(size):
+            if PIXEL_BYTES * prod(opened.size) > most_unpacked(size):
                 pixels = f"{prod(opened.size) / 1e6:,.0f} million pixels in {readable_bytes(size)}"
-                raise UserError(f"{key}: {file}: holds {pixels}, mostly of one colour: make it smaller")
+                raise UserError(f"{key}: {file}: has {pixels}, mostly of one colour: make it smaller")
             if getattr(opened, "is_animated", False):
                 notes.append(f"{path.name}: the first of its {_num_frames(opened, content)}pictures.")
                 opened.seek(0)
@@ -62,20 +62,20 @@ def open_picture(file: str, key: str = "image") -> OpenedPicture:
             upright = ImageOps.exif_transpose(opened)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         most = f"{(Image.MAX_IMAGE_PIXELS or 0) / 1e6:,.0f} million pixels"
-        raise UserError(f"{key}: {file}: must be at most {most} in all: make it smaller") from None
+        raise UserError(f"{key}: {file}: must have at most {most} in total: make it smaller") from None
     except UnidentifiedImageError:
         names = ", ".join(FORMATS[:-1])
-        raise UserError(f"{key}: {file}: is not a picture in {names} or {FORMATS[-1]}") from None
+        raise UserError(f"{key}: {file}: must be a picture: {names} or {FORMATS[-1]}") from None
     except OSError as error:
         reason = error.strerror or reason_of(error)
         raise UserError(f"{key}: {file}: cannot be read: {reason}") from None
-    except (ValueError, SyntaxError, EOFError, IndexError) as error:  # what Pillow's readers raise
+    except (ValueError, SyntaxError, EOFError, IndexError) as error:  # errors of Pillow's readers
         raise UserError(f"{key}: {file}: is damaged: {reason_of(error)}") from None
     return OpenedPicture(_as_rgb(upright, file, key), path.name, tuple(notes))
 
 
 def _num_frames(opened: Any, content: BinaryIO) -> str:
-    """The number of pictures in a file; empty for a large file, which counting would read whole."""
+    """Number of pictures in a file; empty for a large file, which would have to be read completely."""
     is_small = os.fstat(content.fileno()).st_size <= COUNTED_BYTES
     return f"{opened.n_frames:,} " if is_small else ""
 
@@ -89,7 +89,7 @@ def _as_rgb(image: "Image", file: str, key: str) -> "Image":
         scale = 255 / (65535 if image.mode != "I" or numbers.max() > 255 else 255)
         return Image.fromarray((numbers.clip(0) * scale).round().clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.mode == "F":
-        raise UserError(f"{key}: {file}: holds numbers in floating point: save it with 8 bits a colour")
+        raise UserError(f"{key}: {file}: has floating-point numbers: save it with 8 bits per colour")
     if image.mode in ("LA", "PA", "La", "RGBa", "RGBA") or "transparency" in image.info:
         above = image.convert("RGBA")
         white = Image.new("RGBA", above.size, "white")

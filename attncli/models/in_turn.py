@@ -1,4 +1,4 @@
-"""Threads that measure one model do so one after another; one forked meanwhile has it unchanged."""
+"""Exclusive use of a model: threads measure it one at a time, and a forked process gets it unchanged."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -11,18 +11,18 @@ from transformers import PreTrainedModel
 from attncli.core.process import ALONE
 from attncli.errors import UserError
 from attncli.models.capture import remembered
-from attncli.models.model_state import configs_of
+from attncli.models.model_state import model_configs
 from attncli.models.patched_heads import OpenItems
 from attncli.models.pretrained import Pretrained
 
 TRIED_AGAIN = 0.05
-"""Seconds after which a thread that waits looks by itself whether it may go on."""
+"""Seconds after which a waiting thread checks again whether it may continue."""
 
 
 class _Use:
-    """What a thread must use alone: the parts of a model, or state of the whole process.
+    """Exclusive use by a thread: the parts of a model, or state of the whole process.
 
-    `parts` returns the present parts, which another thread may change until this one has its turn.
+    `parts` returns the current parts, which another thread may change until this thread has its turn.
     """
 
     def __init__(
@@ -37,16 +37,16 @@ class _Use:
         self.running.acquire()
 
     def has_new_parts(self) -> bool:
-        """Look at the parts as they are now; whether there are others than before."""
+        """Read the current parts; True if there are new ones."""
         try:
-            self.parts = self.find_parts()  # kept, so that nothing else has their ids
-        except RuntimeError:  # a dict has changed meanwhile
+            self.parts = self.find_parts()  # stored, so that no other object can get their ids
+        except RuntimeError:  # a dict changed during iteration
             return True
         before, self.ids = self.ids, frozenset(map(id, self.parts))
         return not self.ids <= before
 
-    def is_in_the_way_of(self, other: "_Use") -> bool:
-        """Whether one of two waits; a thread does not wait for itself to load a model."""
+    def conflicts_with(self, other: "_Use") -> bool:
+        """True if one of the two must wait; a thread never waits for itself to load a model."""
         if self.thread != other.thread and (self.everything or other.everything):
             return True
         return not self.ids.isdisjoint(other.ids)
@@ -54,38 +54,38 @@ class _Use:
 
 _uses: list[_Use] = []
 _waiting: dict[int, _Use] = {}
-"""What each waiting thread waits for."""
+"""The use that each waiting thread waits for."""
 _table = RLock()
-"""Of both; held for a few statements."""
+"""Protects both; held for a few statements."""
 
 
 def _begin(use: _Use) -> None:
-    """Take the parts, when no other thread has any of them. Raises UserError where that would never be."""
+    """Take the parts once no other thread uses any of them. Raises UserError if that would never happen."""
     use.has_new_parts()
     while True:
         with _table:
-            other = next((each for each in _uses if each.is_in_the_way_of(use)), None)
-            if other is None:
+            blocking = next((each for each in _uses if each.conflicts_with(use)), None)
+            if blocking is None:
                 _uses.append(use)
                 if not use.has_new_parts():
                     return
                 _uses.remove(use)
                 continue
-            if _leads_to(other, use.thread):
+            if _leads_to(blocking, use.thread):
                 raise UserError(
-                    f"model: {use.name} is being measured by what calls this: call attn when that has ended, "
+                    f"model: {use.name} is being measured by this call's caller: call attn after that ends, "
                     "not from a hook of the model or a callback"
                 )
-            _waiting[use.thread] = other
+            _waiting[use.thread] = blocking
         try:
-            if other.running.acquire(timeout=TRIED_AGAIN):
-                other.running.release()
+            if blocking.running.acquire(timeout=TRIED_AGAIN):
+                blocking.running.release()
         finally:
             _waiting.pop(use.thread, None)
 
 
 def _leads_to(use: _Use | None, thread: int) -> bool:
-    """Whether a use ends no sooner than the thread goes on."""
+    """True if a use cannot end before the thread continues."""
     while use is not None:
         if use.thread == thread:
             return True
@@ -94,7 +94,7 @@ def _leads_to(use: _Use | None, thread: int) -> bool:
 
 
 def _end(use: _Use) -> None:
-    """Undo what was changed, and let the next thread in; nothing where that has been done."""
+    """Undo changes and let the next thread continue; does nothing the second time."""
     if use.undo is not None:
         use.undo()
         use.undo = None
@@ -116,18 +116,18 @@ def _used(use: _Use, change: Callable[[], Callable[[], None]] | None = None) -> 
     finally:
         try:
             _end(use)
-        finally:  # once more, since Ctrl-C may have come in between
+        finally:  # again, in case Ctrl-C interrupted the first call
             _end(use)
 
 
 @contextmanager
 def sole_use(model: PreTrainedModel | torch.nn.Module, name: str) -> Iterator[None]:
-    """While it is open no other thread measures the model, or one that shares parts or configs with it.
+    """Keep other threads from measuring the model, or one with shared parts or configs, inside the block.
 
-    Afterwards its attributes, parts, hooks and configs are as before, in the child of a fork, too. UserError
-    for a thread that measures it already, as a hook of the model does.
+    Afterwards its attributes, parts, hooks and configs are as before, also in the child of a fork. Raises
+    UserError for a thread that measures it already, as a hook of the model would.
     """
-    use = _Use(name, lambda: [*model.modules(), *configs_of(model)])
+    use = _Use(name, lambda: [*model.modules(), *model_configs(model)])
     with _used(use, lambda: remembered(model)):
         yield
 
@@ -136,44 +136,44 @@ _in_use_for_all = OpenItems[Pretrained]("in_use_for_all")
 
 
 def in_use_for_all(pretrained: Pretrained) -> AbstractContextManager[None]:
-    """While it is open, whatever this context measures of the model measures it as it is in use here."""
+    """Use the model as it is in use here for every measurement of this context inside the block."""
     return _in_use_for_all.opened(pretrained)
 
 
 def in_use_for_none() -> AbstractContextManager[None]:
-    """While it is open, as in a measurement, whoever would measure such a model again is refused."""
+    """Refuse further measurements of such a model inside the block, as during a measurement."""
     return _in_use_for_all.none()
 
 
-def kept_in_use(whole: PreTrainedModel) -> Pretrained | None:
-    """The model as it is in use for all; None where it is not."""
-    return next((each for each in _in_use_for_all.of_context() if each.whole is whole), None)
+def shared_use(whole: PreTrainedModel) -> Pretrained | None:
+    """The model if it is in use for all; else None."""
+    return next((each for each in _in_use_for_all.in_context() if each.whole is whole), None)
 
 
 @contextmanager
 def nothing_else_measured() -> Iterator[None]:
-    """While it is open no other thread measures a model: torch's default dtype, say, is another."""
+    """Keep other threads from measuring any model inside the block, as under another default dtype."""
     with _used(_Use(everything=True)):
         yield
 
 
 @contextmanager
 def one_at_a_time(part: object) -> Iterator[None]:
-    """While it is open no other thread does what this one does with something of the whole process."""
+    """Keep other threads from the same action on a part of the whole process inside the block."""
     is_mine = any(use.thread == get_ident() and part in use.parts for use in [*_uses])
     with _used(_Use(parts=lambda: [] if is_mine else [part])):
         yield
 
 
 @contextmanager
-def random_numbers_kept() -> Iterator[None]:
-    """While open, only this thread draws from torch's global generator, which is restored afterwards."""
+def random_state_restored() -> Iterator[None]:
+    """Reserve torch's global generator for this thread inside the block, and restore it afterwards."""
     with one_at_a_time(torch.default_generator), torch.random.fork_rng():
         yield
 
 
 def _before_fork() -> None:
-    ALONE.acquire()  # first: it is held for longer
+    ALONE.acquire()  # first, since it is held longer
     _table.acquire()
 
 
@@ -183,7 +183,7 @@ def _after_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """The other threads are not there: what they had is given back."""
+    """Release the uses of other threads, which do not exist in the child."""
     _after_fork()
     _waiting.clear()
     for use in [*_uses]:

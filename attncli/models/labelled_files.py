@@ -1,4 +1,4 @@
-"""Files of texts with labels: each line with its parts, its label and its group."""
+"""Files of labelled texts: each line has its parts, its label and its group."""
 
 import json
 import re
@@ -15,17 +15,17 @@ from attncli.records.token_ids import IDS, LABELS, TokenIds
 from attncli.system.plain_text import parsed_json
 
 PARTS = ("instruction", "document", "text", "answer")
-"""The columns of texts, in the order in which a model reads them."""
+"""Columns with text, in the order in which a model reads them."""
 MARKED = "marked"
 YES, NO = ("1", "true", "yes"), ("0", "false", "no")
 MARKED_SPAN = re.compile(r"<<([^<>]+)>>")
 
 
 class LabelNames(NamedTuple):
-    """The column of labels, and which of its two values is the positive one, where that is given.
+    """The column of labels, and its positive value if the user chose one.
 
-    For a detector that is applied texts may have one value, and `fitted` are the negative and the positive
-    value of the same column.
+    When a detector is applied, texts may have only one value; `fitted` are then the negative and the positive
+    value of the same column in the detector.
     """
 
     column: str
@@ -35,12 +35,12 @@ class LabelNames(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> "LabelNames":
-        """`injected`, or `kind=injected` with the positive value."""
+        """Parse `injected`, or `kind=injected` with the positive value."""
         column, equals, positive = text.partition("=")
         return cls(column, _plain_label(positive) if equals else None)
 
     def as_fitted(self, negative: str, positive: str) -> "LabelNames":
-        """With the values of a detector, which are written as `kind=plain`; of another column as it is."""
+        """The same with a detector's values, such as `kind=plain`; values of another column are ignored."""
         values = [name.removeprefix(f"{self.column}=") for name in (negative, positive)]
         is_same = all(name.startswith(f"{self.column}=") for name in (negative, positive))
         return self._replace(is_applied=True, fitted=(values[0], values[1]) if is_same else None)
@@ -48,7 +48,7 @@ class LabelNames(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelledText:
-    """A text, the columns it consists of, its label and the group that is held out together."""
+    """A text, the columns it consists of, its label, and its group, which is held out as a whole."""
 
     line: TextLine
     parts: Mapping[str, str]
@@ -57,25 +57,25 @@ class LabelledText:
 
     @property
     def kinds(self) -> list[str]:
-        """Which parts it has, in the order in which a model reads them; `marked` where spans are marked."""
+        """Names of its parts, in the order in which a model reads them, and `marked` if spans are marked."""
         is_marked = not isinstance(self.line.text, TokenIds) and MARKED_SPAN.search(self.line.text)
         return [*self.parts, *([MARKED] if is_marked else [])]
 
     @property
     def words(self) -> str:
-        """All that is written in it, without marks."""
+        """All text of its parts, without marks."""
         return "\n".join(without_marks(text)[0] for text in self.parts.values())
 
     @property
     def digest(self) -> str:
-        """The beginning of the SHA-256 of its words."""
+        """First 16 digits of the SHA-256 of its text."""
         return sha256(self.words.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class LabelledFile(LineFile):
-    """CSV or JSON Lines with text and a column of labels; other columns are for somebody else.
+    """CSV or JSON Lines with text and a column of labels; other columns are ignored.
 
-    `rows` are mappings in place of a file. Without `label` no text has one.
+    `rows` are mappings used instead of a file. Without `label`, no text has a label.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class LabelledFile(LineFile):
         self.label_names, self._hold_out = label, hold_out
         for key, name in (("label", label and label.column), ("hold_out", hold_out)):
             if name in (*PARTS, MARKED):
-                raise UserError(f"{key}: must be another column than {name}, which is read as text")
+                raise UserError(f"{key}: must not be {name}, which is a column of text")
         self._rows: list[Mapping[str, object]] | None = None
         self.values: tuple[str, str] | None = None
         """The negative and the positive value, once the texts have been counted."""
@@ -111,7 +111,7 @@ class LabelledFile(LineFile):
             )
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """See `LineFile.lines`; of mappings their numbers from 1."""
+        """See `LineFile.lines`; for mappings, their numbers from 1."""
         if self._rows is None:
             return super().lines()
         columns = {*self.columns, IDS, LABELS}
@@ -121,10 +121,10 @@ class LabelledFile(LineFile):
         )
 
     def _check_columns(self) -> None:
-        """UserError where the first line has no text, which the others lack, too, if no column has it."""
+        """Raise UserError if the first line has no text because the file has no such column."""
         data = next((data for _, data in self.lines()), b"[]")
-        known = _known_columns(data, {*self.known, IDS, LABELS})
-        if known is None or json.loads(known).get("text") or IDS in json.loads(known):
+        fields = _read_columns(data, {*self.known, IDS, LABELS})
+        if fields is None or json.loads(fields).get("text") or IDS in json.loads(fields):
             return
         if self._rows is not None:
             columns = [str(name) for name in self._rows[0]]
@@ -134,10 +134,10 @@ class LabelledFile(LineFile):
             columns = [*json.loads(data)]
         if not {"text", "document"} & {*columns}:
             has = f"it has {', '.join(columns)[:60]}" if columns else "it is empty"
-            raise UserError(f"{self.label}:1: must have a column text ({has})")
+            raise UserError(f"{self.label}:1: must have a text column ({has})")
 
     def count(self) -> int:
-        """The number of texts. Raises UserError with the invalid lines, and unless labels have two values."""
+        """Number of texts. Raises UserError with the invalid lines, and unless labels have two values."""
         count, values = 0, Counter[str]()
         kinds: list[list[str]] = []
         self.groups.clear()
@@ -160,19 +160,19 @@ class LabelledFile(LineFile):
         self._check_columns()
         self.check_lines(check)
         if not count:
-            raise UserError(f"texts: {self.label}: holds no text")
+            raise UserError(f"texts: {self.label}: contains no texts")
         if self._hold_out is not None and not self.groups:
-            raise UserError(f"hold_out: must be a column that texts have (no text has {self._hold_out})")
+            raise UserError(f"hold_out: must be a column of the texts (no text has {self._hold_out})")
         if self.label_names is not None:
             self.values = self._two_values(self.label_names, values)
         return count
 
     def numbered(self) -> Iterator[tuple[int, LabelledText]]:
-        """Every text with the number of its line."""
+        """Every text with its line number."""
         return ((number, self._labelled(number, data)) for number, data in self.lines())
 
     def is_positive(self, text: LabelledText) -> bool:
-        """Whether a text has the positive value; the texts have been counted."""
+        """True if a text has the positive value. The texts must have been counted."""
         assert self.values is not None, "counted before"
         return text.label == self.values[1]
 
@@ -191,15 +191,15 @@ class LabelledFile(LineFile):
         if label.positive is not None:
             return (second, first) if label.positive == first else (first, second)
         folded = {value.lower(): value for value in values}
-        for known in (YES, (label.column.lower(),)):
-            if len(positive := [folded[name] for name in known if name in folded]) == 1:
-                (other,) = {first, second} - {*positive}
-                return other, positive[0]
+        for positive_names in (YES, (label.column.lower(),)):
+            if len(positive := [folded[name] for name in positive_names if name in folded]) == 1:
+                (negative,) = {first, second} - {*positive}
+                return negative, positive[0]
         example = f"{label.column}={second}"
-        raise UserError(f"label: must say which value is the positive one, as {example} (got {got})")
+        raise UserError(f"label: must name the positive value, such as {example} (got {got})")
 
     def _labelled(self, number: int, data: bytes) -> LabelledText:
-        record = _known_columns(data, {*self.known, IDS, LABELS})
+        record = _read_columns(data, {*self.known, IDS, LABELS})
         names = ["id", *self.names]
         texts = ["text", *(part for part in PARTS if part != "text")]
         fields = self.fields(number, data if record is None else record, texts, names)
@@ -208,20 +208,20 @@ class LabelledFile(LineFile):
         if self.label_names is not None:
             label = _plain_label(fields.get(self.label_names.column) or "")
             if not label:
-                raise UserError(f"{where}: {self.label_names.column}: must be given: it is the label")
+                raise UserError(f"{where}: {self.label_names.column}: is required: it is the label")
         parts = {part: text for part in PARTS if (text := fields.get(part)) is not None}
         if isinstance(parts["text"], TokenIds) and len(parts) > 1:
             raise UserError(
-                f"{where}: text: token ids stand alone, without {next(iter({*parts} - {'text'}))}"
+                f"{where}: text: token ids cannot be combined with {next(iter({*parts} - {'text'}))}"
             )
         group = None if self._hold_out is None else (fields.get(self._hold_out) or "").strip() or None
         return LabelledText(TextLine(number, parts["text"], fields.get("id")), parts, label, group)
 
 
 class WholeLines(LabelledFile):
-    """The same file, each line with all of its columns: what a store keeps of a text.
+    """The same file with all columns of each line, as a store saves them.
 
-    So that the same texts are known again with another label, and a line that was edited is another text.
+    The same texts are then recognised with another label, and an edited line counts as another text.
     """
 
     def __init__(self, name: str, label: LabelNames | None = None, hold_out: str | None = None) -> None:
@@ -230,75 +230,73 @@ class WholeLines(LabelledFile):
             self.columns = [*dict.fromkeys(("text", *filter(None, self.header())))]
 
     def __iter__(self) -> Iterator[TextLine]:
-        """Every text, and as its `context` the line as an object of JSON. UserError for an invalid line."""
+        """Every text, its whole line as a JSON object in `context`. Raises UserError for an invalid line."""
         for number, data in self.lines():
             text = self._labelled(number, data).line
             record = json.loads(data)
-            kept = {name: value for name, value in record.items() if name in (IDS, LABELS) or _is_cell(value)}
-            yield text._replace(context=json.dumps(kept, ensure_ascii=False, sort_keys=True))
+            columns = {
+                name: value for name, value in record.items() if name in (IDS, LABELS) or _is_cell(value)
+            }
+            yield text._replace(context=json.dumps(columns, ensure_ascii=False, sort_keys=True))
 
 
 WHOLE = re.compile(r"([+-]?\d+)\.0+")
 
 
 def _plain_label(value: str) -> str:
-    """A label without blanks around it; 1.0, as a column with gaps has it, is 1."""
+    """A label without surrounding blanks; 1.0, which a column with gaps has, becomes 1."""
     value = value.strip()
     return whole[1] if (whole := WHOLE.fullmatch(value)) else value
 
 
 def _as_fitted(label: LabelNames, fitted: tuple[str, str], values: tuple[str, str]) -> tuple[str, str]:
-    """The negative and the positive value as a detector has them. UserError for the other direction."""
-    known = 1 if fitted[1] in values else 0
-    (other,) = {*values} - {fitted[known]}
-    negative, positive = (other, fitted[1]) if known else (fitted[0], other)
+    """The detector's negative and positive values. Raises UserError if the user has them reversed."""
+    fitted_index = 1 if fitted[1] in values else 0
+    (second,) = {*values} - {fitted[fitted_index]}
+    negative, positive = (second, fitted[1]) if fitted_index else (fitted[0], second)
     if label.positive not in (None, positive):
-        asked, right = f"{label.column}={label.positive}", f"{label.column}={positive}"
-        raise UserError(f"label: {asked} is negative to the detector, which finds {right}: give {right}")
+        wrong, right = f"{label.column}={label.positive}", f"{label.column}={positive}"
+        raise UserError(f"label: {wrong} is the detector's negative value: use {right}")
     return negative, positive
 
 
 def _one_value(label: LabelNames, value: str, got: str) -> tuple[str, str]:
-    """The negative and the positive value for a detector, where texts have only one of them."""
+    """Negative and positive value for a detector if the texts have only one of them."""
     if label.fitted is not None and value in label.fitted:
-        (other,) = {*label.fitted} - {value}
-        return _as_fitted(label, label.fitted, (value, other))
+        (second,) = {*label.fitted} - {value}
+        return _as_fitted(label, label.fitted, (value, second))
     if label.positive is not None:
         return (f"not {value}", value) if label.positive == value else (value, label.positive)
-    known = (
-        f" or have those that the detector was fitted to, {' and '.join(label.fitted)}"
-        if label.fitted
-        else ""
-    )
-    give = f"name the positive one, as {label.column}={value},{known}"
-    raise UserError(f"label: {label.column} has one value in these texts: {give} (got {got})")
+    fitted = f" or use the detector's values, {' and '.join(label.fitted)}" if label.fitted else ""
+    choose = f"name the positive value, such as {label.column}={value},{fitted}"
+    raise UserError(f"label: {label.column} has only one value in these texts: {choose} (got {got})")
 
 
 def _is_cell(value: object) -> bool:
     return isinstance(value, str | int | float) and value != ""
 
 
-def text_of_line(line: str) -> LabelledText:
-    """The text of a line as `WholeLines` gives it, whatever its label."""
+def line_text(line: str) -> LabelledText:
+    """The text in a line from `WholeLines`, whatever its label."""
     return next(text for _, text in LabelledFile([json.loads(line)]).numbered())
 
 
 def _plain(value: object) -> object:
-    """A number or an array of numpy's as Python's, anything else as text."""
+    """numpy numbers and arrays as Python's; anything else as text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _as_text_or_whole(value: object) -> object:
-    """A truth value as text, a whole number as such, whether or not it is written with a point."""
+    """A boolean as text; a whole number as int, even if written with a decimal point."""
     if isinstance(value, bool):
         return str(value).lower()
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _known_columns(data: bytes, columns: set[str]) -> bytes | None:
-    """A line of JSON with the columns that are read; truth values as text. None where it is no object.
+def _read_columns(data: bytes, columns: set[str]) -> bytes | None:
+    """A JSON line reduced to the columns that are read, booleans as text; None unless it is an object.
 
-    A document without a text is the text.
+    A document without a text becomes the text.
     """
     try:
         record = parsed_json(data)
@@ -306,18 +304,18 @@ def _known_columns(data: bytes, columns: set[str]) -> bytes | None:
         return None
     if not isinstance(record, dict):
         return None
-    kept = {
+    fields = {
         name: _as_text_or_whole(value) if name not in PARTS else value
         for name, value in record.items()
         if name in columns
     }
-    if not kept.get("text") and not kept.get(IDS) and kept.get("document"):
-        kept["text"] = kept.pop("document")
-    return json.dumps(kept).encode()
+    if not fields.get("text") and not fields.get(IDS) and fields.get("document"):
+        fields["text"] = fields.pop("document")
+    return json.dumps(fields).encode()
 
 
 def without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """A text without the marks of `<<...>>`, and the characters that stood between them; others stay."""
+    """A text without its `<<...>>` marks, and the spans of characters that were marked."""
     plain, spans, end = "", list[tuple[int, int]](), 0
     for marked in MARKED_SPAN.finditer(text):
         plain += text[end : marked.start()]

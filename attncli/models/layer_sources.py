@@ -1,4 +1,4 @@
-"""Heads of modules that mix tokens without a softmax, as the sources of layers of cards capture them."""
+"""Heads of modules that mix tokens without a softmax, captured by the sources of layers of cards."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -9,15 +9,15 @@ from torch import nn
 
 from attncli.core.signed_layer import SignedLayer
 from attncli.feature import load_usable_place
-from attncli.models.architectures import layer_number, mixer_named, source_of
+from attncli.models.architectures import layer_number, mixer_name, source_of
 
 
 @dataclass(frozen=True)
 class CapturedMixer:
-    """One call of a module that mixes tokens without a softmax: what it mixes them by, and its heads.
+    """One call of a module that mixes tokens without a softmax: its mechanism, and its heads.
 
-    `module` is its name in the model. `projected` says what the output projection reads of the heads, if the
-    weights are of something else: the weights of a head of Mamba-1 are the mean of its channels.
+    `module` is its name in the model. `projected` names the mechanism at the output projection, if the
+    weights belong to something else: the weights of a head of Mamba-1 are the mean of its channels.
     """
 
     module: str
@@ -27,12 +27,12 @@ class CapturedMixer:
 
     @property
     def layer(self) -> int:
-        """The number of the layer."""
+        """Number of the layer."""
         return layer_number(self.module)
 
 
 class Mixer(NamedTuple):
-    """A module of a model, and what it mixes tokens by: `gated delta net`."""
+    """A module of a model, and the name of its mechanism, such as `gated delta net`."""
 
     module: nn.Module
     kind: str
@@ -43,9 +43,9 @@ MixerConsumer = Callable[[CapturedMixer], None]
 
 @runtime_checkable
 class Capture(Protocol):
-    """A source of layers: while the context is open, `consume` gets each layer after its module has run.
+    """A source of layers: inside the block, `consume` receives each layer after its module has run.
 
-    `mixers` are the modules by their names in the model. A run of another thread is none of its business.
+    `mixers` are the modules by their names in the model. Runs in other threads must be ignored.
     """
 
     def __call__(
@@ -55,14 +55,14 @@ class Capture(Protocol):
 
 @contextmanager
 def capturing_mixers(model: nn.Module, consume: MixerConsumer) -> Iterator[None]:
-    """While it is open, `consume` gets each layer without a softmax, after its module has run in this thread.
+    """Pass each layer without a softmax to `consume` after its module has run in this thread.
 
-    Each module is captured by the first source that names its mixer. Modules without a source, such as short
+    Each module is captured by the first source that has its mixer. Modules without a source, such as short
     convolutions, are left out.
     """
     by_source: dict[str, dict[str, Mixer]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        mixer = mixer_named(type(module).__name__)
+        mixer = mixer_name(type(module).__name__)
         source = None if mixer is None else source_of(mixer)
         if mixer is not None and source is not None:
             by_source.setdefault(source.capture, {})[name] = Mixer(module, mixer)

@@ -1,4 +1,4 @@
-"""What a running model hands over through transformers' interface: one layer's attention at a time."""
+"""Layers captured from a running model through transformers' attention interface, one at a time."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,18 +27,18 @@ from attncli.models.token_places import Origin
 
 
 class CannotShow(Exception):
-    """What a model computes is no attention that attn can show; the message says where and why."""
+    """The attention of a model cannot be shown. The message names the module and the reason."""
 
 
 class StopCapture(Exception):
-    """Raised by a consumer that needs no further layer."""
+    """Raised by a consumer that needs no further layers."""
 
 
 @dataclass(frozen=True, repr=False)
 class CapturedLayer:
-    """One call of an attention module: its attention, or its weights where the model gives nothing else.
+    """One call of an attention module: its attention, or only its weights if the model returns nothing else.
 
-    `module` is the qualified name in the model, `kind` self or cross. `stack` is encoder or decoder where the
+    `module` is the qualified name in the model, `kind` self or cross. `stack` is encoder or decoder if the
     model has both, else empty. `layer` counts within a stack and kind.
     """
 
@@ -54,17 +54,17 @@ class CapturedLayer:
 
     @property
     def stack_name(self) -> str:
-        """encoder, decoder or cross; self in a model of one stack."""
+        """encoder, decoder or cross; self in a model with one stack."""
         return self.kind if self.kind == "cross" or not self.stack else self.stack
 
     def weights(self) -> Float[Tensor, "text head query key"]:
-        """p = softmax(scores) over the keys that each query sees; 0 on the others."""
+        """p = softmax(scores) over the keys that each query sees; 0 on all other keys."""
         weights = attend(self.attention, Wanted(weights=True)).weights
         assert weights is not None
         return weights
 
     def copied(self) -> "CapturedLayer":
-        """The layer as it is now: some models reuse the memory."""
+        """A copy of the layer, since some models reuse the memory."""
         attention = self.attention
         if not isinstance(attention, AttentionLayer):
             return self
@@ -73,17 +73,17 @@ class CapturedLayer:
 
 
 Consumer = Callable[[CapturedLayer], Float[Tensor, "text head query value_dim"] | None]
-"""Takes a layer and gives its output, or None where it has not computed it."""
+"""Receives a layer and returns its output, or None if it did not compute it."""
 
 
 @dataclass
 class Numbering:
     """Names for the layers of one run of a model, in the order of their calls.
 
-    A layer has the number in its module's name, but where one module serves several layers (ALBERT), each
-    call counts as a layer and gets the next number. Raises CannotShow where queries and keys are not the
-    `num_tokens` of the text and of its context (by default the text itself), or texts not `num_texts`, as
-    with windows of a grid. Only layers of the module `part` are named.
+    A layer has the number in its module's name; if one module serves several layers (ALBERT), each call
+    counts as a layer and gets the next number. Raises CannotShow unless queries and keys are the `num_tokens`
+    of the text and of its context (by default the text itself), and texts are `num_texts`; windows of a grid
+    are not. Only layers of the module `part` are named.
     """
 
     has_two_stacks: bool
@@ -95,7 +95,7 @@ class Numbering:
     def layer(
         self, module: str, kind: str, attention: AttentionLayer | GivenWeights, stack: str | None = None
     ) -> CapturedLayer:
-        """The layer of this call of a module; without a given stack, its name tells the stack."""
+        """The layer of this call of a module; the module's name implies the stack if none is passed."""
         if stack is None:
             stack = layer_stack(module) if self.has_two_stacks else ""
         if self.num_texts not in (None, attention.shape[0]):
@@ -117,20 +117,20 @@ class Numbering:
         keys = context if kind == "cross" else queries
         if got != (queries, keys):
             raise CannotShow(
-                f"{module} has {got[0]} queries and {got[1]} keys where the texts have {queries} and {keys} "
+                f"{module} has {got[0]} queries and {got[1]} keys, but the texts have {queries} and {keys} "
                 "tokens"
             )
 
 
 @dataclass
 class RunsNumbering(Numbering):
-    """Names for the layers of a caller's runs of a model, and of its parts, which may run by themselves.
+    """Names for the layers of a caller's runs of a model and of its parts, which may run on their own.
 
-    Layers are numbered anew in each run of a model, of which `running` are those that go on, the outermost
-    first. A layer that the caller runs by itself, or a backward pass again, has the number that its module
-    had in a run; where none was, that of its name. Raises CannotShow for one of a module that serves several
-    layers: `shares_modules` says of a model that its modules are fewer than its layers. Also for a module
-    whose attention has several parts.
+    Layers are numbered from the start in each run of a model; `running` has the current runs, outermost
+    first. A layer outside a run, or recomputed in a backward pass, has the number that its module had in a
+    run, or else the number in its name. Raises CannotShow for a module that serves several layers
+    (`shares_modules` means that a model has fewer modules than layers), and for a module whose attention has
+    several parts.
     """
 
     shares_modules: bool = False
@@ -139,20 +139,20 @@ class RunsNumbering(Numbering):
     numbers: defaultdict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def begin(self, model: nn.Module) -> None:
-        """A model, or a part that is one, runs. Where it is running already, that run ended by an error."""
+        """Begin a run of a model, or of a part that is one. A run that had not ended counts as failed."""
         self.end(model)
         self.running.append(model)
         self.taken.clear()
         self.last = ""
 
     def end(self, model: nn.Module) -> None:
-        """It has run, and whatever ran in it."""
+        """End its run, and all runs inside it."""
         if model in self.running:
             del self.running[self.running.index(model) :]
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """While it is open, other runs are numbered amid this one."""
+        """Number other runs separately inside the block."""
         before = self.running, self.taken, self.last
         self.running, self.taken, self.last = [], defaultdict(set), ""
         try:
@@ -173,7 +173,7 @@ class RunsNumbering(Numbering):
             return layer
         if len(numbers) > 1 or (self.shares_modules and not numbers):
             raise CannotShow(
-                f"{module} is several layers, and by itself it may be any of them: run the model"
+                f"{module} serves several layers, so that its number is unknown: run the whole model"
             )
         self.taken.clear()
         layer = super().layer(module, kind, attention, stack)
@@ -181,10 +181,9 @@ class RunsNumbering(Numbering):
 
 
 class ProcessedInputs(dict[str, Tensor]):
-    """What a model's forward takes that is no ids, and how many tokens that makes of text and context.
+    """Inputs of a model's forward other than ids, and the numbers of tokens they make in text and context.
 
-    Only layers of the module `part` see these tokens, all of them where it is empty; `origin` is where they
-    lie.
+    Only layers of the module `part` see these tokens, all layers if it is empty; `origin` has their places.
     """
 
     def __init__(
@@ -200,7 +199,7 @@ class ProcessedInputs(dict[str, Tensor]):
         self.num_tokens, self.num_texts, self.part, self.origin = num_tokens, num_texts, part, origin
 
     def copies(self, count: int) -> "ProcessedInputs":
-        """The same that many times, as a batch."""
+        """A batch of `count` copies."""
         several = {name: torch.cat([tensor] * count) for name, tensor in self.items()}
         num_texts = self.num_texts * count
         return ProcessedInputs(
@@ -215,20 +214,21 @@ class ProcessedInputs(dict[str, Tensor]):
 SHORT = 2**16
 """Weights of all heads up to which a layer waits: 12 heads on 73 tokens.
 
-There the many small steps of its statistics take longer than its products, and several times as long amid
-those of the model, whose parameters pass through the caches meanwhile.
+The many small steps of its statistics then take longer than its products, and several times as long between
+those of the model, whose parameters displace them from the caches.
 """
 
 
 MOST_TOGETHER = TILE
-"""Weights of the layers that are handed over together at most."""
+"""Most weights of layers that are passed on together."""
 
 
 class DeferredLayers:
-    """Takes the layers before `consume`, which gets the short ones, in their order, from `finish`.
+    """Takes layers for `consume`, which receives the short ones, in their order, from `finish`.
 
-    Until then the model continues with fused attention. Only queries and keys of a waiting layer are kept.
-    `consume` gets neighbours that are alike together: of the same stack and shape, who see the same keys.
+    Until then the model continues with fused attention. Only queries and keys of a waiting layer are stored.
+    `consume` receives similar neighbours together: layers of the same stack and shape whose queries see the
+    same keys.
     """
 
     def __init__(self, consume: Callable[[Sequence[CapturedLayer]], Tensor | None]) -> None:
@@ -237,7 +237,7 @@ class DeferredLayers:
         self.fused = FusedAttention()
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
-        """The output of a layer, where attn computes it."""
+        """The output of a layer, if attn computes it."""
         attention = layer.attention
         if isinstance(attention, AttentionLayer) and prod(attention.shape) <= SHORT:
             # The engines define the output of a query that sees no key.
@@ -253,16 +253,16 @@ class DeferredLayers:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Hand over the waiting layers."""
+        """Pass on the waiting layers."""
         waiting, self.waiting = self.waiting, []
-        for _, alike in groupby(waiting, _kind_of_layer):
+        for _, alike in groupby(waiting, _layer_traits):
             layers = list(alike)
             step = max(1, MOST_TOGETHER // max(1, prod(layers[0].attention.shape)))
             for start in range(0, len(layers), step):
                 self.consume(layers[start : start + step])
 
 
-def _kind_of_layer(layer: CapturedLayer) -> tuple[Any, ...]:
+def _layer_traits(layer: CapturedLayer) -> tuple[Any, ...]:
     attention = layer.attention
     assert isinstance(attention, AttentionLayer)
     tensors = (attention.query, attention.key)
@@ -276,7 +276,7 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 
 
 class LazyMask(Tensor):
-    """Who sees whom, in the form that transformers passes on: (text, 1, query, key), without memory.
+    """A visibility in the form that transformers passes on: (text, 1, query, key), without memory.
 
     A model that computes with its mask gets an ordinary tensor: 0, and the smallest number of the dtype where
     a key is hidden.
@@ -286,7 +286,7 @@ class LazyMask(Tensor):
 
     @staticmethod
     def of(visibility: Visibility, num_texts: int, dtype: torch.dtype, device: Any) -> "LazyMask":
-        """The mask of that many texts."""
+        """The mask for that number of texts."""
         shape = num_texts, 1, visibility.num_queries, visibility.num_keys
         mask = torch.zeros((), dtype=dtype, device=device).expand(shape).as_subclass(LazyMask)
         mask.visibility = visibility
@@ -302,21 +302,21 @@ class LazyMask(Tensor):
 
     @classmethod
     def __torch_function__(
-        cls, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: Any = None
+        cls, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: Any = None
     ) -> Any:
-        named = named or {}
+        keywords = keywords or {}
         with torch._C.DisableTorchFunctionSubclass():
             if function in ABOUT_A_TENSOR:
-                return function(*arguments, **named)
-            plain = {name: _numbers_of(part) for name, part in named.items()}
-            return function(*map(_numbers_of, arguments), **plain)
+                return function(*arguments, **keywords)
+            plain = {name: _with_numbers(part) for name, part in keywords.items()}
+            return function(*map(_with_numbers, arguments), **plain)
 
 
-def _numbers_of(part: Any) -> Any:
-    """What a function is given, with numbers in the place of masks, in lists of tensors, too."""
+def _with_numbers(part: Any) -> Any:
+    """An argument of a function with masks replaced by numbers, also inside lists and tuples."""
     if isinstance(part, LazyMask):
         return part.numbers()
-    return type(part)(map(_numbers_of, part)) if type(part) in (list, tuple) else part
+    return type(part)(map(_with_numbers, part)) if type(part) in (list, tuple) else part
 
 
 ABOUT_A_TENSOR = frozenset(
@@ -325,7 +325,7 @@ ABOUT_A_TENSOR = frozenset(
         *(Tensor.dim, Tensor.is_floating_point, Tensor.size, Tensor.__len__),
     }
 )
-"""What is asked of a tensor without looking at its numbers."""
+"""Attributes and methods that do not read a tensor's numbers."""
 
 
 def seen_keys(
@@ -341,11 +341,11 @@ def seen_keys(
     dtype: torch.dtype = torch.float32,
     **others: Any,
 ) -> LazyMask:
-    """A mask in the form of transformers' AttentionMaskInterface; queries are the last of the keys.
+    """A mask in the form of transformers' AttentionMaskInterface; the queries are the last keys.
 
     Raises CannotShow for a cache without the first keys, whose rows would differ.
     """
-    visibility = visibility_of_mask(
+    visibility = mask_visibility(
         batch_size,
         q_length,
         kv_length,
@@ -359,7 +359,7 @@ def seen_keys(
     return LazyMask.of(visibility, batch_size, dtype, device)
 
 
-def visibility_of_mask(
+def mask_visibility(
     batch_size: int,
     q_length: int,
     kv_length: int,
@@ -371,12 +371,12 @@ def visibility_of_mask(
     use_vmap: bool = False,
     device: torch.device | str = "cpu",
 ) -> Visibility:
-    """Which keys each query of a mask sees."""
-    q_offset = int(q_offset)  # a static cache counts in tensors
+    """Visibility of the keys from a query of a mask."""
+    q_offset = int(q_offset)  # a tensor in a static cache
     if kv_offset:
-        raise CannotShow("its cache drops keys, which attn would have to count")
+        raise CannotShow("its cache drops keys, which rows must include")
     key_mask = None if attention_mask is None or attention_mask.all() else attention_mask.bool()
-    if key_mask is not None and key_mask.shape[1] < kv_length:  # a static cache has room for more
+    if key_mask is not None and key_mask.shape[1] < kv_length:  # a static cache has room for more keys
         key_mask = torch.nn.functional.pad(key_mask, (0, kv_length - key_mask.shape[1]))
     if use_vmap:
         mask = sdpa_mask(
@@ -403,20 +403,20 @@ def visibility_of_mask(
         return visible.expand(num_texts, len(queries), len(keys))
 
     is_causal = mask_function is causal_mask_function and q_offset == kv_length - q_length
-    known = (True, None) if is_causal else _recognised(mask_function, rule, q_length, kv_length, device)
-    if known is None:
+    rules = (True, None) if is_causal else _recognised(mask_function, rule, q_length, kv_length, device)
+    if rules is None:
         return Visibility(q_length, kv_length, key_mask=key_mask, rule=rule, offset=q_offset)
-    return Visibility(q_length, kv_length, *known, key_mask)
+    return Visibility(q_length, kv_length, *rules, key_mask)
 
 
 def _recognised(
     mask_function: MaskFunction, rule: Rule, num_queries: int, num_keys: int, device: torch.device | str
 ) -> tuple[bool, int | None] | None:
-    """Whether a rule is causal and how wide its window is, where nothing else is in it: all entries agree."""
+    """(is causal, width of the window or None) of a rule, or None if these two do not explain every entry."""
     if mask_function is bidirectional_mask_function:
         return False, None
     queries, keys = (torch.arange(count, device=device) for count in (num_queries, num_keys))
-    first = num_keys - num_queries  # where the first query stands, if the rule is causal
+    first = num_keys - num_queries  # position of the first query, if the rule is causal
     causal = num_keys > 1 and not rule(queries[:1], keys[first + 1 :]).any()
     width = int(rule(queries[-1:], keys)[0].sum())
     guess = Visibility(num_queries, num_keys, causal, width if width < num_keys else None)
@@ -429,14 +429,14 @@ def _recognised(
 
 NAME = "attncli"
 RECOMPUTED = (
-    "a layer is computed again in the backward pass, where its heads might not be changed: switch gradient "
-    "checkpointing off"
+    "a layer is recomputed in the backward pass, where changes of its heads may not apply: turn off gradient "
+    "checkpointing"
 )
 
 
 @dataclass(frozen=True)
 class _Receiver:
-    """Who gets the layers of the running model."""
+    """The consumer of the layers of a running model."""
 
     consume: Consumer
     running: NamedModel
@@ -447,7 +447,7 @@ _receivers = OpenItems[_Receiver]("receivers")
 
 
 def _innermost(module: nn.Module | None = None) -> _Receiver | None:
-    """The last that is open, of those whose model has the module; None without any."""
+    """The innermost open receiver whose model has the module; None without any."""
     receivers = [*_receivers]
     return next((each for each in receivers[::-1] if module is None or module in each.running.names), None)
 
@@ -465,20 +465,20 @@ def _attend_and_hand_over(
     position_bias: Float[Tensor, "#text #head query key"] | None = None,
     **others: Any,
 ) -> tuple[Float[Tensor, "text query head value_dim"], Float[Tensor, "text head query key"] | None]:
-    """An attention function as transformers wants it: the output, and the weights if they are asked for."""
+    """An attention function for transformers: the output, and the weights if requested."""
     receiver = _innermost(module)
     if receiver is None and torch._C._current_graph_task_id() >= 0:
         raise CannotShow(RECOMPUTED)
     name = "another thread's run" if receiver is None else receiver.running.names[module]
     if others.get("dropout") and module.training:
-        raise CannotShow(f"{name} drops out weights, at random: call eval(), or set its dropout to 0")
-    for argument, given in others.items():
-        if given is not None and argument not in ARGUMENTS_WITHOUT_EFFECT:
-            raise CannotShow(f"{name} passes {argument} to its attention, which attn does not know")
+        raise CannotShow(f"{name} drops out weights at random: call eval(), or set its dropout to 0")
+    for argument, value_passed in others.items():
+        if value_passed is not None and argument not in ARGUMENTS_WITHOUT_EFFECT:
+            raise CannotShow(f"{name} passes {argument} to its attention, which attn does not support")
     num_queries, num_keys = query.shape[2], key.shape[2]
     bias = position_bias
-    if bias is not None and bool((bias <= HIDES).any()):  # a mask is in it
-        attention_mask = bias if attention_mask is None else _numbers_of_mask(attention_mask) + bias
+    if bias is not None and bool((bias <= HIDES).any()):  # it contains a mask
+        attention_mask = bias if attention_mask is None else _mask_numbers(attention_mask) + bias
         bias = None
     if isinstance(attention_mask, LazyMask):
         visibility = attention_mask.visibility
@@ -498,7 +498,7 @@ def _attend_and_hand_over(
         ScoreRules(softcap=softcap, bias=bias, sink=None if s_aux is None else s_aux.unsqueeze(0)),
     )
     running, output = RunningLayer(name, "", 0, layer), None
-    # Of a run that another thread began beside that of this one nothing is handed over.
+    # Layers of another thread's run are not passed on.
     if receiver is not None and name.startswith(receiver.numbering.part):
         running, output = _handed_over(receiver, module, name, layer)
     if output is None:
@@ -511,7 +511,7 @@ def _attend_and_hand_over(
 def _handed_over(
     receiver: _Receiver, module: nn.Module, name: str, attention: AttentionLayer
 ) -> tuple[RunningLayer, Float[Tensor, "text head query value_dim"] | None]:
-    """A layer as its heads were changed, and its output where the consumer or a change computes it."""
+    """A layer after changes to its heads, and its output if the consumer or a change computes it."""
     layer = receiver.numbering.layer(name, layer_kind(name), attention)
     running = RunningLayer(name, layer.stack_name, layer.layer, attention)
     patched = patched_layer(module, running, receiver.running)
@@ -520,7 +520,7 @@ def _handed_over(
     return running, patched.finished(receiver.consume(replace(layer, attention=patched.attention)))
 
 
-def _numbers_of_mask(mask: Tensor) -> Tensor:
+def _mask_numbers(mask: Tensor) -> Tensor:
     """A mask as numbers to add."""
     if isinstance(mask, LazyMask):
         return mask.numbers()
@@ -536,9 +536,9 @@ AttentionMaskInterface.register(NAME, seen_keys)
 def run_by_interface(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer, numbering: Numbering
 ) -> ModelOutput | tuple[Any, ...]:
-    """The model's outputs, in a few models without names (DPR); each layer goes to `consume`.
+    """The model's outputs, without names in a few models (DPR); each layer goes to `consume`.
 
-    Raises CannotShow for arguments that attn does not know, and for queries and keys that are not the tokens.
+    Raises CannotShow for arguments that attn does not support, and unless queries and keys are the tokens.
     """
     with handing_over(model, consume, numbering):
         outputs: ModelOutput | tuple[Any, ...] = model(**inputs)
@@ -551,10 +551,7 @@ _uncompiled = SharedChange(
 
 
 def uncompiled() -> AbstractContextManager[None]:
-    """While it is open, what a user has compiled runs as it was written.
-
-    Compiled it would not call the attention function.
-    """
+    """Turn off torch.compile inside the block: compiled code would not call the attention function."""
     return _uncompiled.made()
 
 
@@ -562,9 +559,9 @@ def uncompiled() -> AbstractContextManager[None]:
 def handing_over(
     model: PreTrainedModel, consume: Consumer, numbering: Numbering
 ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """While it is open, each layer of the model goes to `consume`, whatever runs the model.
+    """Pass each layer of the model to `consume` inside the block, whatever runs the model.
 
-    Gives what hands over to `consume` again, while another run of the model is handed over elsewhere.
+    Yields a context manager that passes layers to `consume` again inside another block of `handing_over`.
     """
     model.set_attn_implementation(NAME)
     running = NamedModel(model, {module: name for name, module in model.named_modules()})
@@ -577,14 +574,14 @@ def handing_over(
 
 
 def layers_so_far() -> frozenset[tuple[str, str, int]]:
-    """The layers that the model ran so far in this run: stack, kind and number."""
+    """The layers that the model has computed so far in this run: stack, kind and number."""
     receiver = _innermost()
     taken = {} if receiver is None else receiver.numbering.taken
     return frozenset((*place, number) for place, numbers in taken.items() for number in numbers)
 
 
 def count_as_run(layers: Iterable[tuple[str, str, int]]) -> None:
-    """These layers, which this run leaves out, come before the others: a module may serve as several."""
+    """Count these layers, which this run leaves out, before the others: a module may serve as several."""
     receiver = _innermost()
     if receiver is not None:
         for stack, kind, number in layers:

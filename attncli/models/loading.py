@@ -1,4 +1,4 @@
-"""A model and its tokenizer, from a folder, the hub (safetensors, no foreign code) or the caller."""
+"""Loading of a model and its tokenizer from a folder, the hub (safetensors, no remote code) or the caller."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ from attncli.errors import UserError, available_bytes, is_about_memory, readable
 from attncli.index import readings
 from attncli.models.architectures import (
     UNTRAINED_PARTS,
-    class_of,
+    auto_model_class,
     class_with_head,
     classifier_class,
     has_attention,
@@ -48,7 +48,7 @@ from attncli.models.folder import (
     SHIPPED_MODEL,
     TOKENIZER,
     VIRTUAL_TOKENS,
-    building_of,
+    bounded_by_files,
     check_model_folder,
     check_tokenizer_file,
     has_tokenizer,
@@ -65,15 +65,15 @@ from attncli.models.gguf_keys import config_and_tokenizer
 from attncli.models.hub import unreachable_hub
 from attncli.models.in_turn import (
     in_use_for_none,
-    kept_in_use,
     nothing_else_measured,
     one_at_a_time,
+    shared_use,
     sole_use,
 )
 from attncli.models.layers import uncompiled
 from attncli.models.pretrained import Pretrained
-from attncli.models.stored import Use, settled, unknown_types, weights_of_folder, weights_of_gguf
-from attncli.models.weight_headers import ARCHITECTURE, check_gguf, check_gguf_of_model
+from attncli.models.stored import Use, folder_weights, gguf_weights, settled, unknown_types
+from attncli.models.weight_headers import ARCHITECTURE, check_gguf, check_model_gguf
 from attncli.records.arguments import by, checked, one_of
 
 remove_empty_compiler_folder()
@@ -103,50 +103,50 @@ def open_model(
 ) -> Pretrained:
     """A model to measure, loaded once: a folder, a .gguf file or an installed package that ships one.
 
-    A hub id, or ID@REVISION, that was downloaded before opens without the network; with `allow_download` it
-    is looked up on the hub and downloaded. The default is the tiny model that comes with attn.
-    `device` is auto (CUDA if available), cpu or cuda; `dtype`, that of the computation, is float32, bfloat16
-    or float16. `load` is memory, or disk, which leaves the weights in their files and reads and widens them
-    as they are used; auto chooses disk for a large model and, after the first use, keeps widened weights
-    where they fit into half of the free memory.
+    The default is the tiny model that ships with attn. A hub id, or ID@REVISION, that was downloaded before
+    opens without the network; with `allow_download` it is looked up on the hub and downloaded.
 
-    A loaded transformers model, with its tokenizer, or its processor where it reads other files, keeps its
-    device and dtype and is left unchanged. Raises UserError for a model that cannot be opened, and
-    MemoryError.
+    `device` is auto (CUDA if available), cpu or cuda; `dtype`, the type of the computation, is float32,
+    bfloat16 or float16. `load` is memory, or disk, which leaves the weights in their files and reads and
+    widens them as they are used; auto chooses disk for a large model and, after the first use, keeps widened
+    weights if they fit into half of the free memory.
+
+    A loaded transformers model keeps its device and dtype and is left unchanged; pass its tokenizer with it,
+    or its processor to read other files. Raises UserError for a model that cannot be opened, and MemoryError.
     """
     if not isinstance(model, str | PathLike):
         _check_as_it_is(checked_model(model), device, dtype, load)
         name = short_name(getattr(model, "name_or_path", "") or type(model).__name__)
         with measuring(name, checked_model(model)), borrowed(name, model, tokenizer) as pretrained:
             return replace(pretrained, lent=model)
-    asked = fspath(model)
-    source = _checked_source(asked, allow_download=allow_download)
+    name_or_folder = fspath(model)
+    source = _checked_source(name_or_folder, allow_download=allow_download)
     pretrained = load_pretrained(
         source, allow_download=allow_download, device=device, dtype=dtype, load=load, with_head=True
     )
-    return replace(pretrained, name=short_name(asked))
+    return replace(pretrained, name=short_name(name_or_folder))
 
 
 def _check_as_it_is(model: PreTrainedModel, device: str, dtype: str, load: str) -> None:
-    """UserError for settings of a file's model that a loaded model does not have: it is used as it is."""
-    kept = {"device": model.device.type, "dtype": str(model.dtype).removeprefix("torch."), "load": "memory"}
-    asked, defaults = {"device": device, "dtype": dtype, "load": load}, ("auto", "float32")
-    wrong = {key: value for key, value in asked.items() if value not in (kept[key], *defaults)}
+    """Raise UserError for settings that do not match a loaded model, which is used unchanged."""
+    actual = {"device": model.device.type, "dtype": str(model.dtype).removeprefix("torch."), "load": "memory"}
+    requested, defaults = {"device": device, "dtype": dtype, "load": load}, ("auto", "float32")
+    wrong = {key: value for key, value in requested.items() if value not in (actual[key], *defaults)}
     if wrong:
         raise UserError(
-            *(f"{key}: is that of the loaded model, {kept[key]} (got {wrong[key]})" for key in wrong)
+            *(f"{key}: must be {actual[key]}, as in the loaded model (got {wrong[key]})" for key in wrong)
         )
 
 
 def _opened(asked: str) -> Pretrained:
-    """As `open_model`, with the model of the last call kept."""
+    """Like `open_model`, with the model of the last call cached."""
     source = _checked_source(asked, allow_download=False)
     pretrained = kept_pretrained(source, allow_download=False, device="auto", with_head=True)
     return replace(pretrained, name=short_name(asked))
 
 
 def _checked_source(asked: str, *, allow_download: bool) -> str:
-    """Raise UserError for anything but a local model or, where downloads are allowed, a name on the hub."""
+    """Raise UserError for anything but a local model or, if downloads are allowed, a name on the hub."""
     try:
         path = model_on_disk(asked, allow_download=allow_download)
     except ValueError as error:
@@ -161,7 +161,7 @@ def _checked_source(asked: str, *, allow_download: bool) -> str:
 def source_of(asked: str, tell: Callable[[str], None] | None = None, *, allow_download: bool) -> str:
     """The folder or GGUF file of a model that a user names, if it is on this machine; else its hub id.
 
-    `tell` gets a line about a folder whose weights are pickled.
+    `tell` receives a line about a folder whose weights are pickled.
     """
     path = model_on_disk(asked, allow_download=allow_download)
     if path is None:
@@ -189,10 +189,10 @@ def load_pretrained(
     load: str = "auto",
     with_head: bool = False,
 ) -> Pretrained:
-    """The model of a local folder or GGUF file or, where downloads are allowed, of a hub id.
+    """The model in a local folder or GGUF file or, if downloads are allowed, with a hub id.
 
-    Raises UserError where transformers cannot load it, where it does not fit, and where weights are missing,
-    which would be random. A head with missing weights is left out.
+    Raises UserError if transformers cannot load it, if it does not fit, and if weights are missing, which
+    would be random. A head with missing weights is left out.
     """
     where = _device(device)
     path = Path(id_and_revision(model)[0])
@@ -205,22 +205,22 @@ def load_pretrained(
 
 
 def without_weights(model: str, *, allow_download: bool) -> Pretrained:
-    """A model as its config describes it, with its tokenizer: what reads texts, and computes nothing.
+    """A model built from its config, without weights, and its tokenizer, for reading texts.
 
-    Raises UserError as by load_pretrained.
+    Raises the same errors as load_pretrained.
     """
     path = Path(id_and_revision(model)[0])
     with _reading(model, "float32", allow_download=allow_download) as options, _loading(torch.float32):
         about = _described(path, options)
         with torch.device("meta"), quiet_warnings():
             build: Callable[..., PreTrainedModel] = AutoModel.from_config
-            body = body_of(build(about.config))
+            body = model_body(build(about.config))
     return Pretrained(short_name(model), body, about.tokenizer, source=model, no_tokenizer=about.no_tokenizer)
 
 
 @contextmanager
 def _reading(model: str, dtype: str, *, allow_download: bool) -> Iterator[dict[str, Any]]:
-    """The options that transformers gets; meanwhile whatever it raises is a UserError in one line."""
+    """Options for transformers; inside the block, its errors become one-line UserErrors."""
     name_or_folder, revision = id_and_revision(model)
     path = Path(name_or_folder)
     if path.is_file() and find_spec("gguf") is None:
@@ -231,34 +231,31 @@ def _reading(model: str, dtype: str, *, allow_download: bool) -> Iterator[dict[s
         yield {"trust_remote_code": False, "local_files_only": is_local, "revision": revision}
     except UserError:
         raise
-    except Exception as error:  # a damaged config may fail in any way; the reason is given in one line
+    except Exception as error:  # a damaged config may fail in any way
         if is_about_memory(error):
             raise MemoryError(_needed_memory(path, dtype)) from error
         if unheard is not None and isinstance(error, OSError):
-            asked = str(path) if revision == "main" else f"{path} --revision {revision}"
-            instead = (
-                f"give a folder: hf download {asked} --local-dir {short_name(model)} makes one elsewhere"
-            )
-            raise UserError(
-                f"model: {model}: {unheard}, and it was not downloaded before: {instead}"
-            ) from None
+            repository = str(path) if revision == "main" else f"{path} --revision {revision}"
+            download = f"hf download {repository} --local-dir {short_name(model)}"
+            instead = f"run {download} on another machine, and use that folder"
+            raise UserError(f"model: {model}: {unheard}, and it is not in the cache: {instead}") from None
         wanted = "read as GGUF" if path.is_file() else "loaded"
         raise UserError(f"model: {model}: cannot be {wanted}: {reason_of(error)[:MOST_REASON]}") from None
 
 
 @contextmanager
 def _loading(dtype: torch.dtype) -> Iterator[None]:
-    """Transformers loads one model at a time, and quietly.
+    """Load one model at a time with transformers, and quietly.
 
-    Meanwhile it replaces functions of torch and, for another dtype than torch's default, that one, too, with
-    which nothing may be measured.
+    Meanwhile transformers replaces functions of torch and, for any other dtype, torch's default dtype, so
+    that nothing may be measured.
     """
     is_default = dtype == torch.get_default_dtype()
     with (
         nullcontext() if is_default else nothing_else_measured(),
         ALONE,
         transformers_quiet(),
-        torch.inference_mode(False),  # of whose weights there are no gradients
+        torch.inference_mode(False),  # whose weights could not have gradients
     ):
         yield
 
@@ -273,34 +270,34 @@ def _loaded_by_transformers(
     *,
     with_head: bool,
 ) -> Pretrained:
-    """Raise UserError for a model whose weights are not all there, and whatever transformers raises."""
+    """Raises UserError for a model with missing weights, and everything that transformers raises."""
     if not path.exists():
         path = _checked_download(path, options)
     about = _described(path, options)
     config = about.config
-    # As transformers chooses: what a file asks for may be a kernel on the hub, or not installed. The
+    # Let transformers choose: a file may request a kernel on the hub, or one that is not installed. The
     # setters reach the configs in it.
     config._attn_implementation = config._experts_implementation = None
-    # Some kinds are nothing without it (TrOCR).
+    # Some kinds cannot run without it (TrOCR).
     head = class_with_head(config) if with_head or config.model_type not in MODEL_MAPPING_NAMES else None
     classifier = classifier_class(config) if with_head else None
     head = classifier or head
-    # Eager from the start: some choose parts as they are built.
+    # Eager from the start, since some models choose parts when they are built.
     options |= {"config": config, "dtype": dtype, "attn_implementation": "eager"}
-    with building_of(path), quiet_warnings():
+    with bounded_by_files(path), quiet_warnings():
         loaded, wrong = _loaded(head or AutoModel, path, options, where, stays)
         if wrong and head is not None and config.model_type in MODEL_MAPPING_NAMES:
             head = None
             loaded, wrong = _loaded(AutoModel, path, options, where, stays)
-        elif wrong and head is None and (other := class_with_head(config)) is not None:
-            # One of several models by that name, with different weights (BLIP that captions).
-            loaded, wrong = _loaded(other, path, options, where, stays)
+        elif wrong and head is None and (second_class := class_with_head(config)) is not None:
+            # Another model class with the same name and different weights (BLIP for captions).
+            loaded, wrong = _loaded(second_class, path, options, where, stays)
     if wrong:
         raise UserError(
-            f"model: {model}: {len(wrong)} weights are missing or have another shape, as {wrong[0]}"
+            f"model: {model}: {len(wrong)} weights are missing or have another shape, such as {wrong[0]}"
         )
     name = short_name(model)
-    body = body_of(loaded)
+    body = model_body(loaded)
     check_has_attention(name, loaded)
     check_takes_what_attn_reads(name, body)
     tells_classes = head is not None and head is classifier
@@ -318,19 +315,20 @@ def _loaded_by_transformers(
 
 
 def _checked_download(name: Path, options: Mapping[str, Any]) -> Path:
-    """The checked folder of a model that is in the cache and need not be looked up again.
+    """The checked folder of a model in the cache that need not be looked up again.
 
-    Else the name itself; of a download, the tokenizer is checked. Raises UserError as `check_model_folder`.
+    Otherwise the name itself; for a download, the tokenizer is checked. Raises UserError like
+    `check_model_folder`.
     """
-    of_hub = {key: options[key] for key in ("revision", "local_files_only")}
+    hub_options = {key: options[key] for key in ("revision", "local_files_only")}
     quietly = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
     if options["local_files_only"]:
-        config = cached_file(str(name), "config.json", **of_hub, **quietly)
+        config = cached_file(str(name), "config.json", **hub_options, **quietly)
         if config is None:
             return name
         check_model_folder(Path(config).parent)
         return Path(config).parent
-    tokenizer = cached_file(str(name), TOKENIZER, **of_hub, **quietly)
+    tokenizer = cached_file(str(name), TOKENIZER, **hub_options, **quietly)
     if tokenizer is not None:
         check_tokenizer_file(Path(tokenizer))
     return name
@@ -338,7 +336,7 @@ def _checked_download(name: Path, options: Mapping[str, Any]) -> Path:
 
 @dataclass(frozen=True)
 class _Described:
-    """What a model is without its weights: its config, its tokenizer, or why there is none."""
+    """A model without its weights: its config, and its tokenizer or the reason why it has none."""
 
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase | None
@@ -346,24 +344,24 @@ class _Described:
 
 
 def _tokenizer(path: Path, options: Mapping[str, Any]) -> tuple[PreTrainedTokenizerBase | None, str]:
-    """The tokenizer of a folder or hub id, or why there is none: such a model reads token ids alone."""
+    """The tokenizer of a folder or hub id; None, with the reason, if the model reads only token ids."""
     if path.is_dir() and not has_tokenizer(path):
         return None, f"{TOKENIZER} is missing"
     try:
         with panics_in_one_line():
             tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
-    except Exception as error:  # a tokenizer of its own may fail in any way; the reason is given with a text
+    except Exception as error:  # a tokenizer may fail in any way; the reason is shown once a text is read
         if is_about_memory(error) or not path.is_dir():
             raise
         return None, f"it cannot be loaded: {reason_of(error)[:MOST_REASON]}"
-    # Of files that its class does not read it makes a vocabulary of special tokens alone.
+    # From files that its class does not read, it makes a vocabulary of only special tokens.
     if len(tokenizer) <= len({*tokenizer.all_special_ids}):
-        return None, f"{type(tokenizer).__name__} of transformers reads none from its files"
+        return None, f"{type(tokenizer).__name__} of transformers finds no vocabulary in its files"
     return tokenizer, ""
 
 
 def _described(path: Path, options: Mapping[str, Any]) -> _Described:
-    """A model's config, and its tokenizer, where it has one."""
+    """A model's config, and its tokenizer, if it has one."""
     if not path.is_file():
         tokenizer, no_tokenizer = _tokenizer(path, options)
         with quiet_warnings():
@@ -372,9 +370,9 @@ def _described(path: Path, options: Mapping[str, Any]) -> _Described:
 
 
 def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: torch.device) -> Use | None:
-    """How the weights of a model are used that stay where they are; None where it is loaded into memory.
+    """Options for using weights that stay in their files; None if it is loaded into memory.
 
-    Raises UserError for one that fits neither way.
+    Raises UserError for a model that fits neither way.
     """
     cannot = _why_all_at_once(path)
     if load == "disk" and cannot:
@@ -387,18 +385,18 @@ def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: to
     free = _free_bytes(device) if needed > READ_FIRST_BYTES or device.type == "cpu" else needed
     if needed > free and (cannot or load == "memory"):
         sizes = f"needs {readable_bytes(needed)} as {str(dtype).removeprefix('torch.')}"
-        instead = f"{cannot}: use a machine with more memory" if cannot else "`load` disk needs little"
+        instead = f"{cannot}: use a machine with more memory" if cannot else "use `load` disk"
         raise UserError(f"model: {path.name}: {sizes} and {readable_bytes(free)} are free: {instead}")
     if cannot or load == "memory" or needed <= min(free, READ_FIRST_BYTES):
         return None
-    # The workers of a batch, about one per core, have those pages together that they need not widen.
+    # The workers of a batch, about one per core, share the pages that they need not widen.
     is_worker = parent_process() is not None
     num_processes = (os.cpu_count() or 1) if is_worker else 1
     return Use(device, keeps=needed * num_processes <= free / 2, maps=is_worker)
 
 
 def _free_bytes(device: torch.device) -> int:
-    """Of the machine or of a GPU."""
+    """Free bytes of the machine or of a GPU."""
     if device.type == "cpu":
         return available_bytes()
     free, _ = torch.cuda.mem_get_info(device)
@@ -406,11 +404,11 @@ def _free_bytes(device: torch.device) -> int:
 
 
 def _why_all_at_once(path: Path) -> str:
-    """Why a model's weights cannot be read one by one; empty where they can."""
+    """Reason why a model's weights cannot be read one by one; empty if they can."""
     if not path.exists():
         return "its size is not known before it is downloaded"
     if path.is_file():
-        kind = check_gguf_of_model(path).settings[ARCHITECTURE]
+        kind = check_model_gguf(path).settings[ARCHITECTURE]
         return f"transformers reads {kind} files whole" if is_gguf_arch_supported(str(kind)) else ""
     if (path / ADAPTER).is_file():
         return "it has an adapter"
@@ -435,7 +433,7 @@ def _loaded(
     how = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # reported in one line
     weights = _weights(auto_class, path, options, use)
     if weights is None:
-        # A pickle, which was checked, is read by torch.load(weights_only=True), its adapter from safetensors.
+        # A checked pickle is read by torch.load(weights_only=True), its adapter from safetensors.
         is_safe = True if not path.is_dir() or pickled_note(path) is None else None
         where: dict[str, Any] = {"gguf_file": path.name} if path.is_file() else {"use_safetensors": is_safe}
         folder = path.parent if path.is_file() else path
@@ -444,11 +442,11 @@ def _loaded(
         model_class, state = weights
         loaded, info = model_class.from_pretrained(None, state_dict=state, **how, **options)
         loaded.name_or_path = str(path)
-    # Classes are told from the pooler's vector.
+    # The head of classes reads the pooler's vector.
     untrained = () if is_classifier(loaded) else UNTRAINED_PARTS
     missing = [name for name in sorted(info["missing_keys"]) if not any(part in name for part in untrained)]
     if (weights is not None and loaded.can_generate()) or (
-        # Only a model that writes has it; the decoder's first token may stand there alone.
+        # Only generative models have it, and only it may have the decoder's first token.
         loaded.config.is_encoder_decoder and not loaded.can_generate()
     ):
         with suppress(OSError):
@@ -465,28 +463,28 @@ def _loaded(
 def _weights(
     auto_class: Any, path: Path, options: Mapping[str, Any], use: Use | None
 ) -> tuple[Any, dict[str, Any]] | None:
-    """The class of a model, and its weights as they are stored; None where transformers reads them itself."""
+    """The class of a model, and its weights as stored; None if transformers reads them itself."""
     if use is None and _why_all_at_once(path):
         return None
-    model_class = class_of(auto_class, options["config"])
+    model_class = auto_model_class(auto_class, options["config"])
     if path.is_dir():
-        return model_class, weights_of_folder(path, use)
+        return model_class, folder_weights(path, use)
     with torch.device("meta"):
         empty = model_class(options["config"])
-    return model_class, weights_of_gguf(path, empty, options["config"].to_dict(), use)
+    return model_class, gguf_weights(path, empty, options["config"].to_dict(), use)
 
 
-def body_of(model: PreTrainedModel) -> PreTrainedModel:
-    """The model without its head; the model itself where transformers does not say which part that is.
+def model_body(model: PreTrainedModel) -> PreTrainedModel:
+    """The model without its head; the model itself if transformers does not declare which part that is.
 
-    A body may wrap another (DPR: an encoder around a BERT, which gives no outputs by name). The part that
-    reads pixels stays with the part that makes tokens of them.
+    A body may wrap another (DPR: an encoder around a BERT, which returns no outputs by name). The part that
+    reads pixels stays with the part that turns them into tokens.
     """
     base = model.base_model
     if base is model or not isinstance(base, PreTrainedModel):
         return model
     pixels = {"pixel_values"} & {*signature(model.forward).parameters}
-    return body_of(base) if pixels <= {*signature(base.forward).parameters} else model
+    return model_body(base) if pixels <= {*signature(base.forward).parameters} else model
 
 
 def short_name(model: str) -> str:
@@ -498,31 +496,31 @@ def short_name(model: str) -> str:
 
 
 def check_has_attention(name: str, model: PreTrainedModel) -> None:
-    """Raise UserError where tokens are mixed without weights: state spaces, recurrence, convolution, ..."""
+    """Raise UserError for a model without attention: of state spaces, recurrence or convolution."""
     if not has_attention(model):
         kind = model.config.model_type
-        raise UserError(f"model: {name} ({kind}) has no attention, so there is nothing to show of it")
+        raise UserError(f"model: {name} ({kind}) has no attention to show")
 
 
 def check_takes_what_attn_reads(name: str, model: PreTrainedModel) -> None:
-    """Raise UserError for a model of anything but text and what cards have readings of."""
+    """Raise UserError for a model whose input is neither text nor one of the readings of cards."""
     kinds = readings()
     if model.main_input_name not in ("input_ids", *(each for kind in kinds.values() for each in kind.inputs)):
-        *others, last = "text", *(f"a {what}" for what in kinds)
-        read = f"{', '.join(others)} or {last}" if others else last
+        *kinds_before, last = "text", *(f"a {what}" for what in kinds)
+        read = f"{', '.join(kinds_before)} or {last}" if kinds_before else last
         raise UserError(f"model: {name} takes {model.main_input_name}, not {read}")
 
 
 def kept_pretrained(model: str, **loading: Any) -> Pretrained:
-    """load_pretrained, with the model of the last call kept: of many runs on one model the first loads it.
+    """Like load_pretrained, with the last model cached: of many runs on one model, the first loads it.
 
-    A folder whose files have changed is loaded anew. One model is kept and no more, since it may be large.
+    A folder whose files have changed is loaded again. Only one model is cached, since it may be large.
     """
     path = Path(model)
     paths = sorted(path.iterdir()) if path.is_dir() else [path]  # a model of the hub has a version
     files = [file for file in paths if file.is_file()]  # a link may be broken
     state = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
-    with one_at_a_time(_kept):  # of two threads the first loads it for both
+    with one_at_a_time(_kept):  # the first of two threads loads it for both
         return _kept(model, state, **loading)
 
 
@@ -535,19 +533,19 @@ def _kept(model: str, state: object, **loading: Any) -> Pretrained:
 def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
     """A loaded transformers model, in evaluation mode; the open `measuring` restores its mode.
 
-    `tokenizer` may be a processor, with a tokenizer or without. Raises UserError for anything but a
-    transformers model of what attn reads and its tokenizer, and for missing weights.
+    `tokenizer` may be a processor, with or without a tokenizer. Raises UserError for anything but a
+    transformers model of a supported input and its tokenizer, and for missing weights.
     """
     checked_model(model)
     own_tokenizer, processor = tokenizer, None
     if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
-        own_tokenizer, processor = _parts_of_processor(tokenizer)
+        own_tokenizer, processor = _processor_parts(tokenizer)
     check_has_attention(name, model)
     check_takes_what_attn_reads(name, model)
     _check_has_numbers(model)
-    # What acts on the whole model at its beginning would not act on its body alone.
+    # Hooks on the whole model would not run for its body alone.
     acts = model._forward_pre_hooks or "forward" in vars(model)
-    body = model if acts else body_of(model)
+    body = model if acts else model_body(model)
     with tried_again_when_changed(model, body):
         model.train(False)
         head = model if predicted_tokens(model) else None
@@ -555,7 +553,7 @@ def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
         yield Pretrained(name, body, own_tokenizer, head, classifier, source=processor)
 
 
-def _parts_of_processor(processor: Any) -> tuple[PreTrainedTokenizerBase | None, Any]:
+def _processor_parts(processor: Any) -> tuple[PreTrainedTokenizerBase | None, Any]:
     """A processor's tokenizer, if any, and the processor itself. Raises UserError for anything else."""
     from transformers.feature_extraction_utils import FeatureExtractionMixin
     from transformers.image_processing_base import ImageProcessingMixin
@@ -572,11 +570,11 @@ def _parts_of_processor(processor: Any) -> tuple[PreTrainedTokenizerBase | None,
 
 @contextmanager
 def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
-    """The model while it is measured; a caller's model in its present state, in evaluation mode.
+    """The model during a measurement; a caller's model in its present state, in evaluation mode.
 
-    A name is opened; of many calls with the same name the first loads the model. A caller's autocast and
-    inference mode are suspended: autocast changes numbers, inference mode has no gradients. What is in use
-    already stays so, and so does what the caller has in use for all that comes (`in_use_for_all`).
+    A name is opened; of many calls with the same name, the first loads the model. A caller's autocast and
+    inference mode are suspended: autocast changes numbers, inference mode has no gradients. A model already
+    in use stays in use, and so does a model that the caller has in use for all calls (`in_use_for_all`).
     """
     pretrained = model if isinstance(model, Pretrained) else _opened(fspath(model))
     if pretrained.is_in_use:
@@ -584,7 +582,7 @@ def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
         return
     lent = pretrained.lent
     whole = pretrained.whole if lent is None else lent
-    if (used := kept_in_use(whole)) is not None:
+    if (used := shared_use(whole)) is not None:
         with in_use_for_none():
             yield replace(used, own_tokenizer=pretrained.own_tokenizer, source=pretrained.source)
         return
@@ -592,16 +590,16 @@ def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
         if lent is None:
             yield replace(pretrained, is_in_use=True)
             return
-        given = pretrained.own_tokenizer if pretrained.source is None else pretrained.source
-        with borrowed(pretrained.name, lent, given) as as_it_is:
+        reader = pretrained.own_tokenizer if pretrained.source is None else pretrained.source
+        with borrowed(pretrained.name, lent, reader) as as_it_is:
             yield replace(as_it_is, is_in_use=True)
 
 
 @contextmanager
 def measuring(name: str, model: torch.nn.Module) -> Iterator[None]:
-    """While it is open this thread alone measures the model, which is as before afterwards.
+    """Reserve the model for measurements of this thread inside the block, and restore it afterwards.
 
-    What transformers says, and a caller's autocast and inference mode, wait meanwhile.
+    Messages of transformers, and a caller's autocast and inference mode, are suspended.
     """
     wants_gradients = torch.is_grad_enabled()
     with (
@@ -617,18 +615,18 @@ def measuring(name: str, model: torch.nn.Module) -> Iterator[None]:
 
 
 SHARDED = frozenset(("FullyShardedDataParallel", "FSDPModule", "DTensor"))
-"""Classes of torch whose parameters are in parts on several processes (DeepSpeed's have a `ds_id`)."""
+"""Class names in torch whose parameters are split over processes (DeepSpeed's have a `ds_id`)."""
 IN_PARTS = (
-    "model: its weights are in parts on several processes (FSDP, tensor parallel, ZeRO-3), and one process "
-    "alone cannot run it"
+    "model: its weights are split over several processes (FSDP, tensor parallel, ZeRO-3), so that a single "
+    "process cannot run it"
 )
 
 
 def unwrapped(model: Any) -> PreTrainedModel:
     """The transformers model inside a wrapper of torch.compile, DDP or PEFT, or the unwrapped model itself.
 
-    Raises UserError where there is no such model, and for weights split over processes (FSDP, tensor
-    parallel, ZeRO-3): one process alone cannot run such a model.
+    Raises UserError without such a model, and for weights split over processes (FSDP, tensor parallel,
+    ZeRO-3), which a single process cannot run.
     """
     inner = model
     while not isinstance(inner, PreTrainedModel):
@@ -643,12 +641,12 @@ def unwrapped(model: Any) -> PreTrainedModel:
         else:
             raise UserError(f"model: must be a transformers PreTrainedModel (got {_kind(inner)})")
     if is_sharded(inner) or is_sharded(model):
-        raise UserError(f"{IN_PARTS}: measure its checkpoints, attn watch RUN")
+        raise UserError(f"{IN_PARTS}: measure its checkpoints with attn watch RUN")
     return inner
 
 
 def is_sharded(model: torch.nn.Module) -> bool:
-    """Whether a process has only parts of a model's weights."""
+    """True if a process has only parts of a model's weights."""
     parts = [*model.modules(), *model.parameters()]
     classes = {name for kind in {*map(type, parts)} for name in (each.__name__ for each in kind.__mro__)}
     return bool(classes & SHARDED) or any(hasattr(parameter, "ds_id") for parameter in model.parameters())
@@ -662,11 +660,11 @@ def checked_model(model: Any) -> PreTrainedModel:
 
 
 def _kind(model: Any) -> str:
-    """The class of a model that transformers does not know and, for a wrapper, of the model inside."""
+    """Class name of an unsupported model and, for a wrapper, of the model inside."""
     got = type(model).__name__
     parts = model.modules() if isinstance(model, torch.nn.Module) else ()
     inner = next((type(part).__name__ for part in parts if isinstance(part, PreTrainedModel)), None)
-    return got if inner is None else f"{got}: give the {inner} in it"
+    return got if inner is None else f"{got}: pass the {inner} inside it"
 
 
 def _check_has_numbers(model: PreTrainedModel) -> None:
@@ -678,6 +676,4 @@ def _check_has_numbers(model: PreTrainedModel) -> None:
         tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
         missing = next((key for key, tensor in tensors if tensor.is_meta), None)
         if missing is not None and not any(f"{name}.".startswith(f"{outer}.") for outer in offloading):
-            raise UserError(
-                f"model: {name}.{missing} is on the meta device, without numbers: load its weights"
-            )
+            raise UserError(f"model: {name}.{missing} is on the meta device, without data: load its weights")

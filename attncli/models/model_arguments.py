@@ -1,4 +1,4 @@
-"""What calls from Python take: a model, texts, a prompt, sources; each as it is, or as something read it."""
+"""Arguments of library calls: a model, texts, a prompt, sources; each in plain form or already read."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
@@ -17,11 +17,11 @@ def _model(value: Any) -> Any:
         return value
     if hasattr(value, "config"):
         kind = type(value).__name__
-        raise ValueError(f"must be what open_model gives, as open_model(model, tokenizer) (got a {kind})")
+        raise ValueError(f"must be a model from open_model: use open_model(model, tokenizer) (got a {kind})")
     try:
         return file_name(value)
     except ValueError:
-        instead = "must be what open_model gives, or the name of a model's folder"
+        instead = "must be a model from open_model, or the name of a model's folder"
         raise ValueError(f"{instead} (got {shown(value)})") from None
 
 
@@ -29,12 +29,12 @@ def _text(value: Any) -> Any:
     if isinstance(value, str | Mapping):
         return check_text(text_or_ids(value))
     if not isinstance(value, Reading):
-        raise ValueError(f"must be text, or what read_text gives (got {shown(value)})")
+        raise ValueError(f"must be text, or a reading from read_text (got {shown(value)})")
     return value
 
 
 def several_texts(value: Any) -> Any:
-    """The texts of a list, or the one that is given, as a list."""
+    """The texts as a list, also if only one is passed."""
     return [value] if isinstance(value, str | Mapping | Reading) else value
 
 
@@ -42,7 +42,7 @@ def _one_or_more_texts(value: Any) -> Any:
     texts = several_texts(value)
     texts = texts if isinstance(texts, list) else listed(texts)
     if not texts:
-        raise ValueError("must hold at least one text (got none)")
+        raise ValueError("must contain at least one text (got none)")
     return [_text(text) for text in texts]
 
 
@@ -54,7 +54,7 @@ def _texts(value: Any) -> Any:
     texts = listed(value)
     for text in texts:
         if not isinstance(text, str | Mapping):
-            raise ValueError(f"must hold texts (got {shown(text)})")
+            raise ValueError(f"must contain only texts (got {shown(text)})")
     return [text_or_ids(text) for text in texts]
 
 
@@ -68,15 +68,15 @@ def _text_or_prompt(value: Any) -> Any:
     return check_text(text_or_ids(value))
 
 
-def sources_given(value: Any) -> Any:
-    """The sources of a text as a call takes them. Raises ValueError for anything else."""
+def checked_sources(value: Any) -> Any:
+    """The sources of a text as an argument. Raises ValueError for anything else."""
     if isinstance(value, SourcedReading):
         return value
     if isinstance(value, str):
         return check_text(value)
     texts = value.sources if isinstance(value, SourcedText) else listed(value)
     if not texts:
-        raise ValueError("must hold at least one source (got none)")
+        raise ValueError("must contain at least one source (got none)")
     if isinstance(value, SourcedText):
         return value
     for text in texts:
@@ -92,12 +92,14 @@ def _texts_with_pairs(value: Any) -> Any:
     texts = listed(value)
     for text in texts:
         if not isinstance(text, Mapping):
-            raise ValueError(f'must be mappings as {{"text": "...", "pairs": [[0, 3]]}} (got {shown(text)})')
+            raise ValueError(
+                f'must be mappings such as {{"text": "...", "pairs": [[0, 3]]}} (got {shown(text)})'
+            )
     return texts
 
 
 TextOrReading = Annotated[str | Mapping[str, Any] | Reading, by(_text)]
-"""A text, or {"ids": [...], "tokens": [...]} with token ids and, if wanted, labels; or what was read."""
+"""A text, or {"ids": [...], "tokens": [...]} with token ids and optional labels; or a reading."""
 OneOrMoreTexts = Annotated[
     str | Mapping[str, Any] | Reading | Sequence[str | Mapping[str, Any] | Reading], by(_one_or_more_texts)
 ]
@@ -106,6 +108,6 @@ TextsOrFile = Annotated[
 ]
 TextsWithPairs = Annotated[str | PathLike[str] | Iterable[Mapping[str, object]], by(_texts_with_pairs)]
 TextOrPrompt = Annotated[str | Mapping[str, Any] | Prompt | Reading, by(_text_or_prompt)]
-"""A text or token ids, a prompt, or what was read of a file whose content models write."""
+"""A text or token ids, a prompt, or a reading of a file that models transcribe."""
 Model = Annotated[Pretrained | str | PathLike[str], by(_model)]
-Sources = Annotated[str | Sequence[str] | SourcedText | SourcedReading, by(sources_given)]
+Sources = Annotated[str | Sequence[str] | SourcedText | SourcedReading, by(checked_sources)]

@@ -1,4 +1,4 @@
-"""The blocks of a model as they are called: runs that begin at a later one, replaced forwards."""
+"""Calls of a model's blocks: runs that begin at a later block, and replaced forwards."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -9,16 +9,16 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from attncli.models.architectures import BLOCK, list_of_block
+from attncli.models.architectures import BLOCK, block_list
 from attncli.models.layers import count_as_run, layers_so_far
 
 Container = Mapping[object, object] | list[object]
-"""What a block may leave something in."""
+"""Objects in which a block may leave results for later blocks."""
 
 
 @runtime_checkable
 class Forward(Protocol):
-    """What a module computes, of whatever it is given."""
+    """The function that a module computes from any inputs."""
 
     def __call__(self, *arguments: object, **named: object) -> object: ...
 
@@ -28,9 +28,9 @@ class ModelBlocks:
     """The blocks of a model in the order of their calls, and the output of each.
 
     A block that serves as several layers (ALBERT) is called several times. `running` is the index of the
-    current call, None between blocks. `leave_notes`: a block writes into a dictionary or list that it is
-    given, as Gemma 3n's leave keys and values for later ones, so that no block may be left out of a run.
-    Outputs are kept from `first_token` on. Those of the module `part` alone are blocks, where it is named.
+    current call, None between blocks. `leave_notes`: a block writes into a dictionary or list that is passed
+    to it, as Gemma 3n's blocks leave keys and values for later ones, so that no block may be skipped. Outputs
+    are stored from `first_token` on. If the module `part` is set, only its blocks count.
     """
 
     model: nn.Module
@@ -41,11 +41,11 @@ class ModelBlocks:
     leave_notes: bool = False
     first_token: int = 0
     part: str = ""
-    _given: list[tuple[Container, list[object]]] = field(default_factory=list)
+    _containers: list[tuple[Container, list[object]]] = field(default_factory=list)
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """While the model runs once, on one text."""
+        """Record the calls while the model runs once, on one text."""
         with ExitStack() as hooks:
             for name, module in self.model.named_modules():
                 if name.startswith(self.part) and BLOCK.fullmatch(name):
@@ -57,28 +57,28 @@ class ModelBlocks:
         self.running = len(self.calls)
         self.calls.append(module)
         self.layers.append(layers_so_far())
-        given = (*inputs, *named.values())
-        self._given = [(part, _content(part)) for part in given if isinstance(part, Mapping | list)]
+        arguments = (*inputs, *named.values())
+        self._containers = [(part, _content(part)) for part in arguments if isinstance(part, Mapping | list)]
 
     def _end(self, module: nn.Module, inputs: object, output: object) -> None:
         self.outputs.append(after(self.first_token, output) if self.first_token else output)
         self.running = None
-        self.leave_notes |= any(_differ(_content(part), before) for part, before in self._given)
-        self._given = []
+        self.leave_notes |= any(_differ(_content(part), before) for part, before in self._containers)
+        self._containers = []
 
     def keep_lists(self, lists: Collection[str]) -> None:
-        """Forget the calls of modules in other lists than these, which are no blocks: rotary embeddings."""
+        """Drop calls of modules in other lists, which are not blocks, such as rotary embeddings."""
         names = {module: name for name, module in self.model.named_modules()}
-        kept = [list_of_block(names[module]) in lists for module in self.calls]
-        self.calls = [*compress(self.calls, kept)]
-        self.layers = [*compress(self.layers, kept)]
-        self.outputs = [*compress(self.outputs, kept)]
+        is_block = [block_list(names[module]) in lists for module in self.calls]
+        self.calls = [*compress(self.calls, is_block)]
+        self.layers = [*compress(self.layers, is_block)]
+        self.outputs = [*compress(self.outputs, is_block)]
 
     @contextmanager
     def begun_at(self, first: int, num_copies: int, stream: Tensor | None = None) -> Iterator[None]:
-        """While the model runs on that many copies of the text; the calls before `first` are not computed.
+        """Skip the calls before `first` while the model runs on that many copies of the text.
 
-        They give what they gave, or in its place a `stream` of as many texts.
+        Skipped blocks return copies of their recorded output, or `stream` in place of its vectors.
         """
         calls = iter(range(len(self.calls)))
 
@@ -106,7 +106,7 @@ class ModelBlocks:
 
 @contextmanager
 def forwards_replaced(forwards: Mapping[nn.Module, Forward | Callable[[Tensor], Tensor]]) -> Iterator[None]:
-    """While it is open, modules compute these instead; a forward of an instance's own (hooks) comes back."""
+    """Replace the forwards of modules inside the block. An instance's own forward is restored."""
     before = {module: vars(module).get("forward") for module in forwards}
     for module, forward in forwards.items():
         module.forward = forward
@@ -125,24 +125,24 @@ def _content(given: Container) -> list[object]:
 
 
 def _differ(now: list[object], before: list[object]) -> bool:
-    """Whether these are other objects, or in another order."""
+    """True if the objects differ, or their order."""
     return len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True))
 
 
 def after(start: int, output: object) -> object:
-    """What a block gave for the tokens from `start` on, and no more of it."""
+    """Output of a block for the tokens from `start` on."""
     if isinstance(output, Tensor):
         return output[:, start:].clone() if output.ndim == 3 else output
     return type(output)(after(start, part) for part in output) if isinstance(output, tuple) else output
 
 
 def copied(output: object, num_copies: int) -> object:
-    """The output of a block for one text, for copies of that text."""
+    """Output of a block for one text, repeated for copies of that text."""
     if isinstance(output, Tensor):
-        is_of_text = output.ndim > 1 and len(output) == 1
-        return torch.cat([output] * num_copies) if is_of_text else output
+        is_one_text = output.ndim > 1 and len(output) == 1
+        return torch.cat([output] * num_copies) if is_one_text else output
     if isinstance(output, Mapping):
-        # A mapping is made from a mapping, as transformers' outputs are: Mapping itself does not say so.
+        # Built from a mapping, like transformers' outputs; the type Mapping does not declare this.
         return type(output)({name: copied(part, num_copies) for name, part in output.items()})  # type: ignore[call-arg]
     if isinstance(output, tuple | list):
         return type(output)(copied(part, num_copies) for part in output)

@@ -1,4 +1,4 @@
-"""A value for what a model is like, which changes when its hooks, parts, settings or code do."""
+"""A comparable value for the state of a model, which changes with its hooks, parts, settings or code."""
 
 import sys
 from types import FunctionType
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 
-def configs_of(model: nn.Module) -> list[PreTrainedConfig]:
-    """Every config in the model once: parts of a model may have separate configs, or share one."""
+def model_configs(model: nn.Module) -> list[PreTrainedConfig]:
+    """Every config in the model, without repeats: parts may have separate configs, or share one."""
     configs: dict[int, PreTrainedConfig] = {}
     waiting = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
     while waiting:
@@ -27,11 +27,11 @@ PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, torch.dtyp
 
 
 MOST_NESTED = 50
-"""Levels of lists and dicts in an attribute that are compared by value; it may hold itself."""
+"""Levels of nested lists and dicts that are compared by value; an attribute may contain itself."""
 
 
 def _frozen(value: Any, depth: int = 0) -> Any:
-    """What changes when an attribute does: numbers, text and lists of them by value, anything else itself."""
+    """A value that changes with an attribute: by value for numbers, text and lists of them, else by id."""
     kind = type(value)
     if kind in PLAIN:
         return kind, value
@@ -45,34 +45,34 @@ def _frozen(value: Any, depth: int = 0) -> Any:
             tuple(_frozen(each, depth + 1) for each in values),
         )
     if isinstance(value, Tensor):
-        # By its id, since tensors compare their numbers; `half()` leaves a parameter itself.
+        # By id, since tensors compare their numbers; `half()` keeps the parameter object.
         return kind, id(value), value.dtype, value.device, value.shape, value.requires_grad
-    # A reference, so that no object that comes later is taken for it.
+    # A weak reference, so that no later object can be mistaken for it.
     return kind, ref(value) if kind.__weakrefoffset__ else id(value)
 
 
-def _code_of(kind: type) -> list[Any]:
-    """The functions that instances of a class may run: its methods and those of its bases' modules."""
+def _class_functions(kind: type) -> list[Any]:
+    """The functions that instances of a class may run: its methods, and functions of its classes' modules."""
     classes = [each for each in kind.__mro__ if each.__module__.partition(".")[0] != "torch"]
     modules = [sys.modules[each.__module__] for each in classes if each.__module__ in sys.modules]
-    functions = (part for named in (*classes, *modules) for part in vars(named).copy().values())
+    functions = (part for owner in (*classes, *modules) for part in vars(owner).copy().values())
     return [part for part in functions if isinstance(part, FunctionType)]
 
 
-def state_of(model: PreTrainedModel) -> Any:
-    """What equals itself until a hook, an adapter, a mode, a part, a setting or code of the model changes.
+def comparable_state(model: PreTrainedModel) -> Any:
+    """A value that changes with the model's hooks, adapters, modes, parts, settings and code.
 
-    Numbers of its parameters do not count.
+    The numbers of its parameters do not count.
     """
     parts = [*model.modules()]
-    of_all = [vars(nn.modules.module)[name] for name in GLOBAL_HOOKS]
-    of_kinds = [
-        (type(part), type(part).forward, _code_of(type(part)))
+    global_hooks = [vars(nn.modules.module)[name] for name in GLOBAL_HOOKS]
+    classes = [
+        (type(part), type(part).forward, _class_functions(type(part)))
         for part in {type(part): part for part in parts}.values()
     ]
-    of_parts = [(type(part), vars(part)) for part in parts]
-    return _frozen([of_all, of_kinds, of_parts, [*map(vars, configs_of(model))]])
+    part_states = [(type(part), vars(part)) for part in parts]
+    return _frozen([global_hooks, classes, part_states, [*map(vars, model_configs(model))]])
 
 
 GLOBAL_HOOKS = ("_global_forward_pre_hooks", "_global_forward_hooks")
-"""Where torch keeps the hooks of all modules."""
+"""torch's attributes with the hooks for all modules."""

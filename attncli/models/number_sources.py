@@ -1,4 +1,4 @@
-"""Where the numbers of weights come from: tensors in files, read in parts, as other types or processed."""
+"""Sources of the numbers of weights: tensors in files, read in parts, converted or processed."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +19,9 @@ from attncli.models.weight_headers import TensorInFile
 from attncli.system.platforms import read_ahead
 
 CHUNK_NUMBERS = 2**20
-"""How many numbers are widened at a time: they stay in a core's cache until they are multiplied."""
+"""Numbers that are widened at a time: they stay in a core's cache until they are multiplied."""
 AHEAD_BYTES = 2**28
-"""How far ahead the system reads a file: more than a disk delivers during the computation on as much."""
+"""Bytes that the system reads ahead: more than a disk delivers while that amount is computed."""
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -34,11 +34,11 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""What the types in the header of a safetensors file are called in torch."""
+"""torch's types for the names in the header of a safetensors file."""
 
 
 class WeightFile:
-    """A file that is read in parts, for as long as it stays what it was."""
+    """A file that is read in parts, and must not change meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,16 +50,16 @@ class WeightFile:
         self._state = self._now()
 
     def check_holds(self, begin: int, size: int) -> None:
-        """Raise UserError where a header promises bytes that are not there."""
+        """Raise UserError if the file is shorter than its header requires."""
         if begin + size > self._state[0]:
-            raise UserError(f"model: {self.path}: is cut off: its header promises {begin + size} bytes")
+            raise UserError(f"model: {self.path}: is truncated: its header lists {begin + size} bytes")
 
     def _now(self) -> tuple[int, int]:
         about = os.fstat(self._file)
         return about.st_size, about.st_mtime_ns
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """The bytes from an offset on. Raises UserError where the file has changed or cannot be read."""
+        """Read the bytes from an offset on. Raises UserError if the file has changed or cannot be read."""
         done = 0
         try:
             while done < len(buffer):
@@ -75,7 +75,7 @@ class WeightFile:
     def mapped(self, offset: int, size: int) -> np.ndarray:
         """The bytes from an offset on, in the pages of the file; writes to them stay in this process.
 
-        Raises UserError where the file has changed.
+        Raises UserError if the file has changed.
         """
         if self._now() != self._state:
             raise UserError(f"model: {self.path}: has changed while it was read: run this again")
@@ -83,30 +83,30 @@ class WeightFile:
             return np.memmap(file, np.uint8, "c", offset, (size,))
 
     def read_ahead(self, offset: int, size: int) -> None:
-        """Tell the system that these bytes will be needed; without such a call they are read later."""
+        """Announce to the system that these bytes will be needed, so that it reads them early."""
         read_ahead(self._file, offset, size)
 
 
 class NumberSource:
-    """Where the numbers of a weight come from; can read some rows without the others."""
+    """Source of the numbers of a weight; can read some rows without the others."""
 
     shape: torch.Size
     dtype: torch.dtype
     stored_bytes: int
-    """What all of it takes in its files."""
+    """Bytes of the whole weight in its files."""
     is_read_by_threads = False
-    """Whether threads may read different rows at the same time."""
+    """True if threads may read different rows at the same time."""
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """The numbers of some rows: of the first axis."""
+        """The numbers of some rows, along the first axis."""
         raise NotImplementedError
 
     def passing(self, start: int, stop: int) -> Tensor:
-        """As `rows`, in memory that the next call in this thread takes again."""
+        """Like `rows`, in memory that the next call in this thread reuses."""
         return self.rows(start, stop)
 
     def narrow(self) -> "NumberSource | None":
-        """The source of the same numbers in half precision, which float32 holds exactly; None for others."""
+        """Source of the same numbers in half precision, if float32 represents them exactly; else None."""
         return None
 
     def whole(self) -> Tensor:
@@ -114,22 +114,22 @@ class NumberSource:
         raise NotImplementedError
 
     def mapped(self) -> Tensor | None:
-        """All numbers in the pages of the file; None where it does not hold them as they are."""
+        """All numbers in the pages of the file; None if the file stores them in another form."""
         return None
 
     def will_be_read(self) -> None:
-        """Called a little before the numbers are wanted."""
+        """Called shortly before the numbers are needed."""
         raise NotImplementedError
 
 
 def in_file(file: WeightFile, about: TensorInFile) -> NumberSource:
-    """A tensor of a safetensors file, or of a file that torch.save wrote."""
+    """A tensor of a safetensors file, or of a file written by torch.save."""
     return InRows(file, about) if about.strides is None else InStrides(file, about)
 
 
 @dataclass
 class InRows(NumberSource):
-    """A tensor whose file has its numbers row after row."""
+    """A tensor stored row by row."""
 
     file: WeightFile
     about: TensorInFile
@@ -153,7 +153,7 @@ class InRows(NumberSource):
         return self if self.dtype in HALVES else None
 
     def mapped(self) -> Tensor | None:
-        if self.about.begin % self.dtype.itemsize:  # a header of safetensors may have any length
+        if self.about.begin % self.dtype.itemsize:  # safetensors headers may have any length
             return None
         pages = self.file.mapped(self.about.begin, self.stored_bytes)
         return torch.from_numpy(pages).view(self.dtype).view(self.shape)
@@ -169,7 +169,7 @@ class InRows(NumberSource):
 
 @dataclass
 class InStrides(NumberSource):
-    """A tensor that was a view of another when it was saved, transposed for instance; it is read whole."""
+    """A tensor that was a view when it was saved, for instance transposed; it is read whole."""
 
     file: WeightFile
     about: TensorInFile
@@ -193,7 +193,7 @@ class InStrides(NumberSource):
 
 @dataclass
 class InGguf(NumberSource):
-    """A tensor in a GGUF file: blocks of numbers with few bits each, row after row."""
+    """A tensor in a GGUF file: blocks of numbers with few bits each, row by row."""
 
     file: WeightFile
     about: TensorInFile
@@ -209,7 +209,7 @@ class InGguf(NumberSource):
         self.file.check_holds(self.about.begin, self.stored_bytes)
 
     def rows(self, start: int, stop: int) -> Tensor:
-        # The blocks of a vector stand along its only axis.
+        # The blocks of a vector lie along its only axis.
         if len(self.shape) < 2:
             return self.whole()[start:stop]
         begin = self.about.begin + start * prod(self._of_blocks[1:])
@@ -218,7 +218,7 @@ class InGguf(NumberSource):
     def whole(self) -> Tensor:
         if len(self.shape) < 2:
             return self._read(self._of_blocks, self.about.begin)
-        # So that nothing beside the numbers is whole.
+        # In chunks, so that only the numbers are stored as a whole.
         numbers = torch.empty(self.shape)
         for start, stop in chunks(self):
             numbers[start:stop] = self.rows(start, stop)
@@ -237,7 +237,7 @@ class InGguf(NumberSource):
 
 @dataclass
 class Cast(NumberSource):
-    """The numbers of another source as another type, where the model is computed."""
+    """The numbers of another source, converted to the dtype and device of the computation."""
 
     source: NumberSource
     dtype: torch.dtype
@@ -248,7 +248,7 @@ class Cast(NumberSource):
         self.is_read_by_threads = self.source.is_read_by_threads and self.device.type == "cpu"
 
     def rows(self, start: int, stop: int) -> Tensor:
-        # As stored to the device, which widens faster than the way there.
+        # Moved in the stored type, since widening on the device is faster than the transfer.
         return self.source.rows(start, stop).to(self.device).to(self.dtype)
 
     def passing(self, start: int, stop: int) -> Tensor:
@@ -277,7 +277,7 @@ class Cast(NumberSource):
 
 @dataclass
 class Processed(NumberSource):
-    """What transformers makes of tensors of a GGUF file: rows in another order, experts in one tensor."""
+    """transformers' conversion of tensors of a GGUF file: reordered rows, experts merged into one tensor."""
 
     parts: Sequence[tuple[str, NumberSource]]
     process: Callable[[np.ndarray, str, dict[str, Tensor]], np.ndarray | None]
@@ -290,7 +290,7 @@ class Processed(NumberSource):
         self.stored_bytes = sum(part.stored_bytes for _, part in self.parts)
 
     def rows(self, start: int, stop: int) -> Tensor:
-        # Of experts each by itself; rows of a matrix change places.
+        # Experts are converted separately; rows of a matrix may be reordered.
         if len(self.shape) < 3:
             return self.whole()[start:stop]
         return self._made(lambda part: part.rows(start, stop))
@@ -311,21 +311,21 @@ class Processed(NumberSource):
             part.will_be_read()
 
 
-_kept_memory = local()
+_reused_memory = local()
 
 
 def _memory(what: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Memory reused for data needed only until the next read: allocating costs more than reading."""
     size = prod(shape)
-    kept: Tensor | None = getattr(_kept_memory, what, None)
-    if kept is None or size > len(kept):
-        kept = torch.empty(size, dtype=torch.float64)
-        setattr(_kept_memory, what, kept)
-    return kept.view(torch.uint8)[: size * dtype.itemsize].view(dtype).view(*shape)
+    memory: Tensor | None = getattr(_reused_memory, what, None)
+    if memory is None or size > len(memory):
+        memory = torch.empty(size, dtype=torch.float64)
+        setattr(_reused_memory, what, memory)
+    return memory.view(torch.uint8)[: size * dtype.itemsize].view(dtype).view(*shape)
 
 
 def chunks(source: NumberSource) -> Iterator[tuple[int, int]]:
-    """The rows of a source, some at a time."""
+    """Row ranges of a source, some rows at a time."""
     row = max(1, prod(source.shape[1:]))
     at_a_time = max(1, CHUNK_NUMBERS // row)
     return pairwise([*range(0, source.shape[0], at_a_time), source.shape[0]])

@@ -1,4 +1,4 @@
-"""Openers of files that are not text, one per reading; cards name them."""
+"""Openers of files other than text, one per reading; cards name them."""
 
 from typing import NamedTuple
 
@@ -10,10 +10,10 @@ from attncli.models.prompts import Prompt
 
 
 class FileInput(NamedTuple):
-    """A file, and what a question gives beside it.
+    """A file, and the settings of a question that apply to it.
 
-    `is_cross`: one layer of cross-attention is read. A model that writes is asked the `question`, in its
-    `chat` template if wanted, and writes `max_new_tokens` at most; None: to the end.
+    `is_cross`: one layer of cross-attention is read. A model that generates gets the `question`, in its
+    `chat` template if wanted, and generates at most `max_new_tokens`, without a limit if None.
     """
 
     file: str
@@ -26,17 +26,17 @@ class FileInput(NamedTuple):
 
 
 class Opener:
-    """Opens the files of one reading, for each use that questions make of it.
+    """Opens the files of one reading, with a method for each use by questions.
 
-    Each method raises UserError for a file, and for a model, that cannot be read so.
+    Each method raises UserError for a file or a model that does not support that use.
     """
 
     def read(self, pretrained: Pretrained, given: FileInput) -> Reading:
-        """Read for a survey of all heads; without a text, a decoder also writes one."""
+        """Read for a survey of all heads; without a text, a decoder also generates one."""
         raise NotImplementedError
 
     def read_to_predict(self, pretrained: Pretrained, given: FileInput) -> Reading:
-        """Read for predictions of words, if there are words."""
+        """Read for predictions of words, if the reading has words."""
         return self.read(pretrained, given)
 
     def read_for_layer(self, pretrained: Pretrained, given: FileInput) -> Reading:
@@ -45,16 +45,16 @@ class Opener:
 
     def read_prompt(self, pretrained: Pretrained, given: FileInput) -> Prompt:
         """Read as a prompt that a model continues."""
-        raise UserError(f"model: {pretrained.name} writes of text alone")
+        raise UserError(f"model: {pretrained.name} generates text only from text")
 
     def reader(self, pretrained: Pretrained, text: str | None) -> Pretrained:
-        """The model, or the part of it that reads many files with this text beside each."""
+        """The model, or the part of it that reads many files, each with this text."""
         return pretrained
 
     def telling_head(self, pretrained: Pretrained) -> tuple[int, int] | None:
-        """The layer and head of cross-attention that is published as the best one; None if none is."""
+        """The layer and head of cross-attention published as the best one; None without any."""
         return None
 
 
 OPENERS: LoadedOnUse[Opener] = LoadedOnUse({what: kind.opener for what, kind in readings().items()})
-"""The opener of each reading, imported when it is looked up."""
+"""The opener of each reading, imported on first use."""

@@ -1,9 +1,9 @@
-"""Texts that begin alike are read together, each of their tokens once.
+"""Texts with common beginnings, read together so that each of their tokens is read once.
 
-What differs among them stands in one row, a pack, behind the keys of a text that was read whole. A token sees
-those before it in its text, which attention here decides, and has the position that it has there: as in the
-tree attention of speculative decoding (Miao et al. 2023, SpecInfer, 2305.09781). A text is its tokens and
-their positions, (2, token).
+The tokens in which they differ form one row, a pack, after the keys of a text that was read whole. A token
+sees the tokens before it in its text, which is enforced by the attention here, and has its position in that
+text, as in the tree attention of speculative decoding (Miao et al. 2023, SpecInfer, 2305.09781). A text is
+its tokens and their positions, (2, token).
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +21,11 @@ from attncli.core.layer import AttentionLayer, Visibility, Wanted
 from attncli.models.layers import CapturedLayer
 
 PACKED_TOKENS = 256
-"""Tokens of a pack: products of matrices with more rows gain little, and its mask has this many rows."""
+"""Tokens in a pack: matrix products with more rows gain little, and its mask has this many rows."""
 
 
 def num_alike(a: Int[Tensor, "rows a"], b: Int[Tensor, "rows b"]) -> int:
-    """How many columns both begin with."""
+    """Number of equal columns at the beginning of both."""
     count = min(a.shape[1], b.shape[1])
     differ = (a[:, :count] != b[:, :count]).any(dim=0).nonzero()
     return int(differ[0]) if len(differ) else count
@@ -33,9 +33,9 @@ def num_alike(a: Int[Tensor, "rows a"], b: Int[Tensor, "rows b"]) -> int:
 
 @dataclass
 class Pack:
-    """Tokens that are read in one row behind `num_before` keys, and of each text the columns of its tokens.
+    """Tokens read in one row after `num_before` keys, and the columns of each text's tokens.
 
-    `before` are those columns of the keys of the pack before that are kept, after the whole text's.
+    `before` are the columns of the previous pack's keys that are kept after the whole text's keys.
     """
 
     before: Int[Tensor, " key"]
@@ -47,11 +47,11 @@ class Pack:
 
     @property
     def num_before(self) -> int:
-        """How many keys are there already."""
+        """Number of keys before the pack."""
         return len(self.before)
 
     def add(self, text: Int[Tensor, "2 token"], columns: Int[Tensor, " shared"]) -> None:
-        """Append what a text has behind the tokens that are in these columns."""
+        """Append the tokens of a text, except its first ones, which are already in these columns."""
         start, shared = self.num_before + len(self.ids), len(columns)
         ids, positions = text[:, shared:].tolist()
         self.texts.append(torch.cat([columns, torch.arange(start, start + len(ids))]))
@@ -60,11 +60,11 @@ class Pack:
         self.positions += positions
 
     def key_positions(self) -> Int[Tensor, " key"]:
-        """The place of each key in its text."""
+        """Position of each key in its text."""
         return torch.cat([self.positions_before, torch.tensor(self.positions)])
 
     def sees(self) -> Bool[Tensor, "query key"]:
-        """Each token those before it in its text, and itself."""
+        """True where a token sees a key: itself and the tokens before it in its text."""
         seen = torch.zeros(len(self.ids), self.num_before + len(self.ids), dtype=torch.bool)
         for columns, start in zip(self.texts, self.starts, strict=True):
             rows = columns[start:] - self.num_before
@@ -76,9 +76,10 @@ class Pack:
 def packs(
     whole: Int[Tensor, "2 read"], texts: Sequence[Tensor], most_shared: Sequence[int]
 ) -> Iterator[Pack]:
-    """The packs of texts, in their order; each shares at most so many tokens with the whole one.
+    """The packs of texts, in order; each text shares at most `most_shared` tokens with the whole text.
 
-    Neighbours share what they begin with, so that sorted texts are read as a tree. A text stays in one pack.
+    Neighbours share their common beginning, so that sorted texts are read as a tree. A text stays in one
+    pack.
     """
     all_columns = torch.arange(whole.shape[1])
     pack = Pack(all_columns, whole[1])
@@ -90,7 +91,7 @@ def packs(
             columns = last_columns[:with_last]
         if pack.ids and len(pack.ids) + text.shape[1] - len(columns) > PACKED_TOKENS:
             yield pack
-            # Of this pack's keys those with which the next text begins stay.
+            # Only this pack's keys at the beginning of the next text stay.
             extra = columns[columns >= len(all_columns)]
             positions = pack.key_positions()[extra]
             pack = Pack(torch.cat([all_columns, extra]), torch.cat([whole[1], positions]))
@@ -102,26 +103,26 @@ def packs(
         yield pack
 
 
-def kept_keys(cache: DynamicCache, columns: Int[Tensor, " key"]) -> DynamicCache:
-    """These keys and values of a cache, which stays unchanged."""
-    kept = copy(cache)
-    kept.layers = [copy(layer) for layer in cache.layers]
-    for layer in kept.layers:
+def select_keys(cache: DynamicCache, columns: Int[Tensor, " key"]) -> DynamicCache:
+    """These keys and values of a cache, which does not change."""
+    selected = copy(cache)
+    selected.layers = [copy(layer) for layer in cache.layers]
+    for layer in selected.layers:
         if isinstance(layer, DynamicLayer) and layer.keys is not None and layer.values is not None:
             places = columns.to(layer.keys.device)
             layer.keys, layer.values = layer.keys[..., places, :], layer.values[..., places, :]
-    return kept
+    return selected
 
 
 class PackedAttention:
-    """The attention of a pack's tokens, whatever the model's mask of one row says.
+    """The attention of a pack's tokens, regardless of the model's mask for one row.
 
-    `is_known` becomes False where a layer has a rule of its own beside causality and a window: what was
-    computed is then of no use.
+    `is_supported` becomes False if a layer has any rule other than causality and a window, which makes the
+    results invalid.
     """
 
     def __init__(self, pack: Pack, model: PreTrainedModel) -> None:
-        self.is_known = True
+        self.is_supported = True
         self._sees = pack.sees().to(model.device)
         self._key_positions = pack.key_positions().to(model.device)
         self._positions = torch.tensor(pack.positions, device=model.device)
@@ -136,7 +137,7 @@ class PackedAttention:
         is_causal = seen.causal or seen.num_queries == 1
         has_bias = attention.rules.bias is not None
         if not is_plain or not is_causal or has_bias or attention.shape[2:] != self._sees.shape:
-            self.is_known = False
+            self.is_supported = False
             return None
         visibility, fused = self._window(seen.window)
         packed = replace(attention, visibility=visibility)

@@ -153,7 +153,7 @@ class OpenItems(Generic[Payload]):
         """The outermost first."""
         return self._visible({*self._in_context.get(), *getattr(self._in_thread, "openings", ())})
 
-    def of_context(self) -> Iterator[Payload]:
+    def in_context(self) -> Iterator[Payload]:
         """Those that were opened in this context: none of another task of this thread."""
         return self._visible({*self._in_context.get()})
 

@@ -1,7 +1,7 @@
-"""The tensors of a file that torch.save wrote, found by torch.load(weights_only=True) in a limited child.
+"""Tensors in files of torch.save, located by torch.load(weights_only=True) in a limited child process.
 
-The child maps the file, so no number is read; it reports where the numbers of each tensor lie, and the parent
-reads them there. A file that hangs or crashes its reader ends the child.
+The child maps the file into memory, so that it reads no numbers; it reports where the numbers of each tensor
+are, and the parent reads them there. A file that hangs or crashes its reader ends only the child.
 """
 
 import json
@@ -23,31 +23,29 @@ from attncli.models.weight_headers import LFS, MOST_AXES, TensorInFile
 from attncli.system.files import MEBIBYTE, open_file
 
 MOST_OBJECTS, MOST_DEPTH = 1_000_000, 64
-"""In lists, tuples and dicts, of which a small file may hold one many times."""
+"""Objects in lists, tuples and dicts, and depth of nesting: a small file may repeat one object many times."""
 MOST_SECONDS, SECONDS_PER_MEBIBYTE, LONGEST_SECONDS = 5.0, 0.6, 60.0
-"""Of the processor's time for the child; a small tensor takes 0.1 ms and 320 bytes of the file."""
+"""Processor time of the child; a small tensor takes 0.1 ms and 320 bytes of the file."""
 MOST_SHARED = 16
-"""How many bytes of tensors a byte of a file may become: tied weights share theirs."""
+"""Bytes of tensors per byte of a file, which tied weights share."""
 LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
-"""How torch.save began its files before torch 1.6."""
+"""First bytes of files from torch.save before torch 1.6."""
 KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
-DAMAGED = "is not a file of weights that torch.save wrote, or is damaged"
-SAVE_STATE_DICT = "torch.save(model.state_dict(), FILE) writes what is read here"
-SAVE_ATTENTIONS = "torch.save(outputs.attentions, FILE) writes what is read here"
-SAVE_ANEW = (
-    'torch.save(torch.load(FILE, map_location="cpu", weights_only=True), OTHER) writes what is read here'
-)
+DAMAGED = "is not a file of weights from torch.save, or is damaged"
+SAVE_STATE_DICT = "save it with torch.save(model.state_dict(), FILE)"
+SAVE_ATTENTIONS = "save it with torch.save(outputs.attentions, FILE)"
+SAVE_ANEW = 'convert it with torch.save(torch.load(FILE, map_location="cpu", weights_only=True), OTHER)'
 
 
 class PickledArrays(NamedTuple):
-    """Tensors in lists, tuples and dicts by their places, `attentions.0`; the `tokens` of a dict."""
+    """Tensors in lists, tuples and dicts by their place, such as `attentions.0`; `tokens` from a dict."""
 
     tensors: dict[str, TensorInFile]
     tokens: tuple[str, ...]
 
 
 def pickled_tensors(path: Path) -> dict[str, TensorInFile]:
-    """The tensors of a state dict that torch.save wrote. Raises UserError for any other or damaged file."""
+    """The tensors of a state dict saved by torch.save. Raises UserError for any other or damaged file."""
     try:
         return dict(_pickled(path, _state(path), of_state_dict=True).tensors)
     except ValueError as error:
@@ -55,7 +53,7 @@ def pickled_tensors(path: Path) -> dict[str, TensorInFile]:
 
 
 def pickled_arrays(path: Path) -> PickledArrays:
-    """The tensors of a tuple, list or dict that torch.save wrote, such as a model's attentions.
+    """The tensors of a tuple, list or dict saved by torch.save, such as a model's attentions.
 
     Raises UserError for any other or damaged file.
     """
@@ -72,7 +70,7 @@ def _state(path: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _pickled(path: Path, state: tuple[int, int], *, of_state_dict: bool) -> PickledArrays:
-    """ValueError, with the rest of the line after the file's name, unless torch.load reads it."""
+    """Raises ValueError, with the error line after the file's name, unless torch.load reads the file."""
     try:
         with open_file(path) as file:
             start = file.read(len(LFS))
@@ -81,7 +79,7 @@ def _pickled(path: Path, state: tuple[int, int], *, of_state_dict: bool) -> Pick
     if start == LFS:
         raise ValueError("is a Git LFS pointer, not the weights: run git lfs pull")
     if start[8:9] == b"{":
-        raise ValueError("is a safetensors file by another name: call it model.safetensors")
+        raise ValueError("is a safetensors file: rename it to model.safetensors")
     if start.startswith(LEGACY):
         raise ValueError(f"is in the format of torch before 1.6: {SAVE_ANEW}")
     instead = SAVE_STATE_DICT if of_state_dict else SAVE_ATTENTIONS
@@ -94,7 +92,7 @@ def _pickled(path: Path, state: tuple[int, int], *, of_state_dict: bool) -> Pick
         described = json.loads(made_in_child(describe, most_memory=most, most_seconds=seconds, is_quiet=True))
     except ValueError as error:
         if str(error).startswith("it "):
-            raise ValueError(f"is not read by torch.load(weights_only=True): {error}") from None
+            raise ValueError(f"cannot be read by torch.load(weights_only=True): {error}") from None
         raise
     tensors = {
         name: TensorInFile(kind, tuple(shape), begin, None if strides is None else tuple(strides))
@@ -104,53 +102,55 @@ def _pickled(path: Path, state: tuple[int, int], *, of_state_dict: bool) -> Pick
 
 
 class _Refused(ValueError):
-    """A file that torch.load reads and attn does not, with the reason."""
+    """The reason why attn refuses a file that torch.load can read."""
 
 
 def _described(path: Path, instead: str, of_state_dict: bool) -> str:
-    """The tensors as JSON, each with its name, type, shape, first byte, and strides unless row after row.
+    """The tensors as JSON: name, type, shape, first byte, and strides unless contiguous.
 
-    ValueError with a reason for files that are refused.
+    Raises ValueError with the reason for a refused file.
     """
     try:
         parts = _checked_parts(path)
         for name in torch.serialization.get_unsafe_globals_in_checkpoint(path):
-            raise _Refused(f"holds {name:.100}, which is no tensor and may be code")
+            raise _Refused(f"contains {name:.100}, which is not a tensor and may be code")
         loaded, first_byte = _mapped(path)
-        views = [*(_of_state_dict if of_state_dict else _nested)(loaded)]
+        views = [*(_state_dict_tensors if of_state_dict else _nested)(loaded)]
         tensors = [(name, *_in_file(name, tensor, first_byte, parts)) for name, tensor in views]
     except (_Refused, MemoryError):
         raise
-    except Exception:  # whatever a damaged file makes zipfile and torch raise
+    except Exception:  # a damaged file may raise anything in zipfile and torch
         raise ValueError(f"{DAMAGED}: {instead}") from None
     if not tensors:
-        raise ValueError(f"holds no tensor: {instead}")
+        raise ValueError(f"contains no tensors: {instead}")
     if len(dict(views)) < len(views):
-        raise ValueError("holds two tensors of one name")
+        raise ValueError("has two tensors with the same name")
     if sum(tensor.nbytes for _, tensor in views) > MOST_SHARED * path.stat().st_size:
-        raise ValueError("holds tensors that share their bytes")
+        raise ValueError("has too many tensors that share their bytes")
     tokens = loaded.get("tokens") if isinstance(loaded, dict) else None
     is_text = isinstance(tokens, list | tuple) and all(isinstance(token, str) for token in tokens)
     return json.dumps({"tensors": tensors, "tokens": tokens if is_text and tokens else ()})
 
 
 def _checked_parts(path: Path) -> list[zipfile.ZipInfo]:
-    """The parts of the zip file in their order. Raises _Refused unless torch maps them as they are."""
+    """The parts of the zip file, in order. Raises _Refused unless torch can map them without changes."""
     with zipfile.ZipFile(path) as archive:
         parts = sorted(archive.infolist(), key=lambda part: part.header_offset)
         if any(part.filename.endswith("/constants.pkl") for part in parts):
-            script = "torch.save(torch.jit.load(FILE).state_dict(), OTHER), run where you trust it"
-            raise _Refused(f"is a TorchScript archive, which holds code: {script}, writes its weights")
+            script = "torch.save(torch.jit.load(FILE).state_dict(), OTHER)"
+            raise _Refused(
+                f"is a TorchScript archive, which contains code: extract its weights with {script}"
+            )
         if any(part.compress_type for part in parts):
             raise _Refused(f"has compressed parts: {SAVE_STATE_DICT}")
         orders = {archive.read(part) for part in parts if part.filename.endswith("/byteorder")}
     if orders > {sys.byteorder.encode()}:
-        raise _Refused("has numbers in the byte order of another machine: save it anew on this one")
+        raise _Refused("has numbers in another machine's byte order: save it again on this one")
     return parts
 
 
 def _mapped(path: Path) -> tuple[Any, int]:
-    """The objects of a file whose tensors are pages of it, and the address of its first byte."""
+    """The objects of a file, its tensors mapped into memory, and the address of its first byte."""
     addresses: list[int] = []
     from_file = torch.UntypedStorage.from_file
 
@@ -163,23 +163,25 @@ def _mapped(path: Path) -> tuple[Any, int]:
     return loaded, addresses[0]
 
 
-def _of_state_dict(loaded: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def _state_dict_tensors(loaded: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a state dict by name."""
     if not isinstance(loaded, dict):
         kind = "one tensor" if isinstance(loaded, torch.Tensor) else f"a {type(loaded).__name__}"
-        raise _Refused(f"holds {kind}, not a dict of tensors: {SAVE_STATE_DICT}")
+        raise _Refused(f"contains {kind}, not a dict of tensors: {SAVE_STATE_DICT}")
     for name, value in loaded.items():
         if isinstance(value, dict) and any(isinstance(inner, torch.Tensor) for inner in value.values()):
             load = f"torch.load(FILE, weights_only=True)[{name!r:.60}]"
-            raise _Refused(f"has its weights under {name!r:.60}: torch.save({load}, OTHER) writes them alone")
+            raise _Refused(f"has its weights under {name!r:.60}: extract them with torch.save({load}, OTHER)")
         if isinstance(value, torch.Tensor):
             if not isinstance(name, str):
-                raise _Refused(f"names a tensor {name!r:.60}, which is no text: {SAVE_STATE_DICT}")
+                raise _Refused(
+                    f"has a tensor with the key {name!r:.60}, which must be text: {SAVE_STATE_DICT}"
+                )
             yield name, value
 
 
 def _nested(loaded: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in lists, tuples and dicts, by their places in them."""
+    """The tensors in lists, tuples and dicts, by their place."""
     waiting: list[tuple[tuple[str, ...], Any]] = [((), loaded)]
     num_objects = 0
     while waiting:
@@ -189,15 +191,15 @@ def _nested(loaded: Any) -> Iterator[tuple[str, torch.Tensor]]:
         elif isinstance(value, dict | list | tuple):
             items = [*(value.items() if isinstance(value, dict) else enumerate(value))]
             if (num_objects := num_objects + len(items)) > MOST_OBJECTS:
-                raise _Refused(f"holds more than {MOST_OBJECTS:,} objects: {SAVE_ATTENTIONS}")
+                raise _Refused(f"has more than {MOST_OBJECTS:,} objects: {SAVE_ATTENTIONS}")
             if len(place) == MOST_DEPTH:
-                raise _Refused(f"is nested more than {MOST_DEPTH} deep: {SAVE_ATTENTIONS}")
+                raise _Refused(f"has more than {MOST_DEPTH} levels of nesting: {SAVE_ATTENTIONS}")
             waiting += (((*place, f"{name}"), inner) for name, inner in items[::-1])
 
 
 def _in_file(name: str, tensor: torch.Tensor, first_byte: int, parts: list[zipfile.ZipInfo]) -> list[Any]:
-    """The type, shape, first byte and strides of a tensor; no strides if it lies row after row."""
-    has = f"has {name:.100}, of" if name else "holds a tensor of"
+    """Type, shape, first byte and strides of a tensor; no strides if it is contiguous."""
+    has = f"has {name:.100}, of" if name else "has a tensor of"
     kind = KINDS.get(tensor.dtype)
     is_dense = tensor.layout is torch.strided and tensor.device.type == "cpu"
     if kind is None or not is_dense or tensor.is_neg():
@@ -205,11 +207,11 @@ def _in_file(name: str, tensor: torch.Tensor, first_byte: int, parts: list[zipfi
         kind = f"negated {kind}" if tensor.is_neg() else kind
         raise _Refused(f"{has} type {kind}: save it dense, as float32, float16 or bfloat16")
     if tensor.ndim > MOST_AXES:
-        raise _Refused(f"{has} {tensor.ndim:,} axes: {MOST_AXES} at most are read")
+        raise _Refused(f"{has} {tensor.ndim:,} axes: at most {MOST_AXES} are supported")
     storage = tensor.untyped_storage()
     if tensor.nbytes > storage.nbytes():
-        has = f"has {name:.100}" if name else "holds a tensor"
-        raise _Refused(f"{has}, which repeats fewer numbers (expand): save it .contiguous()")
+        has = f"has {name:.100}" if name else "has a tensor"
+        raise _Refused(f"{has} expanded from fewer numbers: call .contiguous() before saving it")
     begin = storage.data_ptr() - first_byte if tensor.numel() else 0
     part = parts[bisect_right(parts, begin, key=lambda part: part.header_offset) - 1]
     if tensor.numel() and storage.nbytes() > part.file_size:

@@ -1,4 +1,4 @@
-"""A pretrained model and its tokenizer: its tokens and words, the head that predicts, what it reads."""
+"""A pretrained model and its tokenizer: tokens and words of texts, the head that predicts, inputs."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from attncli.models.architectures import (
     SOUNDS,
     TOWERS,
     Predicts,
-    arguments_of,
+    forward_arguments,
     has_two_stacks,
     layers_without_softmax,
     predicted_tokens,
@@ -39,26 +39,26 @@ from attncli.records.report import Picture
 from attncli.records.token_ids import TokenIds
 
 FIRST_WORD_ID = 2**32
-"""Above all ids of a vocabulary."""
-OF_GRID = "hidden_states"
-"""What a part of a model takes that reads a grid one row after another."""
+"""Larger than every id of a vocabulary."""
+GRID_INPUT = "hidden_states"
+"""Input of a part of a model that reads a grid row by row."""
 
 
 ROLES = ("bos", "eos", "cls", "sep", "pad", "mask", "unk", "decoder_start")
-"""Of special tokens, in the settings of a model: `cls_token_id`."""
+"""Roles of special tokens in a model's settings: `cls_token_id`."""
 CLS = "[CLS]"
-"""What the token is called that stands for all of what is read."""
+"""Name of the token that stands for the whole input."""
 
 
 @dataclass(frozen=True)
 class ModelText:
-    """The tokens of a text as a model reads it, with special ones: the vocabulary's names, and ids.
+    """The tokens of a text as a model reads it, special ones included: the vocabulary's names, and ids.
 
-    `left_out` is how many tokens were cut off, since the model reads no more: the last of the text, or the
-    first where its tokenizer cuts there. `words` are the words of the tokens and `spans` the characters
-    of each token, where requested; where `is_merged` the tokens are words already, where `is_labelled` labels
-    that came with the ids. `origin` says where those tokens lie that are of no line of text; each of them has
-    its own id. `unknown` are the words that the vocabulary lacks.
+    `left_out` is the number of tokens cut off because the model cannot read more: the last ones of the text,
+    or the first ones if its tokenizer cuts there. `words` are the words of the tokens and `spans` the
+    characters of each token, if requested. `is_merged`: the tokens are words already. `is_labelled`: they are
+    labels that came with the ids. `origin` has the places of tokens that are not text; each of them has a
+    different id. `unknown` are the words that the vocabulary lacks.
     """
 
     tokens: tuple[str, ...]
@@ -73,9 +73,10 @@ class ModelText:
     unknown: tuple[UnknownWord, ...] = ()
 
     def in_words(self) -> "ModelText":
-        """The text with words in the place of tokens, where they are wanted.
+        """The text with words instead of tokens, if words were requested.
 
-        Words of the same text, or of the same tokens, have one id: that of a token, where one is the word.
+        Equal words, of the same text or of the same tokens, share an id: a token's id if one token is the
+        word.
         """
         if self.words is None:
             return self
@@ -83,21 +84,21 @@ class ModelText:
         for word, token_id in zip(self.words.of_token, self.ids.tolist(), strict=True):
             pieces[word] += (token_id,)
         numbers = {several: FIRST_WORD_ID + n for n, several in enumerate(dict.fromkeys(pieces))}
-        id_of: dict[str, int] = {}
+        word_ids: dict[str, int] = {}
         for word_text, several in zip(self.words.texts, pieces, strict=True):
-            id_of.setdefault(word_text, several[0] if len(several) == 1 else numbers[several])
-        ids = [id_of[word_text] for word_text in self.words.texts]
+            word_ids.setdefault(word_text, several[0] if len(several) == 1 else numbers[several])
+        ids = [word_ids[word_text] for word_text in self.words.texts]
         merged = replace(self, tokens=self.words.texts, ids=torch.tensor(ids), words=None, spans=None)
         return replace(merged, is_merged=True)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a model reads; with an encoder and a decoder the context goes to the encoder.
+    """Input of a model; with an encoder and a decoder, the context goes to the encoder.
 
-    `repeat` is |r| where the text is the repeated probe. `inputs` are what the model's forward takes where
-    that is more than ids: pixels; then only layers of the model's `part` see the tokens, all of them where it
-    is empty. `num_before` tokens of the text come before the words that a decoder writes.
+    `repeat` is |r| if the text is the repeated probe. `inputs` are arguments of the model's forward other
+    than ids, such as pixels; then only layers of the model's `part` see the tokens, all layers if it is
+    empty. `num_before` is the number of tokens in the text before the words that a decoder generates.
     """
 
     text: ModelText
@@ -109,22 +110,22 @@ class Reading:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Tokens of the text and of the context: what runs together has the same."""
+        """Tokens of the text and of the context, equal for all readings in a batch."""
         return len(self.text.ids), 0 if self.context is None else len(self.context.ids)
 
     @property
     def shapes(self) -> tuple[torch.Size, ...]:
-        """Those of the inputs that are more than ids: what runs together has the same."""
+        """Shapes of `inputs`, equal for all readings in a batch."""
         return tuple(tensor.shape for tensor in (self.inputs or {}).values())
 
     @property
     def is_alone(self) -> bool:
-        """Whether it runs with no other: what is read in one row has no axis of texts."""
-        return OF_GRID in (self.inputs or {})
+        """True if it cannot share a batch: the input of a grid read row by row has no axis of texts."""
+        return GRID_INPUT in (self.inputs or {})
 
     @property
     def origin(self) -> Origin | None:
-        """The origin of the text, or else of the context; None for a line of text."""
+        """Origin of the text, or else of the context; None for plain text."""
         return self.text.origin or (None if self.context is None else self.context.origin)
 
     @property
@@ -139,7 +140,7 @@ class Reading:
         return self.origin.drawn("context_tokens" if self.text.origin is None else "tokens")
 
     def in_words(self) -> "Reading":
-        """The reading with words in the place of tokens, where they are wanted."""
+        """The reading with words instead of tokens, if words were requested."""
         context = None if self.context is None else self.context.in_words()
         return Reading(
             self.text.in_words(),
@@ -156,10 +157,10 @@ class Reading:
         return self.text.unknown + (() if self.context is None else self.context.unknown)
 
     def left_out_notes(self) -> list[str]:
-        """What was cut off, words that the vocabulary lacks, and how a file was read."""
+        """Notes on tokens cut off, on words that the vocabulary lacks, and on how a file was read."""
         texts = {"text": self.text, "context": None if self.context is self.text else self.context}
         return [
-            f"Of the {name} the {text.left_out_side} {text.left_out} tokens are left out: "
+            f"The {text.left_out_side} {text.left_out} tokens of the {name} are left out: "
             f"the model reads {len(text.ids)}."
             for name, text in texts.items()
             if text is not None and text.left_out
@@ -173,11 +174,11 @@ class Reading:
 class Pretrained:
     """A model without its head (attention needs no logits), in evaluation mode, and its tokenizer.
 
-    `with_head` is the model with the head that predicts tokens, if requested and present, `classifier` an
-    encoder's with one of classes. `lent` is a caller's model, which is measured in its present state and left
-    unchanged. `source` is its folder, whose processor is opened to read anything but text, or that processor
-    itself. `is_in_use`: whoever hands it on has it measured by this thread alone. `no_tokenizer` is why its
-    tokenizer could not be opened.
+    `with_head` is the model with the head that predicts tokens, if requested and present; `classifier` is an
+    encoder's model with a head of classes. `lent` is a caller's model, which is measured in its present state
+    and left unchanged. `source` is its folder, whose processor reads anything but text, or that processor
+    itself. `is_in_use`: the caller guarantees that only this thread uses the model. `no_tokenizer` is the
+    reason why its tokenizer could not be opened.
     """
 
     name: str
@@ -192,7 +193,7 @@ class Pretrained:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer. Raises UserError for a model without, which reads no text."""
+        """The tokenizer. Raises UserError for a model without one, which cannot read text."""
         if self.own_tokenizer is not None:
             return self.own_tokenizer
         if self.model.main_input_name != "input_ids":
@@ -205,15 +206,15 @@ class Pretrained:
 
     @property
     def _takes_no_text(self) -> str:
-        """The error for a model that reads something else first of all, with the setting that names it."""
+        """The error for a model whose main input is not text, with the setting for that input."""
         takes = self.model.main_input_name
         fitting = ((what, kind.setting) for what, kind in readings().items() if takes in kind.inputs)
-        instead = next((f": give it a {what} by `{setting}`" for what, setting in fitting), "")
+        instead = next((f": pass a {what} with `{setting}`" for what, setting in fitting), "")
         return f"model: {self.name} takes {takes}, not text{instead}"
 
     @property
     def whole(self) -> PreTrainedModel:
-        """The model with its head, where it was loaded with one."""
+        """The model, with its head if it was loaded with one."""
         return self.with_head or self.model
 
     @cached_property
@@ -224,11 +225,11 @@ class Pretrained:
         return {f"{prefix}.{name}": name for name in names} if prefix else {}
 
     def module_name(self, name: str) -> str:
-        """What results call a module of `whole` or of `model`: its name in `model`, if it is part of that."""
+        """Name of a module of `whole` or `model` in results: its name in `model`, if it is part of it."""
         return self._names_without_head.get(name, name)
 
     def name_in_whole(self, name: str) -> str:
-        """What a module of `model` is called in the model with its head, whether that was loaded or not."""
+        """Name of a module of `model` in the model with its head, whether that was loaded or not."""
         if self._names_without_head:
             return next(whole for whole, part in self._names_without_head.items() if part == name)
         kind, prefix = type(self.model).__name__, self.model.base_model_prefix
@@ -237,36 +238,34 @@ class Pretrained:
 
     @cached_property
     def predicts(self) -> Predicts | None:
-        """Which tokens the model predicts; None without a head."""
+        """The kind of tokens that the model predicts; None without a head."""
         return None if self.with_head is None else predicted_tokens(self.with_head)
 
     @cached_property
     def unshown_layers(self) -> str:
-        """A sentence on the layers that have no weights; empty where all have some."""
+        """A sentence on the layers without weights; empty if all layers have some."""
         return unshown_layers(self.model)
 
-    def mixer_of(self, layer: int) -> str | None:
-        """What mixes the tokens of a layer without a softmax, where that has no attention; else None."""
+    def layer_mixer(self, layer: int) -> str | None:
+        """Name of the mechanism that mixes the tokens of a layer without attention; None for other layers."""
         mixed, _ = layers_without_softmax(self.model)
-        of_layer = (
-            mixer for (mixer, is_beside), layers in mixed.items() if layer in layers and not is_beside
-        )
-        return next(of_layer, None)
+        mixers = (mixer for (mixer, is_beside), layers in mixed.items() if layer in layers and not is_beside)
+        return next(mixers, None)
 
     @property
     def has_decoder(self) -> bool:
-        """Whether there are an encoder and a decoder, so that two texts go in."""
+        """True if the model has an encoder and a decoder, so that it reads two texts."""
         return has_two_stacks(self.model)
 
     @property
     def num_layers(self) -> int:
-        """How many layers a stack has, by the model's config; 1 where that has no such number."""
+        """Number of layers in a stack according to the model's config; 1 if the config has no such number."""
         layers = getattr(self.model.config.get_text_config(), "num_hidden_layers", None)
         return layers if isinstance(layers, int) else 1
 
     @cached_property
     def token_spelling(self) -> str | None:
-        """How the vocabulary writes a blank: byte-level (`Ġ`), metaspace (`▁`) or not at all."""
+        """The vocabulary's spelling of a blank: byte-level (`Ġ`), metaspace (`▁`), or None."""
         if self.own_tokenizer is None:
             return None
         with tokenizer_errors(self.name):
@@ -275,21 +274,21 @@ class Pretrained:
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """The tokens with a role (bos, sep, ...), and those that the tokenizer's file marks as special.
+        """Ids of tokens with a role (bos, sep, ...), and of those that the tokenizer's file marks as special.
 
-        Without a tokenizer those to which the model's config.json gives a role.
+        Without a tokenizer, ids with a role in the model's config.json.
         """
         if self.own_tokenizer is None:
-            given = self._given_settings()
-            roles = (given.get(f"{role}_token_id") for role in ROLES)
+            settings = self._config_settings()
+            roles = (settings.get(f"{role}_token_id") for role in ROLES)
             ids = (each for role in roles for each in (role if isinstance(role, list) else [role]))
             return frozenset(each for each in ids if type(each) is int and each >= 0)
         with tokenizer_errors(self.name):
             added = self.tokenizer.added_tokens_decoder.items()
             return frozenset((*self.tokenizer.all_special_ids, *(i for i, token in added if token.special)))
 
-    def _given_settings(self) -> Mapping[str, Any]:
-        """The settings of the model's config.json; of a loaded model those that are no defaults."""
+    def _config_settings(self) -> Mapping[str, Any]:
+        """The settings of the model's config.json; for a loaded model, the settings that are not defaults."""
         folder = Path(self.source) if isinstance(self.source, str) else None
         if folder is None or not (folder / "config.json").is_file():
             return self.model.config.to_diff_dict()
@@ -297,27 +296,27 @@ class Pretrained:
 
     @cached_property
     def unknown_ids(self) -> frozenset[int]:
-        """[UNK], which stands for a word of the text; empty where it also begins or ends texts (GPT-2)."""
+        """The id of [UNK]; empty if this token also begins or ends texts (GPT-2)."""
         if self.own_tokenizer is None:
             return frozenset()
         ends = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
         return frozenset((self.tokenizer.unk_token_id,)) - {getattr(self.tokenizer, end) for end in ends}
 
     def check_reads_text(self) -> None:
-        """Raise UserError for a model that reads something else first of all."""
+        """Raise UserError for a model whose main input is not text."""
         if self.model.main_input_name != "input_ids":
             raise UserError(self._takes_no_text)
 
     def encoded(self, text: str, **options: Any) -> BatchEncoding:
-        """What the tokenizer makes of a text. Raises UserError where it fails, and for token ids."""
+        """The tokenizer's encoding of a text. Raises UserError if it fails, and for token ids."""
         if isinstance(text, TokenIds):
             raise UserError("text: must be text here (got token ids)")
         tokenizer = self.tokenizer
         with tokenizer_errors(self.name):
             read: BatchEncoding = tokenizer(text, **options)
         pair = options.get("text_pair")
-        # Marks of other inputs may have numbers above all tokens.
-        reads_more = not arguments_of(self.model).isdisjoint((*PIXELS, *SOUNDS))
+        # Placeholders of other inputs may have ids above all tokens.
+        reads_more = not forward_arguments(self.model).isdisjoint((*PIXELS, *SOUNDS))
         num_ids = None if reads_more else self.num_ids
         check_encoded(read, [text] if pair is None else [text, pair], self.name, num_ids=num_ids)
         return read
@@ -325,7 +324,7 @@ class Pretrained:
     def unknown_words(
         self, text: str, ids: Sequence[int], spans: Spans | None = None, **options: Any
     ) -> tuple[UnknownWord, ...]:
-        """The words of a text that became an unknown token, by the characters of each token where known."""
+        """The words of a text that became an unknown token, located by the characters of tokens if known."""
         if self._unknown_tokens.keys().isdisjoint(ids):
             return ()
         if spans is None and self.tokenizer.is_fast:
@@ -340,23 +339,23 @@ class Pretrained:
 
     @property
     def num_ids(self) -> int | None:
-        """How many tokens the model has vectors for; None where it does not look them up by number."""
+        """Number of tokens with an embedding in the model; None if it does not look tokens up by id."""
         return getattr(self.model.get_input_embeddings(), "num_embeddings", None)
 
     def labels(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """Each token as the vocabulary has it; its number in brackets where a model has more of them.
+        """Each token's name in the vocabulary; its id in brackets if the vocabulary does not have it.
 
-        Without a tokenizer each is its number.
+        Without a tokenizer, each token's id.
         """
         if self.own_tokenizer is None:
             return tuple(map(str, ids))
-        # transformers' types know of no token without a name.
+        # transformers' type hints do not allow a token without a name.
         with tokenizer_errors(self.name):
             names: Any = self.tokenizer.convert_ids_to_tokens([*ids])
         return tuple(f"[{i}]" if name is None else name for i, name in zip(ids, names, strict=True))
 
     def text_of(self, ids: Sequence[int], *, with_special: bool = False) -> str:
-        """The text that tokens stand for, without special ones or with; without a tokenizer their numbers."""
+        """The decoded text of tokens, by default without special ones; without a tokenizer, their ids."""
         if self.own_tokenizer is None:
             return " ".join(self.labels(ids))
         with ALONE:  # one thread must not change truncation while another uses the tokenizer
@@ -365,13 +364,13 @@ class Pretrained:
         return text
 
     def written_tokens(self, text: ModelText) -> list[str]:
-        """The tokens of a text as people write them; words and labels are so already."""
+        """The tokens of a text as people write them; words and labels are unchanged."""
         if self.spelling_of(text) is None:
             return [*text.tokens]
         return [self.written(token) for token in text.tokens]
 
     def spelling_of(self, text: ModelText) -> str | None:
-        """How the tokens of a text are spelled, as `token_spelling`; None for words and for labels."""
+        """The spelling of a text's tokens, as in `token_spelling`; None for words and for labels."""
         return None if text.is_merged or text.is_labelled else self.token_spelling
 
     def written(self, token: str) -> str:
@@ -380,7 +379,7 @@ class Pretrained:
         return text.strip() if text.strip() and "\ufffd" not in text else token
 
     def inputs(self, readings: Sequence["Reading"]) -> dict[str, Tensor]:
-        """The arguments of the model's forward for texts of one length; a context goes to the encoder."""
+        """Arguments of the model's forward for texts of one length; a context goes to the encoder."""
         if readings[0].inputs is not None:
             several = [dict(reading.inputs or {}) for reading in readings]
             pixels = {name: torch.cat([inputs[name] for inputs in several]) for name in several[0]}
@@ -402,7 +401,7 @@ class Pretrained:
 
     @property
     def device(self) -> torch.device:
-        """Where the model reads tokens: where its weights are, or where accelerate brings them."""
+        """The device of the model's inputs: that of its weights, or the one that accelerate moves them to."""
         if self.model.device.type != "meta":
             return self.model.device
         hooks = (getattr(module, "_hf_hook", None) for module in self.model.modules())
@@ -410,7 +409,7 @@ class Pretrained:
         return torch.device(next(place for place in places if place is not None))
 
     def most_tokens(self) -> int | None:
-        """How many tokens there are positions for; None where the model sets no limit."""
+        """Number of tokens that the model has positions for; None if it sets no limit."""
         for name, module in self.model.named_modules():
             if isinstance(module, torch.nn.Embedding) and name.endswith(POSITIONS):
                 unused = 0 if module.padding_idx is None else module.padding_idx + 1
@@ -420,7 +419,7 @@ class Pretrained:
 
 
 def reader_of(pretrained: Pretrained, reading: Reading) -> Pretrained:
-    """The model, or the part of it that a reading is of."""
+    """The model, or the part of it that a reading belongs to."""
     if reading.inputs is None:
         return part_that_reads(pretrained)
     if reading.part or reading.context is not None:
@@ -429,13 +428,13 @@ def reader_of(pretrained: Pretrained, reading: Reading) -> Pretrained:
 
 
 def part_that_reads(pretrained: Pretrained) -> Pretrained:
-    """The model, or of two towers (CLIP) the one that reads text."""
+    """The model, or the text tower of a model with two towers (CLIP)."""
     text, sees = (getattr(pretrained.model, name, None) for name in TOWERS)
     if not isinstance(text, PreTrainedModel) or not isinstance(sees, PreTrainedModel):
         return pretrained
-    if text.main_input_name != "input_ids" or "pixel_values" in arguments_of(text):
+    if text.main_input_name != "input_ids" or "pixel_values" in forward_arguments(text):
         return pretrained
-    if not hasattr(pretrained.model, "get_text_features"):  # it writes after both (Idefics 3)
+    if not hasattr(pretrained.model, "get_text_features"):  # it generates text after both (Idefics 3)
         return pretrained
     return replace(
         pretrained, name=f"{pretrained.name} ({TOWERS[0]})", model=text, with_head=None, classifier=None
@@ -443,7 +442,7 @@ def part_that_reads(pretrained: Pretrained) -> Pretrained:
 
 
 def part_that_takes(pretrained: Pretrained, inputs: Collection[str]) -> Pretrained | None:
-    """The model, or the first of its parts, that takes one of these inputs and no words beside it."""
+    """The model, or the first of its parts, that takes one of these inputs and no text."""
     model = pretrained.model
     if takes_alone(model, inputs):
         return pretrained
@@ -455,16 +454,16 @@ def part_that_takes(pretrained: Pretrained, inputs: Collection[str]) -> Pretrain
     return None
 
 
-def texts_of_stack(reading: Reading, stack: str) -> tuple[ModelText, ModelText]:
-    """The texts of queries and keys: an encoder reads the context, cross-attention looks at it."""
+def stack_texts(reading: Reading, stack: str) -> tuple[ModelText, ModelText]:
+    """The texts of queries and keys: an encoder reads the context, and cross-attention looks at it."""
     text, context = reading.text, reading.context or reading.text
     sides = {"self": (text, text), "cross": (text, context), "encoder": (context, context)}
     return sides["self" if stack == "decoder" else stack]
 
 
 def attention_between_words(layer: CapturedLayer, readings: Sequence[Reading]) -> GivenWeights:
-    """The weights of a layer between the words of the texts that were read together."""
-    sides = zip(*(texts_of_stack(reading, layer.stack_name) for reading in readings), strict=True)
+    """The weights of a layer between the words of texts that were read together."""
+    sides = zip(*(stack_texts(reading, layer.stack_name) for reading in readings), strict=True)
     queries, keys = (
         torch.tensor([text.words.of_token for text in texts if text.words is not None]) for texts in sides
     )

@@ -1,7 +1,8 @@
 """The heads of layers without a softmax as their output projection reads them: after gate and norm.
 
-What a head adds to a model is its columns of W_O times what W_O reads of it. A norm over several heads (some
-Mamba-2) has been computed with all of them; a head of Mamba-1 is all channels of its layer.
+A head's contribution to the model is its columns of W_O times the values that W_O reads from it. A norm over
+several heads (some Mamba-2) is already applied to all of them; a head of Mamba-1 is all channels of its
+layer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,14 +15,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attncli.core.layer import merge_heads
-from attncli.models.architectures import mixer_named, output_projection
+from attncli.models.architectures import mixer_name, output_projection
 from attncli.models.frozen_norms import is_close
 from attncli.models.layer_sources import CapturedMixer, capturing_mixers
 from attncli.models.patched_heads import LayerChange, Patches, RunningLayer, patches_open, reading_changed
 from attncli.models.side_by_side import of_this_run
 
 LINEAR: Final = "linear"
-"""The kind of these heads; also their stack in a model whose layers have heads of both kinds."""
+"""Kind of these heads; also their stack in a model with both kinds of heads."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +36,18 @@ class ProjectedHeads:
 
     @property
     def module(self) -> str:
-        """The name of the module that mixes the tokens."""
+        """Name of the module that mixes the tokens."""
         return self.captured.module
 
     @property
     def mixer(self) -> str:
-        """What mixes the tokens, as W_O reads it."""
+        """Name of the mechanism that mixes the tokens, as W_O reads it."""
         return self.captured.projected or self.captured.mixer
 
     def by_head(
         self, read: Float[Tensor, "text token dim"], num_texts: int = 1
     ) -> Float[Tensor, "text head token value_dim"]:
-        """What W_O reads, head by head."""
+        """Input of W_O, split into heads."""
         return read.reshape(num_texts, -1, self.num_heads, self.value_dim).transpose(1, 2)
 
     def changed(
@@ -54,7 +55,7 @@ class ProjectedHeads:
         num_texts: int,
         change: Callable[[Float[Tensor, "text head token value_dim"]], Float[Tensor, "text head token _"]],
     ) -> AbstractContextManager[object]:
-        """While it is open, W_O reads what `change` makes of its heads, in runs of this thread."""
+        """Let W_O read the heads after `change` inside the block, in runs of this thread."""
         return reading_changed(self.projection, (num_texts, self.num_heads, self.value_dim), change)
 
 
@@ -63,14 +64,14 @@ Consume = Callable[[ProjectedHeads, Float[Tensor, "text token dim"]], None]
 
 @contextmanager
 def hearing_projected_heads(model: nn.Module, consume: Consume) -> Iterator[None]:
-    """While it is open, `consume` gets the heads of each layer without a softmax, and what W_O reads of them.
+    """Pass heads of layers without a softmax, with the input of W_O, to `consume` inside the block.
 
-    Layers whose W_O is not found, or reads something else, are left out.
+    Layers without a known W_O, or whose W_O has another input, are left out.
     """
     reads: dict[nn.Module, Tensor] = {}
 
     def note(module: nn.Module, inputs: tuple[Tensor, ...], _output: object) -> None:
-        reads[module] = inputs[0]  # after what changes them
+        reads[module] = inputs[0]  # after every change to them
 
     def take(layer: CapturedMixer) -> None:
         num_heads, value_dim = layer.heads.shape[1], layer.heads.value_dim
@@ -80,7 +81,7 @@ def hearing_projected_heads(model: nn.Module, consume: Consume) -> Iterator[None
         if projection is not None and read is not None:
             consume(ProjectedHeads(layer, projection, num_heads, value_dim), read)
 
-    mixers = [module for module in model.modules() if mixer_named(type(module).__name__) is not None]
+    mixers = [module for module in model.modules() if mixer_name(type(module).__name__) is not None]
     if not mixers:
         yield
         return
@@ -96,15 +97,15 @@ def replaced_heads(
     replacement: Float[Tensor, "#text head #token value_dim"] | None,
     heads: Float[Tensor, "text head token value_dim"],
 ) -> Float[Tensor, "text head token value_dim"]:
-    """The heads, those at `places` (text, head, one token or all) replaced; by zeros where there is none."""
+    """The heads with those at `places` (text, head, one token or all) replaced, by default with zeros."""
     changed = heads.clone()
-    given = torch.zeros(1, 1, 1, 1) if replacement is None else replacement
-    if given.device != changed.device:
-        given = given.to(changed.device)
+    new = torch.zeros(1, 1, 1, 1) if replacement is None else replacement
+    if new.device != changed.device:
+        new = new.to(changed.device)
     for text, head, token in places:
         tokens = slice(None) if token is None else slice(token, token + 1)
-        of_head = given[text if len(given) > 1 else 0, head if given.shape[1] > 1 else 0]
-        changed[text, head, tokens] = of_head if len(of_head) == 1 else of_head[tokens]
+        head_output = new[text if len(new) > 1 else 0, head if new.shape[1] > 1 else 0]
+        changed[text, head, tokens] = head_output if len(head_output) == 1 else head_output[tokens]
     return changed
 
 
@@ -118,8 +119,9 @@ def gated_heads(
 class GatedHeads:
     """Heads of attention that gates or a norm change before W_O reads them (Qwen3-Next).
 
-    What W_O reads of each is then what the head gives, which is seen by a run without every second head:
-    nothing is read of these, and the others are as they were, but for a factor that a norm gives all of them.
+    The input of W_O then defines a head's output. A run without every second head checks this: the input must
+    have zeros for the removed heads, and the same values for the others, up to a factor of a norm over all
+    heads.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -128,7 +130,7 @@ class GatedHeads:
         self.modules: dict[nn.Module, tuple[str, int]] = {}
 
     def note(self, module: str, output: Float[Tensor, "1 head token value_dim"], hooks: ExitStack) -> None:
-        """Keep what W_O reads, where it is something else than these heads."""
+        """Store the input of W_O if it differs from these heads."""
         merged = merge_heads(output)
         projection = output_projection(self.model, module, merged.shape[-1])
         if projection is None:
@@ -146,13 +148,13 @@ class GatedHeads:
     def last_read(
         self, projection: nn.Module, heads: Float[Tensor, "head value_dim"]
     ) -> Float[Tensor, "head value_dim"]:
-        """What W_O reads of heads at the last token: these, or something else."""
+        """Input of W_O from these heads at the last token: the heads, or their gated or normed values."""
         if projection not in self.reads:
             return heads
         return self.reads[projection].reshape(-1, heads.numel())[-1].view_as(heads).to(heads)
 
     def mixed(self, run: Callable[[], object]) -> str:
-        """The module, if there is one, whose W_O does not read heads side by side; empty for none.
+        """The name of the module whose W_O does not read heads side by side; empty if there are none.
 
         `run` runs the model again.
         """
@@ -181,18 +183,18 @@ class GatedHeads:
                 each.double().reshape(-1, num_heads, each.shape[-1] // num_heads)
                 for each in (read, again[projection])
             )
-            is_kept = whole.any(dim=2).any(dim=0)  # of heads that are taken out W_O reads nothing
-            is_kept[1::2] = False
-            kept, now = whole[:, is_kept].flatten(1), without[:, is_kept].flatten(1)
-            length = kept.square().sum(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
-            factor = (kept * now).sum(dim=-1, keepdim=True) / length
-            if not is_close(now, factor * kept, whole.flatten(1)) or without[:, 1::2].any():
+            remains = whole.any(dim=2).any(dim=0)  # W_O reads zeros for removed heads
+            remains[1::2] = False
+            before, now = whole[:, remains].flatten(1), without[:, remains].flatten(1)
+            length = before.square().sum(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+            factor = (before * now).sum(dim=-1, keepdim=True) / length
+            if not is_close(now, factor * before, whole.flatten(1)) or without[:, 1::2].any():
                 return module
         return ""
 
 
 def projected_heads(model: nn.Module, run: Callable[[], object]) -> list[ProjectedHeads]:
-    """Those of the layers of a run, in their order."""
+    """The projected heads of a run's layers, in order."""
     layers: list[ProjectedHeads] = []
     with hearing_projected_heads(model, lambda heads, _: layers.append(heads)):
         run()

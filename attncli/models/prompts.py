@@ -1,4 +1,4 @@
-"""What a model reads before it writes: a text, in its chat template, with a needle or an answer."""
+"""Prompts of a model that generates: a text, in its chat template, with a needle or an answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,9 +16,9 @@ SENTENCE_ENDS = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n")
 
 @dataclass(frozen=True)
 class Prompt(Reading):
-    """With a decoder the prompt goes to the encoder; `needle` are the places of the needle in the prompt.
+    """A prompt, with the positions of the needle in it. With a decoder, the prompt goes to the encoder.
 
-    The model reads the `answer` after the prompt, or writes if there is none.
+    The model reads the `answer` after the prompt, or generates one if it is None.
     """
 
     needle: tuple[int, ...] = ()
@@ -26,7 +26,7 @@ class Prompt(Reading):
 
     @property
     def prompt(self) -> ModelText:
-        """What was given."""
+        """The tokens of the prompt."""
         return self.context or self.text
 
 
@@ -46,12 +46,11 @@ def read_prompt(
 ) -> Prompt:
     """The prompt as a model reads it: a text, with a question below it, in the model's chat template.
 
-    With an `answer`, which the model is to read after it, as many places stay free as that has tokens. The
-    needle is looked for in it, by its text (in a chat in the message alone) or by its first token and the one
-    after its last. With
-    `needle_depth` its text is put there first (0 is the start, 1 the end), into as much of the text as makes
-    `length` tokens with it. UserError, which names `key`, for what does not fit, and a needle that is not
-    there.
+    With an `answer`, which the model reads after the prompt, its number of tokens stays free. The needle is
+    found by its text (in a chat only in the message) or by its first token and the one after its last. With
+    `needle_depth`, its text is first inserted there (0 is the start, 1 the end), into as much of the text as
+    makes `length` tokens with it. Raises UserError, with `key` in the message, if the prompt does not fit, or
+    the needle is missing.
     """
     if needle_depth is not None:
         assert isinstance(needle, str)
@@ -92,28 +91,28 @@ def read_prompt(
     return replace(prompt, text=replace(read, tokens=(), ids=read.ids[:0]), context=read)
 
 
-def prompt_of_reading(reading: Reading, pretrained: Pretrained) -> Prompt:
-    """The prompt of a reading without words, for a model that describes it. Raises UserError if it cannot."""
+def reading_prompt(reading: Reading, pretrained: Pretrained) -> Prompt:
+    """The prompt of a reading without text, for a model that describes it. Raises UserError if it cannot."""
     origin = reading.text.origin
     if origin is None:
-        alone = "" if reading.origin is None else f" of a {reading.origin.what} alone"
-        raise UserError(f"text: must be a text, or what was read{alone}")
+        alone = "" if reading.origin is None else f" of only a {reading.origin.what}"
+        raise UserError(f"text: must be a text, or a reading{alone}")
     if not pretrained.has_decoder:
         setting = origin.kind.setting
-        raise UserError(f"{setting}: {pretrained.name} has no decoder that writes of a {origin.what}")
+        raise UserError(f"{setting}: {pretrained.name} has no decoder to describe a {origin.what}")
     nothing = ModelText((), reading.text.ids[:0])
     return Prompt(nothing, reading.text, inputs=reading.inputs)
 
 
 def _placed_message(text: str, pretrained: Pretrained) -> tuple[str, list[Span]]:
-    """A text as a message in the model's chat template, and where it stands there.
+    """A text as a message in the model's chat template, and its spans there.
 
-    UserError where that is not known: of a template that changes what it is given.
+    Raises UserError for a template that changes its messages, so that the spans are unknown.
     """
     placed = placed_chat([{"role": "user", "content": text}], pretrained)
     ((spans,),) = placed.parts
     if not spans:
-        message = "does not show the message as it is: give token positions, as 12:20"
+        message = "changes the message: use token positions, such as 12:20"
         raise UserError(f"needle: the chat template of {pretrained.name} {message}")
     return placed.text, spans
 
@@ -121,8 +120,9 @@ def _placed_message(text: str, pretrained: Pretrained) -> tuple[str, list[Span]]
 def _needle_places(
     sought: str | tuple[int, int], text: str, messages: Sequence[Span], read: ModelText
 ) -> tuple[int, ...]:
-    """The places of the needle's tokens: those that hold a character of it where it first occurs in one of
-    the messages, whose characters in the text are given.
+    """Positions of the needle's tokens, which are those with one of its characters.
+
+    The first occurrence inside one of the messages, which are spans of the text, counts.
     """
     if isinstance(sought, tuple):
         if sought[1] > len(read.ids):
@@ -132,27 +132,27 @@ def _needle_places(
     starts = (text.find(sought, *message) for message in messages)
     start = next((start for start in starts if start >= 0), -1)
     if start < 0:
-        raise UserError(f"needle: is not in the prompt as it stands (got {sought:.60})")
+        raise UserError(f"needle: must occur verbatim in the prompt (got {sought:.60})")
     end = start + len(sought)
     assert read.spans is not None
     places = tuple(i for i, (first, last) in enumerate(read.spans) if max(first, start) < min(last, end))
     # Special tokens cover no characters.
-    kept = [place for first, last in read.spans if first < last for place in (first, last)]
-    needle = text[max(start, min(kept, default=0)) : min(end, max(kept, default=0))]
+    ends = [place for first, last in read.spans if first < last for place in (first, last)]
+    needle = text[max(start, min(ends, default=0)) : min(end, max(ends, default=0))]
     if not places or (read.left_out and sought.strip() not in needle):
         raise UserError("needle: is in the part of the text that was cut off")
     return places
 
 
 def _check_spans(pretrained: Pretrained) -> None:
-    """UserError for a tokenizer that does not say which characters a token covers."""
+    """Raise UserError for a tokenizer that does not report the characters of a token."""
     if not pretrained.tokenizer.is_fast:
-        message = "does not say which characters a token covers: give token positions, as 12:20"
+        message = "does not report the characters of a token: use token positions, such as 12:20"
         raise UserError(f"needle: {pretrained.name} {message}")
 
 
 def _spans(text: str, pretrained: Pretrained) -> Sequence[tuple[int, int]]:
-    """The characters of each token, without special ones."""
+    """The characters of each token, without special tokens."""
     _check_spans(pretrained)
     read = pretrained.encoded(
         text, return_offsets_mapping=True, add_special_tokens=False, padding=False, truncation=False
@@ -164,14 +164,14 @@ def _spans(text: str, pretrained: Pretrained) -> Sequence[tuple[int, int]]:
 def _with_needle(
     text: str, needle: str, depth: float, length: int | None, key: str, pretrained: Pretrained
 ) -> str:
-    """The text, cut where asked for, with the needle after the sentence that ends at or before that share."""
+    """The text, cut if `length` is set, with the needle after the last sentence end in that share of it."""
     text = text.strip()
     if length is not None:
         spans = _spans(text, pretrained)
         room = length - len(_spans(needle, pretrained))
         if not 0 < room <= len(spans):
-            needed = f"{len(spans)} tokens and the needle {length - room}"
-            raise UserError(f"lengths: the {key} has {needed}: {length} cannot be made of them")
+            has = f"{len(spans)} tokens and the needle {length - room}"
+            raise UserError(f"lengths: the {key} has {has}, which cannot make {length} (got {length})")
         text = text[: spans[room - 1][1]]
     place = round(depth * len(text))
     if place < len(text):

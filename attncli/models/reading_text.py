@@ -1,4 +1,4 @@
-"""A text, or token ids, as a model reads it: its tokens, their number, special ones, the decoder's start."""
+"""Texts and token ids as a model reads them: tokens, limits, special tokens, the decoder's start token."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,21 +26,21 @@ def tokens_of_text(
     with_spans: bool = False,
     beside_others: bool = False,
 ) -> ModelText:
-    """A text's tokens, not padded, and truncated only on request, at the tokenizer's truncation side.
+    """A text's tokens, without padding, truncated only on request, at the tokenizer's truncation side.
 
-    TokenIds are read as they are, without a tokenizer. `num_new` places stay free; a whole text gets no
-    special tokens around it. `words` gives the words that tokens are to be merged into. Raises UserError
-    for no tokens or too many, which names `key` and, unless it is None, `truncate`.
+    TokenIds are read unchanged, without a tokenizer. `num_new` positions stay free; a whole text gets no
+    special tokens around it. `words` numbers the words that tokens are to be merged into. Raises UserError
+    for no tokens or too many, with `key` and, unless it is None, `truncate` in the message.
     """
     if not beside_others:
         pretrained.check_reads_text()
     if isinstance(text, TokenIds):
         if words is not None or with_spans:
             what = "`words`" if words is not None else "a needle"
-            raise UserError(f"{key}: token ids are no text, in which {what} could be looked for")
-        return _tokens_of_ids(pretrained, text, key, truncate=truncate, num_new=num_new)
+            raise UserError(f"{key}: must be text, not token ids, to search for {what}")
+        return _id_tokens(pretrained, text, key, truncate=truncate, num_new=num_new)
     if words is not None and not pretrained.tokenizer.is_fast:
-        message = "does not say where its tokens stand in the text: leave `words` out"
+        message = "does not report the characters of its tokens: leave `words` out"
         raise UserError(f"words: the tokenizer of {pretrained.name} {message}")
     options: dict[str, Any] = {
         "padding": False,
@@ -51,7 +51,7 @@ def tokens_of_text(
     encoded = pretrained.encoded(text, **options)
     ids = encoded["input_ids"]
     if not ids:
-        raise UserError(f"{key}: the tokenizer of {pretrained.name} finds no tokens in it")
+        raise UserError(f"{key}: the tokenizer of {pretrained.name} found no tokens in it")
     count = len(ids)
     most = truncated_length(
         pretrained, count, key, truncate=None if is_whole and not truncate else truncate, num_new=num_new
@@ -77,7 +77,7 @@ def tokens_of_text(
 
 
 def _cut_side(pretrained: Pretrained) -> Literal["first", "last"]:
-    """Which tokens of a long text are cut off."""
+    """The side on which tokens of a long text are cut off."""
     return "first" if getattr(pretrained.own_tokenizer, "truncation_side", "right") == "left" else "last"
 
 
@@ -93,18 +93,18 @@ def truncated_length(
         return None
     most -= num_new
     if not truncate or most < 1:
-        besides = f" beside {num_new + 1} new ones" if num_new else ""
+        besides = f" with {num_new + 1} new ones" if num_new else ""
         message = f"must be at most {most} tokens for {pretrained.name}{besides} (got {count})"
         raise UserError(f"{key}: {message}{'' if truncate is None else ': `truncate` cuts it'}")
     return most
 
 
-def _tokens_of_ids(
+def _id_tokens(
     pretrained: Pretrained, given: TokenIds, key: str, *, truncate: bool | None, num_new: int
 ) -> ModelText:
-    """The tokens with these ids, under their labels, else as the vocabulary names them.
+    """The tokens with these ids, under their labels, or else their names in the vocabulary.
 
-    Of ids that are cut, special tokens at the beginning and the end stay, as with a text.
+    If ids are cut, special tokens at both ends stay, as in a text.
     """
     _check_ids(pretrained, given, key)
     ids, labels = [*given.ids], given.labels or pretrained.labels(given.ids)
@@ -132,12 +132,12 @@ def _tokens_of_ids(
 
 
 def _check_ids(pretrained: Pretrained, given: TokenIds, key: str) -> None:
-    """Raise UserError for an id that the model has no vector for, and for padding at either end."""
+    """Raise UserError for an id without an embedding in the model, and for padding at either end."""
     most = pretrained.num_ids or pretrained.model.config.get_text_config().vocab_size
     place, largest = max(enumerate(given.ids), key=lambda numbered: numbered[1])
     if largest >= most:
         raise UserError(
-            f"{key}: ids[{place}] must be below {most}, the tokens of {pretrained.name} (got {largest})"
+            f"{key}: ids[{place}] must be below {most}, the vocabulary of {pretrained.name} (got {largest})"
         )
     pad = _padding_id(pretrained)
     end = next((end for end in (0, len(given.ids) - 1) if given.ids[end] == pad), None)
@@ -147,18 +147,18 @@ def _check_ids(pretrained: Pretrained, given: TokenIds, key: str) -> None:
 
 
 def _padding_id(pretrained: Pretrained) -> int | None:
-    """The token that only fills up shorter texts; None where it has another role as well."""
+    """Id of the padding token; None if it has another role as well."""
     roles = ("bos", "eos", "cls", "sep", "unk", "mask", "decoder_start")
     owner: Any = pretrained.own_tokenizer or pretrained.model.config
     pad = getattr(owner, "pad_token_id", None)
-    others = {
+    other_ids = {
         getattr(each, f"{role}_token_id", None) for role in roles for each in (owner, pretrained.model.config)
     }
-    return None if pad in others else pad
+    return None if pad in other_ids else pad
 
 
 def shifted_right(pretrained: Pretrained, text: ModelText) -> ModelText:
-    """The input of a decoder that writes this text: the start token, then all tokens but the last."""
+    """The input of a decoder that generates this text: the start token, then all tokens but the last."""
     start = decoder_start(pretrained.model.config, getattr(pretrained.whole, "generation_config", None))
     if start is None:
         return text
@@ -170,7 +170,7 @@ def shifted_right(pretrained: Pretrained, text: ModelText) -> ModelText:
 
 def _opened(value: Any) -> Any:
     if not isinstance(value, Pretrained):
-        raise ValueError(f"must be what open_model gives (got {shown(value)})")
+        raise ValueError(f"must be a model from open_model (got {shown(value)})")
     return value
 
 
@@ -178,7 +178,7 @@ OpenedModel = Annotated[Pretrained, by(_opened)]
 
 
 TextOrIds = Annotated[str | Mapping[str, Any], by(text_or_ids)]
-"""A text, or {"ids": [...], "tokens": [...]} with token ids and, if wanted, their labels."""
+"""A text, or {"ids": [...], "tokens": [...]} with token ids and optional labels."""
 
 
 @checked
@@ -191,25 +191,26 @@ def read_text(
     truncate: bool | None = False,
     words: WordsOfCharacters | None = None,
 ) -> Reading:
-    """A text as a model reads it; with a decoder the context, else the same text, goes to the encoder.
+    """A text as a model reads it; with a decoder the context, by default the same text, goes to the encoder.
 
-    In place of a text, {"ids": [...], "tokens": [...]} has token ids and, if wanted, their labels. `words`
-    are those that tokens are merged into where that is wanted. UserError, which names `key`, for a text that
-    has no tokens or more than the model reads, unless `truncate` cuts it (None: nobody can ask for that).
+    Instead of a text, {"ids": [...], "tokens": [...]} has token ids and optional labels. `words` numbers the
+    words that tokens are merged into if results are in words. Raises UserError, with `key` in the message,
+    for a text without tokens or longer than the model reads, unless `truncate` cuts it (None: the message
+    does not suggest `truncate`).
     """
     read = tokens_of_text(model, text_or_ids(text), key, truncate=truncate, words=words)
     if not model.has_decoder:
         if context is not None:
-            raise UserError(f"context: {model.name} has no decoder: it reads one text")
+            raise UserError(f"context: {model.name} has no decoder and reads only one text")
         return Reading(read)
-    of_encoder = read
+    encoder_text = read
     if context is not None:
-        of_encoder = tokens_of_text(model, text_or_ids(context), "context", truncate=truncate, words=words)
-    return Reading(shifted_right(model, read), of_encoder)
+        encoder_text = tokens_of_text(model, text_or_ids(context), "context", truncate=truncate, words=words)
+    return Reading(shifted_right(model, read), encoder_text)
 
 
 def check_made_for(pretrained: Pretrained, reading: Reading, key: str) -> Reading:
-    """The reading. Raises UserError, at `key`, where its tokens are not those of the model."""
+    """The reading. Raises UserError, at `key`, if its tokens are not the model's."""
     if reading.inputs is not None:  # of no vocabulary
         return reading
     embedding = pretrained.model.get_input_embeddings()
@@ -226,7 +227,7 @@ def check_made_for(pretrained: Pretrained, reading: Reading, key: str) -> Readin
 
 
 def reading_for(pretrained: Pretrained, text: TextOrIds | Reading, key: str = "text") -> Reading:
-    """The text as the model reads it; a reading is checked. See `read_text` and `check_made_for`."""
+    """The text as the model reads it, or a reading after `check_made_for`. See `read_text`."""
     if isinstance(text, Reading):
         return check_made_for(pretrained, text, key)
     return read_text(pretrained, text, key=key)

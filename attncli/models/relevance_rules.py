@@ -1,4 +1,4 @@
-"""How a model runs so that gradient x input is AttnLRP (Achtibat et al. 2024, 2402.05602)."""
+"""Rules for running a model so that gradient x input is AttnLRP (Achtibat et al. 2024, 2402.05602)."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,7 +20,7 @@ from attncli.models.torch_functions import MATMULS, SCALINGS, SOFTMAXES, functio
 
 @contextmanager
 def _parameters_fixed(model: PreTrainedModel) -> Iterator[None]:
-    """While it is open, no parameter asks for gradients, which would be kept of all of them."""
+    """Turn off gradients of all parameters inside the block, since they would be stored for all of them."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
         for parameter in trained:
@@ -33,12 +33,12 @@ def _parameters_fixed(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def with_gradients(model: PreTrainedModel) -> Iterator[None]:
-    """Eager attention, gradients of vectors alone; the model is then as before.
+    """Use eager attention, with gradients only for vectors, inside the block.
 
-    UserError where heads are changed, which eager attention would not heed.
+    Raises UserError if heads are changed, which eager attention would ignore.
     """
     if is_patched(model):
-        raise UserError("model: gradients are those of the model itself: ask outside `hooks` and `patch`")
+        raise UserError("model: gradients need the unchanged model: call this outside `hooks` and `patch`")
     with with_eager_attention(model), _parameters_fixed(model), torch.enable_grad():
         yield
 
@@ -47,19 +47,20 @@ ACTIVATIONS = functions_named(
     *("silu", "gelu", "relu", "relu6", "tanh", "sigmoid", "softplus", "elu", "leaky_relu", "hardswish"),
     *("mish", "pow", "square", "exp"),
 )
-"""Functions of each entry alone."""
+"""Functions that act on each entry separately."""
 PRODUCTS = MATMULS | SCALINGS
 SUMS_WITH_BIAS = functions_named("add", "addmm", "baddbmm")
 JOINS = functions_named("cat", "concat")
-NAMES_OF_ACTIVATIONS = ("act", "elu", "silu", "swish", "tanh", "sigmoid")
+ACTIVATION_NAMES = ("act", "elu", "silu", "swish", "tanh", "sigmoid")
 
 
 class Relevance:
-    """Gradients changed so that gradient x input is AttnLRP, while it is open; and what constants absorb.
+    """Gradients changed so that gradient x input is AttnLRP, and the relevance that constants absorb.
 
-    Norms keep their scale; functions of each entry pass relevance on (equation 9); of a product of two
-    vectors that both depend on the tokens each gets half (equation 15); softmax is linear around its scores
-    (equation 13), which leaves a constant. Biases and that constant absorb the rest: `absorbed`.
+    Norms keep their scale; functions of single entries pass relevance on (equation 9); in a product of two
+    vectors that both depend on the tokens, each gets half (equation 15); softmax is linear around its scores
+    (equation 13), which leaves a constant. Biases and that constant absorb the remaining relevance:
+    `absorbed`.
     """
 
     def __init__(self) -> None:
@@ -67,14 +68,14 @@ class Relevance:
         self._constants: list[Tensor] = []
 
     def of(self, logits: Float[Tensor, " new"], vectors: Tensor) -> Float[Tensor, " token"]:
-        """The relevance for the sum of logits of the vectors that a run began with, by token, in float64."""
+        """Relevance of each token's input vector for the sum of logits, in float64."""
         wanted = [vectors, *self._constants]
-        gradient, *of_constants = torch.autograd.grad(
+        gradient, *constant_gradients = torch.autograd.grad(
             logits.sum(), wanted, allow_unused=True, retain_graph=True
         )
-        for constant, of_constant in zip(self._constants, of_constants, strict=True):
-            if of_constant is not None:
-                self._add(constant, of_constant, 1)
+        for constant, constant_gradient in zip(self._constants, constant_gradients, strict=True):
+            if constant_gradient is not None:
+                self._add(constant, constant_gradient, 1)
         return (gradient * vectors.detach())[0].double().sum(dim=-1).cpu()
 
     def _add(self, tensor: Tensor, gradient: Tensor, sign: int) -> None:
@@ -82,22 +83,22 @@ class Relevance:
         self.absorbed = self.absorbed + sign * relevance.double().sum().cpu()
 
     def take(self, tensor: Tensor, sign: int = 1) -> Tensor:
-        """The tensor, whose relevance is added to what is absorbed, or taken from it."""
+        """The tensor, with its relevance added to what is absorbed, or subtracted if `sign` is -1."""
         marked = tensor.view_as(tensor)
-        # torch leaves it without types.
+        # untyped in torch
         marked.register_hook(  # type: ignore[no-untyped-call]
             lambda gradient: self._add(tensor, gradient, sign)
         )
         return marked
 
     def constant(self, tensor: Tensor) -> Tensor:
-        """A tensor that does not depend on the tokens, whose relevance is absorbed."""
+        """A tensor that does not depend on the tokens; it absorbs its relevance."""
         self._constants.append(tensor.detach().requires_grad_())
         return self._constants[-1]
 
     @contextmanager
     def made(self, model: PreTrainedModel) -> Iterator[None]:
-        """While it is open, the model runs by these rules."""
+        """Apply these rules to the model inside the block."""
         with ExitStack() as opened:
             for module in model.modules():
                 name = type(module).__name__.lower()
@@ -106,7 +107,7 @@ class Relevance:
                 if "norm" in name:
                     opened.enter_context(module.register_forward_hook(_with_frozen_scale))
                 elif not [*module.parameters(recurse=False)] and any(
-                    part in name for part in NAMES_OF_ACTIVATIONS
+                    part in name for part in ACTIVATION_NAMES
                 ):
                     opened.enter_context(module.register_forward_hook(_passing_on))
             opened.enter_context(_Rules(self))
@@ -114,7 +115,7 @@ class Relevance:
 
 
 def _with_frozen_scale(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-    """What a norm gives, its scale a constant."""
+    """Output of a norm, with its scale as a constant."""
     if len(inputs) != 1 or not isinstance(output, Tensor) or not output.requires_grad:
         return output
     frozen = frozen_norm(module, inputs[0].detach(), output.detach())
@@ -122,21 +123,21 @@ def _with_frozen_scale(module: nn.Module, inputs: tuple[Any, ...], output: Any) 
 
 
 def _passing_on(_module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-    """What an activation gives, as its input times a constant."""
+    """Output of an activation, as its input times a constant."""
     if len(inputs) != 1 or not isinstance(output, Tensor) or output.shape != inputs[0].shape:
         return output
     return _as_factor(inputs[0], output)
 
 
 def _as_factor(read: Tensor, gave: Tensor) -> Tensor:
-    """gave as read x factor, the factor a constant; where `read` is 0 a constant."""
+    """gave as read x factor, with a constant factor; a constant where `read` is 0."""
     factor = torch.where(read == 0, 0.0, gave / read).detach()
-    rest = torch.where(read == 0, gave, 0.0).detach()
-    return read * factor + rest
+    constant = torch.where(read == 0, gave, 0.0).detach()
+    return read * factor + constant
 
 
 class _Halved(torch.autograd.Function):
-    """A tensor as it is, its gradient halved."""
+    """The identity, with a halved gradient."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
@@ -148,7 +149,7 @@ class _Halved(torch.autograd.Function):
 
 
 class _Rules(TorchFunctionMode):
-    """torch's functions by the rules of `Relevance`."""
+    """torch's functions with the rules of `Relevance`."""
 
     def __init__(self, relevance: Relevance) -> None:
         super().__init__()
@@ -157,26 +158,26 @@ class _Rules(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        named = dict(kwargs or {})
+        keywords = dict(kwargs or {})
         if func in JOINS and torch.is_grad_enabled():
-            return self._joined(func, args, named)
+            return self._joined(func, args, keywords)
         changing = [value for value in args if isinstance(value, Tensor) and value.requires_grad]
         if not changing or not torch.is_grad_enabled():
-            return func(*args, **named)
+            return func(*args, **keywords)
         if func in PRODUCTS and len(changing) == 2:
-            return func(*(self._halved(value) for value in args), **named)
+            return func(*(self._halved(value) for value in args), **keywords)
         if func in SOFTMAXES:
-            return self.relevance.take(func(self.relevance.take(args[0], -1), *args[1:], **named))
+            return self.relevance.take(func(self.relevance.take(args[0], -1), *args[1:], **keywords))
         if func in ACTIVATIONS:
-            return _as_factor(args[0], func(*args, **named))
+            return _as_factor(args[0], func(*args, **keywords))
         if func is functional.linear:
-            return self._linear(*args, **named)
+            return self._linear(*args, **keywords)
         if func in SUMS_WITH_BIAS:
-            return self._sum(func, args, named)
-        return func(*args, **named)
+            return self._sum(func, args, keywords)
+        return func(*args, **keywords)
 
     def _halved(self, value: Any) -> Any:
-        # torch leaves it without types.
+        # untyped in torch
         is_changing = isinstance(value, Tensor) and value.requires_grad
         return _Halved.apply(value) if is_changing else value  # type: ignore[no-untyped-call]
 
@@ -185,18 +186,18 @@ class _Rules(TorchFunctionMode):
         return product if bias is None else product + self.relevance.constant(bias)
 
     def _sum(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """What is added and does not depend on the tokens absorbs; the factors of a product get half each."""
-        added, *others = args
-        if len(others) == 2 and sum(value.requires_grad for value in others) == 2:
-            others = [self._halved(value) for value in others]
-        elif len(others) == 1 and isinstance(others[0], Tensor) and not others[0].requires_grad:
-            others = [self._absorbing(others[0])]
+        """Summands that do not depend on the tokens absorb; the factors of a product get half each."""
+        added, *factors = args
+        if len(factors) == 2 and sum(value.requires_grad for value in factors) == 2:
+            factors = [self._halved(value) for value in factors]
+        elif len(factors) == 1 and isinstance(factors[0], Tensor) and not factors[0].requires_grad:
+            factors = [self._absorbing(factors[0])]
         if isinstance(added, Tensor) and not added.requires_grad:
             added = self._absorbing(added)
-        return func(added, *others, **named)
+        return func(added, *factors, **named)
 
     def _joined(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Vectors that do not depend on the tokens ([CLS] before those of a grid) absorb."""
+        """Vectors that do not depend on the tokens ([CLS] before the patches of a grid) absorb."""
         parts = [*args[0]] if args else []
         if any(part.requires_grad for part in parts):
             args = ([part if part.requires_grad else self._absorbing(part) for part in parts], *args[1:])

@@ -1,4 +1,4 @@
-"""Removal: heads that a model runs without, what replaces their outputs, and the same for named heads."""
+"""Removal of heads from the runs of a model: replacements of their outputs, and removal by name."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,9 +31,7 @@ from attncli.models.projected_heads import (
 
 
 class HeadPlace(NamedTuple):
-    """A head by the call of its attention, in the order of a run, and its number there; at one token alone
-    where there is one.
-    """
+    """A head, by the number of its attention call in a run and its number there; at one token, or at all."""
 
     call: int
     head: int
@@ -41,7 +39,7 @@ class HeadPlace(NamedTuple):
 
 
 class ModelHead(NamedTuple):
-    """Where a head of a model is, as the rows of a survey say it."""
+    """Place of a head in a model, with the same fields as rows of a survey."""
 
     layer: int
     module: str
@@ -51,29 +49,31 @@ class ModelHead(NamedTuple):
 
 
 Removed = Sequence[HeadPlace]
-"""The heads that are removed from one run."""
+"""Heads removed from one run."""
 
 
 Whole = Callable[[AttentionLayer], AttentionLayer]
-"""Gives a layer the keys and values of the first tokens, where a run left them out."""
+"""Completes a layer with the keys and values of the first tokens if a run left them out."""
 
 
 @runtime_checkable
 class Change(Protocol):
-    """What happens to heads in a run of several copies of a text, each with its own heads."""
+    """A change of heads in a run of several copies of a text, each with different heads."""
 
     def of_call(self, call: int, removed: Sequence[Removed], whole: Whole) -> Sequence[LayerChange]:
-        """The changes of a call, each text with its own heads changed."""
+        """The changes of a call, for the heads chosen in each text."""
         ...
 
 
 @dataclass(frozen=True)
 class Removal:
-    """zero: nothing, as if its columns of W_O were zero. mean: its mean output over all tokens of the texts.
-    sink: the value of the first key, as if it looked there alone. swap: what it gave on another text.
+    """Replacement of removed heads.
+
+    zero: nothing, as if the head's columns of W_O were zero. mean: its mean output over all tokens of the
+    texts. sink: the value of the first key, as if it looked only there. swap: its output on another text.
 
     `means` are the mean outputs (head, value_dim) of the heads of each call, whose sizes may differ; `given`
-    what they gave on the other text. Heads of layers without a softmax are replaced where W_O reads them.
+    are the outputs on the other text. Heads of layers without a softmax are replaced at the input of W_O.
     """
 
     method: RemovalMethod
@@ -81,7 +81,7 @@ class Removal:
     given: Mapping[int, Float[Tensor, "#text head query value_dim"]] = field(default_factory=dict)
 
     def of_call(self, call: int, removed: Sequence[Removed], whole: Whole) -> Sequence[LayerChange]:
-        """The changes of a call, each text without its own removed heads."""
+        """The changes of a call, for the heads removed in each text."""
         places = _places_in_texts(call, removed)
         if not places:
             return ()
@@ -96,7 +96,7 @@ class Removal:
     def apply_to_linear(
         self, heads: ProjectedHeads, call: int, removed: Sequence[Removed], hooks: ExitStack
     ) -> None:
-        """Replace those of a layer without a softmax, in the runs until the hooks are closed."""
+        """Replace heads of a layer without a softmax in all runs until the hooks are closed."""
         places = _places_in_texts(call, removed)
         if places:
             replacement = None if self.method == "zero" else self._replacement(call)
@@ -114,7 +114,7 @@ class Removal:
 
 
 def _places_in_texts(call: int, removed: Sequence[Removed]) -> list[tuple[int, int, int | None]]:
-    """Of each text the heads that are removed from a call, and the token, where it is one alone."""
+    """For each text, the heads removed from a call, with the token or None for all."""
     return [
         (text, place.head, place.token)
         for text, each in enumerate(removed)
@@ -124,7 +124,7 @@ def _places_in_texts(call: int, removed: Sequence[Removed]) -> list[tuple[int, i
 
 
 def output_of(layer: CapturedLayer) -> Float[Tensor, "text head query value_dim"]:
-    """The output of a layer that is computed here."""
+    """The output of a layer, computed from its attention."""
     assert isinstance(layer.attention, AttentionLayer)
     return attended(layer.attention)
 
@@ -137,9 +137,9 @@ def attended(attention: AttentionLayer) -> Float[Tensor, "text head query value_
 
 
 def mean_outputs(model: PreTrainedModel, texts: Iterable[Mapping[str, Tensor]]) -> list[Float[Tensor, "_ _"]]:
-    """By call, the mean output of every head over all tokens of the texts, each the inputs of a run.
+    """For each call, the mean output of every head over all tokens of texts, which are inputs of runs.
 
-    Behind those of attention the layers without a softmax: what W_O reads of their heads.
+    After the calls of attention come the layers without a softmax, with the input of W_O from their heads.
     """
     sums, linear_sums = list[Tensor](), list[Tensor]()
     counts: list[int] = []
@@ -148,10 +148,10 @@ def mean_outputs(model: PreTrainedModel, texts: Iterable[Mapping[str, Tensor]]) 
         calls, linear_calls = count(), count()
 
         def add_linear(heads: ProjectedHeads, read: Tensor, calls: Iterator[int] = linear_calls) -> None:
-            of_text = heads.by_head(read, len(read)).double().sum(dim=(0, 2))
+            text_sums = heads.by_head(read, len(read)).double().sum(dim=(0, 2))
             if (call := next(calls)) == len(linear_sums):
-                linear_sums.append(torch.zeros_like(of_text))
-            linear_sums[call] += of_text
+                linear_sums.append(torch.zeros_like(text_sums))
+            linear_sums[call] += text_sums
 
         def add(layer: CapturedLayer, calls: Iterator[int] = calls) -> Tensor:
             output, call = output_of(layer), next(calls)
@@ -164,7 +164,7 @@ def mean_outputs(model: PreTrainedModel, texts: Iterable[Mapping[str, Tensor]]) 
 
         with hearing_projected_heads(model, add_linear):
             run_model(model, inputs, add)
-    # A model of one stack, as those with such layers are, has the same tokens in all of them.
+    # Models with such layers have one stack, with the same tokens in all layers.
     counts += counts[:1] * len(linear_sums)
     return [total / number for total, number in zip([*sums, *linear_sums], counts, strict=True)]
 
@@ -183,19 +183,19 @@ class PlacedHead(Protocol):
     def head(self) -> int: ...
 
 
-def index_of_head(heads: Sequence[PlacedHead], name: str, key: str, pretrained: Pretrained) -> int:
-    """The place of a named head among these; UserError, at `key`, for one that the model does not have.
+def head_index(heads: Sequence[PlacedHead], name: str, key: str, pretrained: Pretrained) -> int:
+    """The index of a named head. Raises UserError, at `key`, for a head that the model does not have.
 
-    linear:5:11 is a head without a softmax; where layers have heads of both kinds, 5:11 is that with one.
+    linear:5:11 is a head without a softmax; if layers have both kinds of heads, 5:11 has a softmax.
     """
     stack, layer, head = named_head(name)
     stacks = list(dict.fromkeys(place.stack for place in heads))
     if not stack and len({*stacks} - {LINEAR}) > 1:
-        raise UserError(f"{key}: must say which stack of {pretrained.name}, as {stacks[0]}:{name}")
+        raise UserError(f"{key}: must name a stack of {pretrained.name}, such as {stacks[0]}:{name}")
     in_stack = stack or stacks[0]
     for index, place in enumerate(heads):
-        is_named_linear = stack == LINEAR and getattr(place, "kind", None) == LINEAR
-        if (place.layer, place.head) == (layer, head) and (place.stack == in_stack or is_named_linear):
+        is_linear = stack == LINEAR and getattr(place, "kind", None) == LINEAR
+        if (place.layer, place.head) == (layer, head) and (place.stack == in_stack or is_linear):
             return index
     num_heads = Counter(place.layer for place in heads if place.stack == in_stack)
     if not num_heads:
@@ -207,10 +207,10 @@ def index_of_head(heads: Sequence[PlacedHead], name: str, key: str, pretrained: 
 def heads_removed(
     names: Sequence[str], pretrained: Pretrained, *, runs_whole: bool = True, key: str = "ablate"
 ) -> Iterator[None]:
-    """While it is open the named heads give nothing in what this thread runs of the model.
+    """Remove the named heads from this thread's runs of the model inside the block.
 
-    Those without a softmax are named as in `index_of_head`. UserError for one that the model does not have;
-    of a run that may end early, not `runs_whole`, where its layer ran. They name the setting `key`.
+    Heads without a softmax are named as in `head_index`. Raises UserError, at the setting `key`, for a
+    head that the model does not have; in a run that may end early (not `runs_whole`), only if its layer ran.
     """
     if not names:
         yield
@@ -226,7 +226,7 @@ def heads_removed(
 
 
 class _HeadsByName:
-    """Gives the changes of the layers of heads that are removed, and notes which of them there are."""
+    """Returns the changes of layers with removed heads, and records which of the heads exist."""
 
     def __init__(self, names: Sequence[str], pretrained: Pretrained, key: str) -> None:
         self.key = key
@@ -236,13 +236,13 @@ class _HeadsByName:
         self.num_heads: dict[str, dict[int, int]] = {}
         for name, head in self.heads.items():
             if not head.stack and pretrained.has_decoder:
-                raise UserError(f"{self.key}: must say which stack of {self.name}, as decoder:{name}")
+                raise UserError(f"{self.key}: must name a stack of {self.name}, such as decoder:{name}")
 
     def remove_linear(self, pretrained: Pretrained, hooks: ExitStack) -> None:
-        """Nothing is read of those without a softmax, until the hooks are closed."""
+        """Remove heads without a softmax until the hooks are closed."""
         if not pretrained.unshown_layers:
             return
-        layers, attending = _layers_of_heads(pretrained)
+        layers, attending = _linear_layers(pretrained)
         for layer in layers:
             number = layer.captured.layer
             stacks = (LINEAR,) if number in attending else (LINEAR, "")
@@ -259,7 +259,7 @@ class _HeadsByName:
                 hooks.enter_context(layer.changed(1, partial(replaced_heads, places, None)))
 
     def of_layer(self, layer: RunningLayer) -> Sequence[LayerChange]:
-        """The layer without these heads; UserError for a head that it does not have."""
+        """The changes that remove a layer's heads. Raises UserError for a head missing in the layer."""
         num_heads = layer.attention.num_heads
         self.num_heads.setdefault(layer.stack, {})[layer.layer] = num_heads
         removed = {
@@ -272,23 +272,23 @@ class _HeadsByName:
         self.met.update(removed)
         for name, head in removed.items():
             if head >= num_heads:
-                known = head_range({layer.layer: num_heads}, self.heads[name].stack)
-                raise UserError(f"{self.key}: {known} in {self.name} (got {name})")
+                must = head_range({layer.layer: num_heads}, self.heads[name].stack)
+                raise UserError(f"{self.key}: {must} in {self.name} (got {name})")
         heads = [*removed.values()]
         return (LayerChange("gated", lambda layer: torch.zeros_like(layer.part("gated")[:, heads]), heads),)
 
     def check_all_met(self) -> None:
-        """UserError for a head of a layer that the model does not have."""
+        """Raise UserError for a head of a layer that the model does not have."""
         for name in (each for each in self.heads if each not in self.met):
             stack = self.heads[name].stack
             if (stack or "self") not in self.num_heads:
                 raise UserError(f"{self.key}: {self.name} has no stack {stack} (got {name})")
-            known = head_range(self.num_heads[stack or "self"], stack)
-            raise UserError(f"{self.key}: {known} in {self.name} (got {name})")
+            must = head_range(self.num_heads[stack or "self"], stack)
+            raise UserError(f"{self.key}: {must} in {self.name} (got {name})")
 
 
-def _layers_of_heads(pretrained: Pretrained) -> tuple[list[ProjectedHeads], set[int]]:
-    """The layers without a softmax, as a run on a few tokens has them; the numbers of those that attend."""
+def _linear_layers(pretrained: Pretrained) -> tuple[list[ProjectedHeads], set[int]]:
+    """The layers without a softmax, from a run on a few tokens, and the numbers of layers that attend."""
     attending: set[int] = set()
 
     def note(layer: CapturedLayer) -> Tensor:
@@ -305,6 +305,6 @@ FEW_TOKENS = 3
 
 
 def few_tokens(pretrained: Pretrained) -> Reading:
-    """The first tokens of the vocabulary: what a model can do is seen on any."""
+    """The first tokens of the vocabulary, since a model's capabilities show on any tokens."""
     ids = torch.arange(FEW_TOKENS)
     return Reading(ModelText(pretrained.labels(ids.tolist()), ids))

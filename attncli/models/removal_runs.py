@@ -1,4 +1,4 @@
-"""The run of a text with all heads of a model, and its runs without some, many of them together."""
+"""The run of a text with all heads of a model, and batches of its runs without some of them."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -27,41 +27,41 @@ from attncli.models.removal import Change, Removal, Removed, attended, output_of
 from attncli.models.stored import blocks_of
 
 LOGIT_BYTES = 2**28
-"""Of the logits of a batch of runs: a larger one gains nothing."""
+"""Most bytes of logits per batch of runs: a larger batch gains nothing."""
 MAX_ROWS = 2**13
-"""Tokens in texts that run together: products of matrices with more rows gain nothing."""
+"""Tokens in texts that run together: matrix products with more rows gain nothing."""
 CHECKED_TOKENS = 16
-"""The last ones, of which it is seen that a run that begins later gives what the whole run gave."""
+"""Number of last tokens on which a run that begins later is compared with the whole run."""
 AGREES = 1e-4
-"""By how much outputs may differ, relative to the largest: rounding of float32 is below it."""
+"""Largest difference of outputs, relative to the largest output: rounding of float32 is below it."""
 FLOAT_BYTES = 4
-WORK_OF_A_LOGIT = 500
-"""To compare it with another, in products of numbers that cost as much."""
-COPIES_OF_LOGITS = 4
-"""Of one text: its logits, their log-probabilities, and those that they are compared with."""
+LOGIT_WORK = 500
+"""Cost of comparing a logit with another, in multiplications."""
+LOGIT_COPIES = 4
+"""Arrays of a text's size: its logits, their log-probabilities, and those that they are compared with."""
 
 
 class FirstTokens(NamedTuple):
-    """What a call of a layer had made of the first tokens of a text, and who sees whom in all of it."""
+    """Keys and values of a text's first tokens in one call of a layer; visibility of the whole text."""
 
     key: Float[Tensor, "1 kv_head key dim"]
     value: Float[Tensor, "1 kv_head key value_dim"]
     visibility: Visibility
 
     def first(self, count: int) -> "FirstTokens":
-        """That of fewer tokens; it holds no more memory than they need."""
+        """The same for fewer tokens, with no more memory than they need."""
         key, value = (part[:, :, :count].clone() for part in (self.key, self.value))
         return FirstTokens(key, value, self.visibility)
 
 
 class RemovalRuns:
-    """The run of a text with all heads, and its runs without some, each a row of a batch.
+    """The run of a text with all heads, and its runs without some of them, each a row of a batch.
 
-    `output` is what the model gives: logits at the places that are predicted, or the last vectors of a model
-    without a head. Where the first tokens are the same in all runs, these begin at the token `start`, and
-    take the keys and values before it, `starts` of each call, from the whole run; `start` is 0 where a model
-    cannot. With `with_linear` the layers without a softmax are calls, too, numbered after those of attention:
-    `linear`, and what W_O read of their heads, `linear_reads`.
+    `output` is the model's output: logits at the predicted places, or the last vectors of a model without a
+    head. If the first tokens are the same in all runs, runs begin at the token `start` and take earlier keys
+    and values, the `starts` of each call, from the whole run; `start` is 0 if a model does not support this.
+    With `with_linear`, layers without a softmax count as calls, too, numbered after those of attention:
+    `linear`, and the inputs of W_O from their heads, `linear_reads`.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RemovalRuns:
         self._keeps = self.is_language_model and LOGITS_TO_KEEP in parameters
         self.way = check_computed_here(self.model, self.inputs)
         self._refuse_what_does_not_fit()
-        # Where most is left out of the runs to come, no more of the blocks' outputs is kept.
+        # If later runs leave out most tokens, only the blocks' outputs for the remaining ones are stored.
         is_short = start > 0 and 2 * start > max(tensor.shape[1] for tensor in self.inputs.values())
         self._blocks = ModelBlocks(self.model, first_token=start if is_short else 0, part=reading.part)
         self._block_of_call: list[int | None] = []
@@ -96,12 +96,12 @@ class RemovalRuns:
         self._modules = frozenset(self.model.modules())
         self.linear: list[ProjectedHeads] = []
         self.linear_reads: list[Tensor] = []
-        blocks_of_linear: list[int | None] = []
+        linear_blocks: list[int | None] = []
 
         def take_linear(heads: ProjectedHeads, read: Tensor) -> None:
             self.linear.append(heads)
             self.linear_reads.append(heads.by_head(read).clone())
-            blocks_of_linear.append(self._blocks.running)
+            linear_blocks.append(self._blocks.running)
 
         def taken(layer: CapturedLayer) -> Tensor | None:
             self._calls[layer.stack_name, layer.layer] = len(self._block_of_call)
@@ -116,20 +116,20 @@ class RemovalRuns:
                 hooks.enter_context(hearing_projected_heads(self.model, take_linear))
             self.output = self._run(self.inputs, taken)[0]
         self.num_softmax = len(self._block_of_call)
-        """The calls of attention, which come before those of layers without a softmax."""
-        self._block_of_call += blocks_of_linear
+        """Number of calls of attention, which come before those of layers without a softmax."""
+        self._block_of_call += linear_blocks
         self._can_begin_later = None not in self._block_of_call and not self._blocks.leave_notes
         self._can_begin_later = self._can_begin_later and (is_short or self._begins_well())
-        is_known = "position_ids" in parameters and len(self.starts) == self.num_softmax
+        has_positions = "position_ids" in parameters and len(self.starts) == self.num_softmax
         if start:
-            self._begin_after(start if is_known and self._can_begin_later else 0)
+            self._begin_after(start if has_positions and self._can_begin_later else 0)
         self._can_begin_later = self._can_begin_later and (self.start > 0 or not is_short)
 
     def _begin_after(self, start: int) -> None:
-        """Leave the first tokens out of the runs to come, where that gives what the whole run gave.
+        """Leave the first tokens out of later runs, if that gives the same as the whole run.
 
-        That is seen of the last tokens, which read the keys and values of all others: what else a model
-        carries from token to token (a state, a convolution) they would miss.
+        Tested on the last tokens, which read the keys and values of all others: anything else that a model
+        carries from token to token (a state, a convolution) would be missing.
         """
         starts, blocks = self.starts, self._blocks
         outputs = blocks.outputs
@@ -147,13 +147,13 @@ class RemovalRuns:
         leave_out(start)
 
     def begin_from(self, removed: Removed, change: Change) -> None:
-        """Let the runs to come begin from what the model gives with these heads changed.
+        """Let later runs begin from the model's state with these heads changed.
 
-        They need them changed as well, in `without`.
+        The heads must be changed in `without` as well.
         """
         if not self._can_begin_later:
             return
-        # What comes before the first block that attends (a state-space block, perhaps) stays as it is.
+        # Blocks before the first one that attends (such as state-space blocks) do not change.
         del self._blocks.outputs[self.block_of(0) :]
         blocks = ModelBlocks(self.model)
         with blocks.recorded():
@@ -162,57 +162,55 @@ class RemovalRuns:
 
     @property
     def num_same(self) -> int:
-        """How many of the places are left out of the runs."""
+        """Number of places that are left out of the runs."""
         return int((self.reading.places < self.start).sum())
 
     def _refuse_what_does_not_fit(self) -> None:
-        """UserError where the blocks' outputs and the logits do not fit into memory."""
+        """Raise UserError if the blocks' outputs and the logits do not fit into memory."""
         config = self.model.config.get_text_config()
         rows = sum(tensor.shape[1] for name, tensor in self.inputs.items() if name.endswith("ids"))
         layers = self.pretrained.num_layers * (2 if "decoder_input_ids" in self.inputs else 1)
         recorded = rows * layers * getattr(config, "hidden_size", 1) * FLOAT_BYTES
         places = self.reading.num_places if self._keeps else rows
-        of_one = places * config.vocab_size * FLOAT_BYTES if self.is_language_model else 0
-        needed = recorded + max(LOGIT_BYTES * bool(of_one), of_one) + COPIES_OF_LOGITS * of_one
+        logits_bytes = places * config.vocab_size * FLOAT_BYTES if self.is_language_model else 0
+        needed = recorded + max(LOGIT_BYTES * bool(logits_bytes), logits_bytes) + LOGIT_COPIES * logits_bytes
         refuse_bytes(self.key, needed, "fewer tokens")
 
     def _begins_well(self, first_call: int | None = None) -> bool:
-        """Whether runs that begin at the last block, or at that call, give what the whole run gave, at the
-        last places.
-        """
+        """True if runs that begin at the last block, or at that call, match the whole run's last places."""
         first_call = self.num_softmax - 1 if first_call is None else first_call
         again = self.without([(), ()], Removal("zero"), first_call, most_places=CHECKED_TOKENS)
         output = self.output[-again.shape[1] :]
         return bool((again - output).abs().max() <= AGREES * output.abs().max())
 
     def block_of(self, call: int) -> int:
-        """The first block that runs anew without a head of this call."""
+        """The first block that must run again without a head of this call."""
         block = self._block_of_call[call]
         return block if self._can_begin_later and block is not None else 0
 
     def first_block(self, removed: Removed) -> int:
-        """The first block that runs anew without these."""
+        """The first block that must run again without these heads."""
         return min(self.block_of(place.call) for place in removed)
 
     def work_without(self, removed: Removed) -> float:
-        """About what a run without these costs, in products of numbers: its blocks, and the predictions."""
+        """Approximate cost of a run without these heads, predictions included, in multiplications."""
         num_blocks = max(1, len(self._blocks.calls))
         first = self.first_block(removed) if removed else 0
         share = (num_blocks - first) / num_blocks
-        return work_of_run(self.pretrained, self.reading, self.start, len(self.output) - self.num_same, share)
+        return run_work(self.pretrained, self.reading, self.start, len(self.output) - self.num_same, share)
 
     def num_together(self) -> int:
-        """How many runs make a batch."""
+        """Number of runs per batch."""
         is_processed = self.reading.inputs is not None
         num_tokens = (
             self.reading.counts[0] if is_processed else self.inputs["input_ids"].shape[1] - self.start
         )
         places = self.reading.num_places - self.num_same if self._keeps else num_tokens
-        of_one = places * self.output.shape[-1] * self.output.element_size()
+        output_bytes = places * self.output.shape[-1] * self.output.element_size()
         rows = num_tokens
         if not is_processed:
             rows = max(tensor.shape[1] for tensor in self.inputs.values()) - self.start
-        return max(1, min(LOGIT_BYTES // of_one, MAX_ROWS // rows))
+        return max(1, min(LOGIT_BYTES // output_bytes, MAX_ROWS // rows))
 
     def without(
         self,
@@ -222,9 +220,9 @@ class RemovalRuns:
         *,
         most_places: int | None = None,
     ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
-        """The output with each of these sets of heads changed, all at once; from the first block on.
+        """The output with each of these sets of heads changed, as one batch from the first changed block on.
 
-        With `most_places` predictions at no more than these last ones.
+        With `most_places`, only predictions at that many last places.
         """
         begin = min(map(self.first_block, removed)) if first_call is None else self.block_of(first_call)
 
@@ -251,12 +249,12 @@ class RemovalRuns:
     def output_on(
         self, call: int, streams: Float[Tensor, "copy token embed"]
     ) -> Float[Tensor, "copy head query value_dim"]:
-        """What the heads of a call give when their block reads these.
+        """The outputs of the heads of a call if their block reads these vectors.
 
-        UserError for a model whose blocks leave something to later ones.
+        Raises UserError for a model whose blocks pass anything else to later ones.
         """
         if not self._can_begin_later:
-            raise UserError(f"into: {self.pretrained.name} cannot be run from a later block on")
+            raise UserError(f"into: {self.pretrained.name} cannot start running at a later block")
         outputs: list[Tensor] = []
 
         def keep(layer: CapturedLayer) -> Tensor:
@@ -268,13 +266,13 @@ class RemovalRuns:
         return outputs[0]
 
     def _copies(self, count: int) -> dict[str, Tensor]:
-        """What the model reads in a batch of so many runs."""
+        """Inputs of the model for a batch of `count` runs."""
         if isinstance(self.inputs, ProcessedInputs):
             return self.inputs.copies(count)
         return {name: torch.cat([tensor[:, self.start :]] * count) for name, tensor in self.inputs.items()}
 
     def _whole(self, attention: AttentionLayer, call: int) -> AttentionLayer:
-        """A layer with the keys and values of the first tokens, which it did not read."""
+        """A layer completed with the keys and values of the first tokens, which it did not read."""
         if not self.start:
             return attention
         before, num_copies = self.starts[call], len(attention.query)
@@ -282,7 +280,7 @@ class RemovalRuns:
             torch.cat([first.expand(num_copies, -1, -1, -1), read], dim=2)
             for first, read in ((before.key, attention.key), (before.value, attention.value))
         )
-        if id(before.visibility) not in self._seen_after:  # shared, as that of the whole text is
+        if id(before.visibility) not in self._seen_after:  # shared, like the visibility of the whole text
             every = slice(None)
             after = before.visibility[every, every, self.start :, every]
             self._seen_after[id(before.visibility)] = after
@@ -301,18 +299,19 @@ class RemovalRuns:
 
 
 def _nothing_more(_layer: CapturedLayer) -> None:
-    """What a run computes without a change is its attention's output."""
+    """Consume nothing: a run without changes only needs the output of its attention."""
 
 
-def work_of_run(
+def run_work(
     pretrained: Pretrained,
     reading: Predicted,
     start: int = 0,
     num_places: int | None = None,
     share: float = 1.0,
 ) -> float:
-    """About what a run of a text from the token `start` on costs, in products of numbers: that share of its
-    blocks, and the predictions at so many places, of None at all.
+    """Approximate cost of a run of a text from the token `start` on, in multiplications.
+
+    It covers that share of its blocks, and predictions at `num_places` places, by default all.
     """
     config, num_tokens = pretrained.whole.config.get_text_config(), max(reading.counts)
     stacks = blocks_of(pretrained.whole, in_memory=True)
@@ -320,11 +319,11 @@ def work_of_run(
     width, num_layers = config.hidden_size, max(1, pretrained.num_layers)
     blocks = (num_tokens - start) * (weights + num_layers * num_tokens * width)
     predictions = reading.num_places if num_places is None else num_places
-    return float(blocks * share + predictions * config.vocab_size * (width + WORK_OF_A_LOGIT))
+    return float(blocks * share + predictions * config.vocab_size * (width + LOGIT_WORK))
 
 
 def runs_together(run: RemovalRuns, removed: Sequence[Removed]) -> Iterator[list[int]]:
-    """The indices of what runs together: what begins at the same block."""
+    """The indices of runs that begin at the same block and form a batch."""
 
     def block(index: int) -> int:
         return run.first_block(removed[index])

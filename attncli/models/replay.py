@@ -1,6 +1,6 @@
-"""A model reads a given answer (teacher forcing): where it looks, and how likely the answer is.
+"""Replay of a given answer (teacher forcing): where the model looks, and how likely the answer is.
 
-Prompts that begin alike share a cache, where the model's cache may be cut; many of them are read together.
+Prompts that begin alike share a cache, if the model's cache may be cut; many of them are read together.
 """
 
 import inspect
@@ -20,32 +20,33 @@ from attncli.core.predictions import token_losses
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import refuse_bytes
 from attncli.models.architectures import LOGITS_TO_KEEP
-from attncli.models.capture import Way, guarded, model_errors, way_of, with_eager_attention
+from attncli.models.capture import Way, capture_way, guarded, model_errors, with_eager_attention
 from attncli.models.layers import CannotShow, CapturedLayer, Numbering, handing_over
-from attncli.models.packed_prompts import Pack, PackedAttention, kept_keys, num_alike, packs
+from attncli.models.packed_prompts import Pack, PackedAttention, num_alike, packs, select_keys
 from attncli.models.targets import Target
 from attncli.models.writing import (
     LONG_CHUNK,
     LastRows,
     handing_over_weights,
-    of_queries,
+    query_rows,
     start_token,
     whole_cache,
 )
 
 BYTES_PER_LOGIT = 12
-"""The logits of an answer in float32, and some of their log-probabilities in float64."""
+"""An answer's logits in float32 and some of its log-probabilities in float64."""
 LEAST_PACKED = 8
-"""Prompts that are read together at least: one of them is read alone, too, to see that it is the same."""
+"""Fewest prompts that are read together. One of them is also read alone, and the results compared."""
 SAME_NATS = 1e-3
-"""By how much the two may differ, per token of the answer and of one that is certain: far above rounding."""
+"""Largest difference between the two, per token of the answer: far above rounding."""
 POSITIONS = "position_ids"
 
 
 class Replay:
-    """A model reads a prompt and the answer after it; with an encoder the prompt goes there.
+    """A model that reads a prompt followed by an answer; with an encoder, the prompt goes there.
 
-    The cache of the target is that of `whole_cache`. UserError for a model that does not write; MemoryError.
+    The cache of the target comes from `whole_cache`. Raises UserError for a model that cannot generate;
+    MemoryError.
     """
 
     def __init__(self, model: PreTrainedModel, prompt: Int[Tensor, " token"], target: Target) -> None:
@@ -57,8 +58,8 @@ class Replay:
         kind = model.config.model_type
         with torch.no_grad(), model_errors(kind):
             if not model.can_generate():
-                raise CannotShow("it has no head that writes")
-            self.way: Way = way_of(model, self._inputs(prompt))
+                raise CannotShow("it has no language modeling head to generate text with")
+            self.way: Way = capture_way(model, self._inputs(prompt))
         self._keeps_logits = LOGITS_TO_KEEP in inspect.signature(model.forward).parameters
         empty = whole_cache(model)
         self._empty = empty.cache if empty is not None and empty.may_be_cut else None
@@ -71,16 +72,16 @@ class Replay:
 
     @property
     def shares_prompts(self) -> bool:
-        """Whether prompts that begin alike share what was read of them."""
+        """True if prompts that begin alike share their cache."""
         return self._empty is not None
 
     @property
     def is_read(self) -> bool:
-        """Whether the prompt was read already, by the model that wrote the answer."""
+        """True if the prompt was already read by the model that generated the answer."""
         return bool(self._read)
 
     def layers(self) -> tuple[list[CapturedLayer], Float[Tensor, " new"]]:
-        """The attention of the queries that chose the answer's tokens, and the log-probability of each."""
+        """The attention of the queries that chose the answer's tokens, and each token's log-probability."""
         rows = LastRows(self.is_pair, len(self.answer))
         log_probabilities = self._log_probabilities(self.prompt, rows, "whole")
         kind = "cross" if self.is_pair else "self"
@@ -91,25 +92,25 @@ class Replay:
         return self._log_probabilities(prompt, LastRows(self.is_pair), "last")
 
     def each_log_probabilities(self, prompts: Sequence[Tensor]) -> Iterator[Float[Tensor, " new"]]:
-        """Those after each of several prompts (token) in turn.
+        """Log-probabilities after each of several prompts (token) in turn.
 
-        Neighbours that begin alike share what they begin with; many are read together, where that gives the
-        same as reading one of them alone.
+        Neighbouring prompts share their common beginning; many are read together if that gives the same
+        result as reading one of them alone.
         """
         texts = [_placed(self._ids(prompt)) for prompt in prompts]
         return self._each(texts, lambda number: self.log_probabilities(prompts[number]))
 
     def each_hiding(self, hidden: Bool[Tensor, "run token"]) -> Iterator[Float[Tensor, " new"]]:
-        """Those after the prompt with some tokens hidden from all others, which keep their positions."""
+        """Log-probabilities after the prompt with some tokens hidden from all others."""
         seen = torch.nn.functional.pad(~hidden, (0, len(self.answer) - 1), value=True)
         whole = _placed(self._ids(self.prompt))
-        texts = [] if self.is_pair else [whole[:, of_text] for of_text in seen]
+        texts = [] if self.is_pair else [whole[:, visible] for visible in seen]
         return self._each(texts, lambda number: self._hiding(hidden[number]), len(hidden))
 
     def _each(
         self, texts: Sequence[Tensor], alone: Callable[[int], Tensor], num_texts: int | None = None
     ) -> Iterator[Float[Tensor, " new"]]:
-        """Of each text (2, token), all together or alone."""
+        """Results for texts (2, token), computed together or one by one."""
         num_texts = len(texts) if num_texts is None else num_texts
         longest = max((text.shape[1] for text in texts), default=0)
         may_pack = self._may_pack and "whole" in self._read
@@ -131,12 +132,12 @@ class Replay:
 
     @torch.no_grad()
     def _packed(self, texts: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-        """The log-probabilities of some texts at a time, until a layer has a rule that is not known."""
+        """The log-probabilities of some texts at a time, until a layer has an unsupported rule."""
         ids, cache = self._read["whole"]
         count = len(self.answer)
         for pack in packs(_placed(ids), texts, [text.shape[1] - count for text in texts]):
-            cache = kept_keys(cache, pack.before)
-            logits = self._of_pack(pack, cache)
+            cache = select_keys(cache, pack.before)
+            logits = self._pack_logits(pack, cache)
             if logits is None:
                 return
             yield [-token_losses(logits(columns[-count:]), self.answer).cpu() for columns in pack.texts]
@@ -153,8 +154,8 @@ class Replay:
             logits = self.model(**inputs, use_cache=False).logits[0, -len(self.answer) :]
         return -token_losses(logits, self.answer).cpu()
 
-    def _of_pack(self, pack: Pack, cache: DynamicCache) -> Callable[[Tensor], Tensor] | None:
-        """The logits at columns of a pack, whose keys join the cache; None for a rule that is not known."""
+    def _pack_logits(self, pack: Pack, cache: DynamicCache) -> Callable[[Tensor], Tensor] | None:
+        """The logits at columns of a pack, whose keys join the cache; None for an unsupported rule."""
         attention, numbering = PackedAttention(pack, self.model), Numbering(False, None)
         device, count, before = self.model.device, len(self.answer), pack.num_before
         chosen = torch.cat([columns[-count:] for columns in pack.texts])
@@ -170,11 +171,11 @@ class Replay:
         return (lambda columns: logits[torch.searchsorted(chosen, columns)]) if attention.is_known else None
 
     def _ids(self, prompt: Int[Tensor, " token"]) -> Int[Tensor, " read"]:
-        """What a decoder reads to choose the answer: not the answer's last token."""
+        """Input of a decoder that chooses the answer: everything but the answer's last token."""
         return torch.cat([prompt, self.answer[:-1]])
 
     def _inputs(self, prompt: Int[Tensor, " token"]) -> dict[str, Tensor]:
-        """What a model without a cache reads at once."""
+        """Input of a model without a cache, read at once."""
         device = self.model.device
         if not self.is_pair:
             return {"input_ids": self._ids(prompt).unsqueeze(0).to(device)}
@@ -196,16 +197,16 @@ class Replay:
         return -token_losses(logits, self.answer).cpu()
 
     def _continued(self, prompt: Int[Tensor, " token"], name: str) -> Float[Tensor, "new vocabulary"]:
-        """The logits of the answer; what an earlier prompt has in common with this one is not read again."""
+        """The logits of the answer; the beginning shared with an earlier prompt is not read again."""
         assert self._empty is not None
         ids, count = self._ids(prompt), len(self.answer)
         shared, cache = 0, copy(self._empty)
         cache.layers = [copy(layer) for layer in self._empty.layers]
-        for before, kept in self._read.values():
+        for before, earlier in self._read.values():
             alike = min(num_alike(before[None], ids[None]), len(prompt) - 1)
             if alike > shared:
-                shared, cache = alike, _cut(kept, alike)
-        # Long prompts in pieces, the answer whole in the last one.
+                shared, cache = alike, _cut(earlier, alike)
+        # Long prompts are read in pieces, the whole answer in the last one.
         last = max(shared, len(ids) - count - LONG_CHUNK)
         starts = [*range(shared, last, LONG_CHUNK), last]
         for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
@@ -218,7 +219,7 @@ class Replay:
 
     @contextmanager
     def _running(self, rows: LastRows) -> Iterator[None]:
-        """While it is open, the model's attention is computed here, or eagerly by itself."""
+        """Compute the model's attention here inside the block, or let the model compute it eagerly."""
         with ExitStack() as opened:
             opened.enter_context(model_errors(self.model.config.model_type, "read an answer"))
             if self.way.kind == "interface":
@@ -234,12 +235,12 @@ class Replay:
 
 
 def _placed(ids: Int[Tensor, " token"]) -> Int[Tensor, "2 token"]:
-    """Tokens in a row, and their positions."""
+    """Tokens and their positions, as two rows."""
     return torch.stack([ids, torch.arange(len(ids))])
 
 
 def _cut(cache: DynamicCache, num_tokens: int) -> DynamicCache:
-    """The first tokens of a cache, which stays unchanged: appended tokens go into new tensors."""
+    """The first tokens of a cache, which does not change: appended tokens go into new tensors."""
     cut = copy(cache)
     cut.layers = [copy(layer) for layer in cache.layers]
     for layer in cut.layers:
@@ -250,18 +251,18 @@ def _cut(cache: DynamicCache, num_tokens: int) -> DynamicCache:
     return cut
 
 
-def queries_of(layer: CapturedLayer, first: int, stop: int) -> CapturedLayer:
-    """A layer with some of its queries; in self-attention without the keys after the last of them."""
+def with_queries(layer: CapturedLayer, first: int, stop: int) -> CapturedLayer:
+    """A layer with some of its queries; in self-attention without keys after the last of them."""
     attention, is_self = layer.attention, layer.kind == "self"
     if isinstance(attention, AttentionLayer):
-        return replace(layer, attention=of_queries(attention, first, stop, is_self=is_self))
+        return replace(layer, attention=query_rows(attention, first, stop, is_self=is_self))
     num_queries, num_keys = attention.shape[2:]
     keys = num_keys - (num_queries - stop) * is_self
     rows = attention.weights[:, :, first:stop, :keys], attention.seen[:, first:stop, :keys]
     return replace(layer, attention=GivenWeights(*rows))
 
 
-def rows_of_tokens(layers: Sequence[CapturedLayer], num_tokens: int) -> Iterator[list[CapturedLayer]]:
-    """For each token of the answer, the layers with the one query that chose it."""
+def token_rows(layers: Sequence[CapturedLayer], num_tokens: int) -> Iterator[list[CapturedLayer]]:
+    """The layers with the one query that chose a token, for each token of the answer."""
     for place in range(num_tokens):
-        yield [queries_of(layer, place, place + 1) for layer in layers]
+        yield [with_queries(layer, place, place + 1) for layer in layers]

@@ -1,4 +1,4 @@
-"""Runs of a model in threads that take turns: what they multiply by one weight is multiplied at once."""
+"""Runs of a model in threads that take turns, so that products with the same weight are computed together."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,18 +16,18 @@ RowsToRows = Callable[[Tensor], Tensor]
 
 
 class _Stopped(BaseException):
-    """Ends a run that nobody waits for any more; not an error that a model's caller would catch."""
+    """Ends a run that is no longer needed; not an error that a model's caller would catch."""
 
 
 class _Product:
-    """A product that a run waits for: what makes it of rows (..., dim), with which weights."""
+    """A product that a run waits for: its rows (..., dim), its weights, and the function that computes it."""
 
     def __init__(self, rows: Tensor, weights: tuple[object, ...], compute: RowsToRows) -> None:
         self.rows, self.weights, self.compute = rows, weights, compute
         self.result: Tensor | None = None
 
     def alike(self) -> tuple[object, ...]:
-        """What is the same for products that are one product of more rows."""
+        """Key that products share if they can be computed as one product of more rows."""
         return (*map(id, self.weights), self.rows.shape[-1], self.rows.dtype, self.rows.device)
 
 
@@ -44,7 +44,7 @@ class ThreadedRun(Generic[RunResult]):
         context, num_threads = copy_context(), torch.get_num_threads()
 
         def run() -> None:
-            # torch has these for each thread.
+            # torch keeps these settings per thread.
             set_torch_threads(num_threads)
             _running.set(self)
             self._go.acquire()
@@ -53,7 +53,7 @@ class ThreadedRun(Generic[RunResult]):
                     self.given.append(work())
             except _Stopped:
                 pass
-            except BaseException as error:  # whatever it is, whoever waits for the run gets it
+            except BaseException as error:  # passed on to whoever waits for the run
                 self.error = error
             self.has_ended = True
             self._paused.release()
@@ -62,21 +62,21 @@ class ThreadedRun(Generic[RunResult]):
         self._thread.start()
 
     def go_on(self) -> None:
-        """Let it run until it waits again, or to its end; its error, where it had one."""
+        """Continue the run until it waits again or ends. Raises its error if it failed."""
         self._go.release()
         self._paused.acquire()
         if self.error is not None:
             raise self.error
 
     def wait(self) -> None:
-        """Called in its thread: wait for the others."""
+        """Wait for the other runs; called in the run's thread."""
         self._paused.release()
         self._go.acquire()
         if self.is_stopped:
             raise _Stopped
 
     def wait_for(self, product: _Product) -> Tensor:
-        """Called in its thread: wait until the product is computed."""
+        """Wait until the product is computed; called in the run's thread."""
         self.product = product
         try:
             self.wait()
@@ -86,7 +86,7 @@ class ThreadedRun(Generic[RunResult]):
         return product.result
 
     def stop(self) -> None:
-        """End it, wherever it waits."""
+        """End the run, wherever it waits."""
         self.is_stopped, self.error = True, None
         while not self.has_ended:
             self._go.release()
@@ -101,7 +101,7 @@ _running: ContextVar[ThreadedRun[Any] | None] = ContextVar("running", default=No
 def side_by_side(
     works: Sequence[Callable[[], RunResult]], *, shares_products: bool
 ) -> Iterator[list[ThreadedRun[RunResult]]]:
-    """A run for each, which all have ended afterwards."""
+    """A run for each work; all have ended after the block."""
     with ExitStack() as running:
         runs = []
         for work in works:
@@ -111,7 +111,7 @@ def side_by_side(
 
 
 def go_on(runs: Sequence[ThreadedRun[Any]]) -> None:
-    """Let all of them run until they wait for each other, or end. The error of the first that fails."""
+    """Continue all runs until they wait for each other, or end. Raises the error of the first that fails."""
     for run in runs:
         run.go_on()
     while asking := [run for run in runs if run.product is not None]:
@@ -121,11 +121,11 @@ def go_on(runs: Sequence[ThreadedRun[Any]]) -> None:
 
 
 def _compute(products: Sequence[_Product]) -> None:
-    """The result of each, in one product for those with the same weights."""
-    of_weights: dict[tuple[object, ...], list[_Product]] = {}
+    """Compute each result, with one product for all that share weights."""
+    by_weights: dict[tuple[object, ...], list[_Product]] = {}
     for product in products:
-        of_weights.setdefault(product.alike(), []).append(product)
-    for alike in of_weights.values():
+        by_weights.setdefault(product.alike(), []).append(product)
+    for alike in by_weights.values():
         flat = [product.rows.flatten(end_dim=-2) for product in alike]
         with torch.no_grad():
             results = torch.split(alike[0].compute(torch.cat(flat)), [len(rows) for rows in flat])
@@ -133,8 +133,8 @@ def _compute(products: Sequence[_Product]) -> None:
             product.result = result.view(*product.rows.shape[:-1], -1)
 
 
-def wait_for_others(*_inputs: object) -> None:
-    """As a hook before a block: a run that is one of several waits for the others there."""
+def wait_for_runs(*_inputs: object) -> None:
+    """A hook before a block: a run that is one of several waits there for the others."""
     run = _running.get()
     if run is not None:
         run.wait()
@@ -143,7 +143,7 @@ def wait_for_others(*_inputs: object) -> None:
 def product_for_all(rows: Tensor, weights: tuple[object, ...], compute: RowsToRows) -> Tensor | None:
     """The result of `compute` for rows (..., dim) with these weights, for all runs at once.
 
-    None in a single run, in one that must give the same bits as a single run, and where the computation is
+    None in a single run, in one that must give the same bits as a single run, and if the computation is
     observed: by gradients, autocast or a tensor subclass.
     """
     run = _running.get()
@@ -156,7 +156,7 @@ def product_for_all(rows: Tensor, weights: tuple[object, ...], compute: RowsToRo
 
 @contextmanager
 def by_itself() -> Iterator[None]:
-    """While it is open a run does not wait for others: what it changes of the model is not for them."""
+    """Keep a run from waiting for the others inside the block, since it changes the model only for itself."""
     token = _running.set(None)
     try:
         yield
@@ -165,7 +165,7 @@ def by_itself() -> Iterator[None]:
 
 
 def of_this_run(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook of a model that heeds the run in which it was made, and no other beside it, in any thread."""
+    """A hook of a model that acts only in the run in which it was made, in any thread."""
     run, thread = _running.get(), get_ident()
 
     def called(*args: Any, **named: Any) -> Any:

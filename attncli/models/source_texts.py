@@ -1,4 +1,4 @@
-"""Texts with sources in them: parts of a text, documents above a question, the turns of a chat."""
+"""Texts with sources: parts of a text, documents above a question, the turns of a chat."""
 
 import json
 import re
@@ -20,9 +20,9 @@ Split = Literal["word", "sentence", "line", "paragraph", "turn"]
 
 
 class Passage(NamedTuple):
-    """A part of a text from a character to another: its name, as doc2, and what else it is called.
+    """A range of characters of a text: its name, such as doc2, and its title.
 
-    `again` are the other places of it, where a chat template writes it more than once.
+    `again` are its other places, if a chat template repeats it.
     """
 
     name: str
@@ -33,21 +33,21 @@ class Passage(NamedTuple):
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """All places of it."""
+        """All its places."""
         return Span(self.start, self.end), *self.again
 
     def moved_to(self, spans: Sequence[Span]) -> "Passage":
-        """The source in other places."""
+        """The source at other places."""
         return self._replace(start=spans[0].start, end=spans[0].end, again=tuple(spans[1:]))
 
 
 @dataclass(frozen=True)
 class SourcedText:
-    """A text and its sources, in order; one in a chat template `is_whole`: no special tokens stand around it.
+    """A text and its sources, in order. `is_whole`: it is in a chat template, which adds special tokens.
 
-    `apart` is a question that an encoder reads by itself, or as the first text of a pair; `asking` is the
-    end of a text that asks, and is no source.
-    Blanks between two sources belong to the second; any other text there stays when sources are removed.
+    `apart` is a question that an encoder reads alone, or as the first text of a pair; `asking` is a question
+    at the end of the text, which does not count as a source. Blanks between two sources belong to the second;
+    any other text between them stays when sources are removed.
     """
 
     text: str
@@ -57,11 +57,11 @@ class SourcedText:
     asking: str = ""
 
     def texts(self) -> list[str]:
-        """That of each source."""
+        """The text of each source."""
         return [self.text[source.start : source.end] for source in self.sources]
 
     def with_only(self, kept: Sequence[bool] | Bool[torch.Tensor, " source"]) -> "SourcedText":
-        """The text with only some of its sources, without the blanks before the first of those."""
+        """The text with only some of its sources, without blanks before the first one."""
         places = sorted((span, number) for number, source in enumerate(self.sources) for span in source.spans)
         pieces, end = [self.text[: places[0][0].start]], places[0][0].start
         length, is_first = end, True
@@ -83,7 +83,7 @@ class SourcedText:
         return replace(self, text="".join([*pieces, self.text[end:]]), sources=left)
 
     def with_question_apart(self, question: str) -> "SourcedText":
-        """The text without the question below it, which is read apart."""
+        """The text without the question below it, which is read separately."""
         return replace(self, text=self.text.removesuffix(f"\n\n{question}"), apart=question)
 
     def in_template(self, pretrained: Pretrained) -> "SourcedText":
@@ -93,9 +93,7 @@ class SourcedText:
         placed = placed_chat(messages, pretrained, parts=[sorted(parts)])
         where = dict(zip(sorted(parts), placed.parts[0], strict=True))
         if not all(where.values()):
-            raise UserError(
-                f"chat: the chat template of {pretrained.name} leaves out the text, or changes it"
-            )
+            raise UserError(f"chat: the chat template of {pretrained.name} omits or changes the text")
         sources = (
             source.moved_to([moved for span in source.spans for moved in where[span]])
             for source in self.sources
@@ -107,7 +105,7 @@ SENTENCE_END = re.compile(r"[.!?][\"')\]\u2019\u201d]*\s+")
 WORD_END = re.compile(r"\s+")
 LINE_END, PARAGRAPH_END = re.compile(r"\n"), re.compile(r"\n[^\S\n]*\n\s*")
 TURN_START = re.compile(r"^(?=[^\W\d][\w .-]{0,30}:(?:\s|$))", re.MULTILINE)
-"""`Ann Lee: ` at the start of a line."""
+"""Matches `Ann Lee: ` at the start of a line."""
 ENDS: Mapping[Split, re.Pattern[str]] = {
     "word": WORD_END,
     "sentence": SENTENCE_END,
@@ -118,7 +116,7 @@ ENDS: Mapping[Split, re.Pattern[str]] = {
 
 
 def _spans(text: str, split: Split) -> Iterator[tuple[int, int]]:
-    """The characters of each part, without the blanks around it; sentences end with their line, too."""
+    """The characters of each part, without surrounding blanks. Sentences also end at the end of a line."""
     ends = {match.end() for match in ENDS[split].finditer(text)}
     if split == "sentence":
         ends |= {match.end() for match in LINE_END.finditer(text)}
@@ -131,29 +129,29 @@ def _spans(text: str, split: Split) -> Iterator[tuple[int, int]]:
 def split_text(text: str, split: Split, *, question: str | None = None, key: str = "file") -> SourcedText:
     """A text whose sentences, lines, paragraphs or turns are the sources, with a question below it.
 
-    Raises UserError, which names `key`, for a text without any.
+    Raises UserError, with `key` in the message, for a text without any.
     """
     spans = list(_spans(text, split))
     if not spans:
-        raise UserError(f"{key}: must hold a {split} (got an empty text)")
+        raise UserError(f"{key}: must contain a {split} (got an empty text)")
     sources = tuple(Passage(f"{split}{number}", *span) for number, span in enumerate(spans, start=1))
     below = "" if question is None else f"\n\n{question}"
     return SourcedText(text.rstrip() + below if below else text, sources)
 
 
 END = re.compile(r"[.!?\u2026][\"')\]\u2019\u201d]*$")
-"""How a sentence ends, and a question."""
+"""Matches the end of a sentence or a question."""
 ASKING: Sequence[Split] = ("sentence", "line", "paragraph")
 """Parts that may ask."""
 LEAST_SPLIT = 2
-"""Sources that a text keeps whose end asks: one has no order."""
+"""Fewest sources of a text that may end in a question: a single source has no ranking."""
 
 
 def without_asking(sourced: SourcedText, least: int = LEAST_SPLIT) -> SourcedText:
-    """A text whose last parts are no sources where they ask: `In which city? Answer: Karl works in`.
+    """A text whose last parts do not count as sources if they ask: `In which city? Answer: Karl works in`.
 
-    These are a last part that is unfinished behind a finished one, or ends in a colon, and a question before
-    it. The text as it is where fewer than `least` sources would be left.
+    These parts are a last one that is unfinished after a finished one, or ends in a colon, and a question
+    before it. The text is unchanged if fewer than `least` sources would remain.
     """
     ends = [match[0] if (match := END.search(text)) else "" for text in sourced.texts()]
     count, last = len(ends), sourced.texts()[-1]
@@ -171,14 +169,14 @@ def without_asking(sourced: SourcedText, least: int = LEAST_SPLIT) -> SourcedTex
 def with_documents(
     documents: Sequence[tuple[str, str]], question: str, split: Split | None = None
 ) -> SourcedText:
-    """Documents, each with its title, and a question below them; each is a source, or its parts are.
+    """Documents, each with its title, and a question below them; the sources are documents or their parts.
 
-    Raises UserError for a document without a text.
+    Raises UserError for an empty document.
     """
     text, sources = "", list[Passage]()
     for number, (title, document) in enumerate(documents, start=1):
         if not document.strip():
-            raise UserError(f"document: {title}: holds no text")
+            raise UserError(f"document: {title}: is empty")
         text += "\n\n" if text else ""
         start = len(text)
         text += document.strip()
@@ -199,9 +197,9 @@ def sourced_text(
     key: str = "sources",
     is_continued: bool = True,
 ) -> SourcedText:
-    """The sources in their prompt: parts of a text (sentences), documents, or what has them already.
+    """The sources in their prompt: parts of a text (sentences), documents, or a text with known sources.
 
-    A text that `is_continued` by a model, and has no question below it, may ask at its end.
+    A text that a model continues (`is_continued`), without a question below it, may end in a question.
     """
     if isinstance(sources, SourcedText):
         return sources
@@ -217,9 +215,9 @@ MARK = re.compile(r"<source(?:\s+([^<>]{1,60}?))?\s*>|</source>")
 
 
 def marked_text(text: str, *, question: str | None = None, key: str = "sentence") -> SourcedText | None:
-    """A text whose sources stand between `<source NAME>` and `</source>`, without these marks, or None.
+    """A text with sources between `<source NAME>` and `</source>`, without these marks, or None.
 
-    Raises UserError, which names `key`, for a mark without its counterpart, and for an empty source.
+    Raises UserError, with `key` in the message, for a mark without its counterpart, and for an empty source.
     """
     plain, sources, end = "", list[Passage](), 0
     opened: tuple[str, int] | None = None
@@ -235,7 +233,7 @@ def marked_text(text: str, *, question: str | None = None, key: str = "sentence"
         title, start = opened
         part, opened = plain[start:], None
         if not part.strip():
-            raise UserError(f"{key}: source {title or len(sources) + 1}: holds no text")
+            raise UserError(f"{key}: source {title or len(sources) + 1}: is empty")
         start += len(part) - len(part.lstrip())
         sources.append(Passage(f"source{len(sources) + 1}", start, start + len(part.strip()), title))
     if opened is not None:
@@ -249,8 +247,8 @@ def marked_text(text: str, *, question: str | None = None, key: str = "sentence"
 def chat_text(text: str, pretrained: Pretrained, *, key: str = "file") -> SourcedText:
     """A chat, as JSON, in the model's template: each message and each tool is a source.
 
-    The JSON is a list of messages with `role` and `content`, or an object with `messages` and `tools`.
-    Raises UserError, which names `key`, for any other text, and for messages that the template leaves out.
+    The JSON is a list of messages with `role` and `content`, or an object with `messages` and `tools`. Raises
+    UserError, with `key` in the message, for any other text, and for messages that the template omits.
     """
     messages, tools = chat_messages(text, key)
     placed = placed_chat(messages, pretrained, tools)
@@ -271,18 +269,18 @@ def chat_text(text: str, pretrained: Pretrained, *, key: str = "file") -> Source
         for number, (spans, title) in enumerate(titled, start=1)
     )
     if not sources:
-        raise UserError(f"{key}: must hold a message with a text")
+        raise UserError(f"{key}: must contain a message with text")
     return SourcedText(placed.text, sources, is_whole=True)
 
 
 def _in_chat(spans: list[Span], pretrained: Pretrained, what: str) -> list[Span]:
     if not spans:
-        raise UserError(f"chat: the chat template of {pretrained.name} leaves out {what}, or changes it")
+        raise UserError(f"chat: the chat template of {pretrained.name} omits or changes {what}")
     return spans
 
 
 def _as_json(tool: Mapping[str, Any], span: Span, whole: str) -> Span:
-    """The tool as JSON where it stands so around a span, else the span."""
+    """The span of the tool's JSON if the template writes JSON around a span, else the span."""
     for written in _written(tool):
         start = whole.rfind(written, 0, span.start + len(written))
         if 0 <= start <= span.start and span.end <= start + len(written):
@@ -291,7 +289,7 @@ def _as_json(tool: Mapping[str, Any], span: Span, whole: str) -> Span:
 
 
 def chat_messages(text: str, key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The messages and the tools of a chat as JSON. Raises UserError, naming `key`, for anything else."""
+    """The messages and the tools of a chat as JSON. Raises UserError, with `key`, for anything else."""
     try:
         parsed = parsed_json(text)
     except ValueError:
@@ -312,12 +310,12 @@ def chat_messages(text: str, key: str) -> tuple[list[dict[str, Any]], list[dict[
 
 
 def is_chat(text: str) -> bool:
-    """Whether a text looks like the JSON of a chat."""
+    """True if a text looks like the JSON of a chat."""
     return text.lstrip().startswith(("[", "{"))
 
 
 def _written(tool: Mapping[str, Any]) -> Iterator[str]:
-    """A tool as templates write it, whole or its function alone."""
+    """The JSON of a tool in every form that templates write: whole or only its function."""
     for part in (tool, tool.get("function", tool)):
         for indent in (None, 2, 4):
             for is_ascii in (False, True):
@@ -326,14 +324,14 @@ def _written(tool: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class SourcedReading(Reading):
-    """What a model reads; `places` are the tokens of each source in its prompt."""
+    """A reading with sources; `places` are the tokens of each source in its prompt."""
 
     sourced: SourcedText
     places: tuple[tuple[int, ...], ...] = field(default=())
 
     @property
     def prompt(self) -> ModelText:
-        """The prompt, which goes to the encoder of a model that has one."""
+        """The prompt, which goes to the encoder if the model has one."""
         return self.context or self.text
 
 
@@ -342,10 +340,11 @@ def read_sourced(
 ) -> SourcedReading:
     """A text as a model reads it; in its sources the names of special tokens are ordinary text.
 
-    Raises UserError, which names `key`, for more tokens than the model reads beside `num_new` new ones.
+    Raises UserError, with `key` in the message, if the text and `num_new` new tokens are longer than the
+    model reads.
     """
     if not pretrained.tokenizer.is_fast:
-        message = "does not say which characters a token covers, so that no source is known"
+        message = "does not report the characters of a token, which sources require"
         raise UserError(f"model: the tokenizer of {pretrained.name} {message}")
     ids, spans = encoded_sources(pretrained, sourced)
     places = tuple(
@@ -362,7 +361,7 @@ def read_sourced(
     if most is not None and len(ids) + num_new > most:
         counts = [len(tokens) for tokens in places]
         longest = sourced.sources[counts.index(max(counts))].name
-        beside = f" beside {num_new + 1} new ones" if num_new else ""
+        beside = f" with {num_new + 1} new ones" if num_new else ""
         must = f"must be at most {most - num_new} tokens for {pretrained.name}{beside} (got {len(ids)}"
         raise UserError(f"{key}: the prompt {must}; the longest source is {longest}, {max(counts)})")
     unknown = pretrained.unknown_words(sourced.text, ids, spans)
@@ -374,7 +373,7 @@ def read_sourced(
 
 
 class EncodedPair(NamedTuple):
-    """The tokens of two texts, the characters of the second, and of which text each token is."""
+    """The tokens of two texts, the characters of the second, and the text that each token belongs to."""
 
     ids: list[int]
     spans: list[tuple[int, int]]
@@ -382,7 +381,7 @@ class EncodedPair(NamedTuple):
 
 
 def encoded_pair(pretrained: Pretrained, sourced: SourcedText) -> EncodedPair:
-    """The question, then the text with the sources, as a model reads a pair; names of tokens are text."""
+    """The question, then the text with the sources, as a pair; names of special tokens are ordinary text."""
     read = pretrained.encoded(
         sourced.apart or "",
         text_pair=sourced.text,
@@ -392,8 +391,8 @@ def encoded_pair(pretrained: Pretrained, sourced: SourcedText) -> EncodedPair:
         truncation=False,
         split_special_tokens=True,
     )
-    of_text = [number == 1 for number in read.sequence_ids(0)]
-    spans = [span if inside else (0, 0) for span, inside in zip(read["offset_mapping"], of_text, strict=True)]
+    in_text = [number == 1 for number in read.sequence_ids(0)]
+    spans = [span if inside else (0, 0) for span, inside in zip(read["offset_mapping"], in_text, strict=True)]
     return EncodedPair(read["input_ids"], spans, read["token_type_ids"])
 
 
@@ -420,7 +419,7 @@ def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[
     if not inert:
         read = pretrained.encoded(text, add_special_tokens=not sourced.is_whole, **options)
         return read["input_ids"], read["offset_mapping"]
-    # Pieces between real special tokens; within a piece their names are text.
+    # Pieces between actual special tokens; inside a piece, their names are text.
     ids, spans, start = list[int](), list[tuple[int, int]](), 0
     for mark in [*(mark for mark in marks if mark not in inert), None]:
         end = len(text) if mark is None else mark.start()
@@ -443,7 +442,7 @@ def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[
 
 
 class SourcePrompt(NamedTuple):
-    """A question and the text with its sources, or only that; maybe answer and right source."""
+    """A question and a text with sources, or only such a text; optionally an answer and a right source."""
 
     name: str
     sentence: str
@@ -453,7 +452,7 @@ class SourcePrompt(NamedTuple):
 
     @property
     def question(self) -> str | None:
-        """What is asked; None where the sentence itself has the sources."""
+        """The question; None if `sentence` itself has the sources."""
         return None if self.context is None else self.sentence
 
     @property
@@ -463,7 +462,7 @@ class SourcePrompt(NamedTuple):
 
 
 class SourcePromptFile(LineFile):
-    """JSON Lines or CSV with sentence, and maybe context, answer, id and right, the name of a source."""
+    """JSON Lines or CSV with sentence and, optionally, context, answer, id, and right (a source's name)."""
 
     columns = ("sentence", "context", "answer", "id", "right")
 
@@ -471,7 +470,7 @@ class SourcePromptFile(LineFile):
         super().__init__(name, f"{key}: {name}")
 
     def prompts(self) -> list[SourcePrompt]:
-        """All of them. Raises UserError with the invalid lines, and without any prompt."""
+        """All prompts. Raises UserError with the invalid lines, and without any prompt."""
         prompts: list[SourcePrompt] = []
 
         def take(number: int, data: bytes) -> None:
@@ -479,10 +478,10 @@ class SourcePromptFile(LineFile):
             sentence = fields["sentence"]
             assert sentence is not None
             name = fields.get("id") or str(number)
-            others = {key: fields.get(key) for key in ("context", "answer", "right")}
-            prompts.append(SourcePrompt(name, sentence, **others))
+            options = {key: fields.get(key) for key in ("context", "answer", "right")}
+            prompts.append(SourcePrompt(name, sentence, **options))
 
         self.check_lines(take)
         if not prompts:
-            raise UserError(f"{self.label}: holds no prompt")
+            raise UserError(f"{self.label}: contains no prompts")
         return prompts

@@ -1,6 +1,6 @@
-"""Weights as their files have them: read, and widened, when something is computed with them.
+"""Weights that stay in their files: read, and widened, when they are used.
 
-Of a file no more than its header is read before: what a model needs is known from there.
+Only the header of a file is read in advance; it describes everything that a model needs.
 """
 
 import re
@@ -41,18 +41,18 @@ from attncli.models.side_by_side import product_for_all
 from attncli.models.weight_headers import ARCHITECTURE, ROPE_TENSORS, gguf_header
 
 SMALL_NUMBERS = 2**18
-"""A weight of fewer is read when the model is loaded: norms, biases, tables of a few rows."""
+"""Weights with fewer numbers are read when the model is loaded: norms, biases, small tables."""
 FEW_ROWS = 32
-"""Vectors that a weight meets, up to which torch's threads wait for each other more than they work."""
-JOBS_OF_A_THREAD = 4
-"""Parts of a weight per thread from which on no thread waits long for another's last; fewer are torch's."""
+"""Vectors per product up to which torch's threads spend more time waiting for each other than working."""
+JOBS_PER_THREAD = 4
+"""Parts of a weight per thread from which threads hardly wait for each other; below, torch's threads work."""
 TRIED_BYTES = 2**26
-"""How much is read to tell how long all of it takes."""
+"""Bytes read to estimate the time for reading everything."""
 
 
 @dataclass
 class Made(NumberSource):
-    """One of the tensors that a function gives, of others: what transformers makes of those of a file."""
+    """One output of a function of several tensors, such as transformers' conversion of a file's tensors."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -68,17 +68,17 @@ class Made(NumberSource):
         return (part for part in _tensors_in([self.args, self.named]) if isinstance(part, Stored))
 
     def whole(self) -> Tensor:
-        given, named = _changed([self.args, self.named], Stored.read)
-        return [*_tensors_in(self.function(*given, **named))][self.position]
+        arguments, keywords = _changed([self.args, self.named], Stored.read)
+        return [*_tensors_in(self.function(*arguments, **keywords))][self.position]
 
     def rows(self, start: int, stop: int) -> Tensor:
         parts = self.args[0] if self.args else ()
         axis = self.args[1] if len(self.args) > 1 else self.named.get("dim", 0)
-        # The experts of a layer are stored one by one: some are read without the others.
+        # The experts of a layer are stored separately, and can be read separately.
         if self.function is torch.stack and axis == 0:
-            return torch.stack([_numbers_of(part) for part in parts[start:stop]])
+            return torch.stack([_loaded(part) for part in parts[start:stop]])
         if self.function is torch.cat and axis not in (0, -len(self.shape)):
-            return torch.cat([_rows_of(part, start, stop) for part in parts], axis)
+            return torch.cat([_row_range(part, start, stop) for part in parts], axis)
         return self.whole()[start:stop]
 
     def will_be_read(self) -> None:
@@ -88,7 +88,7 @@ class Made(NumberSource):
 
 @dataclass(frozen=True)
 class WholeWeight:
-    """A weight that a model reads completely while it is loaded."""
+    """A weight that is read completely when the model is loaded."""
 
     source: NumberSource
 
@@ -98,11 +98,11 @@ class WholeWeight:
 
 @dataclass
 class Use:
-    """How the weights of a model are used: their order, and which widened weights are kept.
+    """Use of the weights of a model: their order, and which widened weights are kept in memory.
 
-    Nothing is kept from the first use. Later uses keep everything where `keeps`, in the pages of the file,
-    which other processes share, where it `maps`. While a model `is_loading`, operations on its weights are
-    only recorded.
+    Nothing is kept during the first run. Later runs keep everything if `keeps`, in the pages of the file,
+    which other processes share, if `maps`. While a model `is_loading`, operations on its weights are only
+    recorded.
     """
 
     device: torch.device
@@ -112,16 +112,16 @@ class Use:
     _order: Sequence["Stored"] = ()
     _places: dict[int, int] = field(default_factory=dict)
     _begun: int = 0
-    _told: int = 0
+    _announced: int = 0
     _bytes_ahead: int = 0
     _held: list["Stored"] | None = None
 
     def follow(self, order: Sequence["Stored"]) -> None:
-        """The weights in the order in which a model uses them, again and again."""
+        """Set the order in which every run of the model uses its weights."""
         self._order, self._places = order, {id(weight): place for place, weight in enumerate(order)}
 
     def one_run(self) -> tuple[int, float]:
-        """The bytes that a run reads, and the seconds of one vector, estimated from a part of the weights."""
+        """The bytes that a run reads, and the seconds for one vector, estimated from some of the weights."""
         total = sum(weight.source.stored_bytes for weight in self._order)
         read, begun = 0, time.monotonic()
         for weight in self._order:
@@ -138,7 +138,7 @@ class Use:
         return total, (time.monotonic() - begun) * total / max(1, read)
 
     def begin(self, weight: "Stored") -> bool:
-        """Called before a weight is read, while those after it are read ahead. Whether it is to stay."""
+        """Start reading ahead from a weight that is about to be read. Returns True if it is to be kept."""
         place = self._places.get(id(weight))
         if place is not None:
             self._read_ahead(place)
@@ -149,23 +149,23 @@ class Use:
         return self.keeps and weight.num_uses > 1
 
     def _read_ahead(self, place: int) -> None:
-        """Tell the system once in each run of the model that a weight will be wanted, some time before."""
-        if not self._begun <= place < self._told:
-            self._told, self._bytes_ahead = place + 1, 0
+        """Announce weights to the system some time before they are needed, once in each run of the model."""
+        if not self._begun <= place < self._announced:
+            self._announced, self._bytes_ahead = place + 1, 0
         else:
             passed = self._order[self._begun + 1 : place + 1]
             self._bytes_ahead -= sum(weight.source.stored_bytes for weight in passed)
         self._begun = place
-        while self._bytes_ahead < AHEAD_BYTES and self._told < len(self._order):
-            ahead = self._order[self._told]
+        while self._bytes_ahead < AHEAD_BYTES and self._announced < len(self._order):
+            ahead = self._order[self._announced]
             if ahead.numbers is None:
                 ahead.source.will_be_read()
             self._bytes_ahead += ahead.source.stored_bytes
-            self._told += 1
+            self._announced += 1
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """While open, weights that were read stay: they are used several times."""
+        """Keep weights that are read inside the block, since they are used several times."""
         self._held = []
         try:
             yield
@@ -177,22 +177,22 @@ class Use:
 
 
 class Stored(Tensor):
-    """A weight that takes no memory: its numbers come when something is computed with them.
+    """A weight that takes no memory: its numbers are read when it is used in a computation.
 
-    What is not a number (shape, dtype, device) it has; everything else is computed with its numbers, a linear
-    layer a few rows at a time, of a table only the rows that are looked up.
+    Its shape, dtype and device are known; everything else is computed with its numbers: a linear layer a few
+    rows at a time, a table only from the rows that are looked up.
     """
 
     source: NumberSource
     use: Use
     numbers: Tensor | None
-    """Its numbers, where they are kept."""
+    """Its numbers, if they are kept in memory."""
     num_uses: int
 
     @staticmethod
     def of(source: NumberSource, use: Use) -> "Stored":
         """The weight with the numbers of a source."""
-        # NaN everywhere: an operation that bypasses this class must not pass for one on a weight.
+        # All NaN, so that operations that bypass this class do not go unnoticed.
         device = source.device if isinstance(source, Cast) else "cpu"
         filler = torch.full(
             (), torch.nan if source.dtype.is_floating_point else 0, dtype=source.dtype, device=device
@@ -215,12 +215,12 @@ class Stored(Tensor):
         return self.source.whole() if mapped is None else mapped
 
     def keep_if_wanted(self) -> None:
-        """Called before its numbers are used: reads them now where they are to stay."""
+        """Read the numbers now if they are to be kept. Called before they are used."""
         if self.numbers is None and self.use.begin(self):
             self.numbers = self._kept()
 
     def parts(self) -> Iterator[tuple[int, int, Tensor]]:
-        """Its rows, some at a time: from where to where, and their numbers."""
+        """Its rows, some at a time, as (start, stop, numbers)."""
         self.keep_if_wanted()
         if self.numbers is not None:
             yield 0, self.shape[0], self.numbers
@@ -229,7 +229,7 @@ class Stored(Tensor):
             yield start, stop, self.source.passing(start, stop)
 
     def looked_up(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The numbers of the distinct rows asked for, and the place of each asked row among them."""
+        """The numbers of the distinct requested rows, and the index of each requested row among them."""
         if self.numbers is not None:
             return self.numbers, rows
         wanted, places = torch.unique(rows, return_inverse=True)
@@ -248,32 +248,32 @@ class Stored(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        named = dict(kwargs or {})
+        keywords = dict(kwargs or {})
         if func in DESCRIBES or (_describes(func) and func not in (DATA.__get__, DATA.__set__)):
-            # torch leaves it without types.
-            return super().__torch_function__(func, types, args, named)  # type: ignore[no-untyped-call]
+            # untyped in torch
+            return super().__torch_function__(func, types, args, keywords)  # type: ignore[no-untyped-call]
         if func in SAME:
             return _again(args[0])
         if func is Tensor.requires_grad_:
             return args[0]
         if isinstance(args[0], Stored) and (func in SETTERS or CHANGES.fullmatch(func.__name__)):
             raise TypeError("a weight that stays in its file cannot be changed")
-        if func in (torch.equal, Tensor.equal):  # transformers compares tied weights before it ties them
+        if func in (torch.equal, Tensor.equal):  # transformers compares weights before it ties them
             return _are_equal(*args)
-        use = next(weight.use for weight in _tensors_in([args, named]) if isinstance(weight, Stored))
+        use = next(weight.use for weight in _tensors_in([args, keywords]) if isinstance(weight, Stored))
         if use.is_loading:
-            return _deferred(func, args, named, use)
-        if func in COMPUTED and (result := COMPUTED[func](*args, **named)) is not None:
+            return _deferred(func, args, keywords, use)
+        if func in COMPUTED and (result := COMPUTED[func](*args, **keywords)) is not None:
             return result
-        given, by_name = _changed([args, named], Stored.read)
-        return func(*given, **by_name)
+        arguments, by_name = _changed([args, keywords], Stored.read)
+        return func(*arguments, **by_name)
 
-    def __repr__(self) -> str:  # type: ignore[override]  # torch's has an argument for the numbers it prints
+    def __repr__(self) -> str:  # type: ignore[override]  # torch's has an argument for printed numbers
         return f"Stored({tuple(self.shape)}, {self.dtype})"
 
 
-MADE_OF_NUMBERS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
-"""Properties that are made of the numbers; all others describe a tensor."""
+NUMERIC_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+"""Properties computed from a tensor's numbers; all others only describe it."""
 DESCRIBES = frozenset(
     {
         *(Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, Tensor.element_size),
@@ -289,18 +289,18 @@ DESCRIBES = frozenset(
         *(torch.is_floating_point, torch.is_complex, torch.numel),
     }
 )
-"""What says something of a tensor without its numbers."""
+"""Functions and attributes of a tensor that do not need its numbers."""
 DATA: Any = Tensor.data
 CHANGES = re.compile("[a-z].*[a-z]_")
-"""The name of a function that changes a tensor."""
+"""Matches names of functions that change a tensor."""
 SETTERS = frozenset({DATA.__set__, Tensor.__setitem__})
 SAME = frozenset({DATA.__get__, Tensor.detach, Tensor.__deepcopy__, Tensor.contiguous})
-"""What gives the same numbers again."""
+"""Functions that return the same numbers."""
 
 
 def _describes(func: Any) -> bool:
     name = getattr(getattr(func, "__self__", None), "__name__", "")
-    return (func.__name__ == "__get__" and name not in MADE_OF_NUMBERS) or func.__name__ == "__set__"
+    return (func.__name__ == "__get__" and name not in NUMERIC_PROPERTIES) or func.__name__ == "__set__"
 
 
 def _again(weight: Stored) -> Stored:
@@ -308,16 +308,16 @@ def _again(weight: Stored) -> Stored:
 
 
 def _are_equal(a: Any, b: Any) -> bool:
-    """Whether two weights have the same numbers: those of one place are not read."""
+    """True if two weights have the same numbers; two weights at the same place are not read."""
     is_one_place = isinstance(a, Stored) and isinstance(b, Stored) and a.source == b.source
-    return is_one_place or torch.equal(_numbers_of(a), _numbers_of(b))
+    return is_one_place or torch.equal(_loaded(a), _loaded(b))
 
 
-def _numbers_of(part: Any) -> Any:
+def _loaded(part: Any) -> Any:
     return part.read() if isinstance(part, Stored) else part
 
 
-def _rows_of(part: Any, start: int, stop: int) -> Tensor:
+def _row_range(part: Any, start: int, stop: int) -> Tensor:
     rows: Tensor = part.source.rows(start, stop) if isinstance(part, Stored) else part[start:stop]
     return rows
 
@@ -327,7 +327,7 @@ def _without_numbers(tensor: Tensor) -> Tensor:
 
 
 def _tensors_in(part: Any) -> Iterator[Tensor]:
-    """The tensors in lists and dicts, in their order."""
+    """The tensors in nested lists and dicts, in order."""
     if isinstance(part, Tensor):
         yield part
     elif isinstance(part, list | tuple):
@@ -338,7 +338,7 @@ def _tensors_in(part: Any) -> Iterator[Tensor]:
 
 
 def _changed(part: Any, change: Callable[[Any], Any]) -> Any:
-    """Lists and dicts with each tensor changed; with `Stored.read` only those that stay in their files."""
+    """Nested lists and dicts with each tensor changed; `Stored.read` leaves tensors in memory unchanged."""
     if isinstance(part, Tensor):
         return part if change is Stored.read and not isinstance(part, Stored) else change(part)
     if isinstance(part, list | tuple):
@@ -350,23 +350,23 @@ def _changed(part: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _deferred(func: Any, args: tuple[Any, ...], named: Mapping[str, Any], use: Use) -> Any:
-    """What a function will give once its numbers are wanted, in its shapes."""
+    """The future outputs of a function, with their shapes, computed when their numbers are needed."""
     if func is Tensor.__getitem__ and args[1] is Ellipsis:
         return args[0]
     if func is Tensor.to and len(args) == 1 and named.keys() <= {"device", "dtype"}:
         source = args[0].source
         return Stored.of(Cast(source, named.get("dtype") or source.dtype, use.device), use)
-    meta_args, meta_named = _changed([args, named], _without_numbers)
+    meta_args, meta_keywords = _changed([args, named], _without_numbers)
     positions = count()
 
     def made(like: Tensor) -> Stored:
         return Stored.of(Made(func, args, named, next(positions), like.shape, like.dtype), use)
 
-    return _changed(func(*meta_args, **meta_named), made)
+    return _changed(func(*meta_args, **meta_keywords), made)
 
 
 class _Linear(torch.autograd.Function):
-    """x W^T + b, with the numbers of W read anew for the gradient of x: they are not kept meanwhile."""
+    """x W^T + b; the numbers of W are not kept but read again for the gradient of x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, holder: list[Stored], bias: Tensor | None) -> Tensor:
@@ -385,9 +385,10 @@ class _Linear(torch.autograd.Function):
 
 
 def _multiplied(x: Tensor, weight: Stored, bias: Tensor | None) -> Tensor:
-    """x W^T + b, a few rows of W at a time: each number is rounded once, as of a weight in memory.
+    """x W^T + b, a few rows of W at a time; each number is rounded once, as for a weight in memory.
 
-    Of a large weight a thread reads, widens and multiplies some rows while another does so with the next.
+    For a large weight, one thread reads, widens and multiplies some rows while another does the same with the
+    next.
     """
     weight.keep_if_wanted()
     if weight.numbers is not None:
@@ -405,7 +406,7 @@ def _multiplied_in_parts(x: Tensor, source: NumberSource, bias: Tensor | None) -
         multiply = partial(_rows_multiplied, flat, source, bias, flat_output)
     jobs = [partial(multiply, start, stop) for start, stop in chunks(source)]
     num_threads = torch.get_num_threads()
-    if source.is_read_by_threads and len(jobs) >= JOBS_OF_A_THREAD * num_threads:
+    if source.is_read_by_threads and len(jobs) >= JOBS_PER_THREAD * num_threads:
         with torch_threads(1):
             deque(run_jobs(jobs, num_threads), maxlen=0)
         return output
@@ -418,9 +419,9 @@ def _multiplied_in_parts(x: Tensor, source: NumberSource, bias: Tensor | None) -
 def _rows_multiplied(
     x: Tensor, source: NumberSource, bias: Tensor | None, output: Tensor, start: int, stop: int
 ) -> None:
-    # Not into a slice (out=), for whose strides another kernel adds up in another order.
-    of_rows = None if bias is None else bias[start:stop]
-    output[:, start:stop] = functional.linear(x, source.passing(start, stop), of_rows)
+    # Not into a slice (out=): for its strides, another kernel sums in another order.
+    bias_rows = None if bias is None else bias[start:stop]
+    output[:, start:stop] = functional.linear(x, source.passing(start, stop), bias_rows)
 
 
 def _few_rows_multiplied(
@@ -441,7 +442,7 @@ def _linear(input: Any, weight: Any, bias: Tensor | None = None) -> Tensor | Non
         return functional.linear(input, weight.numbers, bias)
     added = None if bias is None else bias.detach()
     if torch.is_grad_enabled() and input.requires_grad:
-        # torch leaves it without types.
+        # untyped in torch
         product: Tensor = _Linear.apply(input, [weight], added)  # type: ignore[no-untyped-call]
         return product
     return _multiplied(input, weight, added)
@@ -487,17 +488,17 @@ COMPUTED: dict[Any, Callable[..., Tensor | None]] = {
     functional.embedding: _embedding,
     Tensor.__getitem__: _item,
 }
-"""What needs a weight in parts, and what computes it so; None where it takes all of it."""
+"""Functions that may need only parts of a weight, with implementations that return None if they need all."""
 
 
 def unknown_types(folder: Path) -> set[str]:
-    """The types of weights in a folder that torch has no name for here."""
+    """The types of weights in a folder that are not supported."""
     files = map(tensors_in, weight_files(folder))
     return {str(about.kind) for tensors in files for about in tensors.values()} - DTYPES.keys()
 
 
-def weights_of_folder(folder: Path, use: Use | None) -> dict[str, Any]:
-    """The weights of a folder by their names in its files. Without `use` they are read on access."""
+def folder_weights(folder: Path, use: Use | None) -> dict[str, Any]:
+    """The weights of a folder by their names in its files. Without `use`, they are read on access."""
     weights: dict[str, Tensor | WholeWeight] = {}
     for path in weight_files(folder):
         file = WeightFile(path)
@@ -506,12 +507,12 @@ def weights_of_folder(folder: Path, use: Use | None) -> dict[str, Any]:
     return weights
 
 
-def weights_of_gguf(
+def gguf_weights(
     path: Path, model: PreTrainedModel, settings: Mapping[str, Any], use: Use | None
 ) -> dict[str, Any]:
-    """The weights of a GGUF file by the names that transformers' model has for them.
+    """The weights of a GGUF file by their names in transformers' model.
 
-    `settings` are those of transformers' config for the file. Without `use` they are read as they are taken.
+    `settings` belong to transformers' config for the file. Without `use`, weights are read on access.
     """
     from transformers.modeling_gguf_pytorch_utils import (
         TENSOR_PROCESSORS,
@@ -520,9 +521,9 @@ def weights_of_gguf(
     )
 
     header = gguf_header(path)
-    # transformers leaves these without types.
-    of_kind: Any = TENSOR_PROCESSORS.get(str(header.settings[ARCHITECTURE]), TensorProcessor)
-    processor = of_kind(config=settings)
+    # untyped in transformers
+    processor_class: Any = TENSOR_PROCESSORS.get(str(header.settings[ARCHITECTURE]), TensorProcessor)
+    processor = processor_class(config=settings)
     names: dict[str, str] = get_gguf_hf_weights_map(_Names(model), processor)
 
     def process(numbers: np.ndarray, name: str, made: dict[str, Tensor]) -> np.ndarray | None:
@@ -538,7 +539,7 @@ def weights_of_gguf(
     unread: list[str] = []
     for name, about in header.tensors.items():
         source = InGguf(file, about)
-        # A dry run without numbers: what it does with them, and which weight they become. Of experts, one.
+        # A dry run without numbers, to find the resulting weight. For experts, only one of them.
         nothing = np.broadcast_to(
             np.float32(0), (1, *about.shape[1:]) if len(about.shape) > 2 else about.shape
         )
@@ -554,11 +555,11 @@ def weights_of_gguf(
         elif name not in ROPE_TENSORS:
             unread.append(name)
     if unread:
-        raise UserError(f"model: {path}: its tensor {unread[0]:.200} is not read by transformers")
+        raise UserError(f"model: {path}: its tensor {unread[0]:.200} is not supported by transformers")
     return {name: _held(source, use) for name, source in sources.items()}
 
 
-def numbers_of_gguf(path: Path, name: str) -> list[float]:
+def gguf_numbers(path: Path, name: str) -> list[float]:
     """The numbers of one small tensor of a GGUF file."""
     numbers: list[float] = (
         InGguf(WeightFile(path), gguf_header(path).tensors[name]).whole().flatten().tolist()
@@ -567,9 +568,9 @@ def numbers_of_gguf(path: Path, name: str) -> list[float]:
 
 
 class _Names:
-    """A model as transformers asks it for the names of its weights: itself, and its body without a head.
+    """A stand-in for a model in transformers' search for weight names: only the model and its body.
 
-    It would ask every part, and make the table of all names for each.
+    transformers would otherwise visit every part, and build the table of all names for each.
     """
 
     def __init__(self, model: Any, *, is_body: bool = False) -> None:
@@ -581,7 +582,7 @@ class _Names:
         return dict(self._model.state_dict())
 
     def named_children(self) -> list[tuple[str, "_Names"]]:
-        """Its body, where it has a head."""
+        """Its body, if it has a head."""
         body = self._model.base_model
         is_apart = body is not self._model and not self._is_body
         return [(self._model.base_model_prefix, _Names(body, is_body=True))] if is_apart else []
@@ -594,7 +595,7 @@ def _held(source: NumberSource, use: Use | None) -> Tensor | WholeWeight:
 
 
 def settled(model: PreTrainedModel, use: Use) -> None:
-    """Mark a model as loaded: from now on its weights are read when they are used."""
+    """Mark a model as loaded: from now on, its weights are read when they are used."""
     use.is_loading = False
     use.follow([weight for weight in model.parameters() if isinstance(weight, Stored)])
     if use.device.type == "cpu":
@@ -607,8 +608,8 @@ def settled(model: PreTrainedModel, use: Use) -> None:
                 setattr(module, name, nn.Parameter(moved) if isinstance(tensor, nn.Parameter) else moved)
 
 
-def use_of(model: nn.Module) -> Use | None:
-    """How the weights of a model are used that stay in their files; None for one that is in memory."""
+def stored_use(model: nn.Module) -> Use | None:
+    """The use of a model's weights that stay in their files; None for a model in memory."""
     return next((weight.use for weight in model.parameters() if isinstance(weight, Stored)), None)
 
 
@@ -628,9 +629,9 @@ def blocks_of(model: nn.Module, *, in_memory: bool = False) -> list[nn.ModuleLis
 def showing_blocks(
     model: nn.Module, show: Callable[[int, int], None], *, in_memory: bool = False
 ) -> Iterator[None]:
-    """While it is open, `show` gets the number of each block before it runs, from 1, and how many there are.
+    """Call `show` with the number of each block, from 1, and their total, before it runs, inside the block.
 
-    Only of a model whose weights stay in their files, since its blocks take time; with `in_memory` of any.
+    Only for a model whose weights stay in their files, since its blocks take time; with `in_memory`, for any.
     """
     blocks = [block for stack in blocks_of(model, in_memory=in_memory) for block in stack]
     with ExitStack() as hooks:
@@ -642,11 +643,11 @@ def showing_blocks(
 
 @contextmanager
 def first_blocks(model: PreTrainedModel, *, in_memory: bool = False) -> Iterator[bool]:
-    """While it is open, a model whose weights stay in their files ends where each kind of block was there;
-    with `in_memory` any other model does so, too.
+    """Shorten stacks to the blocks up to the first of each kind, inside the block.
 
-    A kind is of modules with weights of the same shapes and the same settings. False where that is the whole
-    model; its caller makes undone what happens to parts and configs.
+    Only for a model whose weights stay in their files; with `in_memory`, for any. Blocks of a kind have
+    modules with equal settings and weights of equal shapes. Yields False if that is the whole model. The
+    caller restores parts and configs.
     """
     is_shorter = False
     for stack in blocks_of(model, in_memory=in_memory):
@@ -663,11 +664,11 @@ def first_blocks(model: PreTrainedModel, *, in_memory: bool = False) -> Iterator
 
 NUM_LAYERS = "num_hidden_layers"
 NUMBERING = re.compile(r"idx|index")
-"""In the name of an attribute that is the number of a block."""
+"""Matches attributes with the number of a block."""
 
 
 def _kind(block: nn.Module) -> tuple[Any, ...]:
-    """A key that is equal for blocks that compute alike."""
+    """A key that is equal for blocks with the same computation."""
     traits: list[Any] = []
     for name, module in block.named_modules():
         shapes = [(key, tuple(weight.shape)) for key, weight in module.named_parameters(recurse=False)]

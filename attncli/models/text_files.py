@@ -1,4 +1,4 @@
-"""Files with a text in each line: each line checked once, then read as needed; texts that run together."""
+"""Files with a text in each line: lines are checked once, then read as needed; texts that run together."""
 
 import csv
 import errno
@@ -33,27 +33,27 @@ from attncli.system.plain_text import binary_kind, counted, parsed_json
 if TYPE_CHECKING:  # a plan counts texts without torch
     from attncli.models.pretrained import Reading
 
-MAX_GROUPS_NAMED = 10
+MAX_LISTED_GROUPS = 10
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 MAX_CELL = 2**26
-"""Characters of a cell: without a bound a quote that nothing closes takes the rest of a file for one."""
+"""Most characters in a cell: without a limit, an unclosed quote would take the whole rest of a file."""
 
 AnyLineFile = TypeVar("AnyLineFile", bound="LineFile")
 TextRead = TypeVar("TextRead", covariant=True)
 
 
 class LineFile:
-    """The lines of a file, in bounded memory however long it is; errors about the file begin with `place`.
+    """The lines of a file, in bounded memory; errors about the file begin with `place`.
 
-    Standard input (`-`) and pipes are copied to a temporary file first, since they are read more than once.
-    A file named .jsonl, .ndjson or .json holds JSON Lines, and so does a pipe whose first line begins with {.
-    Of one named .csv or .tsv each record is such a line, without the cells of other columns.
+    Standard input (`-`) and pipes are first copied to a temporary file, since they are read more than once.
+    Files named .jsonl, .ndjson or .json have JSON Lines, and so do pipes whose first line begins with {. Each
+    record of a .csv or .tsv file becomes such a line, without the cells of other columns.
     """
 
     columns: Sequence[str] = ()
-    """What is read of a CSV file, the text first; nothing of a file that has no such form."""
+    """Columns read from a CSV file, the text first; empty if CSV is not supported."""
     needed: Sequence[str] = ()
-    """Those without which a CSV file says nothing; by default the text."""
+    """Columns that a CSV file must have; by default the text."""
 
     def __init__(self, name: str, place: str) -> None:
         self.label = "<stdin>" if name == "-" else name
@@ -80,7 +80,7 @@ class LineFile:
             self._spool.close()
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """The lines that are not blank, with their numbers."""
+        """The nonblank lines with their numbers."""
         with self._opened() as file:
             if self.is_csv:
                 yield from self._records(file)
@@ -90,7 +90,7 @@ class LineFile:
                     yield number, stripped
 
     def _numbered_lines(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Every line with its number. Raises UserError for endless lines, as in a file without line ends."""
+        """Every line with its number. Raises UserError for endless lines, as in a file without newlines."""
         for number in count(1):
             try:
                 line = line_of(file)
@@ -101,35 +101,37 @@ class LineFile:
             yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
     def _records(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Each record of a CSV file as JSON, with the number of its last line. UserError for a bad record."""
+        """Each record of a CSV file as JSON, with its last line number. Raises UserError for a bad record."""
         with closing(self._csv_rows(file)) as rows:
             columns = _with_usual_name(next(rows, (1, []))[1], self.columns)
             for name in self.columns:
                 if columns.count(name) > 1:
-                    raise UserError(f"{self.label}:1: has two columns {name}: leave out one of them")
+                    raise UserError(f"{self.label}:1: has two columns named {name}: remove one")
             for name in (name for name in self.needed or self.columns[:1] if name not in columns):
                 has = f"it has {', '.join(columns)[:60]}" if columns else "it is empty"
-                other = "; one text per line in a .txt file, or JSON Lines, will do as well"
-                other = "" if self.needed else other
-                raise UserError(f"{self.label}:1: must have a column {name} ({has}){other}")
+                alternative = "; alternatively, use JSON Lines, or a .txt file with one text per line"
+                alternative = "" if self.needed else alternative
+                raise UserError(f"{self.label}:1: must have a column {name} ({has}){alternative}")
             for number, row in rows:
                 if not row:
                     continue
                 if len(row) != len(columns):
                     where, count = f"{self.label}:{number}", len(columns)
-                    raise UserError(f'{where}: must have {count} cells, as its header: "quote, a comma"')
+                    raise UserError(
+                        f"{where}: must have {count} cells, like the header: put cells with commas in quotes"
+                    )
                 cells = dict(zip(columns, row, strict=True))
-                kept = {name: cells[name] for name in self.columns if cells.get(name)}
-                yield number, json.dumps({self.columns[0]: "", **kept}).encode()
+                row_cells = {name: cells[name] for name in self.columns if cells.get(name)}
+                yield number, json.dumps({self.columns[0]: "", **row_cells}).encode()
 
     def _csv_rows(self, file: IO[bytes]) -> Generator[tuple[int, list[str]], None, None]:
-        """The cells of each record of a CSV file, its header stripped, with the number of its last line.
+        """The cells of each record of a CSV file, and the number of its last line. Headers are stripped.
 
-        Raises UserError for quotes that RFC 4180 does not allow, at the line of the quote.
+        Raises UserError, at the line of the quote, for quotes that RFC 4180 does not allow.
         """
         first_line = 1
         with _decoded(file) as text:
-            csv.field_size_limit(MAX_CELL)  # of the whole process, whose default is 128 KiB
+            csv.field_size_limit(MAX_CELL)  # for the whole process; the default is 128 KiB
             reader = csv.reader(self._csv_lines(text), delimiter=self._delimiter, strict=True)
             try:
                 for cells in reader:
@@ -143,16 +145,18 @@ class LineFile:
                 number, reason = reader.line_num, str(error)
         if reason == "unexpected end of data":
             number = self._unclosed_line(first_line)
-            reason = 'nothing closes the quote that opens a cell: close it, or write a quote as "" in quotes'
+            reason = (
+                'the quote that opens a cell is never closed: close it, or write "" for a quote in a cell'
+            )
         elif " expected after " in reason:
-            reason = 'text after a closing quote: inside a quoted cell, write a quote as ""'
+            reason = 'text after a closing quote: write "" for a quote in a quoted cell'
             reason += f" (the record begins on line {first_line})" if number > first_line else ""
         elif "field larger than" in reason:
             number, reason = first_line, f"{reason}: is a quote left open?"
         raise UserError(f"{self.label}:{number}: is not valid CSV: {reason}")
 
     def _unclosed_line(self, first_line: int) -> int:
-        """The line of the quote that nothing closes, in the record that begins on `first_line`."""
+        """The line of the unclosed quote, in the record that begins on `first_line`."""
         with self._opened() as file, _decoded(file) as text:
             lines = islice(self._csv_lines(text), first_line - 1, None)
             reader = csv.reader(lines, delimiter=self._delimiter)
@@ -165,16 +169,16 @@ class LineFile:
         return DELIMITERS.get(self._path.suffix.lower(), ",")
 
     def header(self) -> list[str]:
-        """The names of the columns of a CSV file."""
+        """Column names of a CSV file."""
         with self._opened() as file, closing(self._csv_rows(file)) as rows:
             return next(rows, (1, []))[1]
 
     def _csv_lines(self, text: TextIOWrapper) -> Iterator[str]:
-        """Every line as it is written. Raises UserError for one that is longer than a cell may be."""
+        """Every unmodified line. Raises UserError for one longer than a cell may be."""
         for number in count(1):
             line = text.readline(MAX_CELL + 1)
             if len(line) > MAX_CELL:
-                longest = f"a line of it holds more than {MAX_CELL:,} characters"
+                longest = f"the line has more than {MAX_CELL:,} characters"
                 raise UserError(f"{self.label}:{number}: cannot be read: {longest}")
             if not line:
                 return
@@ -192,10 +196,10 @@ class LineFile:
     def fields(
         self, number: int, data: bytes, texts: Sequence[str], names: Sequence[str]
     ) -> dict[str, str | None]:
-        """A line's fields; in a file that is not JSON Lines the line is the first of `texts`.
+        """Fields of a line; unless the file is JSON Lines, the line is the first of `texts`.
 
-        Each of `texts` may be an object with token ids, which becomes TokenIds; of the first these may stand
-        in the line itself. Names may be whole numbers, which become text. Raises UserError with the line
+        Each of `texts` may be an object with token ids, which becomes TokenIds; for the first text, the line
+        itself may have them. Names may be whole numbers, which become text. Raises UserError with the line
         number for other values.
         """
         where = f"{self.label}:{number}"
@@ -222,7 +226,7 @@ class LineFile:
 
     @hints_for_first_lines()
     def check_lines(self, check: Callable[[int, bytes], None]) -> None:
-        """Pass every line to `check`. Raises UserError with each error once, and how many lines have it."""
+        """Pass every line to `check`. Raises UserError with each error once, and its number of lines."""
         first, counts = dict[str, str](), Counter[str]()
         for number, data in self.lines():
             try:
@@ -235,14 +239,14 @@ class LineFile:
                     counts[kind] += 1
         more = {kind: f" (and on {counted(num - 1, 'more line')})" for kind, num in counts.items() if num > 1}
         if counts[""]:
-            first[""], more[""] = f"{self.label}: and {counts['']:,} errors more", ""
+            first[""], more[""] = f"{self.label}: and {counts['']:,} more errors", ""
         if first:
             raise UserError(*(f"{line}{more.get(kind, '')}" for kind, line in first.items()))
 
 
 @contextmanager
 def _decoded(file: IO[bytes]) -> Iterator[TextIOWrapper]:
-    """The text of a file, which stays open: one that was copied is read more than once."""
+    """The text of a file that stays open, since a copied file is read more than once."""
     text = TextIOWrapper(file, encoding="utf-8-sig", newline="")
     try:
         yield text
@@ -254,7 +258,7 @@ def _spooled(path: Path, place: str, *, is_stdin: bool) -> IO[bytes]:
     if is_stdin and sys.stdin is None:
         raise UserError(f"{place}: standard input is closed")
     with nullcontext(stdin_bytes()) if is_stdin else open_file(path, may_be_pipe=True) as pipe:
-        spool = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the file of lines
+        spool = tempfile.TemporaryFile()  # noqa: SIM115 - closed together with this file
         copied = 0
         while block := pipe.read(MEBIBYTE):
             copied += spool.write(block)
@@ -264,27 +268,29 @@ def _spooled(path: Path, place: str, *, is_stdin: bool) -> IO[bytes]:
     return spool
 
 
-OTHER_NAMES = {"text": "sentence", "sentence": "text"}  # one file serves every command
+ALTERNATIVE_NAMES = {"text": "sentence", "sentence": "text"}  # so that one file works for every command
 
 
 def _with_usual_name(names: Iterable[str], known: Sequence[str]) -> list[str]:
-    """The names of fields, where the first of those that are known may have its other name."""
-    given, first = [*names], known[0]
-    other = None if first in given or OTHER_NAMES.get(first) in known else OTHER_NAMES.get(first)
-    return [first if name == other else name for name in given]
+    """The names of fields, with the alternative name of the first expected field replaced."""
+    names_read, first = [*names], known[0]
+    alternative = (
+        None if first in names_read or ALTERNATIVE_NAMES.get(first) in known else ALTERNATIVE_NAMES.get(first)
+    )
+    return [first if name == alternative else name for name in names_read]
 
 
 def _with_token_ids(record: Any, texts: Sequence[str]) -> Iterator[str]:
-    """Put TokenIds into a record in place of each text that is given by ids; yields what is wrong there."""
+    """Replace each text that is given by ids with TokenIds; yields errors."""
     if not isinstance(record, dict):
         return
     if IDS in record and IDS not in texts:
-        given = {key: record.pop(key) for key in (IDS, LABELS) if key in record}
+        ids = {key: record.pop(key) for key in (IDS, LABELS) if key in record}
         if texts[0] in record:
             yield f"{IDS}: cannot be combined with {texts[0]}"
             return
         try:
-            record[texts[0]] = TokenIds.of(given)
+            record[texts[0]] = TokenIds.of(ids)
         except ValueError as error:
             yield str(error)
     for key in texts:
@@ -304,9 +310,9 @@ def _field_errors(record: Any, texts: Sequence[str], names: Sequence[str]) -> It
     if required in record or any(f"'{required}'" in hint for hint in hints.values()):
         yield from (f"{key}: unknown key{hint}" for key, hint in hints.items())
     else:
-        labels = f": {LABELS} are labels of {IDS}" if LABELS in record else ""
+        labels = f": {LABELS} needs {IDS}" if LABELS in record else ""
         unknown = f" (unknown: {', '.join(hints)[:60]})" if hints and not labels else ""
-        yield f"{required}: must be given{labels}{unknown}"
+        yield f"{required}: is required{labels}{unknown}"
     for key in texts:
         value = record.get(key)
         if key not in record or (value is None and key != required):
@@ -326,10 +332,10 @@ def _field_errors(record: Any, texts: Sequence[str], names: Sequence[str]) -> It
 
 
 class TextLine(NamedTuple):
-    """One of many texts; `id`, `group`, `context` and `answer` are the file's, if given.
+    """One of many texts; `id`, `group`, `context` and `answer` come from the file, if present.
 
-    `other`, `answer`, `against` and `token` belong to a pair of prompts. `file` is that of a line which names
-    one.
+    `other`, `answer`, `against` and `token` belong to a pair of prompts. `file` is the file that a line
+    names, if any.
     """
 
     line: int
@@ -345,29 +351,29 @@ class TextLine(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The id, else the number of the line."""
+        """The id, or else the line number."""
         return self.id or str(self.line)
 
 
 class KindOfFile(NamedTuple):
-    """What a file is called that is read whole, and how its name ends."""
+    """Name of a kind of file that is read whole, and its suffixes."""
 
     name: str
     suffixes: tuple[str, ...]
 
     def is_one(self, file: Path) -> bool:
-        """Whether a file counts as such: it has such a suffix, and exists."""
+        """True if the file exists and has one of the suffixes."""
         return file.suffix.lower() in self.suffixes and file.is_file()
 
 
-KINDS_OF_FILES = {kind.setting: KindOfFile(what, kind.suffixes) for what, kind in readings().items()}
-"""By the setting that names them."""
+FILE_KINDS = {kind.setting: KindOfFile(what, kind.suffixes) for what, kind in readings().items()}
+"""Kinds of files, by the setting for each."""
 
 
 class FileList(LineFile):
-    """The names of files in a file, one per line, from its folder: each a text with its name.
+    """The names of files in a file, one per line, relative to its folder: each a text with its name.
 
-    `key` is the setting that names what they are.
+    `key` is the setting for their kind.
     """
 
     def __init__(self, name: str, place: str, key: str) -> None:
@@ -376,31 +382,31 @@ class FileList(LineFile):
         self.folder = Path() if name == "-" else self._path.parent
 
     def numbered(self) -> Iterator[tuple[int, TextLine]]:
-        """Every file with the number of its line. Raises UserError for a line that names none."""
+        """Every file with its line number. Raises UserError for a line that does not name a file."""
         return ((number, self.named(number, data)) for number, data in self.lines())
 
     def count(self) -> int:
-        """The number of files. Raises UserError with the lines that name none, and without any."""
+        """Number of files. Raises UserError with the lines that do not name a file, and for an empty list."""
         names: list[TextLine] = []
         self.check_lines(lambda number, data: names.append(self.named(number, data)))
         if not names:
-            raise UserError(f"{self.label}: holds no name of a {KINDS_OF_FILES[self.key].name}")
+            raise UserError(f"{self.label}: lists no {FILE_KINDS[self.key].name} files")
         return len(names)
 
     def named(self, number: int, data: bytes) -> TextLine:
-        """The file that a line names. Raises UserError where it does not exist."""
-        name, kind = data.decode("utf-8", "replace"), KINDS_OF_FILES[self.key]
+        """The file that a line names. Raises UserError if it does not exist."""
+        name, kind = data.decode("utf-8", "replace"), FILE_KINDS[self.key]
         if kind.is_one(file := self.folder / name):
             return TextLine(number, name, name, file=str(file))
-        known = f"{kind.name} here ({', '.join(kind.suffixes[:4])}, ...)"
-        raise UserError(f"{self.label}:{number}: names no {known}: {name:.200}")
+        expected = f"{kind.name} file ({', '.join(kind.suffixes[:4])}, ...)"
+        raise UserError(f"{self.label}:{number}: must name an existing {expected} (got {name:.200})")
 
 
 @dataclass(frozen=True)
 class FileFolder:
-    """The files of one kind in a folder, by their names, in order, as many texts are.
+    """The files of one kind in a folder, ordered by name, as texts.
 
-    Each is the name of its file. `key` is the setting that names the folder.
+    The text of each is its file name. `key` is the setting for the folder.
     """
 
     folder: str
@@ -412,14 +418,14 @@ class FileFolder:
         return self.folder
 
     def _files(self) -> list[Path]:
-        return sorted(filter(KINDS_OF_FILES[self.key].is_one, Path(self.folder).iterdir()))
+        return sorted(filter(FILE_KINDS[self.key].is_one, Path(self.folder).iterdir()))
 
     def count(self) -> int:
-        """The number of files. Raises UserError without any."""
+        """Number of files. Raises UserError for a folder without such files."""
         count = len(self._files())
         if not count:
-            name, suffixes = KINDS_OF_FILES[self.key]
-            raise UserError(f"{self.key}: {self.folder}: holds no {name} ({', '.join(suffixes)})")
+            name, suffixes = FILE_KINDS[self.key]
+            raise UserError(f"{self.key}: {self.folder}: contains no {name} files ({', '.join(suffixes)})")
         return count
 
     def numbered(self) -> Iterator[tuple[int, TextLine]]:
@@ -428,16 +434,16 @@ class FileFolder:
             yield number, TextLine(number, file.name, file.name, file=str(file))
 
 
-def files_named(name: str, key: str) -> AbstractContextManager[FileFolder | FileList]:
-    """The files of one kind in a folder, or those whose names are the lines of a file."""
+def file_texts(name: str, key: str) -> AbstractContextManager[FileFolder | FileList]:
+    """The files of one kind in a folder, or the files listed in a file."""
     return nullcontext(FileFolder(name, key)) if Path(name).is_dir() else FileList(name, key, key)
 
 
 class TextFile(LineFile):
-    """What the setting `texts` names: a text in each line, or JSON Lines or CSV with text, id and group.
+    """The file of the setting `texts`: one text per line, or JSON Lines or CSV with text, id and group.
 
-    In JSON Lines token ids may stand in place of a text, with labels of them: see TokenIds.
-    With `group` only the texts of that group.
+    JSON Lines may have token ids instead of a text, with optional labels: see TokenIds. With `group`, only
+    the texts of that group.
     """
 
     columns: Sequence[str] = ("text", "id", "group")
@@ -454,28 +460,28 @@ class TextFile(LineFile):
                 yield line
 
     def numbered(self) -> Iterator[tuple[int, TextLine]]:
-        """Every text with the number of its line."""
+        """Every text with its line number."""
         return ((line.line, line) for line in self)
 
     def count(self) -> int:
-        """The number of texts. Raises UserError with the invalid lines, and without any text."""
+        """Number of texts. Raises UserError with the invalid lines, and without any text."""
         count, groups = 0, dict[str, None]()
 
         def check(number: int, data: bytes) -> None:
             nonlocal count
             line = self._text(number, data)
             count += self.group in (None, line.group)
-            if line.group is not None and len(groups) <= MAX_GROUPS_NAMED:
+            if line.group is not None and len(groups) <= MAX_LISTED_GROUPS:
                 groups[line.group] = None
 
         self.check_lines(check)
         if not count and self.group is not None:
-            known = ", ".join(groups) or "no groups"
+            names = ", ".join(groups) or "no groups"
             raise UserError(
-                f"text_group: must be a group of {self.label}, which has {known} (got {self.group})"
+                f"text_group: must be a group of {self.label}, which has {names} (got {self.group})"
             )
         if not count:
-            raise UserError(f"texts: {self.label}: holds no text")
+            raise UserError(f"texts: {self.label}: contains no texts")
         return count
 
     def _text(self, number: int, data: bytes) -> TextLine:
@@ -486,20 +492,20 @@ class TextFile(LineFile):
 
 
 class CountedFile(Protocol):
-    """A file of texts that `count` reads to its end, which raises UserError for its wrong lines."""
+    """A file of texts whose `count` reads it to the end and raises UserError for invalid lines."""
 
     def __enter__(self) -> "CountedFile": ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def count(self) -> int:
-        """The number of texts."""
+        """Number of texts."""
 
 
 def check_lines(name: str, opened: Callable[[], CountedFile]) -> None:
-    """Read a file of texts to its end before a model is loaded; UserError for wrong lines.
+    """Read a file of texts to the end before a model is loaded. Raises UserError for invalid lines.
 
-    A pipe can only be read once, by what measures its texts.
+    A pipe is skipped, since it can be read only once.
     """
     if Path(name).is_file():
         with opened() as file:
@@ -507,7 +513,7 @@ def check_lines(name: str, opened: Callable[[], CountedFile]) -> None:
 
 
 class PromptsFile(TextFile):
-    """Texts that may say what comes after them: JSON Lines or CSV also with answer and against, and other."""
+    """Texts, optionally with continuations: JSON Lines or CSV also with answer, against and other."""
 
     columns: tuple[str, ...] = ("text", "other", "answer", "against", "id", "group")
 
@@ -533,21 +539,21 @@ class PairFile(PromptsFile):
         line = super()._text(number, data)
         if line.other is None:
             raise UserError(
-                f"{self.label}:{number}: other: must be given, the prompt whose heads are swapped in"
+                f"{self.label}:{number}: other: is required: the prompt whose heads are swapped in"
             )
         return line
 
 
 MAX_TEXTS = 32
 MAX_WEIGHTS = 2**17
-"""Weights of a head in texts that run together: 8 texts of 128 tokens, whose matrices may all be asked for.
+"""Weights of a head in texts that run together: 8 texts of 128 tokens, whose whole matrices may be needed.
 
-Products of matrices with a thousand rows gain nothing from more of them.
+Matrix products with a thousand rows gain nothing from more rows.
 """
 TEXTS_PER_WINDOW = 2048
-"""Texts whose tokens are in memory: of a thousand sentences some dozen have the same count of tokens."""
+"""Texts whose tokens are in memory: of a thousand sentences, a few dozen have equally many tokens."""
 FILES_PER_WINDOW = 32
-"""Files that are in memory, a megabyte each and mostly of one size."""
+"""Files in memory at a time, about a megabyte each and mostly of one size."""
 
 
 @runtime_checkable
@@ -560,7 +566,7 @@ class NumberedTexts(Protocol[TextRead]):
         ...
 
     def count(self) -> int:
-        """The number of texts. Raises UserError where one cannot be read, and without any."""
+        """Number of texts. Raises UserError if one cannot be read, or without any."""
         ...
 
     def numbered(self) -> Iterator[tuple[int, TextRead]]:
@@ -570,15 +576,15 @@ class NumberedTexts(Protocol[TextRead]):
 
 @dataclass(frozen=True)
 class ListedTexts:
-    """Texts that are in memory, numbered from 1."""
+    """Texts in memory, numbered from 1."""
 
     texts: Sequence[str]
     label: str = "texts"
 
     def count(self) -> int:
-        """The number of texts. Raises UserError without any."""
+        """Number of texts. Raises UserError for an empty list."""
         if not self.texts:
-            raise UserError(f"{self.label}: holds no text")
+            raise UserError(f"{self.label}: must contain at least one text")
         return len(self.texts)
 
     def numbered(self) -> Iterator[tuple[int, TextLine]]:
@@ -593,7 +599,7 @@ def in_batches(
     *,
     window: int = TEXTS_PER_WINDOW,
 ) -> "Iterator[list[tuple[TextRead, Reading]]]":
-    """Every text once with its reading, in batches that run together; `refuse` gets unreadable texts.
+    """Every text with its reading, in batches that run together; `refuse` receives unreadable texts.
 
     `window` texts are in memory at a time. The texts of a batch have equally many tokens and words, so that
     no text is padded: padding would affect its neighbours in models that mix tokens outside of attention.
@@ -618,9 +624,9 @@ def in_batches(
 
 @dataclass
 class ManyTexts(Generic[TextRead]):
-    """The texts of a file, named by the setting `key`, in batches that run together.
+    """The texts of a file, from the setting `key`, in batches that run together.
 
-    `read` may refuse one, which is left out. `progress` is called with the share that is done.
+    Texts that `read` refuses are left out. `progress` is called with the share that is done.
     """
 
     file: NumberedTexts[TextRead]
@@ -635,9 +641,9 @@ class ManyTexts(Generic[TextRead]):
     unknown: UnknownWords = field(default_factory=UnknownWords)
 
     def batches(self) -> "Iterator[list[tuple[TextRead, Reading]]]":
-        """Every text once with its reading. Raises UserError where one is invalid or none could be read."""
+        """Every text with its reading. Raises UserError if one is invalid or none can be read."""
         count, texts = self.file.count(), self.file.numbered()
-        window = FILES_PER_WINDOW if self.key in KINDS_OF_FILES else TEXTS_PER_WINDOW
+        window = FILES_PER_WINDOW if self.key in FILE_KINDS else TEXTS_PER_WINDOW
         read = self.read
         for batch in in_batches(texts, lambda numbered: read(numbered[1]), self._leave_out, window=window):
             self.num_read += len(batch)
@@ -652,19 +658,19 @@ class ManyTexts(Generic[TextRead]):
 
     def _leave_out(self, numbered: tuple[int, object], error: UserError) -> None:
         self.num_left_out += 1
-        # An error about the setting is one about this line of its file.
+        # An error about the setting becomes an error about this line of its file.
         about = f"{self.file.label}:{numbered[0]}: {error.lines[0].removeprefix(f'{self.key}: ')}"
         self.first_left_out = self.first_left_out or about
 
     def notes(self) -> list[str]:
-        """How many texts were cut, how many left out, and why the first of these was."""
+        """Notes on the number of texts that were cut and left out, with the reason for the first one."""
         notes = []
         if self.num_cut:
-            notes.append(f"{self._counted(self.num_cut)} cut to what the model reads.")
+            notes.append(f"{self._counted(self.num_cut)} cut to the length that the model reads.")
         if self.num_left_out:
             notes.append(f"{self._counted(self.num_left_out)} left out: {self.first_left_out}.")
         return [*notes, *self.unknown.notes()]
 
     def _counted(self, count: int) -> str:
-        kind = KINDS_OF_FILES[self.key].name if self.key in KINDS_OF_FILES else "text"
+        kind = FILE_KINDS[self.key].name if self.key in FILE_KINDS else "text"
         return f"1 {kind} is" if count == 1 else f"{count:,} {kind}s are"

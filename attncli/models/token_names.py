@@ -1,4 +1,4 @@
-"""Tokens by the names that users give them: by position, by text, or by the place where they lie."""
+"""Tokens named by users: by position, by text, or by their place in a picture or a sound."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -9,11 +9,11 @@ from attncli.models.pretrained import CLS, ModelText, Pretrained
 from attncli.system.plain_text import readable_tokens
 
 MAX_LISTED = 12
-"""Tokens of a text that a message lists."""
+"""Most tokens listed in a message."""
 
 
 def checked_position(position: int, num_tokens: int, key: str) -> int:
-    """The position from 0. Raises UserError, at `key`, for one out of range."""
+    """Position counted from 0. Raises UserError, at `key`, if it is out of range."""
     try:
         return position_among(position, num_tokens)
     except ValueError as error:
@@ -21,20 +21,20 @@ def checked_position(position: int, num_tokens: int, key: str) -> int:
 
 
 def positions_named(names: Iterable[str], text: ModelText, pretrained: Pretrained) -> dict[int, str]:
-    """The positions of the tokens that a user names, in order, and the name that means each.
+    """Positions of the tokens that a user names, in order, each with the name that refers to it.
 
     Tokens are named by position, by text, as the vocabulary spells them, or as a word of several tokens; see
     `token_positions`. Names without a token in the text are left out.
     """
-    names_of: dict[int, str] = {}
+    position_names: dict[int, str] = {}
     for name in names:
         with suppress(ValueError):
-            names_of |= dict.fromkeys(_positions_of(name, text, pretrained), name)
-    return dict(sorted(names_of.items()))
+            position_names |= dict.fromkeys(_token_positions(name, text, pretrained), name)
+    return dict(sorted(position_names.items()))
 
 
 def positions_that_look(names: Sequence[str], text: ModelText, pretrained: Pretrained) -> list[int] | None:
-    """The tokens that heads look from: those named, on a grid else [CLS]; None for the mean of all."""
+    """Queries that heads look from: named tokens, by default [CLS] on a grid; None for the mean of all."""
     is_grid = text.origin is not None and text.origin.grid is not None
     queries = names or ((CLS,) if is_grid and CLS in text.tokens else ())
     return [*positions_named(queries, text, pretrained)] or None
@@ -43,13 +43,13 @@ def positions_that_look(names: Sequence[str], text: ModelText, pretrained: Pretr
 def check_tokens_named(
     names: Iterable[str], texts: Sequence[ModelText], pretrained: Pretrained, *, key: str
 ) -> None:
-    """Raise UserError, at `key`, for a name that means no token of any text."""
+    """Raise UserError, at `key`, for a name that matches no token of any text."""
     for name in names:
         positions: list[int] = []
         reasons: list[str] = []
         for text in texts:
             try:
-                positions += _positions_of(name, text, pretrained)
+                positions += _token_positions(name, text, pretrained)
             except ValueError as error:
                 reasons.append(str(error))
         if not positions:
@@ -57,19 +57,21 @@ def check_tokens_named(
 
 
 def token_named(name: str, text: ModelText, pretrained: Pretrained, *, key: str) -> int:
-    """The position of the token that a user names. Raises UserError, at `key`, unless it is exactly one."""
+    """Position of the token that a user names. Raises UserError, at `key`, unless exactly one matches."""
     check_tokens_named([name], [text], pretrained, key=key)
     try:
-        return the_one_position(name, _positions_of(name, text, pretrained), _occurrences(text, pretrained))
+        return the_one_position(
+            name, _token_positions(name, text, pretrained), _occurrences(text, pretrained)
+        )
     except ValueError as error:
         raise UserError(f"{key}: {error}") from None
 
 
 def _occurrences(text: ModelText, pretrained: Pretrained) -> Callable[[str], list[range]]:
-    """The places of a text among the tokens that a model reads."""
+    """A lookup of the places of a text among the tokens that a model reads."""
 
     def occurrences(sought: str) -> list[range]:
-        """Every token of that text; else every word of it, whose tokens follow one another."""
+        """Every token with that text; else every word with it, as a run of tokens."""
         written, readable = pretrained.written_tokens(text), _readable_tokens(text, pretrained)
         alike = [
             range(i, i + 1)
@@ -86,7 +88,7 @@ def _readable_tokens(text: ModelText, pretrained: Pretrained) -> list[str]:
     return readable_tokens(text.tokens, pretrained.spelling_of(text))
 
 
-def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> tuple[int, ...]:
+def _token_positions(name: str, text: ModelText, pretrained: Pretrained) -> tuple[int, ...]:
     token = None if text.origin is None else text.origin.token_at(name, text.tokens)
     if token is not None:
         return (token,)
@@ -94,7 +96,7 @@ def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> tuple[i
 
 
 def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> Iterator[range]:
-    """The places of a word of several tokens, those that overlap as one."""
+    """Places of a word of several tokens, overlapping ones merged."""
     ids: list[int] = text.ids.tolist()
     unknown = pretrained.tokenizer.unk_token_id
     words = [pretrained.encoded(word, add_special_tokens=False)["input_ids"] for word in (name, f" {name}")]
@@ -112,7 +114,7 @@ def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> Iterator[rang
 
 def _missing(name: str, texts: Sequence[ModelText], pretrained: Pretrained) -> str:
     tokens = dict.fromkeys(
-        # A token that is not written otherwise than in the vocabulary may be a part of a character.
+        # A token written as in the vocabulary may be part of a character.
         readable if written == token or "\N{REPLACEMENT CHARACTER}" in written else written
         for text in texts
         for token, written, readable in zip(
@@ -120,4 +122,4 @@ def _missing(name: str, texts: Sequence[ModelText], pretrained: Pretrained) -> s
         )
     )
     listed = ", ".join([*tokens][:MAX_LISTED]) + (", ..." if len(tokens) > MAX_LISTED else "")
-    return f"no token of the text (got {name:.60}){nearest(name, tokens)}: its tokens are {listed}"
+    return f"must be a token of the text (got {name:.60}){nearest(name, tokens)}: its tokens are {listed}"

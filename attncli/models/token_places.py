@@ -1,4 +1,4 @@
-"""Where the tokens of what a model reads lie: in a line of text, on a grid, in seconds."""
+"""Positions of the tokens of a model's input: in a line of text, on a grid, or in seconds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class MadeOf(NamedTuple):
-    """The name of an input, and the token that each of its numbers goes into, -1 for none."""
+    """The name of an input, and the token that each of its numbers belongs to, -1 for none."""
 
     name: str
     tokens: Int[Tensor, "..."]
@@ -24,11 +24,11 @@ class MadeOf(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Origin:
-    """The places of the tokens of a reading that is not a line of text; each kind of reading extends it.
+    """The places of the tokens of a reading that is not a line of text; each kind of reading has a subclass.
 
-    `grid` is the row and column of each token, `begins` the second at which each begins: NaN for a token that
-    is no part of what was read, as a word beside it; None where tokens have no such places. `special` marks
-    the tokens that the model adds ([CLS], registers). `notes` say how the file was read.
+    `grid` is the row and column of each token, `begins` its start in seconds: NaN for tokens outside the
+    input, such as words beside it; None if tokens have no such places. `special` marks the tokens that the
+    model adds ([CLS], registers). `notes` describe how the file was read.
     """
 
     what: ClassVar[str]
@@ -41,38 +41,38 @@ class Origin:
 
     @property
     def kind(self) -> ReadingKind:
-        """The reading of the card."""
+        """The reading's entry on its card."""
         return readings()[self.what]
 
     def reader(self, pretrained: "Pretrained") -> "Pretrained":
-        """The model, or the part of it that reads nothing else."""
+        """The model, or the part of it that reads only this input."""
         raise NotImplementedError
 
     def made_of(self, part: "Pretrained", inputs: Mapping[str, Tensor]) -> MadeOf:
-        """Which input of the part that reads it the tokens are made of, and the token of each number."""
+        """The input of this part that its tokens are made of, and the token of each number in it."""
         raise NotImplementedError
 
     def before_words(self, pretrained: "Pretrained") -> int | None:
-        """The token after which a decoder writes what is in it; None for the model's start token."""
+        """The token after which a decoder generates the words; None for the model's start token."""
         return None
 
     def token_at(self, name: str, tokens: Sequence[str]) -> int | None:
-        """The token at the place that a user names; None for a name of no place.
+        """The token at a place named by the user; None if the name is not a place.
 
-        Raises ValueError where no token lies there.
+        Raises ValueError if there is no token at that place.
         """
         return None
 
     def drawn(self, axis: Axis) -> tuple[Picture, ...]:
-        """The pictures that a page shows beside maps of the tokens, which are on this axis of a report."""
+        """The pictures that a page shows beside maps of the tokens on this axis of a report."""
         return ()
 
     def box(self, token: int) -> Box | None:
-        """The place of a token on what is drawn, as shares of it."""
+        """The place of a token in the picture, as shares of its size."""
         return None
 
     def check_lacks_heads(self, name: str, shapes: Sequence[Sequence[int]]) -> None:
-        """Raise UserError where a model without some of its heads could not be compared.
+        """Raise UserError if runs of the model without some of its heads could not be compared.
 
-        `shapes` are those of the inputs of the model, whose name is given.
+        `name` is the model's, `shapes` are the shapes of its inputs.
         """

@@ -1,7 +1,7 @@
-"""How far a tokenizer.json lengthens a short text, judged before it is used: it is foreign code.
+"""Check how far a tokenizer.json lengthens a short text before it is used: it may come from anyone.
 
-Its normalizers may double a text forty times, and its post-processor add a million tokens to each. How far
-each part lengthens a text is known; where all parts together could go too far, the tokenizer is tried in a
+Its normalizers may double a text forty times, and its post-processor may add a million tokens to each. The
+growth caused by each part is known; if all parts together could go too far, the tokenizer is tried in a
 separate process.
 """
 
@@ -21,9 +21,9 @@ from attncli.models.digests import cache_folder, content_digest
 from attncli.system.files import MEBIBYTE
 
 PARTS = ("normalizer", "pre_tokenizer", "decoder")
-"""Of a tokenizer, each of which makes another text of one."""
+"""Parts of a tokenizer that replace a text by another."""
 SEQUENCES = ("normalizers", "pretokenizers", "decoders", "processors")
-"""What a sequence of parts calls them."""
+"""Names of the list of parts in a sequence."""
 GROWTH = {
     **dict.fromkeys(("NFC", "NFD", "StripAccents", "Strip", "Lowercase", "Nmt", "Punctuation", "Digits"), 4),
     **dict.fromkeys(("NFKC", "NFKD"), 11),
@@ -31,21 +31,21 @@ GROWTH = {
     **dict.fromkeys(("Whitespace", "WhitespaceSplit", "CharDelimiterSplit", "UnicodeScripts", "Split"), 1),
     **dict.fromkeys(("FixedLength", "ByteFallback", "Fuse", "WordPiece", "BPEDecoder", "CTC"), 4),
 }
-"""By how much parts of these types lengthen a text, in bytes, at most."""
+"""Largest growth of a text in bytes, by type of part."""
 MOST_GROWTH, MOST_ADDED = 1000, 1000
-"""Bytes for each byte of a text, beyond which a tokenizer is tried; tokens that it adds to every text."""
+"""Bytes per byte of text beyond which a tokenizer is tried; most tokens that it may add to every text."""
 SMALL_BYTES = MEBIBYTE
-"""What is judged in a few ms is not noted."""
+"""Files up to this size are checked in a few ms, so that the result is not cached."""
 MOST_TRIED, LONGEST_TRIED, MOST_DECODED = 20_000, 200, 1000
-"""Characters of the text on which a tokenizer is tried; of each text in its file; tokens it makes text of."""
+"""Characters of the text on which a tokenizer is tried; of each text in its file; tokens that it decodes."""
 MEMORY_PER_BYTE = 40
-"""What a tokenizer takes of memory for each byte of its file."""
+"""Memory that a tokenizer takes per byte of its file."""
 
 
 def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
-    """Raise UserError for a tokenizer.json that makes far more of a text than its length lets expect.
+    """Raise UserError for a tokenizer.json that produces far more than the length of a text warrants.
 
-    `read` reads it; one that was found harmless is noted by its digest, and not read again.
+    `read` reads the file. The digest of a harmless one is cached, and the file not read again.
     """
     note = None
     size = path.stat().st_size
@@ -56,7 +56,7 @@ def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
                 return
     written = read()
     if not isinstance(written, dict):
-        return  # its reader says what is wrong
+        return  # its reader raises the error
     added = _added(written.get("post_processor"))
     if MOST_ADDED < added < inf:
         raise UserError(f"model: {path}: adds {added:,.0f} tokens to every text (at most {MOST_ADDED:,})")
@@ -65,7 +65,7 @@ def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
         try:
             made_in_child(partial(_tried, path, written), most_memory=memory, is_quiet=True)
         except ValueError as error:
-            raise UserError(f"model: {path}: makes too much of a short text: {error}") from None
+            raise UserError(f"model: {path}: expands a short text too much: {error}") from None
     if note is not None:
         with suppress(OSError):
             note.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def check_tokenizer(path: Path, read: Callable[[], Any]) -> None:
 
 
 def _growth(part: Any) -> float:
-    """Bytes that a part makes of one at most; infinite for a part of a type that is not known."""
+    """Most bytes that a part makes of one; infinite for an unknown type of part."""
     match part:
         case None:
             return 1.0
@@ -91,13 +91,16 @@ def _growth(part: Any) -> float:
 
 
 def _inner(sequence: dict[str, Any]) -> list[Any]:
-    """The parts of a sequence; a part of no type where they are not listed."""
+    """The parts of a sequence; one part of unknown type if they are not listed."""
     listed = next((sequence[name] for name in SEQUENCES if name in sequence), None)
     return listed if isinstance(listed, list) else [{}]
 
 
 def _longest_replacement(characters: str) -> float:
-    """Of SentencePiece's table of characters: its replacements end the file, each closed by a zero byte."""
+    """Longest replacement in SentencePiece's table of characters.
+
+    Replacements are at the end of the file, each closed by a zero byte.
+    """
     try:
         table = b64decode(characters)
     except ValueError:
@@ -107,7 +110,7 @@ def _longest_replacement(characters: str) -> float:
 
 
 def _added(part: Any) -> float:
-    """How many tokens a post-processor adds to a text; infinite where that is not known, or it copies it."""
+    """Number of tokens that a post-processor adds; infinite if unknown, or if it copies the text."""
     match part:
         case None | {"type": "ByteLevel"}:
             return 0.0
@@ -140,7 +143,7 @@ def _added_by_template(pieces: list[Any], part: dict[str, Any]) -> float:
 
 
 def _texts_in(part: Any) -> Iterator[str]:
-    """Every text in a part of a tokenizer: patterns, and what they are replaced by."""
+    """Every text in a part of a tokenizer: patterns and their replacements."""
     if isinstance(part, str):
         yield part[:LONGEST_TRIED]
     elif isinstance(part, dict | list):
@@ -149,7 +152,7 @@ def _texts_in(part: Any) -> Iterator[str]:
 
 
 def _tried(path: Path, written: dict[str, Any]) -> str:
-    """Tokens of a text with all that a part could take up. Raises ValueError for far too many."""
+    """Try a text with everything that a part could replace. Raises ValueError for far too many tokens."""
     from tokenizers import Tokenizer
 
     parts = [text for name in PARTS for text in _texts_in(written.get(name)) if text]
@@ -160,13 +163,13 @@ def _tried(path: Path, written: dict[str, Any]) -> str:
         tokenizer.no_truncation()
         ids = tokenizer.encode(text).ids
         if len(ids) > MOST_GROWTH * len(text):
-            raise ValueError(f"{len(ids):,} tokens of {len(text):,} characters")
+            raise ValueError(f"{len(ids):,} tokens from {len(text):,} characters")
         touched = (i for token, i in tokenizer.get_vocab().items() if any(part in token for part in parts))
         tokenizer.decode([*ids, *islice(touched, MOST_DECODED)])
     except (MemoryError, ValueError):
         raise
-    except BaseException as error:  # also a panic of Rust's, which is no Exception
+    except BaseException as error:  # includes Rust panics, which are not Exceptions
         if type(error).__module__ == "pyo3_runtime":
             raise ValueError(reason_of(error)[:300]) from None
-        return ""  # a damaged file fails when it is loaded, with an error there
+        return ""  # a damaged file raises an error when it is loaded
     return ""

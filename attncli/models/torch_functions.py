@@ -1,4 +1,4 @@
-"""torch's own functions by name, each with the methods and operators that call it."""
+"""torch's functions by name, each with the methods and operators that call it."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 def functions_named(*names: str) -> set[Callable[..., object]]:
-    """torch's functions of these names, the tensors' methods and operators, and those in place."""
+    """torch's functions with these names, tensors' methods and operators included, also in-place ones."""
     forms = [form for name in names for form in (name, f"{name}_", f"__{name}__", f"__i{name}__")]
     holders = (torch, Tensor, functional, torch.special)
     functions = (getattr(holder, form, None) for holder in holders for form in forms)

@@ -1,4 +1,4 @@
-"""The headers of safetensors and GGUF files, checked before a reader trusts them. Needs no torch."""
+"""The headers of safetensors and GGUF files, checked before other readers open them. Needs no torch."""
 
 import io
 import re
@@ -19,32 +19,31 @@ from attncli.system.plain_text import parsed_json
 LFS = b"version https://git-lfs"
 LARGEST_HEADER, LARGEST_FILE = 100_000_000, 2**63
 MOST_COMMAS = 10_000_000
-"""In a header, whose parts become objects that take far more memory than its text."""
+"""Commas in a header, whose entries become objects that take far more memory than its text."""
 BITS = re.compile("[0-9]+")
-"""Of a number, in the name of its type: F32, BF16, F8_E4M3; BOOL has 8."""
+"""Matches the bits of a number in the name of its type: F32, BF16, F8_E4M3; BOOL has 8."""
 
 
 def safetensors_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
-    """What a safetensors file of that size says of its tensors, by name, and where their bytes begin.
+    """The tensors in the header of a safetensors file of that size, by name, and the offset of their bytes.
 
     Its length (8 bytes, little-endian), then JSON with offsets, which the package safetensors, an extra of
-    attn, does not give. Raises EOFError if the file is too short, else ValueError for a damaged one.
+    attn, does not expose. Raises EOFError if the file is too short, else ValueError for a damaged one.
     """
     length = int.from_bytes(file.read(8), "little")
     if not 2 <= length <= min(size - 8, LARGEST_HEADER):
         raise EOFError
     written = file.read(length)
     if not written.startswith(b"{") or written.count(b",") > MOST_COMMAS:
-        raise ValueError("no object, or one of too many parts")
+        raise ValueError("not an object, or too many entries")
     return parsed_json(written), 8 + length
 
 
 @dataclass(frozen=True)
 class TensorInFile:
-    """Where a file has the numbers of a tensor: their type (a name, in GGUF a number), shape, first byte.
+    """Location of a tensor's numbers in a file: their type (a name, in GGUF a number), shape, first byte.
 
-    `strides` say how far apart neighbours along each axis are, in numbers, where these do not stand row after
-    row.
+    `strides` are distances between neighbours along each axis, in numbers; None if the tensor is contiguous.
     """
 
     kind: str | int
@@ -54,7 +53,7 @@ class TensorInFile:
 
 
 def safetensors_tensors(path: Path) -> dict[str, TensorInFile]:
-    """The tensors of a safetensors file, by its header. Raises UserError for a damaged file."""
+    """The tensors of a safetensors file, from its header. Raises UserError for a damaged file."""
     size = path.stat().st_size
     try:
         with open_file(path) as file:
@@ -64,21 +63,21 @@ def safetensors_tensors(path: Path) -> dict[str, TensorInFile]:
             header, begin = safetensors_header(file, size)
         tensors, end = tensors_and_end(header, begin)
     except EOFError:
-        raise UserError(f"model: {path}: is not a safetensors file, or is cut off") from None
+        raise UserError(f"model: {path}: is not a safetensors file, or is truncated") from None
     except OSError as error:
         raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
     except ValueError:
         raise UserError(f"model: {path}: is not a safetensors file: its header is damaged") from None
     if end != size:
-        raise UserError(f"model: {path}: is cut off: its header promises {end} bytes")
+        raise UserError(f"model: {path}: is truncated: its header lists {end} bytes")
     return tensors
 
 
 def tensors_and_end(header: Mapping[str, Any], begin: int) -> tuple[dict[str, TensorInFile], int]:
-    """The tensors whose bytes begin there, and where the last ends. Raises ValueError for a damaged header.
+    """The tensors whose bytes begin there, and the end of the last. Raises ValueError for a damaged header.
 
-    As the package safetensors has it, every byte is of one tensor: a file whose tensors share bytes would
-    take far more memory than it is long.
+    As in the package safetensors, every byte must belong to one tensor: a file whose tensors share bytes
+    would take far more memory than its size.
     """
     tensors: dict[str, TensorInFile] = {}
     spans: list[tuple[int, int]] = []
@@ -101,21 +100,21 @@ def tensors_and_end(header: Mapping[str, Any], begin: int) -> tuple[dict[str, Te
     last = 0
     for start, end in sorted(spans):
         if start != last:
-            raise ValueError("bytes of two tensors, or of none")
+            raise ValueError("bytes that belong to two tensors or to none")
         last = end
     return tensors, begin + last
 
 
 BYTES_A_NUMBER = 4
-"""As float32, however few bits a GGUF file has for it."""
+"""Bytes per number as float32, whatever number of bits a GGUF file uses."""
 MAGIC = b"GGUF"
 NUMBERS = dict(enumerate("BbHhIif?")) | dict(zip((10, 11, 12), "Qqd", strict=True))
 TEXT, ARRAY = 8, 9
-"""The types of values in a GGUF header: numbers as `struct` has them, texts, and arrays of any of them."""
+"""Types of values in a GGUF header: numbers in `struct` format, texts, and arrays of either."""
 MOST_AXES, MOST_ITEMS, NUMBERS_PER_BYTE = 8, 4_000_000, 8
-"""Of a tensor; in all arrays of a header, each of which its reader makes an object; in a file, a bit each."""
+"""Most axes of a tensor; most items in all arrays of a header, each an object; most numbers per byte."""
 MOST_TENSORS, MOST_VALUES, MOST_TEXT = 1_000_000, 100_000, 2**26
-"""Of a header: tensors, settings, and bytes of all names and texts that are no items of an array."""
+"""Most tensors and settings in a header, and bytes of names and texts outside arrays."""
 ARCHITECTURE, VOCABULARY = "general.architecture", "tokenizer.ggml.tokens"
 ROPE_FREQS, ROPE_LONG, ROPE_SHORT = (
     "rope_freqs.weight",
@@ -131,11 +130,11 @@ BLOCK, BLOCK_COUNT = re.compile(r"(?:^|\.)blk\.([0-9]+)\."), ".block_count"
 
 
 Setting = str | int | float | tuple[int | float, ...]
-"""A value of a header; of an array of numbers, a tuple."""
+"""Value of a header; a tuple for an array of numbers."""
 
 
 def check_gguf(path: Path) -> None:
-    """Raise UserError, in one line, for anything but a GGUF file."""
+    """Raise a one-line UserError for anything but a GGUF file."""
     try:
         with open_file(path) as file:
             start = file.read(len(MAGIC))
@@ -157,14 +156,15 @@ class GgufHeader:
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers it holds, however few bits each takes."""
+        """Number of parameters, whatever number of bits each takes."""
         return sum(prod(tensor.shape) for tensor in self.tensors.values())
 
 
 def gguf_header(path: Path) -> GgufHeader:
-    """https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Raises UserError for a damaged file.
+    """The header of a GGUF file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
 
-    The gguf package's reader makes objects of all tokens: 2 s for a vocabulary of 49,000, this 0.1 s.
+    Raises UserError for a damaged file. The gguf package's reader turns all tokens into objects: 2 s for a
+    vocabulary of 49,000, instead of 0.1 s.
     """
     check_gguf(path)
     about = path.stat()
@@ -184,7 +184,7 @@ def _gguf_header(path: Path, _state: tuple[int, int]) -> GgufHeader:
     blocks = {block[1] for name in tensors if (block := BLOCK.search(name))}
     whole = GgufHeader(tensors, len(blocks), num_tokens, settings)
     if whole.num_parameters > NUMBERS_PER_BYTE * size:
-        raise UserError(f"model: {path}: is cut off: its header promises {whole.num_parameters} numbers")
+        raise UserError(f"model: {path}: is truncated: its header lists {whole.num_parameters} numbers")
     return whole
 
 
@@ -195,20 +195,20 @@ LONG_ARRAY_BYTES = 2**16
 def gguf_settings(path: Path) -> Iterator[Path]:
     """A temporary GGUF file with another's metadata and no tensors.
 
-    The reader of the gguf package makes objects of every token of a vocabulary, which takes seconds.
+    The gguf package's reader turns every token of a vocabulary into an object, which takes seconds.
     """
     size = path.stat().st_size
     with TemporaryDirectory() as folder, path.open("rb") as file:
         short = Path(folder) / path.name
         with short.open("wb") as made:
             made.write(_Header(file, size).without_long_arrays())
-            # Its tensors have places and no numbers: a hole, which takes no space.
+            # Its tensors have places but no numbers: a hole that takes no space.
             made.truncate(made.tell() + size)
         yield short
 
 
 class _Header:
-    """A GGUF header as it is read; ValueError, KeyError or struct.error where it is damaged."""
+    """Reader of a GGUF header. Raises ValueError, KeyError or struct.error if it is damaged."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._size = file, size
@@ -233,21 +233,21 @@ class _Header:
         }, settings
 
     def without_long_arrays(self) -> bytes:
-        """The header with all its tensors and settings, but for arrays of many items: vocabularies, say."""
+        """The header with all tensors and settings, except arrays of many items, such as vocabularies."""
         num_tensors, num_values = self._counts()
-        kept: list[bytes] = []
+        values: list[bytes] = []
         for _ in range(num_values):
             begin = self._file.tell()
             self._value()
             length = self._file.tell() - begin
             if length <= LONG_ARRAY_BYTES:
-                kept.append(self._bytes(begin, length))
+                values.append(self._bytes(begin, length))
         begin = self._file.tell()
         for _ in range(num_tensors):
             self._tensor()
         tensors = self._bytes(begin, self._file.tell() - begin)
         return b"".join(
-            [self._bytes(0, 8), struct.pack(f"{self._order}QQ", num_tensors, len(kept)), *kept, tensors]
+            [self._bytes(0, 8), struct.pack(f"{self._order}QQ", num_tensors, len(values)), *values, tensors]
         )
 
     def _bytes(self, begin: int, length: int) -> bytes:
@@ -258,10 +258,10 @@ class _Header:
         return data
 
     def _counts(self) -> tuple[int, int]:
-        """How many tensors there are, and how many settings."""
+        """Numbers of tensors and of settings."""
         num_tensors, num_values = self._numbers("QQ")
         if num_tensors > MOST_TENSORS or num_values > MOST_VALUES:
-            raise ValueError("too many parts")
+            raise ValueError("too many tensors or settings")
         return num_tensors, num_values
 
     def _numbers(self, form: str) -> tuple[Any, ...]:
@@ -285,17 +285,17 @@ class _Header:
         if kind == TEXT:
             return name, self._text()
         if kind == ARRAY:
-            of, count = self._numbers("IQ")
+            item_kind, count = self._numbers("IQ")
             self.lengths[name] = count
-            if of in NUMBERS and count <= MOST_PER_BLOCK and name.partition(".")[0] != "tokenizer":
+            if item_kind in NUMBERS and count <= MOST_PER_BLOCK and name.partition(".")[0] != "tokenizer":
                 self._num_items += count
-                return name, self._numbers(f"{count}{NUMBERS[of]}")
-            self._skip_values(of, count)
+                return name, self._numbers(f"{count}{NUMBERS[item_kind]}")
+            self._skip_values(item_kind, count)
             return name, None
         return name, self._numbers(NUMBERS[kind])[0]
 
     def _skip_values(self, kind: int, count: int) -> None:
-        """Leave out values of one type; those of variable length one by one."""
+        """Skip values of one type; values of variable length are skipped one by one."""
         self._num_items += count
         if self._num_items > MOST_ITEMS:
             raise ValueError("too many items")
@@ -309,7 +309,7 @@ class _Header:
             self._skip(count * struct.calcsize(f"<{NUMBERS[kind]}"))
 
     def _tensor(self) -> tuple[str, TensorInFile]:
-        """Its first byte is counted from the first of all tensors."""
+        """A tensor, its first byte relative to the first tensor's."""
         name, (num_axes,) = self._text(), self._numbers("I")
         if num_axes > MOST_AXES:
             raise ValueError("too many axes")
@@ -317,16 +317,16 @@ class _Header:
         return name, TensorInFile(kind, tuple(reversed(shape)), offset)
 
 
-def check_gguf_of_model(path: Path) -> GgufHeader:
-    """The header of a GGUF file. Raises UserError for one that is not of a model, or damaged."""
+def check_model_gguf(path: Path) -> GgufHeader:
+    """The header of a GGUF file. Raises UserError for one that is damaged or does not contain a model."""
     header = gguf_header(path)
     counts = {key: count for key, count in header.settings.items() if key.endswith(BLOCK_COUNT)}
     key = f"{header.settings[ARCHITECTURE]}{BLOCK_COUNT}" if ARCHITECTURE in header.settings else ARCHITECTURE
-    # Without it transformers would take the count of another model.
+    # Without it, transformers would use another model's count.
     if ARCHITECTURE not in header.settings or key not in counts:
-        raise UserError(f"model: {path}: is not a GGUF file of a model: {key:.200} is missing")
+        raise UserError(f"model: {path}: does not contain a model: {key:.200} is missing")
     for key, count in counts.items():
         if not isinstance(count, int) or count > header.num_blocks:
-            wrong = f"must be at most {header.num_blocks}, the blocks of its tensors (got {count!s:.20})"
+            wrong = f"must be at most {header.num_blocks}, the blocks in its tensors (got {count!s:.20})"
             raise UserError(f"model: {path}: {key:.200} {wrong}")
     return header

@@ -1,4 +1,4 @@
-"""The words of a text, and which tokens of a model make each of them."""
+"""The words of a text, and the tokens that form each of them."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -7,23 +7,23 @@ from unicodedata import category
 from attncli.records.arguments import checked
 
 JOINING = frozenset("'\N{RIGHT SINGLE QUOTATION MARK}-_")
-"""Marks inside words, between two letters: don't, well-known."""
+"""Marks that may stand inside a word, between two letters: don't, well-known."""
 JOINING_DIGITS = frozenset(".,")
 MOST_UNKNOWN, MOST_CHARACTERS = 5, 24
-"""Unknown words that a note names, and characters of each."""
+"""Most unknown words in a note, and characters shown of each."""
 
 Spans = Sequence[tuple[int, int]]
-"""The characters of each token: where they begin and end."""
+"""First character of each token, and the character after its last."""
 UnknownWord = tuple[str, str]
-"""A word of a text that a vocabulary lacks, and the token that is read in its place."""
+"""A word that a vocabulary lacks, and the token that replaces it."""
 
 
 @dataclass(frozen=True)
 class Words:
-    """The number of the word of each token, from 0 without gaps, and each word as the text has it.
+    """The number of the word of each token, from 0 without gaps, and the text of each word.
 
-    The tokenizer's special tokens are words by themselves, as the vocabulary writes them. `of_text` has the
-    words of the text in each: one, several where they share a token, none for a special token.
+    Each of the tokenizer's special tokens is a word, spelled as in the vocabulary. `of_text` has the words of
+    the text in each entry: one, several if they share a token, none for a special token.
     """
 
     of_token: tuple[int, ...]
@@ -31,18 +31,18 @@ class Words:
     of_text: tuple[range, ...]
 
     def shifted_right(self, start: str) -> "Words":
-        """The words with a start token before them and the last token left out."""
-        of_token = (0, *(number + 1 for number in self.of_token[:-1]))
-        count = of_token[-1] + 1
-        return Words(of_token, (start, *self.texts)[:count], (range(0), *self.of_text)[:count])
+        """The words with a start token in front, without the last token."""
+        token_words = (0, *(number + 1 for number in self.of_token[:-1]))
+        count = token_words[-1] + 1
+        return Words(token_words, (start, *self.texts)[:count], (range(0), *self.of_text)[:count])
 
 
 WordsOfCharacters = Callable[[str], list[int]]
-"""Takes a text and numbers the word of each character, from 0; a blank belongs to the word after it."""
+"""Numbers the word of each character of a text, from 0; a blank belongs to the word after it."""
 
 
 def _is_letter(text: str, place: int) -> bool:
-    """Whether a character belongs inside a word: neither a blank nor punctuation nor an operator."""
+    """True if a character belongs inside a word: neither a blank nor punctuation nor an operator."""
     char = text[place]
     if char.isspace():
         return False
@@ -81,59 +81,64 @@ def words_of(
     offsets: Sequence[tuple[int, int]],
     special: Collection[int],
 ) -> Words:
-    """The words that a text's tokens form: tokens of one word are merged, and words that share a token.
+    """The words that a text's tokens form. Tokens of one word, and words that share a token, are merged.
 
-    `offsets` are the characters of each token: a token belongs to the word of its first one, and a special
-    token that is only part of a word (a byte, say) is like any other.
+    `offsets` are the characters of each token: a token belongs to the word of its first character. A special
+    token that is only part of a word (such as a byte) is treated like any other.
     """
-    of_character = [*of_characters, len(text)]
-    of_token: list[int] = []
+    character_words = [*of_characters, len(text)]
+    token_words: list[int] = []
     spans: list[tuple[int, int, str]] = []
-    of_text: list[range] = []
+    text_words: list[range] = []
     last = -1
     for token, token_id, (start, end) in zip(tokens, ids, offsets, strict=True):
         length = len(text[start:end].rstrip())
-        is_part = length and _has_more(of_character, start, start + length)
+        is_part = length and _has_more(character_words, start, start + length)
         if token_id in special and not is_part:
             spans.append((0, 0, token))
-            of_text.append(range(0))
+            text_words.append(range(0))
             last = -1
         else:
-            first, is_new = of_character[start], last < of_character[start]
-            last = of_character[start + max(0, length - 1)]
+            first, is_new = character_words[start], last < character_words[start]
+            last = character_words[start + max(0, length - 1)]
             if is_new:
                 spans.append((start, end, token))
-                of_text.append(range(first, last + 1))
+                text_words.append(range(first, last + 1))
             else:
                 spans[-1] = (spans[-1][0], end, token)
-                of_text[-1] = range(of_text[-1].start, last + 1)
-        of_token.append(len(spans) - 1)
-    # Without blanks around it; a line break as it is, a special token by its name.
+                text_words[-1] = range(text_words[-1].start, last + 1)
+        token_words.append(len(spans) - 1)
+    # Without surrounding blanks; line breaks are kept, special tokens have their names.
     texts = tuple(text[start:end].strip() or text[start:end] or token for start, end, token in spans)
-    return Words(tuple(of_token), texts, tuple(of_text))
+    return Words(tuple(token_words), texts, tuple(text_words))
 
 
 def _has_more(of_character: Sequence[int], start: int, stop: int) -> bool:
-    """Whether the first or the last word of these characters has others."""
+    """True if the first or the last word of these characters continues outside them."""
     first, last = of_character[start], of_character[stop - 1]
     return (start > 0 and of_character[start - 1] == first) or of_character[stop] == last
 
 
 def unknown_notes(words: Iterable[UnknownWord], subject: str = "The text has") -> list[str]:
-    """A sentence that names the words read as an unknown token; none without any."""
-    known = dict(words)
-    if not known:
+    """A sentence that lists the words read as an unknown token; no sentence without any."""
+    tokens_by_word = dict(words)
+    if not tokens_by_word:
         return []
-    shown = [word if len(word) <= MOST_CHARACTERS else f"{word[:MOST_CHARACTERS]}…" for word in known]
-    more = f" and {len(shown) - MOST_UNKNOWN:,} more" if len(shown) > MOST_UNKNOWN else ""
-    listed, tokens = ", ".join(map(repr, shown[:MOST_UNKNOWN])), " or ".join(dict.fromkeys(known.values()))
-    what = "a word that is" if len(known) == 1 else "words that are"
+    listed_words = [
+        word if len(word) <= MOST_CHARACTERS else f"{word[:MOST_CHARACTERS]}…" for word in tokens_by_word
+    ]
+    more = f" and {len(listed_words) - MOST_UNKNOWN:,} more" if len(listed_words) > MOST_UNKNOWN else ""
+    listed, tokens = (
+        ", ".join(map(repr, listed_words[:MOST_UNKNOWN])),
+        " or ".join(dict.fromkeys(tokens_by_word.values())),
+    )
+    what = "a word that is" if len(tokens_by_word) == 1 else "words that are"
     return [f"{subject} {what} not in the model's vocabulary, read as {tokens}: {listed}{more}."]
 
 
 @dataclass
 class UnknownWords:
-    """The words of many texts that a vocabulary lacks, and how many texts have any."""
+    """The words of many texts that a vocabulary lacks, and the number of texts with any."""
 
     num_texts: int = 0
     words: dict[str, str] = field(default_factory=dict)
@@ -145,6 +150,6 @@ class UnknownWords:
             self.words |= words
 
     def notes(self) -> list[str]:
-        """How many texts have such words, and the first of these."""
+        """The number of texts with such words, and the first of the words."""
         have = "1 text has" if self.num_texts == 1 else f"{self.num_texts:,} texts have"
         return unknown_notes(self.words.items(), have)

@@ -1,7 +1,7 @@
-"""Writing with transformers' generate, which hands over the rows of attention that chose each token.
+"""Generation with transformers' generate, with the rows of attention that chose each token.
 
-The prompt goes through fused attention, which makes no weights; of each layer the last query is kept until
-its token is chosen. A model that runs only with its eager attention returns dense weights.
+The prompt goes through fused attention, which computes no weights; each layer's last query is kept until its
+token is chosen. A model that runs only with its eager attention returns dense weights.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,29 +42,29 @@ from attncli.models.architectures import ROTATIONS_BY_LENGTH, WEIGHTS, decoder_s
 from attncli.models.capture import (
     GIVES_NAN,
     Way,
-    fault_of,
+    capture_way,
     guarded,
     model_errors,
     returned_weights,
-    sources_of_weights,
-    way_of,
+    weight_modules,
+    weights_fault,
     with_eager_attention,
 )
 from attncli.models.child import made_in_child
-from attncli.models.in_turn import random_numbers_kept
+from attncli.models.in_turn import random_state_restored
 from attncli.models.layers import CannotShow, CapturedLayer, Numbering, ProcessedInputs, handing_over
 from attncli.models.pretrained import Pretrained
 
 LONG_CHUNK = 512
-"""Tokens of a long prompt at a time: what its layers compute then takes a few MB."""
+"""Tokens of a long prompt per piece, for which a layer's intermediate results take a few MB."""
 
-SETTINGS_KEPT = frozenset(
+APPLIED_SETTINGS = frozenset(
     {
         *("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id"),
         *("remove_invalid_values", "renormalize_logits"),
     }
 )
-"""Settings of a model's generation_config.json that hold here, too, and change no order of tokens."""
+"""Settings of a model's generation_config.json that apply here, too, without changing the likeliest token."""
 SETTINGS_THAT_CHOOSE: Mapping[str, Any] = {
     "bad_words_ids": None,
     "begin_suppress_tokens": None,
@@ -81,7 +81,7 @@ SETTINGS_THAT_CHOOSE: Mapping[str, Any] = {
     "suppress_tokens": None,
     "watermarking_config": None,
 }
-"""Those that hold and make another token the likeliest, each with the value at which it does nothing."""
+"""Settings that apply and may change the likeliest token, each with the value at which it has no effect."""
 SETTINGS_LEFT_OUT: Mapping[str, Any] = {
     "constraints": None,
     "dola_layers": None,
@@ -92,37 +92,39 @@ SETTINGS_LEFT_OUT: Mapping[str, Any] = {
     "penalty_alpha": 0.0,
     "token_healing": False,
 }
-"""Those that would choose other tokens and do not hold: here one run of the model chooses one token. How to
-sample is the caller's to say; caches, candidates of drafts and the like change no token."""
+"""Settings that would choose other tokens and are ignored: here one run of the model chooses one token.
+
+The caller decides how to sample; caches, candidates of drafts and the like change no token.
+"""
 LONGEST_SETTING = 24
 
 OnToken = Callable[[int, Sequence[CapturedLayer]], None]
-"""Takes each new token and, of every layer, the attention of the one query that chose it."""
+"""Receives each new token, and for every layer the attention of the query that chose it."""
 
 
 class TextPieces:
-    """Hands over the text of tokens as they come, whole characters alone."""
+    """Passes on the text of tokens as they come, only in whole characters."""
 
     def __init__(self, text_of: Callable[[list[int]], str], on_text: Callable[[str], None]) -> None:
         self._text_of, self._on_text = text_of, on_text
         self._num_handed_over = 0
 
     def take(self, ids: list[int]) -> None:
-        """All tokens so far."""
+        """Take all tokens so far."""
         text = self._text_of(ids)
         if not text.endswith("\ufffd"):
             self._on_text(text[self._num_handed_over :])
             self._num_handed_over = len(text)
 
 
-def inputs_of_prompt(pretrained: Pretrained, ids: Int[Tensor, " token"]) -> dict[str, Tensor]:
-    """What a model reads of a text that it continues."""
+def prompt_inputs(pretrained: Pretrained, ids: Int[Tensor, " token"]) -> dict[str, Tensor]:
+    """Inputs of a model for a text that it continues."""
     prompt = ids.unsqueeze(0).to(pretrained.device)
     return {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
 
 
 class LastRows:
-    """The attention of the last queries, one or some, in each layer of a decoder's last run."""
+    """The attention of the last `count` queries in each layer of a decoder's last run."""
 
     def __init__(
         self, has_two_stacks: bool, count: int = 1, *, processed: ProcessedInputs | None = None
@@ -135,42 +137,42 @@ class LastRows:
         self.numbering = Numbering(has_two_stacks, None, part="" if processed is None else processed.part)
 
     def begin(self) -> None:
-        """Forget the run before: of a prompt in chunks the last one counts."""
+        """Forget the previous run: for a prompt in pieces, the last piece counts."""
         self.layers = []
         self.fused.forget()
         self.numbering.taken.clear()
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
-        """Keep the last rows; gives the output by fused attention, None where that cannot compute it."""
+        """Keep the last rows. Returns the output of fused attention, None if that cannot compute it."""
         attention = layer.attention
-        if isinstance(attention, GivenWeights):  # that a caller replaced, and with them the output
+        if isinstance(attention, GivenWeights):  # replaced by the caller, together with the output
             if layer.stack != "encoder":
                 rows = GivenWeights(attention.weights[:, :, -self.count :], attention.seen[:, -self.count :])
                 self.layers.append(replace(layer, attention=rows))
             return None
         if layer.stack != "encoder":
             is_self, num_queries = layer.kind == "self", attention.shape[2]
-            if is_self and not self.may_look_ahead:  # as tokens on a grid, which may see each other
+            if is_self and not self.may_look_ahead:  # unlike tokens on a grid, which may see each other
                 _refuse_the_future(layer.module, attention.visibility)
-            last = of_queries(attention, max(0, num_queries - self.count), num_queries, is_self=is_self)
+            last = query_rows(attention, max(0, num_queries - self.count), num_queries, is_self=is_self)
             self.layers.append(replace(layer, attention=last))
         return self.fused.output(attention)
 
     def take_returned(self, outputs: ModelOutput, sources: Mapping[Tensor, str]) -> None:
-        """Keep the last rows of weights that eager attention returned, by the names of their modules."""
+        """Keep the last rows of weights that eager attention returned, with the names of their modules."""
         for output, weights in returned_weights(outputs):
             stack, kind = WEIGHTS[output]
             name = sources.get(weights, output) if isinstance(weights, Tensor) else output
             if stack == "encoder":
                 continue
-            if fault := fault_of(weights):
+            if fault := weights_fault(weights):
                 raise CannotShow(f"it returns {fault}")
             sees_later = kind == "self" and weights.shape[2] > 1 and weights[:, :, 0, -1].max() > 0
             if sees_later and not self.may_look_ahead:
-                raise CannotShow(f"{name} looks at later tokens: it reads text and does not write")
+                raise CannotShow(f"{name} looks at later tokens: it reads text and cannot generate it")
             row = weights[:, :, -self.count :].clone()
-            given = GivenWeights(row, (row > 0).any(dim=1))
-            self.layers.append(self.numbering.layer(name, kind, given, stack))
+            attention = GivenWeights(row, (row > 0).any(dim=1))
+            self.layers.append(self.numbering.layer(name, kind, attention, stack))
 
 
 def _refuse_the_future(module: str, visibility: Visibility) -> None:
@@ -178,20 +180,20 @@ def _refuse_the_future(module: str, visibility: Visibility) -> None:
         return
     first, last = torch.tensor([0]), torch.tensor([visibility.num_keys - 1])
     if visibility.block(first, last).any():
-        raise CannotShow(f"{module} looks at later tokens: it reads text and does not write")
+        raise CannotShow(f"{module} looks at later tokens: it reads text and cannot generate it")
 
 
-def of_queries(layer: AttentionLayer, first: int, stop: int, *, is_self: bool) -> AttentionLayer:
-    """The attention of some queries in a row; in self-attention up to the key at which the last one stands.
+def query_rows(layer: AttentionLayer, first: int, stop: int, *, is_self: bool) -> AttentionLayer:
+    """The attention of some consecutive queries; in self-attention only up to the last query's own key.
 
-    The query is a copy: a view would keep those of the whole prompt in memory until its token is chosen.
+    The query is copied: a view would keep the queries of the whole prompt in memory until a token is chosen.
     """
     seen = layer.visibility
     if not first and stop == seen.num_queries and seen.causal == is_self:
         return layer
     num_keys = seen.num_keys - (seen.num_queries - stop) * is_self
     rule, mask, bias = seen.rule, seen.key_mask, layer.rules.bias
-    of_rows = replace(
+    visibility = replace(
         seen,
         num_queries=stop - first,
         num_keys=num_keys,
@@ -207,16 +209,16 @@ def of_queries(layer: AttentionLayer, first: int, stop: int, *, is_self: bool) -
         query=layer.query[:, :, first:stop].clone(),
         key=layer.key[:, :, :num_keys],
         value=layer.value[:, :, :num_keys],
-        visibility=of_rows,
+        visibility=visibility,
         rules=replace(layer.rules, bias=bias),
     )
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How tokens are chosen: the likeliest, or sampled from a seed at a temperature among the likeliest.
+    """The choice of tokens: the likeliest, or sampled with a seed and a temperature from the likeliest.
 
-    Without `max_new_tokens` as many as the model's generation_config.json lets it write.
+    Without `max_new_tokens`, the model's generation_config.json sets the limit.
     """
 
     max_new_tokens: int | None
@@ -226,15 +228,15 @@ class Decoding:
     prefill_chunk: int | None = None
 
     def config(self, of_model: GenerationConfig) -> GenerationConfig:
-        """What transformers' generate is to do, by these settings and those of the model's that hold."""
+        """The config for transformers' generate, from these settings and the applicable ones of the model."""
         config: Any = deepcopy(of_model)
         for name in vars(GenerationConfig()):  # type: ignore[no-untyped-call] # transformers does not type it
-            if not name.startswith("_") and name not in SETTINGS_KEPT and name not in SETTINGS_THAT_CHOOSE:
+            if not name.startswith("_") and name not in APPLIED_SETTINGS and name not in SETTINGS_THAT_CHOOSE:
                 setattr(config, name, None)
         config.max_new_tokens, config.num_beams, config.use_cache = self.max_new_tokens, 1, True
         if self.max_new_tokens is None:
             config.max_length = of_model.max_length
-        if hasattr(of_model, "return_timestamps"):  # Whisper's, which would stand among the words
+        if hasattr(of_model, "return_timestamps"):  # Whisper's, which would appear among the words
             config.return_timestamps = False
         config.do_sample = self.temperature is not None or self.top_p is not None
         if config.do_sample:
@@ -244,17 +246,17 @@ class Decoding:
 
 
 def settings_notes(config: GenerationConfig) -> list[str]:
-    """What a model's generation_config.json changes in the choice of tokens, and what of it is left out."""
+    """Notes on the settings of a model's generation_config.json that change tokens or are ignored."""
     notes = []
     if chooses := _settings(config, SETTINGS_THAT_CHOOSE):
-        notes.append(f"Tokens are chosen by the model's generation_config.json, too: {chooses}.")
+        notes.append(f"The model's generation_config.json affects the choice of tokens: {chooses}.")
     if left_out := _settings(config, SETTINGS_LEFT_OUT):
-        notes.append(f"Left out of the model's generation_config.json: {left_out}.")
+        notes.append(f"Ignored from the model's generation_config.json: {left_out}.")
     return notes
 
 
 def _settings(config: GenerationConfig, neutral: Mapping[str, Any]) -> str:
-    """`repetition_penalty 1.2, suppress_tokens`: those that do something, without long values."""
+    """`repetition_penalty 1.2, suppress_tokens`: the settings with an effect, long values omitted."""
     values = {name: getattr(config, name, None) for name in neutral}
     texts = {name: str(value) for name, value in values.items() if value not in (None, neutral[name])}
     return ", ".join(
@@ -263,14 +265,14 @@ def _settings(config: GenerationConfig, neutral: Mapping[str, Any]) -> str:
 
 
 class Writer(NamedTuple):
-    """What runs for each new token: the model itself, or a part of it, by its name."""
+    """The module that runs for each new token: the model itself, or a part of it, with its name."""
 
     model: PreTrainedModel
     part: str = ""
 
 
-def writer_of(model: PreTrainedModel) -> Writer:
-    """The model, or the part that writes where the model's generate delegates to it (BLIP)."""
+def generating_part(model: PreTrainedModel) -> Writer:
+    """The model, or the part that its generate delegates to (BLIP)."""
     if isinstance(model, GenerationMixin) and type(model).generate is GenerationMixin.generate:
         return Writer(model)
     parts = [
@@ -291,23 +293,23 @@ def write(
     cache: DynamicCache | None = None,
     meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Way:
-    """The model continues one text; `on_token` gets every token as it comes. Returns how attention came.
+    """Let the model continue one text; `on_token` receives every token. Returns the way of capture.
 
-    The tokenizer is for models that end at some text rather than a token. A `cache` of `whole_cache` holds
-    the keys of what was read and written afterwards. `meanwhile` is open as the model writes. Raises
-    UserError where the model gives no weights of its tokens, or cannot write; MemoryError.
+    The tokenizer is needed for models that stop at a text rather than a token. A `cache` from `whole_cache`
+    then holds the keys of prompt and generated tokens. `meanwhile` is open while the model generates. Raises
+    UserError if the model returns no weights for its tokens or cannot generate; MemoryError.
     """
     model.config.use_cache = True
     kind = model.config.model_type
     with ExitStack() as cleanup:
         with model_errors(kind):
             if not model.can_generate():
-                raise CannotShow("it has no head that writes")
-            writer, way = writer_of(model).model, Way("eager")
+                raise CannotShow("it has no language modeling head to generate text with")
+            writer, way = generating_part(model).model, Way("eager")
             if writer is model:
-                way = way_of(model, _first_inputs(model, inputs))
+                way = capture_way(model, _first_inputs(model, inputs))
         cleanup.enter_context(model_errors(kind, "continue a text by transformers' generate"))
-        cleanup.enter_context(random_numbers_kept())
+        cleanup.enter_context(random_state_restored())
         torch.manual_seed(decoding.seed)
         stop_strings = writer.generation_config.stop_strings or ()
         stop_strings = (stop_strings,) if isinstance(stop_strings, str) else stop_strings
@@ -321,15 +323,15 @@ def write(
         else:
             cleanup.enter_context(with_eager_attention(model))
             cleanup.enter_context(handing_over_weights(writer, rows))
-        # Processed inputs are read at once: their numbers belong to tokens that may lie in two pieces.
+        # Processed inputs are read at once: their numbers may belong to tokens of two pieces.
         num_tokens = 0 if processed is not None else inputs["input_ids"].shape[1]
         options = _cache_options(writer, num_tokens, decoding.prefill_chunk, cache)
-        options |= _options_of_its_own(model, writer.generation_config)
+        options |= _own_options(model, writer.generation_config)
         watcher = _TokenWatcher(rows, on_token)
         watchers = StoppingCriteriaList([watcher])
         if stop_strings:
             if tokenizer is None:
-                raise UserError("tokenizer: is needed: the model ends at a text (stop_strings)")
+                raise UserError("tokenizer: is required, since the model stops at a text (stop_strings)")
             watchers.append(_EndOfText(tokenizer, stop_strings))
         generate: Any = model.generate  # transformers leaves it without types
         with meanwhile():
@@ -340,19 +342,19 @@ def write(
                 logits_processor=LogitsProcessorList([_check_numbers]),
             )
         if not watcher.num_tokens:
-            raise CannotShow("its own generate does not tell when it has written a token")
+            raise CannotShow("its own generate does not report when it has generated a token")
     return way
 
 
-def _options_of_its_own(model: PreTrainedModel, config: GenerationConfig) -> dict[str, Any]:
-    """What a model's own generate (Whisper's) takes as arguments alone, and not from a config."""
+def _own_options(model: PreTrainedModel, config: GenerationConfig) -> dict[str, Any]:
+    """Options that a model's own generate (Whisper's) takes only as arguments, not from a config."""
     kind: Any = type(model)  # transformers leaves generate without types
     taken = signature(kind.generate).parameters
     return {"temperature": config.temperature} if config.do_sample and "temperature" in taken else {}
 
 
 def _first_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """What a model reads before it writes: a decoder its start token."""
+    """Inputs of a model before it generates: for a decoder, its start token."""
     if not model.config.is_encoder_decoder:
         return inputs
     device = next(iter(inputs.values())).device
@@ -364,9 +366,9 @@ def _first_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Mappi
 
 @contextmanager
 def _generating_by(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
-    """While open, the model generates by this config.
+    """Let the model generate with this config inside the block.
 
-    Passing it would not do: where it has None, generate takes the model's config.
+    Passing the config does not suffice: for a None in it, generate uses the model's config.
     """
     before, model.generation_config = model.generation_config, config
     try:
@@ -376,9 +378,11 @@ def _generating_by(model: PreTrainedModel, config: GenerationConfig) -> Iterator
 
 
 def start_token(model: PreTrainedModel) -> int:
-    """What a decoder reads before it has written anything."""
+    """The first token that a decoder reads."""
     start = decoder_start(model.generation_config, model.config)
-    if start is None and not model.config.is_encoder_decoder:  # a part that looks at what another one saw
+    if (
+        start is None and not model.config.is_encoder_decoder
+    ):  # a decoder part that reads another part's output
         start = getattr(model.config, "bos_token_id", None)
     if start is None:
         raise CannotShow("neither of its configs has a decoder_start_token_id")
@@ -387,13 +391,13 @@ def start_token(model: PreTrainedModel) -> int:
 
 @contextmanager
 def handing_over_weights(model: PreTrainedModel, rows: LastRows) -> Iterator[None]:
-    """While it is open, the model gives the weights of its eager attention to the rows at each run."""
+    """Pass the weights of the model's eager attention to `rows` in each run inside the block."""
 
     def ask_for_weights(_module: nn.Module, inputs: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         rows.begin()
         return inputs, named | {"output_attentions": True}
 
-    with sources_of_weights(model) as sources, ExitStack() as hooks:
+    with weight_modules(model) as sources, ExitStack() as hooks:
         hooks.enter_context(model.register_forward_pre_hook(ask_for_weights, with_kwargs=True))
         take = model.register_forward_hook(lambda _m, _inputs, outputs: rows.take_returned(outputs, sources))
         hooks.enter_context(take)
@@ -401,11 +405,11 @@ def handing_over_weights(model: PreTrainedModel, rows: LastRows) -> Iterator[Non
 
 
 class WholeCache(NamedTuple):
-    """A cache that keeps keys beyond a sliding window, so that every key has its place.
+    """A cache that keeps keys beyond a sliding window, so that every key has its position.
 
-    `is_changed`: the model's cache would drop keys. `may_be_cut`: a text may continue from a part of it,
-    which excludes states that are not caches of keys, and rotations that depend on the length of the text
-    (dynamic, longrope).
+    `is_changed`: the model's default cache would drop keys. `may_be_cut`: a text may continue from a part of
+    the cache. This excludes states other than caches of keys, and rotations that depend on the length of the
+    text (dynamic, longrope).
     """
 
     cache: DynamicCache
@@ -415,7 +419,7 @@ class WholeCache(NamedTuple):
 
 def whole_cache(model: PreTrainedModel) -> WholeCache | None:
     """An empty cache for a decoder; None for a model without a cache, or with another kind of cache."""
-    if not model.can_generate():  # only models that write say which cache they have
+    if not model.can_generate():  # only models that generate declare their cache
         return None
     supports: Any = model._supports_default_dynamic_cache
     if not supports():
@@ -430,18 +434,20 @@ def whole_cache(model: PreTrainedModel) -> WholeCache | None:
     rope_types = {
         settings.get("rope_type") for settings in (rope, *rope.values()) if isinstance(settings, dict)
     }
-    is_of_keys = {type(layer) for layer in whole} <= {DynamicLayer, DummyLayer}
-    may_be_cut = is_of_keys and not model.config.is_encoder_decoder and not rope_types & ROTATIONS_BY_LENGTH
+    has_only_keys = {type(layer) for layer in whole} <= {DynamicLayer, DummyLayer}
+    may_be_cut = (
+        has_only_keys and not model.config.is_encoder_decoder and not rope_types & ROTATIONS_BY_LENGTH
+    )
     return WholeCache(cache, is_changed, may_be_cut)
 
 
 def _cache_options(
     model: PreTrainedModel, num_tokens: int, prefill_chunk: int | None, cache: DynamicCache | None
 ) -> dict[str, Any]:
-    """Options for the cache and for a long prompt in pieces.
+    """Options for the cache and for reading a long prompt in pieces.
 
-    The cache is the caller's or, where the model's would drop keys, a whole one. A prompt is read in pieces
-    where that changes nothing. Raises UserError for requested pieces that may change results.
+    The cache is the caller's, or a whole one if the model's would drop keys. A prompt is read in pieces if
+    that changes nothing. Raises UserError for requested pieces that may change results.
     """
     whole = whole_cache(model)
     options: dict[str, Any] = {} if cache is None else {"past_key_values": cache}
@@ -453,14 +459,14 @@ def _cache_options(
     may_be_cut = whole is not None and whole.may_be_cut
     if prefill_chunk is not None and not may_be_cut:
         kind = model.config.model_type
-        raise UserError(f"prefill_chunk: a prompt in pieces may be another one to {kind}: leave it out")
+        raise UserError(f"prefill_chunk: {kind} may read a prompt differently in pieces: leave it out")
     if prefill_chunk is None and num_tokens > LONG_CHUNK and may_be_cut:
         prefill_chunk = LONG_CHUNK
     return options if prefill_chunk is None else options | {"prefill_chunk_size": prefill_chunk}
 
 
 def _without_window(layer: Any) -> Any:
-    """A layer of a cache that keeps all keys, in the place of one that keeps those of a window."""
+    """A cache layer that keeps all keys, in place of one that keeps only a window."""
     if type(layer) is DynamicSlidingWindowLayer:
         return DynamicLayer()  # type: ignore[no-untyped-call] # transformers does not type it
     if type(layer) is LinearAttentionAndSlidingWindowAttentionLayer:
@@ -469,7 +475,7 @@ def _without_window(layer: Any) -> Any:
 
 
 def _check_numbers(input_ids: Tensor, scores: Tensor) -> Tensor:
-    """The scores of the next token. Raises CannotShow for NaN, of which transformers takes the token 0."""
+    """The scores of the next token. Raises CannotShow for NaN, which transformers turns into token 0."""
     if bool(scores.isnan().any()):
         raise CannotShow(f"it {GIVES_NAN}")
     return scores
@@ -484,14 +490,14 @@ class _TokenWatcher(StoppingCriteria):
 
     def __call__(self, input_ids: Tensor, scores: Any, **others: Any) -> Tensor:
         if not self.rows.layers:
-            raise CannotShow("it gives no attention weights: it has none, or transformers hides them")
+            raise CannotShow("it returns no attention weights: it has none, or transformers hides them")
         self.num_tokens += 1
         self.on_token(int(input_ids[0, -1]), self.rows.layers)
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
 class _EndOfText(StoppingCriteria):
-    """Stop where the new text holds one of these strings; transformers' class fails on word tokenizers."""
+    """Stops once the new text contains one of these strings; transformers' class fails on word tokenizers."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, strings: Sequence[str]) -> None:
         self.tokenizer, self.strings = tokenizer, strings
@@ -506,18 +512,20 @@ class _EndOfText(StoppingCriteria):
 
 MOST_REASON = 300
 MOST_COPIES, MOST_WRITTEN = 4, 10**6
-"""How often a template may repeat the text, and how many characters it may add."""
+"""Times that a template may repeat the text, and characters that it may add."""
 
 
 Messages = str | Sequence[Mapping[str, Any]]
-"""A user's message, or several, each with its role and content."""
+"""A user's message, or several messages, each with its role and content."""
 
 
 def in_chat_template(
     messages: Messages, pretrained: Pretrained, tools: Sequence[Mapping[str, Any]] = ()
 ) -> str:
-    """Messages in the model's chat template, which is a program: a separate process renders it and ends
-    when it takes too much time or memory. Raises UserError for any failure there.
+    """Messages in the model's chat template.
+
+    A template is a program: a separate process renders it and ends if that takes too much time or memory.
+    Raises UserError for any failure there.
     """
     if not pretrained.tokenizer.chat_template:
         raise UserError(f"chat: {pretrained.name} has no chat template: leave `chat` out")
@@ -528,7 +536,7 @@ def in_chat_template(
 
 
 def _rendered(messages: Messages, tools: Sequence[Mapping[str, Any]], pretrained: Pretrained) -> str:
-    """The whole prompt. Raises ValueError, in one line, where the template fails."""
+    """The whole prompt. Raises ValueError with one line if the template fails."""
     chat: list[Any] = [{"role": "user", "content": messages}] if isinstance(messages, str) else [*messages]
     length = sum(len(str(message.get("content"))) for message in chat) + sum(len(str(tool)) for tool in tools)
     try:
@@ -541,5 +549,5 @@ def _rendered(messages: Messages, tools: Sequence[Mapping[str, Any]], pretrained
         raise ValueError(reason_of(error)[:MOST_REASON]) from None
     assert isinstance(whole, str)
     if len(whole) > length * MOST_COPIES + MOST_WRITTEN:
-        raise ValueError(f"it makes {len(whole):,} characters of {length:,}")
+        raise ValueError(f"it turns {length:,} characters into {len(whole):,}")
     return whole

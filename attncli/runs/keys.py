@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attncli.errors import UserError
 from attncli.models.digests import content_digest
 from attncli.models.folder import local_model
-from attncli.models.text_files import KINDS_OF_FILES, TextLine
+from attncli.models.text_files import FILE_KINDS, TextLine
 from attncli.records.token_ids import TokenIds
 from attncli.runs.jobs import Job
 from attncli.settings.fields import Spec
@@ -107,7 +107,7 @@ class RunKeys:
         """
         self._items = plan.items()
         self._contents = _Contents(on_read)
-        without = (plan.key,) if plan.key in KINDS_OF_FILES else ()
+        without = (plan.key,) if plan.key in FILE_KINDS else ()
         # By identity, which is quick; holding the items prevents reuse of their ids.
         self._beginnings = {
             id(item): sha256(_settings_digest(item.spec, self._contents, without=without))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.errors import UserError
-from attncli.models.text_files import KINDS_OF_FILES, FileList, TextFile, TextLine
+from attncli.models.text_files import FILE_KINDS, FileList, TextFile, TextLine
 from attncli.runs.jobs import Chain, Item, Job, with_texts
 from attncli.settings import SPECS, every_setting_of
 from attncli.settings.config_file import ConfigFile
@@ -38,7 +38,7 @@ class PromptFile(FileList):
     def __init__(self, name: str) -> None:
         super().__init__(name, f"--file {name}", "sentence")
         first = self.folder / next(self.lines(), (0, b""))[1].decode("utf-8", "replace")
-        keys = (key for key, kind in KINDS_OF_FILES.items() if kind.is_one(first))
+        keys = (key for key, kind in FILE_KINDS.items() if kind.is_one(first))
         self.key = "sentence" if self.is_json else next(keys, "sentence")
 
     def __iter__(self) -> Iterator[TextLine]:
@@ -93,7 +93,7 @@ class PromptFile(FileList):
                 raise UserError(f"{self.label}:{number}: id: {message}")
 
     def _prompt(self, number: int, data: bytes) -> TextLine:
-        if self.key in KINDS_OF_FILES:
+        if self.key in FILE_KINDS:
             return self.named(number, data)
         fields = self.fields(number, data, ("sentence", "context", "answer"), ("id",))
         sentence = fields["sentence"]
@@ -204,7 +204,7 @@ class Plan:
 
 
 def _kind_of(key: str) -> str:
-    return KINDS_OF_FILES[key].name if key in KINDS_OF_FILES else key
+    return FILE_KINDS[key].name if key in FILE_KINDS else key
 
 
 def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile | None = None) -> Plan:
@@ -218,7 +218,7 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
     texts = {key: Given(text, "--file", is_flag=True)}
     items = plan_files(paths, overrides, texts)
     _refuse_what_reads_nothing(items, key)
-    if key in KINDS_OF_FILES:
+    if key in FILE_KINDS:
         items = [item._replace(spec=with_texts(item.spec, {key: prompts.label})) for item in items]
     if any("texts" in type(item.spec).model_fields for item in items):
         _refuse_what_reads_many(paths, overrides)

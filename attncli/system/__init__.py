@@ -1,1 +1,1 @@
-"""The machine: files, processes, signals, systems that differ, and text that a terminal shows safely."""
+"""The machine: files, processes, signals, differences between systems, and text that is safe to print."""

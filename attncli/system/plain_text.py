@@ -1,4 +1,4 @@
-"""The one sanitiser: text from outside is shown as plain text that neither hides nor moves anything."""
+"""The only sanitizer: shows text from outside as plain text, in which nothing is hidden or moved."""
 
 import codecs
 import json
@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 from unicodedata import category
 
-# Control, format and bidirectional characters, line separators, variation selectors, blanks other than the
-# space, and lone surrogates: all that a terminal would obey, hide, or count with another width.
+# Control, format and bidirectional characters, line separators, variation selectors, blanks except the
+# space, and lone surrogates: everything that a terminal would obey, hide, or display with another width.
 UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\xa0\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u1680\u180b-\u180f"
     "\u2000-\u200f\u2028-\u202f\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
@@ -20,31 +20,31 @@ UNSEEN = re.compile(
 
 
 ZWNJ, ZWJ, PICTURE = "\u200c", "\u200d", "\ufe0f"
-# Scripts whose letters join, or make conjuncts, unless a joiner says otherwise: Arabic to Sinhala, Tibetan,
+# Scripts whose letters join or form conjuncts, unless a joiner prevents it: Arabic to Sinhala, Tibetan,
 # Myanmar, Khmer, Mongolian, and the forms of Arabic letters.
 JOINED = re.compile("[\u0600-\u0dff\u0f00-\u109f\u1780-\u18af\ufb50-\ufdff\ufe70-\ufefc]")
 EMOJI = re.compile("[\u2194-\u2199\u21a9\u21aa\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
 MOST_DEPTH, TOO_DEEP = 100, "it is nested too deeply"
-"""Of JSON: what walks through its values calls itself at each level."""
+"""Most levels of nesting in JSON: code that walks its values recurses at each level."""
 MAX_DIGITS = 9
-"""Of a number that somebody types; Python refuses to read one of thousands."""
+"""Most digits of a typed number; Python refuses to parse thousands."""
 VISIBLE = str.maketrans({" ": "·", "\n": "↵"})
-"""How the blanks and line ends of a model's tokens are shown: where a word begins."""
+"""Marks for blanks and line breaks in a model's tokens, which show where a word begins."""
 
 
 @cache
 def _bytes_of_characters() -> dict[str, int]:
-    """GPT-2's alphabet: a printable character for each byte; those that are none follow from U+0100 on."""
+    """GPT-2's alphabet: a printable character for each byte; bytes without one use U+0100 and following."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
 def readable_token(token: str, spelling: str | None) -> str:
-    """A token of a model's vocabulary as the text that it stands for: `Ġcapital` is `·capital`, `Ċ` is `↵`.
+    """A token of a model's vocabulary as readable text: `Ġcapital` becomes `·capital`, `Ċ` becomes `↵`.
 
     The spelling is `byte-level` (a character for each byte) or `metaspace` (`▁` for a blank); None leaves the
-    token as it is. A byte that is no whole character is `<0xC2>`, as vocabularies with `▁` spell it.
+    token unchanged. A byte that is not a whole character becomes `<0xC2>`, as vocabularies with `▁` spell it.
     """
     if spelling == "metaspace":
         return token.replace("▁", "·").replace("<0x0A>", "↵")
@@ -60,9 +60,9 @@ BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 def readable_tokens(tokens: Sequence[str], spelling: str | None) -> list[str]:
-    """The tokens of a text as `readable_token` has each, but of a character of several `🦙(1/3)`, `🦙(2/3)`.
+    """The tokens of a text, each as in `readable_token`, but parts of one character as `🦙(1/3)`, `🦙(2/3)`.
 
-    So the tokens of one character have names that say which one it is, and which part of it each has.
+    The names of one character's tokens thus show the character and the part.
     """
     labels = [readable_token(token, spelling) for token in tokens]
     pieces = [(place, match) for place, label in enumerate(labels) for match in BYTE.finditer(label)]
@@ -80,7 +80,7 @@ def readable_tokens(tokens: Sequence[str], spelling: str | None) -> list[str]:
 
 
 def _character_of(pieces: Sequence[tuple[int, re.Match[str]]]) -> list[int]:
-    """The bytes at the start of these that are one character, next to each other; none without one."""
+    """The first bytes of these that form one character, next to each other; empty without one."""
     raw: list[int] = []
     for (place, piece), (before, last) in zip(pieces[:MOST_BYTES], (pieces[0], *pieces), strict=False):
         is_next = piece.start() == last.end() if place == before else place == before + 1
@@ -98,11 +98,11 @@ def _character_of(pieces: Sequence[tuple[int, re.Match[str]]]) -> list[int]:
 
 
 MOST_BYTES = 4
-"""Of a character in UTF-8."""
+"""Most bytes of a character in UTF-8."""
 
 
 def _decoded(raw: bytes) -> str:
-    """The text of UTF-8, with `<0xC2>` for each byte that is no part of a whole character."""
+    """The text of UTF-8, with `<0xC2>` for each byte outside a whole character."""
     text = ""
     while raw:
         try:
@@ -115,12 +115,12 @@ def _decoded(raw: bytes) -> str:
 
 
 def whole_number(text: str) -> int | None:
-    """The number that a text of at most nine digits writes; None for any other text."""
+    """The number in a text of at most nine digits; None for any other text."""
     return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError for any other text, and one nested more than 100 deep."""
+    """The value of a JSON text. Raises ValueError for anything else, or more than 100 levels of nesting."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -144,15 +144,15 @@ def counted(count: int, name: str) -> str:
 
 
 def plain_text(text: str) -> str:
-    r"""The text with every character made visible that would not be: an escape becomes `\x1b`.
+    r"""The text with every invisible character made visible: an escape becomes `\x1b`.
 
-    A joiner, or what asks for an emoji's picture, stays where a word or an emoji is written with it.
+    A joiner, or a selector of an emoji's picture, stays inside a word or an emoji.
     """
     return UNSEEN.sub(lambda match: match[0] if _is_part(match) else ascii(match[0])[1:-1], text)
 
 
 def _is_part(match: re.Match[str]) -> bool:
-    """Whether a character stands where Unicode has a use for it, between two that are seen."""
+    """True if Unicode has a use for the character between its two visible neighbours."""
     text, place, char = match.string, match.start(), match[0]
     before, after = text[max(0, place - 2) : place], text[place + 1 : place + 2]
     if char == PICTURE:
@@ -176,13 +176,13 @@ LIKE = {
     **dict(zip("░▒▓", ".:#", strict=True)),
     **dict(zip("▏▎▍▌▋▊▉", "..:-=+#", strict=True)),
 }
-"""What stands for characters of ours that a console lacks; those of tables and curves keep their width."""
+"""Replacements of attn's characters on consoles that lack them. Those in tables keep their width."""
 BRAILLE = range(0x2800, 0x2900)
 LEGIBLE = "attn-legible"
 
 
 def _legible(error: UnicodeError) -> tuple[str, int]:
-    """As a handler of errors of codecs: like characters for those that cannot be written, else escapes."""
+    """An error handler for codecs: similar characters for those that cannot be encoded, or else escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(map(_like, error.object[error.start : error.end])), error.end
@@ -200,21 +200,21 @@ BINARY = {
     b"SQLite format 3\0": (
         "is a database: attn results, watch and heads --store show a store, results --tidy all of it"
     ),
-    b"%PDF": "is a PDF, not text: pdftotext makes text of one",
+    b"%PDF": "is a PDF, not text: convert it with pdftotext",
     b"\x89PNG": "is a picture, not text: attn heads --image reads it",
     b"\xff\xd8\xff": "is a picture, not text: attn heads --image reads it",
     b"PK\x03\x04": "is a zip archive, not text",
     b"\x1f\x8b": "is compressed: gunzip it first",
     b"PAR1": "is a Parquet table, not text",
     b"GGUF": "is a model, not text: --model reads it",
-    b"\xff\xfe": "is UTF-16, not UTF-8: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it",
-    b"\xfe\xff": "is UTF-16, not UTF-8: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it",
+    b"\xff\xfe": "is UTF-16, not UTF-8: convert it with iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "is UTF-16, not UTF-8: convert it with iconv -f UTF-16 -t UTF-8",
 }
-"""What a file is that begins with these bytes, and what reads it."""
+"""Messages for files that begin with these bytes, with a way to read them."""
 
 
 def binary_kind(content: bytes) -> str | None:
-    """What content that is no text is, by its first bytes: `is a database: ...`; None where nothing tells."""
+    """The kind of content that is not text, by its first bytes: `is a database: ...`; None if unknown."""
     return next((kind for start, kind in BINARY.items() if content.startswith(start)), None)
 
 
@@ -222,12 +222,12 @@ _noted: set[str] = set()
 
 
 def note(line: str) -> None:
-    """Print a line on standard error, once a command: what was read has another name now."""
+    """Print a line on standard error, once per command, about a name that has changed."""
     if line not in _noted:
         _noted.add(line)
         print(plain_text(line), file=sys.stderr)
 
 
 def forget_notes() -> None:
-    """A command begins: its notes are printed, even those of the command before it."""
+    """Allow a new command to print notes that the previous command printed."""
     _noted.clear()

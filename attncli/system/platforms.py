@@ -1,6 +1,6 @@
-"""The operating system, Linux or macOS: locks of files, limits, memory, reads at a place, interrupts.
+"""Differences between Linux and macOS: file locks, limits, memory, reading ahead, interrupts.
 
-A leaf that imports next to nothing.
+A leaf with almost no imports.
 """
 
 import os
@@ -11,12 +11,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MINIMUM_BYTES = 2**31
-"""The memory of the machine if the system does not tell it."""
+"""The machine's memory if the system does not report it."""
 
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Keep Ctrl-C from the processes that start while this is open; this process still gets it, later."""
+    """Keep Ctrl-C from the processes started inside the block; this process receives it afterwards."""
     from multiprocessing import resource_tracker
 
     resource_tracker.ensure_running()  # it starts a process, and unblocks SIGINT then
@@ -38,7 +38,7 @@ def lock_file(file: int, *, shared: bool = False) -> None:
 
 
 def read_ahead(file: int, offset: int, size: int) -> None:
-    """Tell the system that these bytes will be read soon, on systems that take such advice."""
+    """Announce to the system that these bytes will be read soon, if the system supports such advice."""
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError):
             os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)
@@ -50,12 +50,12 @@ def is_readable_within(file: int, seconds: float | None) -> bool:
 
 
 def usable_cores() -> int:
-    """The number of cores that this process may use: all of them on macOS, which sets no such limit."""
+    """Number of cores that this process may use: all of them on macOS, which has no such limit."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_limit() -> int | None:
-    """The bytes of address space that the process may take; None without a limit."""
+    """Bytes of address space that the process may take; None without a limit."""
     import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -63,7 +63,7 @@ def memory_limit() -> int | None:
 
 
 def memory_taken() -> int | None:
-    """The bytes of address space that the process has; None on macOS, which does not tell."""
+    """Bytes of address space of the process; None on macOS, which does not report it."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
     except OSError:
@@ -72,7 +72,7 @@ def memory_taken() -> int | None:
 
 
 def machine_memory() -> int:
-    """The bytes of memory of the machine; `MINIMUM_BYTES` if the system does not tell."""
+    """Bytes of memory of the machine; `MINIMUM_BYTES` if the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -80,7 +80,7 @@ def machine_memory() -> int:
 
 
 def limit_memory(more: int) -> None:
-    """Let this process, the child of a fork, take so many bytes more, and leave no file when aborted."""
+    """Let this process, a forked child, take `more` additional bytes, and leave no core file when aborted."""
     import resource
 
     taken = memory_taken()
@@ -91,7 +91,7 @@ def limit_memory(more: int) -> None:
 
 
 def limit_processor_time(seconds: float) -> None:
-    """End this process, the child of a fork, by SIGXCPU once it has computed for so many seconds."""
+    """End this process, a forked child, by SIGXCPU after this much processor time."""
     import resource
     from math import ceil
 
@@ -101,7 +101,7 @@ def limit_processor_time(seconds: float) -> None:
 
 
 def is_alive(process: int) -> bool:
-    """True if a process with this number exists, whoever runs it."""
+    """True if a process with this number exists, whichever user runs it."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -112,7 +112,7 @@ def is_alive(process: int) -> bool:
 
 
 def terminal_size(file: int) -> os.terminal_size:
-    """The columns of a terminal, 80 if it does not tell them, and its lines, 0 if it does not."""
+    """The columns of a terminal, 80 if unknown, and its lines, 0 if unknown."""
     try:
         columns, lines = os.get_terminal_size(file)
     except OSError:

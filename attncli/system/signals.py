@@ -1,6 +1,6 @@
-"""Ctrl-C, SIGTERM and a closed terminal end the process quietly before a command runs and after its end.
+"""Ctrl-C, SIGTERM and a closed terminal end the process quietly before and after a command runs.
 
-A leaf that imports next to nothing: of a command line it is the first that is imported.
+A leaf with almost no imports: a command line imports it first.
 """
 
 import os
@@ -11,9 +11,9 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def end_quietly() -> None:
-    """From now on a signal ends the process at once: nothing has begun, or nothing is left to clean up."""
+    """Let signals end the process at once from now on: no work has begun, or no cleanup remains."""
     for number in ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as for what a shell runs in the background
+        if signal.getsignal(number) is not signal.SIG_IGN:  # ignored, as for background jobs of a shell
             signal.signal(number, _end)
 
 
@@ -22,14 +22,14 @@ def _end(signal_number: int, frame: object) -> None:
 
 
 def end_as_by_default() -> None:
-    """In a process that was forked: it ends without a word, whatever it does."""
+    """Let signals end a forked process without a message."""
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
 
 
 def is_command_line() -> bool:
-    """Whether this process was started as `attn` or `python -m attncli`."""
+    """True if this process was started as `attn` or `python -m attncli`."""
     if sys.argv[:1] != ["-m"]:
         return bool(sys.argv) and sys.argv[0].rpartition("/")[2] == "attn"
     given = sys.orig_argv

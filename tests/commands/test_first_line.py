@@ -84,7 +84,7 @@ def test_a_terminal_reads_which_file_was_written(tmp_path: Path) -> None:
 
 def test_an_error_erases_it_too(tmp_path: Path) -> None:
     shown = on_terminal(["heads", "abc", "--from", "x", "--to", "x"], tmp_path)
-    assert shown.rpartition(CLEAR)[2].startswith("--from: no token of the text (got x)"), shown
+    assert shown.rpartition(CLEAR)[2].startswith("--from: must be a token of the text (got x)"), shown
 
 
 def test_seconds_are_counted_whatever_becomes_of_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:

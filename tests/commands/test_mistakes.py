@@ -75,8 +75,8 @@ MISTAKES = [
     ('self "—causal"', "—causal: begins with a long dash, and a flag with two short ones: --causal"),
     ("attention", "attention: is not a command: did you mean attn self?"),
     ("self -x", "-x: is not a flag of attn self: attn self --help-all lists them"),
-    ('heads --model ./my-model "the cat"', "--model: my-model: is not a model folder: config.json is missing: give the folder that save_pretrained wrote, or a .gguf file"),
-    ('heads --model ./pickled "the cat"', "--model: pickled/pytorch_model.bin: is not a file of weights that torch.save wrote, or is damaged: torch.save(model.state_dict(), FILE) writes what is read here"),
+    ('heads --model ./my-model "the cat"', "--model: my-model: is not a model folder: config.json is missing: use a folder from save_pretrained, or a .gguf file"),
+    ('heads --model ./pickled "the cat"', "--model: pickled/pytorch_model.bin: is not a file of weights from torch.save, or is damaged: save it with torch.save(model.state_dict(), FILE)"),
     ("heads --pairs deep.csv", f"deep.csv:2: pairs: is not valid JSON (got {'[' * 60})"),
     (f"record --grid {'9' * 5000}x1 -- python x.py", f"--grid: must be rows x columns such as 14x14 (got {'9' * 60})"),
     ('heads --model ./weights.bin "the cat"', "--model: must be the model's folder or a .gguf file (got the file ./weights.bin)"),
@@ -125,10 +125,10 @@ MISTAKES = [
     ("generate --needle --model ./my-model", "--needle: needs a value: --needle TEXT (got --model)"),
     ("diff runs.sqlite other.json", "runs.sqlite: is a store of many runs: attn heads --store runs.sqlite -o runs.json saves a survey in one, to compare that"),
     ("diff paper.pdf other.json", "paper.pdf: no report can be read from .pdf: save the report as JSON too (-o paper.json) and compare that"),
-    ("diff paper other.json", "paper: is a PDF, not text: pdftotext makes text of one"),
+    ("diff paper other.json", "paper: is a PDF, not text: convert it with pdftotext"),
     ("show report.json", "report.json: is a database: attn results, watch and heads --store show a store, results --tidy all of it"),
     ("self --file picture.png", "--file: picture.png is a picture, not text: attn heads --image reads it"),
-    ("self --file wide.txt", "--file: wide.txt is UTF-16, not UTF-8: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it"),
+    ("self --file wide.txt", "--file: wide.txt is UTF-16, not UTF-8: convert it with iconv -f UTF-16 -t UTF-8"),
     ("generate --chat", "--chat: tiny-induction has no chat template: leave --chat out"),
     ("pitfalls late", "--pitfall: got late (did you mean 'late-mask'?): must be one of softmax-twice, no-scaling, uniform-projections, merged-heads, vocabulary-labels, wrong-axis or late-mask"),
 ]
@@ -267,8 +267,8 @@ def test_a_backend_that_matplotlib_does_not_know_is_no_harm(tmp_path: Path) -> N
 
 OF_A_HUB = ["heads", "--model", "nobody/nothing", "--allow-download", "a"]
 NOT_DOWNLOADED = (
-    "--model: nobody/nothing: {}, and it was not downloaded before: give a folder: "
-    "hf download nobody/nothing --local-dir nothing makes one elsewhere\n"
+    "--model: nobody/nothing: {}, and it is not in the cache: run "
+    "hf download nobody/nothing --local-dir nothing on another machine, and use that folder\n"
 )
 
 

@@ -183,7 +183,7 @@ def test_a_screen_and_json_say_which_tokens_were_meant(attn: Attn, tmp_path: Pat
         (["--to", "cat#3"], "--to: must be cat#1 to cat#2 (got cat#3)"),
         (
             ["--to", "catt"],
-            "--to: no token of the text (got catt) (did you mean 'cat'?): its tokens are [CLS], the,",
+            "--to: must be a token of the text (got catt) (did you mean 'cat'?): its tokens are [CLS], the,",
         ),
         (
             ["--to", "99"],
@@ -208,7 +208,7 @@ def test_a_text_is_cut_where_asked_to(attn: Attn, tmp_path: Path, experiment: st
     assert ended.code == 2 and "must be at most 512 tokens" in ended.err
     report = json.loads(attn([*command, "--truncate"]).out)
     assert len(report["tokens"]) == 512 and report["tokens"][-1] == "[SEP]"
-    assert "Of the text the last 90 tokens are left out: the model reads 512." in report["notes"]
+    assert "The last 90 tokens of the text are left out: the model reads 512." in report["notes"]
 
 
 def test_the_rows_of_a_pattern_are_those_where_it_is_a_number(attn: Attn, tmp_path: Path) -> None:

@@ -304,7 +304,7 @@ def test_every_way_to_name_a_model(tmp_path: Path, model: Pretrained) -> None:
             "model": ARCHITECTURES["Llama"].build(),
             "tokenizer": 7,
         },
-        r"dtype: is that of the loaded model, float32 \(got float16\)": {
+        r"dtype: must be float32, as in the loaded model \(got float16\)": {
             "model": ARCHITECTURES["Llama"].build(),
             "dtype": "float16",
         },

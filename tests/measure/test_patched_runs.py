@@ -134,7 +134,7 @@ def test_a_module_that_is_several_layers_is_not_run_by_itself() -> None:
     layer = model.encoder.albert_layer_groups[0].albert_layers[0]
     for runs_before in (False, True):
         with (
-            pytest.raises(attncli.UserError, match="is several layers, and by itself it may be any of them"),
+            pytest.raises(attncli.UserError, match="serves several layers, so that its number is unknown"),
             attncli.patch(attncli.open_model(model), "1:1", without_output),
         ):
             if runs_before:
@@ -195,7 +195,7 @@ def test_a_layer_that_is_computed_again_is_the_same(llama: LlamaForCausalLM, use
         thread.join()
         raise errors[0]
 
-    line = "is computed again in the backward pass"
+    line = "is recomputed in the backward pass"
     with pytest.raises(attncli.UserError, match=line), attncli.patch(model, "1:1", without_output):
         gradient(in_a_thread)
 
@@ -211,7 +211,7 @@ def test_what_a_training_model_does_at_random_or_later_is_refused() -> None:
             llama(IDS)
 
     llama.gradient_checkpointing_enable()
-    with pytest.raises(attncli.UserError, match="switch gradient checkpointing off"):
+    with pytest.raises(attncli.UserError, match="turn off gradient checkpointing"):
         trained()
     with attncli.patch(model, "1:1", without_output), torch.no_grad():
         llama(IDS)
@@ -261,7 +261,7 @@ def test_patches_of_the_same_model_add_up(llama: LlamaForCausalLM) -> None:
             assert probability == pytest.approx(float(expected[0, -1].softmax(dim=-1).max()), abs=1e-6)
     for run in (lambda: logits_of(llama), lambda: attncli.survey(model, ids)):
         with (
-            pytest.raises(attncli.UserError, match="is being measured by what calls this"),
+            pytest.raises(attncli.UserError, match="is being measured by this call's caller"),
             attncli.patch(model, "0:1", asks),
         ):
             run()
@@ -360,7 +360,7 @@ def test_one_head_may_have_two_names(llama: LlamaForCausalLM) -> None:
 
 def test_wrong_arguments_have_one_line(llama: LlamaForCausalLM) -> None:
     for wrong in (llama, 5, None):
-        with pytest.raises(attncli.UserError, match="model: must be what open_model gives"):
+        with pytest.raises(attncli.UserError, match="model: must be a model from open_model"):
             attncli.hooks(wrong, {"0:1": {"output": without_output}})  # type: ignore[arg-type]
     made: dict[str, Callable[[Tensor], Tensor]] = {
         "torch.sparse_coo": Tensor.to_sparse,

@@ -66,11 +66,11 @@ def line_of(path: Path, **options: Any) -> str:
 
 def test_several_arrays_are_chosen_by_name(tmp_path: Path) -> None:
     for path in {path for path, _ in files(tmp_path, {"first": numbers("f4"), "second": numbers("f4")})}:
-        assert line_of(path) == f"{path.name}: holds 2 arrays: give --array NAME, one of first, second"
+        assert line_of(path) == f"{path.name}: contains 2 arrays: choose one with --array NAME: first, second"
         expected = f"--array: {path.name} has no secnd, but first, second (did you mean 'second'?)"
         assert line_of(path, name="secnd") == expected
     np.save(tmp_path / "x.npy", numbers("f4"))
-    assert line_of(tmp_path / "x.npy", name="a") == "--array: x.npy holds one array, without a name"
+    assert line_of(tmp_path / "x.npy", name="a") == "--array: x.npy contains a single array, without a name"
 
 
 def npy(shape: tuple[int, ...], kind: str = "<f4", content: bytes = b"") -> bytes:
@@ -107,27 +107,27 @@ def pickled() -> bytes:
 
 
 TERABYTE = 2**40
-OBJECTS = "holds Python objects, which can run code when they are read: save numbers"
+OBJECTS = "contains Python objects, which can run code when read: save numbers"
 ENTRY = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
 DAMAGED = {
     "empty.npy": (b"", "is not a NumPy file, or is damaged"),
     "text.npz": (b"not a zip", "is not a NumPy file, or is damaged"),
     "text.safetensors": (b"hello, this is text", "is not a safetensors file, or is damaged"),
-    "cut.npy": (npy((2, 2), content=b"1234"), "is cut off: its header promises 16 bytes"),
-    "huge.npy": (npy((TERABYTE,)), f"is cut off: its header promises {4 * TERABYTE} bytes"),
-    "huge.npz": (npz(npy((TERABYTE,))), f"is cut off: its header promises {4 * TERABYTE} bytes"),
+    "cut.npy": (npy((2, 2), content=b"1234"), "is truncated: its header lists 16 bytes"),
+    "huge.npy": (npy((TERABYTE,)), f"is truncated: its header lists {4 * TERABYTE} bytes"),
+    "huge.npz": (npz(npy((TERABYTE,))), f"is truncated: its header lists {4 * TERABYTE} bytes"),
     "negative.npy": (npy((-2, 2)), "is not a NumPy file, or is damaged"),
-    "texts.npy": (npy((2,), "<U3", b"0" * 24), "holds <U3: must be an array of real numbers"),
-    "complex.npy": (npy((2,), "<c8", b"0" * 16), "holds complex64: must be an array of real numbers"),
+    "texts.npy": (npy((2,), "<U3", b"0" * 24), "must be an array of real numbers (got <U3)"),
+    "complex.npy": (npy((2,), "<c8", b"0" * 16), "must be an array of real numbers (got complex64)"),
     "pickled.npy": (pickled(), OBJECTS),
     "pickled.npz": (npz(pickled()), OBJECTS),
-    "none.npz": (b"PK\5\6" + b"\0" * 18, "holds no array"),
-    "none.safetensors": (struct.pack("<Q", 2) + b"{}", "holds no array"),
+    "none.npz": (b"PK\5\6" + b"\0" * 18, "contains no arrays"),
+    "none.safetensors": (struct.pack("<Q", 2) + b"{}", "contains no arrays"),
     "entry.safetensors": (safetensors(3), "is not a safetensors file, or is damaged"),
-    "cut.safetensors": (safetensors(ENTRY, b"1234"), "is cut off: its header promises 95 bytes"),
+    "cut.safetensors": (safetensors(ENTRY, b"1234"), "is truncated: its header lists 95 bytes"),
     "kind.safetensors": (
         safetensors({**ENTRY, "dtype": "F4", "shape": [32]}, b"0" * 16),
-        "holds F4: must be one of F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, BOOL",
+        "has type F4: must be one of F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, BOOL",
     ),
     "huge.safetensors": (
         safetensors({**ENTRY, "shape": [TERABYTE, TERABYTE]}, b"0" * 16),
@@ -154,7 +154,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         line = line_of(tmp_path / "bomb.npz", most_bytes=10_000_000)
-        assert line == "bomb.npz: needs about 0.36 GB of memory and 0.01 GB are free"
+        assert line == "bomb.npz: needs about 0.36 GB of memory, but only 0.01 GB are free"
         assert tracemalloc.get_traced_memory()[1] < 5_000_000
     finally:
         tracemalloc.stop()
@@ -171,9 +171,7 @@ def test_what_unpacks_to_far_more_than_its_file_is_refused(tmp_path: Path, num_a
     tracemalloc.start()
     try:
         line = line_of(tmp_path / "bomb.npz", most_bytes=10**12)
-        assert line.startswith(
-            "bomb.npz: unpacks to 90 MB, more than 100 times its own size: save its arrays"
-        )
+        assert line.startswith("bomb.npz: unpacks to 90 MB, more than 100 times its size: save its arrays")
         assert tracemalloc.get_traced_memory()[1] < 5_000_000
     finally:
         tracemalloc.stop()
@@ -182,7 +180,9 @@ def test_what_unpacks_to_far_more_than_its_file_is_refused(tmp_path: Path, num_a
 def test_names_with_thousands_of_digits_are_names(tmp_path: Path) -> None:
     name = f"blocks.{'9' * 6000}.attn.hook_pattern"
     (tmp_path / "x.safetensors").write_bytes(safetensors_bytes({name: numbers("f4"), "other": numbers("f4")}))
-    assert line_of(tmp_path / "x.safetensors").startswith("x.safetensors: holds 2 arrays: give --array NAME")
+    assert line_of(tmp_path / "x.safetensors").startswith(
+        "x.safetensors: contains 2 arrays: choose one with --array NAME"
+    )
     (tmp_path / "y.safetensors").write_bytes(safetensors_bytes({name: numbers("f4")}))
     assert np.array_equal(read_array(str(tmp_path / "y.safetensors")), numbers("f4"))
 
@@ -220,7 +220,7 @@ def test_names_of_files() -> None:
         and is_array_file("x.pt")
         and not is_array_file("x.json")
     )
-    with pytest.raises(UserError, match=r"x\.pkl: pickled files can run code when they are read"):
+    with pytest.raises(UserError, match=r"x\.pkl: pickled files can run code when read"):
         is_array_file("x.pkl")
 
 
@@ -228,7 +228,7 @@ FITTING = {
     (5,): "w: must have the axes (query, key) or (head, query, key) or (layer, head, query, key) (got 5)",
     (): "w: must have the axes (query, key) or (head, query, key) or (layer, head, query, key) (got a single number)",
     (2, 0): "w: is empty (2 × 0)",
-    (2, 3): "--context-tokens: is needed: w has 2 queries and 3 keys",
+    (2, 3): "--context-tokens: is required: w has 2 queries and 3 keys",
     (3, 3): "--tokens: must be 3, one for each query (got 2)",
 }  # fmt: skip
 
@@ -241,7 +241,10 @@ def test_arrays_that_do_not_fit_are_one_line(shape: tuple[int, ...]) -> None:
 
 
 def test_arrays_without_a_number_or_beyond_all_numbers() -> None:
-    for value, message in ((np.nan, "holds no number"), (1e300, "holds a number beyond 1e+200")):
+    for value, message in (
+        (np.nan, "contains no numbers"),
+        (1e300, "must not contain numbers beyond 1e+200"),
+    ):
         with pytest.raises(UserError, match=message.replace("+", r"\+")):
             checked_weights(np.full((2, 2), value), "w", None, None)
     with pytest.raises(UserError, match=r"--context-tokens: must be 3, one for each key \(got 1\)"):
@@ -270,7 +273,7 @@ def test_tokens_are_lines_or_a_list(tmp_path: Path, text: str, tokens: tuple[str
 def test_tokens_that_are_none(tmp_path: Path) -> None:
     for name, text, message in (
         ("x.json", "a\n", "must be a JSON list of texts"),
-        ("x", "", "is empty: it holds no token"),
+        ("x", "", "is empty: it contains no tokens"),
     ):
         (tmp_path / name).write_text(text)
         with pytest.raises(UserError, match=message):

@@ -15,7 +15,7 @@ from attncli.core.row_tiles import run_jobs
 from attncli.core.runtime import torch_threads
 from attncli.errors import UserError
 from attncli.models import at_once
-from attncli.models.at_once import can_run_at_once, run_at_once, with_own_modules
+from attncli.models.at_once import can_run_at_once, run_at_once, with_separate_modules
 from attncli.models.capture import capture
 from attncli.models.pretrained import Pretrained
 from attncli.runs import runner
@@ -90,7 +90,7 @@ def test_a_callers_model_runs_in_the_callers_thread() -> None:
 
 def test_what_a_copy_is_given_is_not_given_to_the_model() -> None:
     model = ARCHITECTURES["BERT"].build()
-    own = with_own_modules(loaded(model)).model
+    own = with_separate_modules(loaded(model)).model
     own.register_forward_hook(lambda *_: None)
     own.config._attn_implementation_internal = "another"
     assert not model._forward_hooks and model.config._attn_implementation != "another"

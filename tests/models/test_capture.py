@@ -212,7 +212,7 @@ def test_layers_on_one_module_are_counted_by_their_calls() -> None:
 
 
 def test_a_model_without_attention_is_refused() -> None:
-    with pytest.raises(UserError, match="mamba cannot be shown, use another: it gives no attention weights"):
+    with pytest.raises(UserError, match="mamba cannot be shown: it returns no attention weights"):
         captured_layers(*_model_and_inputs("Mamba"))
 
 

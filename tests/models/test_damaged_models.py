@@ -235,7 +235,7 @@ def test_a_gguf_has_no_more_blocks_than_its_tensors(gguf: Path) -> None:
     ((start, stop),) = [(a, b) for name, a, b in sections(content) if name == "llama.block_count"]
     gguf.write_bytes(content[:start] + (10**9).to_bytes(4, "little") + content[stop:])
     with bounded(seconds=10, num_bytes=2**28):
-        reason = "llama.block_count must be at most 2, the blocks of its tensors (got 1000000000)"
+        reason = "llama.block_count must be at most 2, the blocks in its tensors (got 1000000000)"
         assert opened(gguf) == f"model: {gguf}: {reason}"
 
 
@@ -277,7 +277,7 @@ def test_parts_that_no_setting_s_name_tells_are_counted(tmp_path: Path) -> None:
     save_tokenizer(tmp_path)
     changed_json(tmp_path / "config.json", inner_group_num=10**9)
     check_model_folder(tmp_path)
-    with bounded(seconds=60, num_bytes=2**30), pytest.raises(UserError, match=r"more than \d+ tensors, and"):
+    with bounded(seconds=60, num_bytes=2**30), pytest.raises(UserError, match=r"more than \d+ tensors, but"):
         load_pretrained(str(tmp_path), allow_download=False, device="cpu")
 
 
@@ -325,7 +325,7 @@ def template(pieces: list[Any], num_ids: int = 1) -> dict[str, Any]:
     return {"post_processor": {"type": "TemplateProcessing", **what}}
 
 
-TOO_MUCH = "makes too much of a short text: it takes more than"
+TOO_MUCH = "expands a short text too much: it takes more than"
 GROWING: dict[str, tuple[dict[str, Any], str]] = {
     "doubled": (in_order(*[replacing({"String": "a"}, "aa")] * 40), TOO_MUCH),
     "of-a-rare-letter": (in_order(*[replacing({"String": "Ω"}, "ΩΩ")] * 40), TOO_MUCH),
@@ -430,7 +430,7 @@ def damaged_tokenizer(folder: Path) -> None:
     [
         (damaged_tokenizer, "tokenizer.json: adds 200,000 tokens to every text"),
         (lambda folder: changed_json(folder / "config.json", num_hidden_layers=10**9), "must be at most"),
-        (lambda folder: os.truncate(folder / "tokenizer_config.json", SPARSE_BYTES), "holds more than"),
+        (lambda folder: os.truncate(folder / "tokenizer_config.json", SPARSE_BYTES), "is larger than"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 99), "is not a safetensors file"),
     ],
     ids=["tokenizer", "layers", "hole", "weights"],
@@ -456,7 +456,7 @@ def test_a_file_of_a_hole_is_one_line(name: str, tmp_path: Path) -> None:
     folder = save_model(tmp_path, "BERT")
     with (folder / name).open("wb") as file:
         file.truncate(SPARSE_BYTES)
-    said = "holds more than|is not a safetensors file"
+    said = "is larger than|is not a safetensors file"
     with bounded(seconds=10, num_bytes=2**28), pytest.raises(UserError, match=rf"{name}: .*({said})"):
         check_model_folder(folder)
 

@@ -322,9 +322,13 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"rope.scaling.type": "longrope"},
         "rope.scaling.type needs rope_factors_long.weight",
     ),
-    "clamped values": ("llama", {"attention.clamp_kqv": 8.0}, "attention.clamp_kqv is not read"),
-    "linear biases": ("qwen3", {"attention.max_alibi_bias": 8.0}, "attention.max_alibi_bias is not read"),
-    "a softcap": ("qwen2", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping is not read"),
+    "clamped values": ("llama", {"attention.clamp_kqv": 8.0}, "attention.clamp_kqv is not supported"),
+    "linear biases": (
+        "qwen3",
+        {"attention.max_alibi_bias": 8.0},
+        "attention.max_alibi_bias is not supported",
+    ),
+    "a softcap": ("qwen2", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping is not supported"),
     "a window": ("llama", {"attention.sliding_window": 16}, "attention.sliding_window must be 0 or at least"),
     "another scale": ("llama", {"attention.scale": 0.5}, "attention.scale must be 1 / sqrt"),
     "a part rotated": (
@@ -338,9 +342,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"attention.head_count_kv": [2, 1]},
         "attention.head_count_kv must be one number",
     ),
-    "nobody's key": ("llama", {"attention.of_tomorrow": 1}, "attention.of_tomorrow is not read"),
-    "not causal": ("qwen2", {"attention.causal": False}, "attention.causal is not read"),
-    "experts": ("llama", {"expert_count": 4}, "expert_count is not read"),
+    "nobody's key": ("llama", {"attention.of_tomorrow": 1}, "attention.of_tomorrow is not supported"),
+    "not causal": ("qwen2", {"attention.causal": False}, "attention.causal is not supported"),
+    "experts": ("llama", {"expert_count": 4}, "expert_count is not supported"),
     "a text for a number": ("llama", {"rope.freq_base": "many"}, "rope.freq_base must be a number"),
 }
 

@@ -154,7 +154,7 @@ def test_where_blocks_cannot_be_skipped_runs_are_whole(name: str, monkeypatch: p
 @torch.no_grad()
 def test_a_model_that_computes_its_attention_itself_is_refused(name: str) -> None:
     model = ARCHITECTURES[name].build()
-    with pytest.raises(UserError, match="attn sees its weights alone"):
+    with pytest.raises(UserError, match="attn sees only its weights"):
         text_run(model, random_inputs(model, NUM_TOKENS))
 
 

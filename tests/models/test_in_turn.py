@@ -141,7 +141,7 @@ def test_a_hook_that_measures_its_own_model_is_refused() -> None:
     assert attncli.survey(opened, TEXT).heads == expected
     assert state(model) == before
     handle.remove()
-    assert len(lines) == 1 and "call attn when that has ended" in lines.pop()
+    assert len(lines) == 1 and "call attn after that ends" in lines.pop()
     assert others and all(rows == others[0] for rows in others)
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 import attncli
 from attncli.errors import UserError
-from attncli.models.architectures import MIXERS, layers_without_softmax, mixer_named, unshown_layers
+from attncli.models.architectures import MIXERS, layers_without_softmax, mixer_name, unshown_layers
 from attncli.models.layers import CapturedLayer, Numbering, handing_over
 from attncli.models.stored import blocks_of
 from tests.conftest import some_seldom
@@ -104,7 +104,7 @@ def test_every_architecture_with_such_layers_is_among_these() -> None:
     mixing = {
         path.parent.name
         for path in folder.glob("*/modeling_*.py")
-        if any(map(mixer_named, re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE)))
+        if any(map(mixer_name, re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE)))
     }
     assert mixing - NOT_RUN_HERE == {name.removesuffix("_text") for name in HYBRIDS} - NOT_RUN_HERE
     assert len(MIXERS) == len({mixer for mixer in MIXERS.values()})

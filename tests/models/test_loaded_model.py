@@ -106,7 +106,7 @@ def broken(model: PreTrainedModel, how: str) -> str:
     with torch.no_grad():
         number = float("inf" if how == "infinite values" else "nan")
         getattr(layer.self_attn, projection).weight[0, 0] = number
-    return f"layers.1.self_attn.({projection}|o_proj) gives NaN"
+    return f"layers.1.self_attn.({projection}|o_proj) returns NaN"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_heads_of_a_model_with_nan_behind_its_last_weights_are_those_of_eager_at
         attncli.run("heads", model=each, tokenizer=tokenizer, sentence=text) for each in (sound, model)
     )
     (note,) = set(found.notes) - set(expected.notes)
-    assert note.startswith("Weights are those of the model's eager attention, as dense matrices: ")
+    assert note.startswith("Weights come from the model's eager attention, as dense matrices: ")
     for row, of_sound in zip(found.table("heads"), expected.table("heads"), strict=True):
         numbers = {
             name: cell for name, cell in row.items() if isinstance(cell, float) and name != "max_score"

@@ -142,13 +142,13 @@ def index_without_shards(folder: Path) -> None:
 BROKEN: dict[Callable[[Path], None], str] = {
     no_config: "is not a model folder: config.json is missing",
     break_config: "config.json: is not valid JSON",
-    no_model_type: "config.json: names no model_type",
-    only_pickled: "pytorch_model.bin: is a safetensors file by another name: call it model.safetensors",
+    no_model_type: "config.json: has no model_type",
+    only_pickled: "pytorch_model.bin: is a safetensors file: rename it to model.safetensors",
     no_weights: "has no weights: model.safetensors is missing",
     lfs_pointer: "is a Git LFS pointer, not the weights: run git lfs pull",
-    cut_off: "is cut off",
+    cut_off: "is truncated",
     not_safetensors: "is not a safetensors file",
-    empty_weights: "is not a safetensors file, or is cut off",
+    empty_weights: "is not a safetensors file, or is truncated",
     many_digits: "config.json: is not valid JSON: Exceeds the limit (4300 digits)",
     deep_config: "config.json: is not valid JSON: it is nested too deeply",
     text_offsets: "is not a safetensors file: its header is damaged",
@@ -161,9 +161,9 @@ BROKEN: dict[Callable[[Path], None], str] = {
     broken_link: "generation_config.json: is a broken link, not a file",
     endless_layers: "num_hidden_layers must be at most 1000 for weights of 39 tensors (got 1000000000)",
     endless_labels: "num_labels must be at most 1000000 (got 1000000000)",
-    shard_outside: "index.json: names ../other.safetensors, which is no file of its folder",
-    shard_missing: "index.json: names model-00002-of-00002.safetensors, which is no file of its folder",
-    shard_number: "index.json: names 5, which is no file of its folder",
+    shard_outside: "index.json: lists ../other.safetensors, which is not a file in its folder",
+    shard_missing: "index.json: lists model-00002-of-00002.safetensors, which is not a file in its folder",
+    shard_number: "index.json: lists 5, which is not a file in its folder",
     index_without_shards: "index.json: has no weight_map",
 }
 
@@ -182,7 +182,7 @@ def test_a_bad_folder_is_one_line(tmp_path: Path, damage: Callable[[Path], None]
 @pytest.mark.parametrize(
     ("packages", "said"),
     [
-        ({"transformers": None}, "holds an adapter (adapter_config.json): needs: pip install peft"),
+        ({"transformers": None}, "has an adapter (adapter_config.json): needs: pip install peft"),
         ({"transformers": None, "peft": None}, "adapter_model.safetensors is missing"),
     ],
 )
@@ -207,7 +207,7 @@ def test_learned_vectors_before_a_text_are_refused(tmp_path: Path, monkeypatch: 
     with pytest.raises(UserError, match=r"puts learned vectors before a text \(prompt or prefix tuning\)"):
         check_model_folder(folder)
     (folder / "config.json").unlink()
-    with pytest.raises(UserError, match="has an adapter alone: put the files of its model beside it"):
+    with pytest.raises(UserError, match="has only an adapter: put the files of its model beside it"):
         check_model_folder(folder)
 
 
@@ -229,11 +229,11 @@ def change_config(folder: Path, **settings: object) -> None:
         ({"intermediate_size": 0}, "weights are missing or have another shape"),
         (
             {"hidden_size": 4 * 10**7},
-            "config.json: describes more than 1,076 MB of weights, and its files hold 0.1 MB",
+            "config.json: describes more than 1,076 MB of weights, but its files have 0.1 MB",
         ),
         (
             {"intermediate_size": 10**15},
-            "config.json: describes more than 1,076 MB of weights, and its files hold 0.1 MB",
+            "config.json: describes more than 1,076 MB of weights, but its files have 0.1 MB",
         ),
         (
             {"model_type": "own", "auto_map": {"AutoModel": "code.Model", "AutoConfig": "code.Config"}},
@@ -334,7 +334,7 @@ def test_a_token_without_a_name_is_its_number(tmp_path: Path) -> None:
         (["--sentence", "a" * 200], "--sentence: must be at most 128 tokens for tiny-induction (got 201)"),
         (
             ["--sentence", "a", "--context", "b"],
-            "--context: tiny-induction has no decoder: it reads one text",
+            "--context: tiny-induction has no decoder and reads only one text",
         ),
     ],
 )

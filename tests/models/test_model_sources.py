@@ -19,7 +19,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    models._of_package.cache_clear()
+    models._package_model.cache_clear()
     return folder
 
 
@@ -51,7 +51,7 @@ def test_a_package_that_ships_two_is_asked_about(site: Path, attn: Attn) -> None
         (site / "two").mkdir(exist_ok=True)
         (site / "two" / name).write_bytes(b"GGUF")
     install(site, "two")
-    line = f"--model: two ships several models: name one of {site}/two/a.gguf, {site}/two/b.GGUF"
+    line = f"--model: two ships several models: use one of {site}/two/a.gguf, {site}/two/b.GGUF"
     assert sorted(attn(["heads", "--model", "two"]).err.strip().split()) == sorted(line.split())
 
 
@@ -60,8 +60,8 @@ def test_a_package_without_a_model_that_is_read_is_told_from_none(site: Path, at
     (site / "looks" / "models" / "vit.onnx").write_bytes(b"")
     install(site, "looks")
     install(site, "plain")
-    ships = "ships no model that attn reads (config.json beside weights, or a .gguf file)"
-    convert = "; convert its vit.onnx to such a folder, as docs/images.md does"
+    ships = "ships no model that attn can read (config.json beside weights, or a .gguf file)"
+    convert = "; convert its vit.onnx to such a folder, as in docs/images.md"
     for name, instead in (("looks", convert), ("plain", "")):
         line = f"--model: the installed package {name} {ships}{instead}; a hub id needs --allow-download\n"
         assert attn(["heads", "--model", name]) == (2, "", line)
@@ -74,7 +74,7 @@ def test_what_is_no_gguf_is_one_line(site: Path, attn: Attn, monkeypatch: pytest
     assert attn(["heads", "--model", str(path)]).err == f"--model: {path}: is not a GGUF file\n"
     path.write_bytes(b"GGUF" + bytes(100))
     damaged = attn(["heads", "--model", str(path)])
-    missing = "is not a GGUF file of a model: general.architecture is missing"
+    missing = "does not contain a model: general.architecture is missing"
     assert (damaged.code, damaged.err) == (2, f"--model: {path}: {missing}\n")
     assert damaged.err.count("\n") == 1
 
@@ -117,8 +117,8 @@ def test_an_unknown_name_is_no_dead_end(attn: Attn, tmp_path: Path, monkeypatch:
     monkeypatch.setattr("attncli.models.folder.is_command_line", lambda: True)
     monkeypatch.setattr("attncli.models.folder.models_in_packages", lambda: ["packed"])
     for name, here, fetched in (
-        ("whiskers", "./runs/whisker, packed, owner/named (downloaded)", "from the hub"),
-        ("owner/named", "owner/named (downloaded), ./runs/whisker, packed", "as downloaded"),
+        ("whiskers", "./runs/whisker, packed, owner/named (downloaded)", "to download it"),
+        ("owner/named", "owner/named (downloaded), ./runs/whisker, packed", "to use the download"),
     ):
         typed = ["heads", "it's", "--model", name]
         monkeypatch.setattr("sys.argv", ["attn", *typed])

@@ -128,7 +128,7 @@ def test_code_is_refused_and_does_not_run(
     path = save(hide(Runs(made)), folder / "pytorch_model.bin")
     result = attn(["heads", "--model", str(folder), TEXT])
     assert (result.code, result.out) == (2, "")
-    assert result.err == f"--model: {path}: holds posix.mkdir, which is no tensor and may be code\n"
+    assert result.err == f"--model: {path}: contains posix.mkdir, which is not a tensor and may be code\n"
     assert not made.exists()
     with pytest.raises(FileExistsError):  # the file does hold code
         made.mkdir()
@@ -151,12 +151,12 @@ def scripted(path: Path) -> None:
 UNREAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "nested": (
         lambda path: save({"epoch": 1, "state_dict": {"a": torch.ones(2)}}, path),
-        "has its weights under 'state_dict': torch.save(torch.load(FILE, weights_only=True)['state_dict'], ",
+        "has its weights under 'state_dict': extract them with torch.save(torch.load(FILE, ",
     ),
-    "one tensor": (lambda path: save(torch.ones(2), path), "holds one tensor, not a dict of tensors: "),
-    "a list": (lambda path: save([torch.ones(2)], path), "holds a list, not a dict of tensors"),
-    "no tensor": (lambda path: save({"a": 1}, path), "holds no tensor: torch.save(model.state_dict()"),
-    "a module": (lambda path: save(nn.Linear(2, 3), path), "holds torch.nn.modules.linear.Linear"),
+    "one tensor": (lambda path: save(torch.ones(2), path), "contains one tensor, not a dict of tensors: "),
+    "a list": (lambda path: save([torch.ones(2)], path), "contains a list, not a dict of tensors"),
+    "no tensor": (lambda path: save({"a": 1}, path), "contains no tensors: save it with torch.save("),
+    "a module": (lambda path: save(nn.Linear(2, 3), path), "contains torch.nn.modules.linear.Linear"),
     "complex": (
         lambda path: save({"a": torch.ones(2) + 1j}, path),
         "has a, of type complex64: save it dense, as float32, ",
@@ -164,26 +164,29 @@ UNREAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "sparse": (lambda path: save({"a": torch.eye(3).to_sparse()}, path), "has a, of type sparse_coo"),
     "expanded": (
         lambda path: save({"mask": torch.ones(1).expand(10**6)}, path),
-        "has mask, which repeats fewer numbers (expand): save it .contiguous()",
+        "has mask expanded from fewer numbers: call .contiguous() before saving it",
     ),
     "a plain pickle": (lambda path: path.write_bytes(pickle.dumps({"a": 1})), "or is damaged"),
-    "a number of names": (lambda path: save({1: torch.ones(2)}, path), "names a tensor 1, which is no text"),
+    "a number of names": (
+        lambda path: save({1: torch.ones(2)}, path),
+        "has a tensor with the key 1, which must be text",
+    ),
     "empty": (lambda path: path.write_bytes(b""), "or is damaged"),
     "text": (lambda path: path.write_text("weights"), "or is damaged"),
     "compressed": (lambda path: (save({"a": torch.ones(2)}, path), compressed(path)), "has compressed parts"),
-    "TorchScript": (scripted, "is a TorchScript archive, which holds code"),
+    "TorchScript": (scripted, "is a TorchScript archive, which contains code"),
     "torch before 1.6": (
         lambda path: torch.save({"a": torch.ones(2)}, path, _use_new_zipfile_serialization=False),
-        'is in the format of torch before 1.6: torch.save(torch.load(FILE, map_location="cpu", ',
+        'is in the format of torch before 1.6: convert it with torch.save(torch.load(FILE, ',
     ),
     "negated": (
         lambda path: save({"a": torch.view_as_complex(torch.ones(3, 2)).conj().imag}, path),
         "has a, of type negated float32: save it dense",
     ),
-    "axes": (lambda path: save({"a": torch.ones([1] * 9)}, path), "has a, of 9 axes: 8 at most are read"),
+    "axes": (lambda path: save({"a": torch.ones([1] * 9)}, path), "has a, of 9 axes: at most 8 are"),
     "big-endian": (
         lambda path: with_part(save({"a": torch.ones(2)}, path), "archive/byteorder", b"big"),
-        "has numbers in the byte order of another machine",
+        "has numbers in another machine's byte order",
     ),
     "longer than its part": (
         lambda path: bomb(path, b"}" + text("w") + tensor(4) + b"s", num_numbers=2),
@@ -238,7 +241,7 @@ def sharing(first: bytes, each: bytes, levels: int) -> bytes:
     return first + b"q\x00" + b"".join(others)
 
 
-MANY, DEEP = "holds more than 1,000,000 objects", "is nested more than 64 deep"
+MANY, DEEP = "has more than 1,000,000 objects", "has more than 64 levels of nesting"
 BOMBS: dict[str, tuple[bytes, str]] = {
     "lists that share lists": (sharing(tensor(2), b"](" + b"h." * 10 + b"e", 12), MANY),
     "empty lists that share lists": (sharing(b"]", b"](" + b"h." * 10 + b"e", 12), MANY),
@@ -246,11 +249,11 @@ BOMBS: dict[str, tuple[bytes, str]] = {
     "a million lists": (b"]" * 1_000_000 + b"a" * 999_999, DEEP),
     "a key of tuples that share tuples": (
         b"}(" + sharing(b")", b"h.h.\x86", 60) + tensor(2) + b"u",
-        "is not read by torch.load(weights_only=True): it takes more than 1 s",
+        "cannot be read by torch.load(weights_only=True): it takes more than 1 s",
     ),
     "a key of nested tuples": (
         b"})" + b"\x85" * 1_000_000 + tensor(2) + b"s",
-        "is not read by torch.load(weights_only=True): it crashes the process that reads it",
+        "cannot be read by torch.load(weights_only=True): it crashes its process",
     ),
 }
 
@@ -258,8 +261,8 @@ BOMBS: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize(
     ("tensor", "reason"),
     [
-        (torch.eye(3).to_sparse(), "holds a tensor of type sparse_coo: save it dense"),
-        (torch.ones(1).expand(10**6), "holds a tensor, which repeats fewer numbers (expand)"),
+        (torch.eye(3).to_sparse(), "has a tensor of type sparse_coo: save it dense"),
+        (torch.ones(1).expand(10**6), "has a tensor expanded from fewer numbers"),
     ],
 )
 def test_a_bare_tensor_that_is_refused_has_no_empty_name(
@@ -374,8 +377,8 @@ def test_the_report_is_that_of_safetensors(tmp_path: Path, kind: str, attn: Attn
     for load, result in expected.items():
         again = attn([*asked, load])
         assert again.code == result.code == 0 and again.out == result.out
-        note = "model: pytorch_model.bin is pickled (nothing in it runs); safetensors are safer, as "
-        assert again.err.startswith(note) and "save_pretrained(FOLDER) writes" in again.err
+        note = "model: pytorch_model.bin is pickled (no code in it is run); to convert it to safetensors: "
+        assert again.err.startswith(note) and "save_pretrained(FOLDER)" in again.err
     model = load_pretrained(str(folder), allow_download=False, device="cpu", load="disk").whole
     assert any(isinstance(weight, Stored) for weight in model.parameters())
 
@@ -413,14 +416,16 @@ def test_shards_and_other_names(tmp_path: Path, attn: Attn) -> None:
         save(part, folder / file)
     (folder / "training_args.bin").write_bytes(b"what a trainer writes")
     with pytest.raises(
-        UserError, match=r"several files that may be its weights \(part-0.bin, part-1.bin, part-2.bin\)"
+        UserError, match=r"several files that may contain its weights \(part-0.bin, part-1.bin, part-2.bin\)"
     ):
         check_model_folder(folder)
     weight_map = {name: file for file, part in parts.items() for name in part}
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
     assert attn(asked).out == expected
     (folder / "part-1.bin").unlink()
-    with pytest.raises(UserError, match=r"pytorch_model.bin.index.json: names part-1.bin, which is no file"):
+    with pytest.raises(
+        UserError, match=r"pytorch_model.bin.index.json: lists part-1.bin, which is not a file"
+    ):
         check_model_folder(folder)
     (folder / "pytorch_model.bin.index.json").unlink()
     for file in ("part-0.bin", "part-2.bin"):

@@ -79,7 +79,7 @@ def test_the_model_of_the_last_run_is_kept_until_its_files_change(tmp_path: Path
     config.write_text(config.read_text() + " ")
     assert kept(one) is not again
     (one / "model.safetensors").write_bytes(b"damaged")
-    with pytest.raises(UserError, match="is not a safetensors file, or is cut off"):
+    with pytest.raises(UserError, match="is not a safetensors file, or is truncated"):
         kept(one)
 
 
@@ -144,16 +144,16 @@ def test_unknown_words_of_both_texts_and_of_many(tmp_path: Path) -> None:
 
 
 ODD: dict[str, tuple[dict[str, object], str]] = {
-    "negative": ({"input_ids": [2, -1]}, "gives the token -1, but the model has the tokens 0 to 60"),
-    "too large": ({"input_ids": [2, 61]}, "gives the token 61, but the model has the tokens 0 to 60"),
-    "huge": ({"input_ids": [2, 2**70]}, "gives the token 1180591620717411303424"),
-    "numbers": ({"input_ids": [2, 1.5]}, r"must give a list of token ids \(got \[2, 1.5\]\)"),
-    "nothing": ({}, r"must give a list of token ids \(got None\)"),
-    "empty": ({"input_ids": [], "offset_mapping": []}, "finds no tokens in it"),
-    "no place": ({"offset_mapping": [(0, 3), None]}, r"must put token 1 at a place .*\(got None\)"),
-    "few places": ({"offset_mapping": [(0, 3)]}, "must say where each of 2 tokens stands"),
-    "beyond": ({"offset_mapping": [(0, 3), (4, 9)]}, r"from 0 on in a text of 7 characters \(got \(4, 9\)\)"),
-    "back": ({"offset_mapping": [(4, 7), (0, 3)]}, r"from 4 on in a text of 7 characters \(got \(0, 3\)\)"),
+    "negative": ({"input_ids": [2, -1]}, "returns the token -1, but the model has only the tokens 0 to 60"),
+    "too large": ({"input_ids": [2, 61]}, "returns the token 61, but the model has only the tokens 0 to 60"),
+    "huge": ({"input_ids": [2, 2**70]}, "returns the token 1180591620717411303424"),
+    "numbers": ({"input_ids": [2, 1.5]}, r"must return a list of token ids \(got \[2, 1.5\]\)"),
+    "nothing": ({}, r"must return a list of token ids \(got None\)"),
+    "empty": ({"input_ids": [], "offset_mapping": []}, "found no tokens in it"),
+    "no place": ({"offset_mapping": [(0, 3), None]}, r"must place token 1 at characters .*\(got None\)"),
+    "few places": ({"offset_mapping": [(0, 3)]}, "must return the place of each of 2 tokens"),
+    "beyond": ({"offset_mapping": [(0, 3), (4, 9)]}, r"from 0 to 7, the end of the text \(got \(4, 9\)\)"),
+    "back": ({"offset_mapping": [(4, 7), (0, 3)]}, r"from 4 to 7, the end of the text \(got \(0, 3\)\)"),
 }
 
 

@@ -26,7 +26,7 @@ from attncli.models.capture import capture, in_step, with_eager_attention
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import load_pretrained
 from attncli.models.number_sources import Cast, InGguf, InRows, WeightFile
-from attncli.models.stored import Stored, Use, use_of
+from attncli.models.stored import Stored, Use, stored_use
 from attncli.models.weight_headers import TensorInFile, safetensors_tensors
 from tests.conftest import Attn, in_turn
 from tests.model_folders import save_model, save_tokenizer, save_writer
@@ -61,7 +61,7 @@ def opened(folder: Path, load: str, *, with_head: bool = False) -> PreTrainedMod
     found = load_pretrained(
         str(folder), allow_download=False, device="cpu", load=load, with_head=with_head
     ).whole
-    assert (use_of(found) is None) == (load == "memory")
+    assert (stored_use(found) is None) == (load == "memory")
     return found
 
 

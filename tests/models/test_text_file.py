@@ -59,24 +59,27 @@ def test_a_cell_that_nothing_closes_does_not_fill_the_memory(
     [
         (
             b"id,txt\na,b\n",
-            ":1: must have a column text (it has id, txt); one text per line in a .txt file, or ",
+            ":1: must have a column text (it has id, txt); alternatively, use JSON Lines, or ",
         ),
         (b"", ":1: must have a column text (it is empty); "),
-        (b"text,id\nthe cat, sat,3\n", ':2: must have 2 cells, as its header: "quote, a comma"'),
-        (b"text,id\na,1\nb\n", ":3: must have 2 cells, as its header"),
+        (
+            b"text,id\nthe cat, sat,3\n",
+            ":2: must have 2 cells, like the header: put cells with commas in quotes",
+        ),
+        (b"text,id\na,1\nb\n", ":3: must have 2 cells, like the header"),
         (b'text\n""\n', ":2: text: must hold at least one token (got an empty text)"),
         (b"text\n\xff\n", ": is not UTF-8 text (invalid start byte)"),
-        (b'text\nthe cat\n"the dog\nthe cow\nthe pig\n', ":3: is not valid CSV: nothing closes the quote"),
-        (b'id,text\r\n"7\r\n8","a\r\nb', ":3: is not valid CSV: nothing closes the quote"),
-        (b'text\na"b\n"', ":3: is not valid CSV: nothing closes the quote"),
-        (b'"text\na\n', ":1: is not valid CSV: nothing closes the quote"),
+        (b'text\nthe cat\n"the dog\nthe cow\nthe pig\n', ":3: is not valid CSV: the quote that opens"),
+        (b'id,text\r\n"7\r\n8","a\r\nb', ":3: is not valid CSV: the quote that opens"),
+        (b'text\na"b\n"', ":3: is not valid CSV: the quote that opens"),
+        (b'"text\na\n', ":1: is not valid CSV: the quote that opens"),
         (b'text\n"the cat" sat\n', ":2: is not valid CSV: text after a closing quote"),
         (
             b'text\n\n"the dog\nthe cow\n"the pig"\n',
-            ':5: is not valid CSV: text after a closing quote: inside a quoted cell, write a quote as "" '
+            ':5: is not valid CSV: text after a closing quote: write "" for a quote in a quoted cell '
             "(the record begins on line 3)",
         ),
-        (b"text,id,text\na,1,b\n", ":1: has two columns text: leave out one of them"),
+        (b"text,id,text\na,1,b\n", ":1: has two columns named text: remove one"),
     ],
 )
 def test_what_is_wrong_with_a_csv_file_is_said(tmp_path: Path, content: bytes, error: str) -> None:

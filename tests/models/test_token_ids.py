@@ -124,7 +124,7 @@ def test_a_folder_without_a_tokenizer_reads_ids_alone(tmp_path: Path) -> None:
     for name in ("entropy", "distance", "previous_token", "sink_mass"):
         np.testing.assert_array_equal(survey.heads.column(name), expected.heads.column(name))
     assert survey.tokens_of_text == 6
-    missing = r"^model: b has no tokenizer \(tokenizer.json is missing\): give token ids in place of a text: "
+    missing = r"^model: b has no tokenizer \(tokenizer.json is missing\): use token ids instead of text: "
     for call in (
         lambda: attncli.survey(model, TEXT),
         lambda: attncli.read_probe(model, 5, torch.Generator()),
@@ -178,7 +178,7 @@ def test_ids_that_a_model_does_not_have_are_refused(tmp_path: Path) -> None:
         read_text(model, {"ids": [2, 5, 3, 0]})
     assert read_text(model, {"ids": [2, 0, 3]}).text.ids.tolist() == [2, 0, 3]
     words = attncli.words_of_characters
-    with pytest.raises(UserError, match="text: token ids are no text, in which `words` could be looked for"):
+    with pytest.raises(UserError, match="text: must be text, not token ids, to search for `words`"):
         read_text(model, {"ids": IDS}, words=words)
 
 
@@ -274,14 +274,14 @@ def test_lines_on_ids_say_where_and_what_would_work(tmp_path: Path, attn: Attn) 
     first = f"{file}:2: ids[1] must be below 61, the tokens of model (got 9999)"
     assert f"2 texts are left out: {first}." in notes
     notes = json.loads(attn([*asked, "--truncate", "--format", "json"]).out)["notes"]
-    assert "1 text is cut to what the model reads." in notes
+    assert "1 text is cut to the length that the model reads." in notes
     several = attn(["heads", "--model", folder, "--file", str(file)])
     assert several.err.endswith("holds several lines of token ids: give many texts by --texts\n")
     for text in ("the cat", None):
         refused = attn(["heads", "--model", folder, *([] if text is None else [text])])
         assert (refused.code, refused.out) == (2, "")
         assert refused.err.startswith(
-            "--model: model has no tokenizer (tokenizer.json is missing): give token"
+            "--model: model has no tokenizer (tokenizer.json is missing): use token"
         )
     assert attn(["self", "--file", str(lines_of(tmp_path / "b.jsonl", {"ids": IDS}))]).err == (
         "--file: token ids are for a model: give --model, or text\n"

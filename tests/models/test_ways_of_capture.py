@@ -196,7 +196,7 @@ def test_with_eager_attention_a_model_is_as_before_afterwards(architecture: Arch
 
 def test_a_model_that_needs_more_than_a_text_is_refused() -> None:
     model, _ = model_and_inputs("ViT")
-    with pytest.raises(UserError, match=r"model: vit cannot run on text alone, use another: \w+Error: "):
+    with pytest.raises(UserError, match=r"model: vit cannot run on only text: \w+Error: "):
         capture(model, {"input_ids": torch.arange(5).unsqueeze(0)}, nothing)
 
 
@@ -227,9 +227,9 @@ BROKEN: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "scores": (lambda p: p - 0.5, "returns negative weights"),
     "unnormalised": (lambda p: 2 * p, "rows that sum to more than 1"),
     "not finite": (lambda p: p * torch.nan, "returns weights that are NaN"),
-    "window": (lambda p: p[..., :5], "has 13 queries and 5 keys where the texts have 13 and 13 tokens"),
-    "flat": (lambda p: p[:, 0], "returns no weights of text, head, query and key"),
-    "future": (lambda p: p.flip(-1), "is causal, and returns weights that look into the future"),
+    "window": (lambda p: p[..., :5], "has 13 queries and 5 keys, but the texts have 13 and 13 tokens"),
+    "flat": (lambda p: p[:, 0], "returns no weights with axes text, head, query and key"),
+    "future": (lambda p: p.flip(-1), "is causal but returns weights on later tokens"),
 }
 
 
@@ -249,7 +249,7 @@ def test_what_eager_attention_gives_is_checked(kind: str, monkeypatch: pytest.Mo
     model, inputs = model_and_inputs("Llama")
     change, message = BROKEN[kind]
     change_weights(monkeypatch, change)
-    with pytest.raises(UserError, match=f"model: llama cannot be shown, use another: .*{message}") as caught:
+    with pytest.raises(UserError, match=f"model: llama cannot be shown: .*{message}") as caught:
         capture(model, inputs | UNKNOWN, nothing)
     assert kind == "flat" or "layers.0.self_attn" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -426,13 +426,13 @@ def test_a_mistake_of_attn_is_not_blamed_on_the_model(
 def test_a_model_that_fails_by_itself_is_refused(error: type[Exception]) -> None:
     """Before any attention and after it; and where it takes another argument."""
     model, inputs = model_and_inputs("Llama")
-    reason = f"model: llama cannot run on text alone, use another: {error.__name__}: '?by itself"
+    reason = f"model: llama cannot run on only text: {error.__name__}: '?by itself"
     for part in (model.get_input_embeddings(), model.get_submodule("norm")):
         hook = part.register_forward_hook(failing("transformers.models.pictures", error))
         with hook, pytest.raises(UserError, match=reason):
             run_model(model, inputs, nothing)
     model.forward = lambda pixels: None  # type: ignore[method-assign,misc]
-    with pytest.raises(UserError, match="cannot run on text alone, use another: TypeError"):
+    with pytest.raises(UserError, match="cannot run on only text: TypeError"):
         run_model(model, {}, nothing)
 
 

@@ -190,7 +190,7 @@ def test_what_is_no_loaded_model_is_refused() -> None:
             {"model": model},
             [
                 "tokenizer: must be the loaded model's transformers tokenizer (got none); without it, give "
-                'token ids in place of a text: lines of JSON as {"ids": [12, 7, 13]} by `texts` or `file`'
+                'token ids instead of text: lines of JSON such as {"ids": [12, 7, 13]} in `texts` or `file`'
             ],
         ),
         (

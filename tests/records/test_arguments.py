@@ -49,9 +49,9 @@ WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "skip_sink: must be a number (got True)": (attncli.survey, {"skip_sink": True}),
     "queries: needs `keys`": (attncli.survey, {"queries": "0"}),
     "ablate: cannot be combined with `weighted`": (attncli.survey, {"ablate": "0:1", "weighted": True}),
-    "text: must be text, or what read_text gives (got [a, b])": (attncli.survey, {"text": ["a", "b"]}),
-    "text: must hold at least one text (got none)": (attncli.head_edges, {"text": []}),
-    "texts: must hold texts (got 5)": (attncli.survey_texts, {"texts": [5]}),
+    "text: must be text, or a reading from read_text (got [a, b])": (attncli.survey, {"text": ["a", "b"]}),
+    "text: must contain at least one text (got none)": (attncli.head_edges, {"text": []}),
+    "texts: must contain only texts (got 5)": (attncli.survey_texts, {"texts": [5]}),
     "token: must be a position from 0 to 17, or from -1 to -18": (
         attncli.ablate,
         {"method": "swap", "other": "to go or not to b", "token": 99},
@@ -78,7 +78,7 @@ WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         attncli.answer_sources,
         {"question": None, "sources": "a", "split": "nope"},
     ),
-    "sources: must hold at least one source (got none)": (
+    "sources: must contain at least one source (got none)": (
         attncli.answer_sources,
         {"question": "q", "sources": []},
     ),
@@ -100,11 +100,11 @@ WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         attncli.attention_statistics,
         {"query": torch.ones(3, 0), "key": torch.ones(3, 0)},
     ),
-    "model: must be what open_model gives, or the name of a model's folder (got 5)": (
+    "model: must be a model from open_model, or the name of a model's folder (got 5)": (
         attncli.why,
         {"model": 5},
     ),
-    "model: must be what open_model gives, as open_model(model, tokenizer) (got a": (
+    "model: must be a model from open_model: use open_model(model, tokenizer) (got a": (
         attncli.why,
         {"model": torch.nn.Linear(1, 1)},
     ),

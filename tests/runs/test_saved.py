@@ -214,7 +214,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "large.json").write_text(SMALL)
     expected = {
         "nowhere.json": "no such file",
-        ".": "is a directory: give a file",
+        ".": "is a directory, not a file",
         "latin.json": "is not UTF-8 text (byte 0xe9 in line 2)",
     }
     for name, message in expected.items():

@@ -41,7 +41,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], str]] = {
     "device": (lambda path: path.symlink_to("/dev/zero"), "it is a device, not a file"),
     "socket": (listening, "it is a socket, not a file"),
     "folder": (lambda path: path.mkdir(), "Is a directory"),
-    "sparse": (sparse, "holds more than"),
+    "sparse": (sparse, "is larger than"),
 }
 
 
@@ -124,7 +124,7 @@ def test_a_named_pipe_is_waited_for_to_its_end(
     read = READERS[suffix](str(pipe))
     thread.join()
     assert read == expected or suffix == "yaml"
-    assert capsys.readouterr().err == f"{pipe}: waiting for somebody to write to this pipe\n"
+    assert capsys.readouterr().err == f"{pipe}: waiting for a writer of this pipe\n"
 
 
 def test_readers_of_files_alone_refuse_a_pipe(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_readers_of_files_alone_refuse_a_pipe(tmp_path: Path) -> None:
 
 def test_a_vector_file_without_lines_is_one_line(tmp_path: Path) -> None:
     sparse(tmp_path / "a.txt")
-    with pytest.raises(ValueError, match="a line of it holds more than 1 MiB"):
+    with pytest.raises(ValueError, match="it has a line of more than 1 MiB"):
         vector_file_dim(tmp_path / "a.txt")
 
 
@@ -146,7 +146,7 @@ def test_standard_input_has_a_limit() -> None:
     )
     with Path("/dev/zero").open("rb") as endless:
         done = subprocess.run([sys.executable, "-c", program], stdin=endless, capture_output=True, text=True)
-    assert "holds more than 0 MiB" in done.stdout
+    assert "is larger than 0 MiB" in done.stdout
 
 
 def test_a_pipe_with_a_writer_is_read(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_more_than_the_limit_is_refused_from_a_pipe(tmp_path: Path, attn: Attn) 
     reading, writing = os.pipe()
     os.write(writing, b"x" * 101)
     os.close(writing)
-    with pytest.raises(OSError, match="holds more than"):
+    with pytest.raises(OSError, match="is larger than"):
         read_whole(f"/dev/fd/{reading}", 100, may_be_pipe=True)
     os.close(reading)
     (tmp_path / "a.txt").symlink_to("/dev/zero")

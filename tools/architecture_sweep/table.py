@@ -50,7 +50,7 @@ SHORT_REASONS = {
 
 NEEDS_MORE = "needs an image, sound or boxes beside the text"
 REASONS = {
-    "cannot run on text alone": NEEDS_MORE,
+    "cannot run on only text": NEEDS_MORE,
     "takes pixel_values": NEEDS_MORE,
     "specify pixel_values": NEEDS_MORE,
     "'NoneType' object has no attribute": NEEDS_MORE,
@@ -85,7 +85,7 @@ def _reason(result: Result | Outcome) -> str:
         if part in said:
             return reason
     _, _, line = said.partition(": ") if result.wrong or result.refused else ("", "", said)
-    line = re.sub(r"^(--)?model: (the logits of )?\S+ (cannot be shown, use another: )?", "", line)
+    line = re.sub(r"^(--)?model: (the logits of )?\S+ (cannot be shown: )?|; use another model$", "", line)
     if not result.wrong and EXCEPTION.match(line):
         return "a tiny random model of it fails"
     return line[:MOST_CHARACTERS].replace("|", "\\|").rstrip(".")
@@ -185,7 +185,7 @@ def section(results: list[Result]) -> str:
 PICTURE_REASONS = {
     "computes its attention itself": "no attention between the patches, or none that transformers hands over",
     "no part that reads pictures alone": "reads pictures and words in one stack",
-    "keys where the texts have": "attends within windows",
+    "keys, but the texts have": "attends within windows",
     "within windows": "attends within windows",
     "mixes parts of the picture": "its first layer reads patches that overlap",
     "gives no pixels": "its image processor takes or gives something else",

@@ -11,7 +11,7 @@ from attncli.errors import UserError
 from attncli.measure.patterns import most_frequent_pattern
 from attncli.models.pretrained import Pretrained
 from attncli.models.projected_heads import LINEAR
-from attncli.models.removal import HeadPlace, ModelHead, index_of_head
+from attncli.models.removal import HeadPlace, ModelHead, head_index
 from attncli.models.removal_runs import RemovalRuns
 
 SAMPLED_HEADS = 16
@@ -73,7 +73,7 @@ class HeadsOfModel:
         return sorted(order[spread].tolist())
 
     def _named(self, name: str, method: RemovalMethod) -> int:
-        number = index_of_head(self.heads, name, "heads", self.pretrained)
+        number = head_index(self.heads, name, "heads", self.pretrained)
         if method == "sink" and number in self.mixers:
             use = "use zero, mean or swap"
             raise UserError(
@@ -92,7 +92,7 @@ class HeadsOfModel:
 
     def place_of_reader(self, name: str) -> HeadPlace:
         """The place of the later head that reads a change. UserError if it has no softmax."""
-        number = index_of_head(self.heads, name, "into", self.pretrained)
+        number = head_index(self.heads, name, "into", self.pretrained)
         if number in self.mixers:
             raise UserError(
                 f"into: must be a head with a softmax, not of a {self.mixers[number]} (got {name})"

@@ -21,7 +21,7 @@ from attncli.models.architectures import output_projection, source_of
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.openers import OPENERS, FileInput
-from attncli.models.pretrained import Pretrained, Reading, attention_between_words, reader_of, texts_of_stack
+from attncli.models.pretrained import Pretrained, Reading, attention_between_words, reader_of, stack_texts
 from attncli.models.reading_text import shifted_right, tokens_of_text
 from attncli.models.removal import heads_removed
 from attncli.models.side_by_side import of_this_run
@@ -99,7 +99,7 @@ class ChosenLayer:
             where = f" ({self.stack})" if self.stack else ""
             raise UserError(f"model: no {self.kind}-attention can be read from {name}{where}")
         numbers = sorted(self.num_heads)
-        mixer = None if self.number is None else self.pretrained.mixer_of(self.number)
+        mixer = None if self.number is None else self.pretrained.layer_mixer(self.number)
         mixer_note = ""
         if mixer is not None:
             advice = ": use attn heads or attn generate" if source_of(mixer) else ""
@@ -187,7 +187,7 @@ def report_each(
     if spec.words:
         notes.append(WORDS_NOTE)
         layer = replace(layer, attention=attention_between_words(layer, readings))
-    query, key = texts_of_stack(readings[0], layer.stack_name)
+    query, key = stack_texts(readings[0], layer.stack_name)
     places = None if query is not key or query.origin is None else query.origin.grid
     computed = _computed(spec, pretrained, layer, places)
     reports = []

@@ -32,7 +32,7 @@ from attncli.models.patched_heads import LayerChange
 from attncli.models.predicted import Judged
 from attncli.models.pretrained import Pretrained
 from attncli.models.removal import HeadPlace, Removed, Whole
-from attncli.models.removal_runs import RemovalRuns, runs_together, work_of_run
+from attncli.models.removal_runs import RemovalRuns, run_work, runs_together
 from attncli.records.columns import Records
 
 
@@ -181,7 +181,7 @@ class CacheHead:
     kept_weight: float
     bytes_per_key: int
     visible_keys: int
-    kept_keys: int
+    select_keys: int
 
     def where(self) -> dict[str, str | int]:
         """Its place, by column name."""
@@ -189,7 +189,7 @@ class CacheHead:
 
     def num_bytes(self, *, limited: bool) -> int:
         """Size of its cache after reading the text."""
-        return self.bytes_per_key * (self.kept_keys if limited else self.visible_keys)
+        return self.bytes_per_key * (self.select_keys if limited else self.visible_keys)
 
 
 READING_RUNS = 2.0
@@ -220,7 +220,7 @@ class Limiting:
     ) -> None:
         self.limit, self.reading = limit, reading
         self.stages, self.num_layers = work or Work(), pretrained.num_layers
-        self._reading_cost = READING_RUNS * work_of_run(pretrained, reading)
+        self._reading_cost = READING_RUNS * run_work(pretrained, reading)
         self.heads: list[CacheHead] = []
         # Queries that see no more keys than a limited head keeps are unchanged.
         start = min(limit.sink + limit.window, len(reading.text.ids) - 1)
@@ -399,10 +399,10 @@ def _expected_work(pretrained: Pretrained, reading: Judged, limit: Limit, budget
     """Expected cost of all passes, before the text is read; limiting one head costs about half of the
     layers.
     """
-    config, full_run = pretrained.whole.config.get_text_config(), work_of_run(pretrained, reading)
+    config, full_run = pretrained.whole.config.get_text_config(), run_work(pretrained, reading)
     heads_per_layer: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     start = min(limit.sink + limit.window, len(reading.text.ids) - 1)
-    head_runs = pretrained.num_layers * heads_per_layer * work_of_run(pretrained, reading, start, share=0.5)
+    head_runs = pretrained.num_layers * heads_per_layer * run_work(pretrained, reading, start, share=0.5)
     search = 0.0 if budget is None else SEARCH_COST * head_runs
     return READING_RUNS * full_run + head_runs + search + (len(SHARES) + 1) * full_run
 
@@ -529,7 +529,7 @@ def _num_full(heads: Sequence[CacheHead], budget: float) -> int:
 
 def _can_forget(head: CacheHead) -> bool:
     """True if it sees more keys than it would keep; a layer's own window may hold no more."""
-    return head.kept_keys < head.visible_keys
+    return head.select_keys < head.visible_keys
 
 
 def _within(

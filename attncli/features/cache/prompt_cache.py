@@ -38,7 +38,7 @@ from attncli.models.patched_heads import LayerChange, RunningLayer
 from attncli.models.predicted import Judged, judged_reading
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.removal import Removed, Whole
-from attncli.models.removal_runs import FirstTokens, RemovalRuns, work_of_run
+from attncli.models.removal_runs import FirstTokens, RemovalRuns, run_work
 from attncli.records.columns import Record
 
 SCORING_COST = 0.17
@@ -324,7 +324,7 @@ class PromptCache:
             turned = slice(-num_turned, None) if of_mla else slice(num_turned)
         return Rotation(apply, cosines, sines, turned)
 
-    def kept_keys(self, policy: str, budget: float) -> list[KeptKeys]:
+    def select_keys(self, policy: str, budget: float) -> list[KeptKeys]:
         """Per layer and head, the keys that stay, in order, out of the keys that the layer holds."""
         sizes = [int(held.sum()) for held in self.held]
         counts = COUNTS.get(policy, even_counts)(PromptStatistics(sizes, self.needs), budget)
@@ -451,7 +451,7 @@ def _costs(
 ) -> PolicyCosts:
     """The costs on one reading, whose prompt ends at `start`."""
     cache = PromptCache(pretrained, reading, start, policies, work)
-    runs = [(policy, budget, cache.kept_keys(policy, budget)) for policy in policies for budget in budgets]
+    runs = [(policy, budget, cache.select_keys(policy, budget)) for policy in policies for budget in budgets]
     copies: list[PartsForCall] = [partial(_call_parts, kept) for *_, kept in runs]
     if bits is not None:
         copies.append(lambda call, first: [_rounded_part(first, bits)])
@@ -475,13 +475,13 @@ def _costs(
 
 def _reading_cost(pretrained: Pretrained, reading: Judged, policies: Sequence[str]) -> float:
     """Cost of reading the prompt and scoring its keys by each policy."""
-    return work_of_run(pretrained, reading, num_places=0) * (1.5 + SCORING_COST * len(policies))
+    return run_work(pretrained, reading, num_places=0) * (1.5 + SCORING_COST * len(policies))
 
 
 def _cost_of_cache(pretrained: Pretrained, reading: Judged, every: int | None) -> float:
     """Cost of continuing from a smaller cache."""
     count = num_judged(reading) if every is None else every
-    return work_of_run(pretrained, reading, max(0, len(reading.text.ids) - count - 1), count)
+    return run_work(pretrained, reading, max(0, len(reading.text.ids) - count - 1), count)
 
 
 def _mean_costs(window_costs: Sequence[PolicyCosts]) -> PolicyCosts:

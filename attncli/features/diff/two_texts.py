@@ -15,7 +15,7 @@ from attncli.features.diff.results import HeadChange, TextDifferences, TokenChan
 from attncli.measure.heads import NOTHING_MORE, Survey, surveyed_texts
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
-from attncli.models.pretrained import ModelText, Pretrained, Reading, texts_of_stack
+from attncli.models.pretrained import ModelText, Pretrained, Reading, stack_texts
 from attncli.models.removal import ModelHead
 from attncli.records.columns import Records
 from attncli.records.surveys import SurveyedHead
@@ -46,7 +46,7 @@ def text_differences(
     for layer_a, layer_b in zip(run_a.layers, run_b.layers, strict=True):
         stack = layer_a.stack_name
         if stack not in sides:
-            sides[stack] = _sides(texts_of_stack(a, stack), texts_of_stack(b, stack))
+            sides[stack] = _sides(stack_texts(a, stack), stack_texts(b, stack))
         furthest += _furthest_rows((layer_a, layer_b), sides[stack])
     heads = HeadChange.rows(map(_head, run_a.heads, run_b.heads, furthest))
     is_aligned = any(row.mean is not None for row in furthest)

@@ -16,7 +16,7 @@ from attncli.features.explanations.picture_cells import PictureCells, picture_ce
 from attncli.features.explanations.results import ComparedWays, Explanations, LearnedWeights
 from attncli.models.encoders import is_encoder, read_for_encoder
 from attncli.models.loading import in_use
-from attncli.models.model_arguments import Model, sources_given
+from attncli.models.model_arguments import Model, checked_sources
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.source_texts import (
     SourcedReading,
@@ -88,7 +88,7 @@ def _sources_or_grid(value: Any) -> Any:
         if not value.on_grid:
             raise ValueError("must be texts, or what read_picture gives (got what read_text gives)")
         return value
-    return sources_given(value)
+    return checked_sources(value)
 
 
 SourcesOrGrid = Annotated[str | Sequence[str] | SourcedText | SourcedReading | Reading, by(_sources_or_grid)]

@@ -20,7 +20,7 @@ from attncli.features.explanations.relevance import rows_read
 from attncli.features.explanations.token_flow import ExplainedRun
 from attncli.features.source.sources import SourceWeights, lasso_effects, source_notes, standardised_effects
 from attncli.models.capture import capture
-from attncli.models.encoders import EncoderOutput, inputs_of, output_to_explain, token_types
+from attncli.models.encoders import EncoderOutput, encoder_inputs, output_to_explain, token_types
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 from attncli.models.source_removals import EncoderRemoval
@@ -47,7 +47,7 @@ class EncoderRun(ExplainedRun):
         """That of all tokens, with the text of a pair that each is of."""
         if self._types is None:
             return Reading(ModelText(self._text.tokens, self.ids))
-        inputs = inputs_of(self.pretrained, self.ids.unsqueeze(0), self._types)
+        inputs = encoder_inputs(self.pretrained, self.ids.unsqueeze(0), self._types)
         return Reading(ModelText(self._text.tokens, self.ids), inputs=inputs)
 
     @cached_property

@@ -170,7 +170,7 @@ def picture_output(pretrained: Pretrained, reading: PictureCells, answer: str | 
     has_pooled = outputs.get("pooler_output") is not None and not hasattr(pretrained.model, "pooler")
     has_cls = CLS in reading.text.tokens
     pooling = Pooling("pooled" if has_pooled else "cls" if has_cls else "mean")
-    vector = pooling.of_outputs(outputs)[0]
+    vector = pooling.text_vectors(outputs)[0]
     notes = () if has_pooled or has_cls else ("The picture's vector is the mean over its tokens.",)
     output = EncoderOutput("similarity", pretrained.model, pooling=pooling, is_of_itself=True, notes=notes)
     return replace(output, toward=vector / vector.norm())

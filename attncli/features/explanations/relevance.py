@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from attncli.errors import UserError, refuse_bytes
 from attncli.features.explanations.token_flow import ExplainedRun, rolled_out
-from attncli.models.architectures import BLOCK, arguments_of
-from attncli.models.capture import fault_of, model_errors, returned_weights
+from attncli.models.architectures import BLOCK, forward_arguments
+from attncli.models.capture import model_errors, returned_weights, weights_fault
 from attncli.models.relevance_rules import Relevance, with_gradients
 
 KEPT_PER_SCORE, KEPT_PER_ENTRY, FLOAT_BYTES = 10, 40, 4
@@ -58,7 +58,7 @@ def _run(
     inputs = run.inputs()
     with model_errors(model.config.model_type, f"explain {run.what}"), ExitStack() as hooks:
         hooks.enter_context(run.embeddings.register_forward_hook(begin))
-        without_cache = {"use_cache": False} if "use_cache" in arguments_of(model) else {}
+        without_cache = {"use_cache": False} if "use_cache" in forward_arguments(model) else {}
         outputs = model(**inputs, output_attentions=True, **without_cache)
     if not leaves:
         run.refuse(way, "its embeddings are not those of the tokens alone")
@@ -89,7 +89,7 @@ def gradients(run: ExplainedRun) -> Gradients:
     """
     with with_gradients(run.pretrained.whole):
         result = _run(run, "attention_gradient")
-        if not result.weights or any(fault_of(weights) for weights in result.weights):
+        if not result.weights or any(weights_fault(weights) for weights in result.weights):
             run.refuse("attention_gradient", "its eager attention gives no weights of the tokens")
         wanted = [result.vectors, *result.weights]
         of_vectors, *of_weights = torch.autograd.grad(result.logits.sum(), wanted, allow_unused=True)

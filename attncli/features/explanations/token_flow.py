@@ -19,7 +19,7 @@ from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.errors import UserError
 from attncli.measure.residual_stream import Stream
-from attncli.models.architectures import matrix_and_bias, projection_of_heads
+from attncli.models.architectures import head_projections, matrix_and_bias
 from attncli.models.capture import capture
 from attncli.models.frozen_norms import is_close
 from attncli.models.layers import CapturedLayer
@@ -222,7 +222,7 @@ class CarryingLayer:
 
     def columns(self) -> Float[Tensor, "head embed value_dim"]:
         """Of each head those of W_O."""
-        return projection_of_heads(self.projection, self.num_heads)
+        return head_projections(self.projection, self.num_heads)
 
     def values(self) -> Float[Tensor, "head key value_dim"]:
         """Of each head, the groups' repeated."""

@@ -6,7 +6,7 @@ from attncli.core.names import WholeRows, named_head
 from attncli.features.generate.results import WrittenText
 from attncli.models.loading import in_use
 from attncli.models.model_arguments import Model, TextOrPrompt
-from attncli.models.prompts import Prompt, prompt_of_reading, read_prompt
+from attncli.models.prompts import Prompt, read_prompt, reading_prompt
 from attncli.models.writing import Decoding
 from attncli.records.arguments import (
     Count,
@@ -60,7 +60,7 @@ def generate(
             num_new = max_new_tokens or WRITTEN
             prompt = read_prompt(pretrained, text_or_ids(text), max_new_tokens=num_new, truncate=None)
         else:
-            prompt = text if isinstance(text, Prompt) else prompt_of_reading(text, pretrained)
+            prompt = text if isinstance(text, Prompt) else reading_prompt(text, pretrained)
         ends_itself = prompt.origin is not None and prompt.origin.kind.is_transcribed
         most = max_new_tokens or (None if ends_itself else WRITTEN)
         decoding = Decoding(most, temperature, top_p, seed, prefill_chunk)

@@ -321,9 +321,9 @@ def report(
 
 def _tell_of_reading(pretrained: "Pretrained", progress: "Progress") -> None:
     """What a token will take, of a model that is read anew for each."""
-    from attncli.models.stored import use_of
+    from attncli.models.stored import stored_use
 
-    use = use_of(pretrained.whole)
+    use = stored_use(pretrained.whole)
     if use is not None and not use.keeps:
         size, seconds = use.one_run()
         each = f"{readable_bytes(size)} of {pretrained.name} for each token, at least {seconds:.2g} s"
@@ -335,7 +335,7 @@ def _texts(prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained") ->
 
     The context is what stands at the keys of cross-attention.
     """
-    from attncli.models.writing import start_token, writer_of
+    from attncli.models.writing import generating_part, start_token
 
     spelling = pretrained.token_spelling
     if prompt.context is None:
@@ -343,7 +343,7 @@ def _texts(prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained") ->
         return Texts(tokens, token_spelling=spelling)
     start = None if prompt.origin is None else prompt.origin.before_words(pretrained)
     if start is None:
-        start = start_token(writer_of(pretrained.whole).model)
+        start = start_token(generating_part(pretrained.whole).model)
     tokens = pretrained.labels([start, *result.ids[:-1]])
     return Texts(tokens, prompt.context.tokens, token_spelling=spelling)
 

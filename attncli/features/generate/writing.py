@@ -40,9 +40,9 @@ from attncli.models.capture import Way
 from attncli.models.layers import CannotShow, CapturedLayer
 from attncli.models.pretrained import Pretrained
 from attncli.models.prompts import Prompt
-from attncli.models.replay import Replay, rows_of_tokens
+from attncli.models.replay import Replay, token_rows
 from attncli.models.targets import Target
-from attncli.models.writing import Decoding, OnToken, TextPieces, inputs_of_prompt, write
+from attncli.models.writing import Decoding, OnToken, TextPieces, prompt_inputs, write
 from attncli.records.columns import Records
 from attncli.records.surveys import SignedHead
 from attncli.records.values import Mask, NamedTensor, Tensors
@@ -230,11 +230,11 @@ class WrittenRows:
         numbers = {}
         for name in self.statistic_names:
             if name in ROW_STATISTICS:
-                of_queries = load_formula(ROW_STATISTICS[name].formula)(rows)
+                query_rows = load_formula(ROW_STATISTICS[name].formula)(rows)
             else:
-                of_queries = load_formula(WRITING[name])(prompted)
+                query_rows = load_formula(WRITING[name])(prompted)
             # A copy: the weight on the first key is a view, which would keep all weights of the token.
-            numbers[name] = of_queries[..., 0].clone().cpu()
+            numbers[name] = query_rows[..., 0].clone().cpu()
         ranking = weights.masked_fill(~seen.unsqueeze(-2), -torch.inf).nan_to_num(nan=-torch.inf)
         best = top_keys(ranking, ranks, unit=0.0)
         top = weights.gather(-1, best.clamp(min=0)).masked_fill(best < 0, torch.nan)
@@ -504,7 +504,7 @@ def _read_answer(
     replay = Replay(pretrained.whole, prompt.prompt.ids, answer)
     with nullcontext() if rows.linear is None else rows.linear.capturing():
         layers, log_probabilities = replay.layers()
-    for token, of_token in zip(answer.ids, rows_of_tokens(layers, len(answer.ids)), strict=True):
+    for token, of_token in zip(answer.ids, token_rows(layers, len(answer.ids)), strict=True):
         rows.take(token, of_token)
     return replay.way, float(log_probabilities.sum())
 
@@ -553,7 +553,7 @@ def _write(
 ) -> tuple[Way, bool]:
     """How the attention of what is written came, and whether Ctrl-C ended it."""
     if prompt.inputs is None:
-        inputs = inputs_of_prompt(pretrained, prompt.prompt.ids)
+        inputs = prompt_inputs(pretrained, prompt.prompt.ids)
     else:
         inputs = pretrained.inputs([prompt])
     take = rows.take if on_text is None else _with_text(rows, pretrained, on_text)

@@ -19,7 +19,7 @@ from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FileLooks, FirstLook
 from attncli.measure.patching import activations_and_missing
 from attncli.models.openers import OPENERS, FileInput
 from attncli.models.pretrained import Pretrained, Reading, part_that_reads, reader_of
-from attncli.models.text_files import ManyTexts, TextLine, files_named
+from attncli.models.text_files import ManyTexts, TextLine, file_texts
 from attncli.models.token_names import positions_named
 from attncli.records.columns import Records
 from attncli.records.report import Mask, NamedTensor, PictureMaps, PictureRow, Report, whole_head_name
@@ -217,7 +217,7 @@ def _report_files(
         return reading
 
     key = file.kind.setting
-    with files_named(file.name, key) as files:
+    with file_texts(file.name, key) as files:
         many = ManyTexts(files, read_one, progress, key=key)
         part = opener.reader(pretrained, words)
         totals, way_notes = head_totals(part, many, options, ablate=spec.ablate, looks=looks)

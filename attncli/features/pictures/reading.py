@@ -26,16 +26,23 @@ from attncli.models.architectures import (
     BLOCK,
     GRID,
     PIXELS,
-    arguments_of,
     decoder_name,
+    forward_arguments,
     layer_kind,
     takes_alone,
 )
 from attncli.models.folder import PROCESSOR_FILES
 from attncli.models.image_files import OpenedPicture, open_picture
-from attncli.models.pretrained import FIRST_WORD_ID, OF_GRID, ModelText, Pretrained, Reading, part_that_reads
+from attncli.models.pretrained import (
+    FIRST_WORD_ID,
+    GRID_INPUT,
+    ModelText,
+    Pretrained,
+    Reading,
+    part_that_reads,
+)
 from attncli.models.reading_text import OpenedModel, shifted_right, tokens_of_text
-from attncli.models.writing import in_chat_template, writer_of
+from attncli.models.writing import generating_part, in_chat_template
 from attncli.records.arguments import FilePath, checked
 from attncli.system.files import MODEL_SETTINGS_BYTES, read_whole
 from attncli.system.plain_text import parsed_json
@@ -61,7 +68,7 @@ def _accepted(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
 ) -> tuple[dict[str, Tensor], str]:
     """The inputs that a model's forward accepts, and its name for the pixels."""
-    known = arguments_of(model) - {"labels"}  # which some processors make for training
+    known = forward_arguments(model) - {"labels"}  # which some processors make for training
     pixels, numbers = pixels_of(inputs)
     given = {**inputs, GRID: inputs.get(f"image_{GRID}")}
     if "noise" in known and hasattr(model.config, "mask_ratio"):  # MAE hides most patches, as it learns
@@ -70,8 +77,8 @@ def _accepted(
             model.config.mask_ratio = 0.0
             given["noise"] = torch.linspace(0, 1, count).unsqueeze(0)
     if pixels not in known and GRID in known:
-        given[OF_GRID] = numbers
-        pixels = OF_GRID
+        given[GRID_INPUT] = numbers
+        pixels = GRID_INPUT
     accepted = {key: tensor for key, tensor in given.items() if key in known and tensor is not None}
     if pixels not in accepted:
         raise UserError(f"image: {name} takes no {pixels}")
@@ -101,7 +108,7 @@ def read_picture(
     if model.has_decoder:
         words = shifted_right(model, tokens_of_text(model, text, "sentence", beside_others=True))
         return _read_captioned(model, opened, words)
-    if writer_of(model.model).model is not model.model:
+    if generating_part(model.model).model is not model.model:
         only = "gives the weights of its words as it writes them, and not otherwise: use attn generate"
         raise UserError(f"image: {model.name} {only}")
     return _read_both(model, opened, text, is_whole=is_whole, is_open=is_open)
@@ -115,7 +122,7 @@ def read_picture_to_write(
     A model whose decoder looks at the picture by cross-attention reads no text before it writes: UserError.
     """
     model = pretrained.model
-    writer = writer_of(model)
+    writer = generating_part(model)
     if not pretrained.has_decoder and writer.model is model:
         return read_picture(pretrained, file, text, is_whole=is_whole, is_open=True)
     if text:
@@ -133,7 +140,7 @@ def _read_captioned(pretrained: Pretrained, opened: OpenedPicture, words: ModelT
     inputs = {**(picture.inputs or {})}
     if len(words.ids):
         inputs["decoder_input_ids"] = words.ids.unsqueeze(0).to(pretrained.device)
-    if unknown := inputs.keys() - arguments_of(pretrained.model):
+    if unknown := inputs.keys() - forward_arguments(pretrained.model):
         raise UserError(f"image: {pretrained.name} takes no {', '.join(sorted(unknown))}")
     return Reading(words, picture.text, inputs=inputs)
 
@@ -144,7 +151,7 @@ def _read_both(
     """A picture and a text, as a model reads both that writes after them."""
     model = pretrained.model
     has_towers = part_that_reads(pretrained) is not pretrained
-    reads_both = {"input_ids", PIXELS[0]} <= arguments_of(model) and not has_towers
+    reads_both = {"input_ids", PIXELS[0]} <= forward_arguments(model) and not has_towers
     part = decoder_name(model) or _stack_of_both(model) if reads_both else None
     if part is None or pretrained.own_tokenizer is None:
         if pretrained.own_tokenizer is None:

@@ -24,7 +24,7 @@ from attncli.features.separate.results import (
 )
 from attncli.models.digests import content_digest
 from attncli.models.folder import weight_files
-from attncli.models.labelled_files import LabelledFile, LabelledText, LabelNames, text_of_line
+from attncli.models.labelled_files import LabelledFile, LabelledText, LabelNames, line_text
 from attncli.models.loading import in_use, open_model
 from attncli.models.model_arguments import Model
 from attncli.models.pretrained import Pretrained, Reading
@@ -199,7 +199,7 @@ def separate_measured(
 
 def read_line(pretrained: Pretrained, line: str, *, truncate: bool = False) -> Reading:
     """The text of a line of `WholeLines` as the model reads it."""
-    return LabelledReader(pretrained, truncate=truncate).read(text_of_line(line))
+    return LabelledReader(pretrained, truncate=truncate).read(line_text(line))
 
 
 class MeasuredTexts(NamedTuple):

@@ -12,7 +12,7 @@ from attncli.errors import UserError
 from attncli.features.separate.door import Separating, TextRows, separate_measured
 from attncli.features.separate.question import LOSS, MeasuredTextSpec, SeparateSpec, report_of
 from attncli.models.folder import model_on_disk
-from attncli.models.labelled_files import LabelNames, WholeLines, text_of_line
+from attncli.models.labelled_files import LabelNames, WholeLines, line_text
 from attncli.models.loading import in_use, source_of, without_weights
 from attncli.models.pretrained import Pretrained
 from attncli.records.report import Report
@@ -217,7 +217,7 @@ def _columns_of(line: str | None) -> dict[str, Any]:
 def _parts_of(text: str, line: str | None, *, is_survey: bool) -> TextParts:
     if is_survey or line is None:
         return (("text", text),)
-    return tuple(text_of_line(line).parts.items())
+    return tuple(line_text(line).parts.items())
 
 
 def _refuse_unknown_columns(path: Path, spec: SeparateSpec, rows: Any) -> None:

@@ -22,7 +22,7 @@ from attncli.models.capture import Way, capture
 from attncli.models.labelled_files import MARKED, LabelledText
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading
-from attncli.models.replay import queries_of
+from attncli.models.replay import with_queries
 from attncli.models.side_by_side import of_this_run
 from attncli.models.text_files import ManyTexts
 
@@ -129,7 +129,7 @@ class PartMasses:
         """The weights of the rows that are looked at; cut to them first where later keys are never seen."""
         attention = layer.attention
         if self.is_causal and isinstance(attention, AttentionLayer) and attention.visibility.causal:
-            return _weights(queries_of(layer, self.start, self.stop).attention)
+            return _weights(with_queries(layer, self.start, self.stop).attention)
         return _weights(attention)[:, :, self.start : self.stop]
 
     def _lookback(

@@ -9,20 +9,20 @@ import numpy as np
 
 from attncli.errors import UserError, nearest
 from attncli.models.arrays import (
-    AXES_OF_ARRAYS,
+    ARRAY_AXES,
     ReadWeights,
-    arrays_of_steps,
     checked_weights,
     forms_of_weights,
     is_array_file,
     is_cross_attention,
     is_of_a_layer,
     layer_arrays,
+    layer_weights,
     listed_names,
     read_weights,
     stacked_layers,
+    step_arrays,
     tokens_beside,
-    weights_of_layers,
 )
 from attncli.notebook.run import NotebookReport
 from attncli.records.arguments import shown
@@ -114,8 +114,8 @@ def _weights_among(named: Mapping[str, object], array: str | None, kind: str) ->
     forms = forms_of_weights(names)
     if forms or array is not None:
         of_layers = layer_arrays(names, array)
-        weights = weights_of_layers(
-            arrays_of_steps(names, array), of_layers, lambda each: _as_array(named[each], each), "cache"
+        weights = layer_weights(
+            step_arrays(names, array), of_layers, lambda each: _as_array(named[each], each), "cache"
         )
         if weights is not None:
             return weights
@@ -126,7 +126,7 @@ def _weights_among(named: Mapping[str, object], array: str | None, kind: str) ->
         raise UserError(f"cache: holds several: name the weights by `array`, as one of {listed_names(forms)}")
     only = array if array is not None else names[0] if len(names) == 1 else None
     numbers = np.empty(0) if only is None else _as_array(named[only], only)
-    may_be = array is not None or (numbers.ndim in AXES_OF_ARRAYS and (forms or not is_of_a_layer(names[0])))
+    may_be = array is not None or (numbers.ndim in ARRAY_AXES and (forms or not is_of_a_layer(names[0])))
     if only is None or not may_be:
         raise UserError(f"cache: holds no weights of layers, as blocks.0.attn.hook_pattern ({kind})")
     is_of_all = not is_of_a_layer(only) or numbers.ndim == 2

@@ -10,7 +10,7 @@ from attncli.features.sound.reading import (
 )
 from attncli.models.openers import FileInput, Opener
 from attncli.models.pretrained import Pretrained, Reading
-from attncli.models.prompts import Prompt, prompt_of_reading
+from attncli.models.prompts import Prompt, reading_prompt
 
 
 class SoundOpener(Opener):
@@ -39,7 +39,7 @@ class SoundOpener(Opener):
             raise UserError(f"sound: {pretrained.name} has no decoder that writes of a sound")
         if given.text:
             raise UserError(f"sentence: {pretrained.name} writes of the sound alone: leave the text out")
-        prompt = prompt_of_reading(read_sound(pretrained, given.file), pretrained)
+        prompt = reading_prompt(read_sound(pretrained, given.file), pretrained)
         most, before, num_new = most_written(pretrained), num_before_words(pretrained), given.max_new_tokens
         if most is not None and num_new is not None and before + num_new > most:
             got = f"{before} before the words and {num_new} new ones"

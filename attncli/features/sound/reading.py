@@ -29,9 +29,9 @@ from attncli.features.sound.files import (
     spectrogram,
     too_long,
 )
-from attncli.models.architectures import BLOCK, SOUNDS, arguments_of, decoder_start
+from attncli.models.architectures import BLOCK, SOUNDS, decoder_start, forward_arguments
 from attncli.models.capture import model_errors, unchanged, with_eager_attention
-from attncli.models.in_turn import random_numbers_kept
+from attncli.models.in_turn import random_state_restored
 from attncli.models.layers import CannotShow, StopCapture
 from attncli.models.pretrained import FIRST_WORD_ID, ModelText, Pretrained, Reading, part_that_takes
 from attncli.models.reading_text import OpenedModel
@@ -274,7 +274,7 @@ def _first_band(
 
 def _accepted(part: Pretrained, made: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What the model takes of what the extractor gives. Raises UserError where it takes no sound."""
-    known = arguments_of(part.model)
+    known = forward_arguments(part.model)
     inputs = {name: tensor.to(part.device) for name, tensor in made.items() if name in known}
     if not {*SOUNDS} & inputs.keys():
         raise UserError(f"sound: {part.name} takes no {next(iter(made), 'sound')}")
@@ -503,7 +503,7 @@ def generated(
         torch.no_grad(),
         unchanged(whole),
         with_eager_attention(whole),  # what is handed over in a run before may still be
-        random_numbers_kept(),
+        random_state_restored(),
         model_errors(kind, "write by transformers' generate"),
     ):
         if all(part._supports_sdpa for part in whole.modules() if isinstance(part, PreTrainedModel)):

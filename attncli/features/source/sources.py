@@ -27,7 +27,7 @@ from attncli.features.source.results import (
 from attncli.models.answers import given_answer, write_answer
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained
-from attncli.models.replay import Replay, queries_of
+from attncli.models.replay import Replay, with_queries
 from attncli.models.source_removals import BeforeEach, SourcesTakenOut, sampled_masks
 from attncli.models.source_texts import SourcedReading, SourcedText
 from attncli.models.targets import Target
@@ -222,7 +222,7 @@ def _on_sources(
 ) -> Iterator[Float[Tensor, "head token source"]]:
     """The weight of some tokens at a time on each source; what was written is no source."""
     for start in range(0, num_tokens, QUERIES_AT_ONCE):
-        part = queries_of(layer, start, min(start + QUERIES_AT_ONCE, num_tokens))
+        part = with_queries(layer, start, min(start + QUERIES_AT_ONCE, num_tokens))
         weights = attend(part.attention, Wanted(weights=True)).weights
         assert weights is not None
         weights = weights[0, ..., : len(member)]

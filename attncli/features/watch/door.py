@@ -40,7 +40,7 @@ from attncli.features.watch.training_steps import (
     with_loss,
 )
 from attncli.models.capture import undisturbed
-from attncli.models.in_turn import random_numbers_kept
+from attncli.models.in_turn import random_state_restored
 from attncli.models.loading import IN_PARTS, borrowed, is_sharded, measuring, short_name, unwrapped
 from attncli.models.reading_text import read_text
 from attncli.records.arguments import Conditions, Every, FilePath, Seed, Size, checked, conditions
@@ -233,7 +233,7 @@ class Watch:
     def _undisturbed(self) -> Iterator[None]:
         """While it is open this thread alone measures the model; it and all generators are then as before."""
         name = type(self._model).__name__
-        with measuring(name, self._model), random_numbers_kept(), undisturbed(self._model):
+        with measuring(name, self._model), random_state_restored(), undisturbed(self._model):
             yield
 
     def _number(self, loss: Any) -> float | None:

@@ -34,11 +34,11 @@ from attncli.measure.looks import rows_at
 from attncli.measure.patterns import most_frequent_pattern
 from attncli.models.architectures import (
     BLOCK,
+    block_list,
+    head_projections,
     layer_number,
     layers_without_softmax,
-    list_of_block,
     output_projection,
-    projection_of_heads,
     sources_switched_off,
     unshown_layers,
 )
@@ -49,7 +49,7 @@ from attncli.models.patched_heads import refuse_replaced
 from attncli.models.predicted import Predicted
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.projected_heads import LINEAR, GatedHeads, ProjectedHeads, hearing_projected_heads
-from attncli.models.removal import ModelHead, index_of_head, output_of
+from attncli.models.removal import ModelHead, head_index, output_of
 from attncli.models.targets import Target
 from attncli.records.columns import Records
 from attncli.records.surveys import LookedAtKey
@@ -145,8 +145,8 @@ def residual_of(pretrained: Pretrained, calls: Calls, mixers: Sequence[LastHeads
     UserError where a block gives something else than its input, what W_O gives, and what other modules in it
     give.
     """
-    lists = {list_of_block(mixer.module) for mixer in mixers}
-    names = [name for name in calls if BLOCK.fullmatch(name) and list_of_block(name) in lists]
+    lists = {block_list(mixer.module) for mixer in mixers}
+    names = [name for name in calls if BLOCK.fullmatch(name) and block_list(name) in lists]
     in_block = {name: [mixer for mixer in mixers if mixer.module.startswith(f"{name}.")] for name in names}
     modules = [mixer.module for of_block in in_block.values() for mixer in of_block]
     if len(modules) != len(mixers) or len({*modules}) != len(modules):
@@ -190,7 +190,7 @@ def _block(
         return None
     additions, mlp = [], added
     for mixer, factor, of_projection in zip(mixers, factors, gave, strict=True):
-        columns = projection_of_heads(mixer.projection, len(mixer.heads)).double()
+        columns = head_projections(mixer.projection, len(mixer.heads)).double()
         by_head = factor * (columns @ mixer.heads.unsqueeze(-1)).squeeze(-1)
         bias = getattr(mixer.projection, "bias", None)
         of_bias = torch.zeros_like(added) if bias is None else factor * bias.detach().double()
@@ -360,7 +360,7 @@ def attribution(
         split = [row for row in heads if run.splits(row)]
         chosen = max(split, key=lambda row: abs(row.contribution or 0.0))
     else:
-        chosen = heads[index_of_head(heads, head, "head", pretrained)]
+        chosen = heads[head_index(heads, head, "head", pretrained)]
         if not run.splits(chosen):
             channels = "is Mamba-1: each of its channels has weights of its own"
             raise UserError(f"head: {head} {channels}: name a head of another layer")
@@ -603,7 +603,7 @@ def _of_keys(
         place for place, each in enumerate(additions) if pretrained.module_name(each.module) == head.module
     )
     mixer = next(each for each in run.mixers if each.module == additions[place].module)
-    columns = projection_of_heads(mixer.projection, len(mixer.heads))[head.head].double()
+    columns = head_projections(mixer.projection, len(mixer.heads))[head.head].double()
     direction = additions[place].factor * vector @ columns
     if head.module in run.linear:
         layer = run.linear[head.module].captured.heads

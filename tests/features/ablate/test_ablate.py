@@ -325,7 +325,7 @@ def test_with_an_encoder_and_a_decoder_heads_have_a_stack(tmp_path: Path) -> Non
     looks = {row["stack"]: [row[name] for name in LOOKED_AT] for row in report.table("heads")}
     assert looks["encoder"] == [None] * 5, "its queries are not the tokens that are predicted"
     assert looks["cross"][3] == report.context_tokens[looks["cross"][2]]
-    with pytest.raises(attncli.UserError, match="heads: must say which stack"):
+    with pytest.raises(attncli.UserError, match="heads: must name a stack"):
         attncli.run("ablate", model=tmp_path, sentence="the cat sat", heads="1:2")
 
 

@@ -107,7 +107,7 @@ def test_a_line_without_another_prompt_is_named(attn: Attn, tmp_path: Path) -> N
     path.write_text(json.dumps({"text": TEXT, "answer": "e"}) + "\n")
     ended = attn(["ablate", "--method", "swap", "--texts", str(path)])
     assert ended.code == 2
-    assert ended.err == f"{path}:1: other: must be given, the prompt whose heads are swapped in\n"
+    assert ended.err == f"{path}:1: other: is required: the prompt whose heads are swapped in\n"
 
 
 def test_lines_of_plain_text_are_no_pairs(attn: Attn, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         (["{self}", "--head", "0:1"], "--head: {self} has"),
         (["--head", "first"], "--head: must be a layer and a head, such as 5:11 (got first)"),
         (["abab", "--head", "2:0"], "--head: tiny-induction has 0:0 to 1:3 (got 2:0)"),
-        (["abab", "--from", "x"], "--from: no token of the text (got x)"),
+        (["abab", "--from", "x"], "--from: must be a token of the text (got x)"),
         (["abab", "--texts", "x"], "--texts: is not a flag of attn browse"),
         (["--maps", "none"], "--maps: must be auto, self, cross or encoder (got none)"),
         (["--scale-colors", "loud"], "--scale-colors: must be one of linear, log, row (got loud)"),

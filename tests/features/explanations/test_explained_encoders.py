@@ -18,7 +18,7 @@ from attncli.errors import UserError
 from attncli.features.explanations.encoder_runs import ReadEncoder
 from attncli.features.explanations.relevance import attnlrp, directions, gradients
 from attncli.features.explanations.token_flow import alti, direct_contributions, rollout, value_norms
-from attncli.models.encoders import EncoderSays, pooling_of, read_for_encoder
+from attncli.models.encoders import EncoderSays, read_for_encoder, text_pooling
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import Pretrained
 from attncli.models.source_texts import split_text
@@ -48,7 +48,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "ModernBert": {**HIDDEN, **ENDS, "global_attn_every_n_layers": 3, "local_attention": 6},
     "DebertaV2": {**HIDDEN, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
 }
-COMPUTES_ITSELF = "computes its attention itself, so that attn sees its weights alone"
+COMPUTES_ITSELF = "computes its attention itself, so that attn sees only its weights"
 TEXT, QUESTION = "the cat walks. it was tired because die. a b c. sat on the street", "the katze sat"
 MASKED = "the cat walks on the [MASK] because it was tired"
 HEADS: dict[EncoderSays, str] = {
@@ -319,7 +319,7 @@ def minilm() -> Pretrained:
 
 
 def test_of_a_sentence_encoder_the_answer_s_sentence_is_first(minilm: Pretrained) -> None:
-    pooling = pooling_of(minilm)
+    pooling = text_pooling(minilm)
     assert pooling == ("mean", True, 256)
     ways = ("attnlrp", "gradient_input", "context_cite")
     result = attncli.explanations(minilm, "Where was the instrument found?", VIOLIN, ways=ways, num_runs=16)
@@ -360,7 +360,7 @@ def test_what_encoders_cannot_say_is_one_line(attn: Attn, tmp_path: Path, minilm
     refused = attn(["source", "a. b. c.", "--model", str(MINILM)])
     assert refused.code == 2 and refused.err.count("\n") == 1
     assert "is an encoder, which writes no answer: --compare explains" in refused.err
-    with pytest.raises(UserError, match=r"answer: .* has no classes and no masked words"):
+    with pytest.raises(UserError, match=r"answer: .* predicts neither classes nor masked words"):
         attncli.explanations(minilm, "Where?", VIOLIN, answer="Lisbon")
     with pytest.raises(UserError, match="must be at most 256 tokens"):
         attncli.explanations(minilm, "Where?", " ".join([VIOLIN] * 6))
@@ -376,7 +376,7 @@ def test_what_encoders_cannot_say_is_one_line(attn: Attn, tmp_path: Path, minilm
     assert learned.code == 2 and learned.err.count("\n") == 1
     assert "writes no answers, which weights are learned from" in learned.err
     folder = save_encoder(tmp_path / "word", "Bert", "ForMaskedLM")
-    with pytest.raises(UserError, match=r"must hold one \[MASK\], the word that is explained \(got 0\)"):
+    with pytest.raises(UserError, match=r"must contain one \[MASK\], the word to explain \(got 0\)"):
         attncli.explanations(folder, None, TEXT)
     folder = save_encoder(tmp_path / "class", "Bert", "ForSequenceClassification")
     with pytest.raises(UserError, match="answer: must be one of LABEL_0, LABEL_1, LABEL_2"):
@@ -403,7 +403,7 @@ def test_pooling_is_what_the_folder_says(tmp_path: Path) -> None:
     for mode, given in settings.items():
         (folder / "1_Pooling" / "config.json").write_text(json.dumps(given))
         with in_use(open_model(folder)) as pretrained:
-            assert pooling_of(pretrained).mode == mode
+            assert text_pooling(pretrained).mode == mode
             run = read_of(pretrained, "similarity").run
             assert run.places.tolist() == [0 if mode == "cls" else len(run.ids) - 1]
     prompts = {"prompts": {"query": "query: ", "document": ""}}

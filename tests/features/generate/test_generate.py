@@ -196,7 +196,7 @@ def test_sampled_tokens_are_those_of_transformers_with_that_seed(tmp_path: Path)
     ("architecture", "reason"),
     [
         ("BERT", "looks at later tokens"),
-        ("Mamba", "has no attention, so there is nothing to show of it"),
+        ("Mamba", "has no attention to show"),
         ("XLM", "attentions.0 has 13 keys where there are 12 tokens"),
     ],
 )
@@ -215,7 +215,7 @@ def test_a_model_whose_logits_are_nan_writes_nothing(tmp_path: Path) -> None:
     opened = attncli.open_model(save_writer(tmp_path, "Llama"))
     for parameter in opened.whole.get_output_embeddings().parameters():
         parameter.data[3] = torch.nan
-    with pytest.raises(UserError, match="it gives NaN: some of its weights are no numbers"):
+    with pytest.raises(UserError, match="it returns NaN: some of its parameters are NaN"):
         attncli.generate(opened, SENTENCE)
 
 
@@ -261,7 +261,7 @@ def test_settings_of_the_model_that_choose_tokens_hold_and_are_named(
     torch.testing.assert_close(found, oracle.rows(ids, written), rtol=0, atol=1e-5)
     (name,) = set(settings) - {"eos_token_id"}
     (note,) = (note for note in report.notes if "generation_config.json" in note)
-    assert note.startswith(f"Tokens are chosen by the model's generation_config.json, too: {name}")
+    assert note.startswith(f"The model's generation_config.json affects the choice of tokens: {name}")
 
 
 HOW_TO_CACHE: list[tuple[dict[str, Any], bool]] = [
@@ -307,8 +307,10 @@ def test_settings_of_the_model_that_say_how_to_search_are_left_out(
     assert ids_of(report, oracle) == written
     found = torch.from_numpy(report.tensors["weights"].values)
     torch.testing.assert_close(found, oracle.rows(ids, written), rtol=0, atol=1e-5)
-    left_out = [note for note in report.notes if note.startswith("Left out of the model's generation_config")]
-    assert len(left_out) == is_named and not any("Tokens are chosen" in note for note in report.notes)
+    left_out = [
+        note for note in report.notes if note.startswith("Ignored from the model's generation_config")
+    ]
+    assert len(left_out) == is_named and not any("choice of tokens" in note for note in report.notes)
 
 
 def test_the_settings_of_a_caller_s_model_are_left_as_they_were(tmp_path: Path) -> None:
@@ -417,7 +419,7 @@ def test_a_prompt_that_does_not_fit_says_how_long_it_may_be(attn: Attn) -> None:
         (["--layer", "9"], "--layer: must be from 0 to 1 (got 9)"),
         (["--head", "0:4"], "--head: must be from 0:0 to 0:3 (got 0:4)"),
         (["--sort", "retrieval"], "--sort: retrieval needs --needle"),
-        (["--needle", "nothing"], "--needle: is not in the prompt as it stands (got nothing)"),
+        (["--needle", "nothing"], "--needle: must occur verbatim in the prompt (got nothing)"),
         (["--needle", "3:99"], "--needle: must end at 30, the number of tokens, or before (got 3:99)"),
         (["--chat"], "--chat: tiny-induction has no chat template: leave --chat out"),
         (["--needle", "x", "--needle-depth", "2"], "--needle-depth: must be at most 1 (got 2)"),
@@ -430,7 +432,7 @@ def test_a_prompt_that_does_not_fit_says_how_long_it_may_be(attn: Attn) -> None:
         (
             ["--model", "numpy"],
             (
-                "--model: the installed package numpy ships no model that attn reads (config.json beside "
+                "--model: the installed package numpy ships no model that attn can read (config.json beside "
                 "weights, or a .gguf file); a hub id needs --allow-download"
             ),
         ),
@@ -513,7 +515,7 @@ def test_a_needle_is_at_its_tokens_after_a_cut(side: str, place: int, is_kept: b
     first, last = map(int, note.split()[4].rstrip(";").split("-"))
     assert kept[first : last + 1] == needle.split()
     which = "first" if side == "left" else "last"
-    assert f"Of the text the {which} 25 tokens are left out: the model reads 17." in report.notes
+    assert f"The {which} 25 tokens of the text are left out: the model reads 17." in report.notes
 
 
 def change(file: Path, **settings: object) -> None:
@@ -563,10 +565,12 @@ def test_a_needle_in_a_chat_is_one_of_the_message(tmp_path: Path) -> None:
     report = run("generate", **settings, needle="the user")
     assert [*report.tokens][:7] == ["the", "[UNK]", "walks", "[UNK]", "on", "the", "street"]
     assert "The needle is at 7-8; 0 of the new tokens are in it." in report.notes
-    with pytest.raises(UserError, match=r"^needle: is not in the prompt as it stands \(got walks\)$"):
+    with pytest.raises(UserError, match=r"^needle: must occur verbatim in the prompt \(got walks\)$"):
         run("generate", **settings, needle="walks")
     (folder / "chat_template.jinja").write_text("the cat walks")
-    with pytest.raises(UserError, match=r"^needle: the chat template of .* give token positions, as 12:20$"):
+    with pytest.raises(
+        UserError, match=r"^needle: the chat template of .* use token positions, such as 12:20$"
+    ):
         run("generate", **settings, needle="cat")
 
 

@@ -177,7 +177,7 @@ def test_weighted_needs_the_values(attn: Attn, tmp_path: Path) -> None:
 def test_models_that_do_not_read_text_are_refused(attn: Attn, tmp_path: Path) -> None:
     for architecture, said in (
         ("ViT", "takes pixel_values, not text"),
-        ("Mamba", "has no attention, so there is nothing to show of it"),
+        ("Mamba", "has no attention to show"),
     ):
         folder = save_model(tmp_path / architecture, architecture)
         ended = attn(["heads", "--model", str(folder), "--sentence", SENTENCE])

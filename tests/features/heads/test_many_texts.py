@@ -121,7 +121,7 @@ def test_groups_and_texts_that_are_left_out(tmp_path: Path, attn: Attn) -> None:
     (note,) = (note for note in report["notes"] if "left out" in note)
     assert note.startswith(f"1 text is left out: {path}:9: must be at most ")
     cut = attn(["heads", "--model", model, "--texts", str(path), "--truncate"])
-    assert cut.code == 0 and "1 text is cut to what the model reads." in cut.out
+    assert cut.code == 0 and "1 text is cut to the length that the model reads." in cut.out
     path.write_text(json.dumps(lines[-1]))
     ended = attn(["heads", "--model", model, "--texts", str(path)])
     assert ended.code == 2 and ended.err.startswith(f"{path}:1: must be at most ")

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import attncli
 from attncli.errors import UserError
-from attncli.models.architectures import mixer_named
+from attncli.models.architectures import mixer_name
 from attncli.models.layer_sources import CapturedMixer, capturing_mixers
 from tests.conftest import some_seldom
 from tests.hybrids import HybridFolders
@@ -83,7 +83,7 @@ def mixer_and_projection(model: Any, module: str) -> tuple[str, str]:
     """Their names in the whole model."""
     name = module if module.startswith("model.") else f"model.{module}"
     mixer = model.get_submodule(name)
-    assert mixer_named(type(mixer).__name__) is not None
+    assert mixer_name(type(mixer).__name__) is not None
     return name, f"{name}.o_proj" if hasattr(mixer, "o_proj") else f"{name}.out_proj"
 
 

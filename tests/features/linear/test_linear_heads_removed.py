@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 import attncli
 from attncli.errors import UserError
 from attncli.features.ablate.results import HeadEffect, HeadEffects
-from attncli.models.architectures import mixer_named
+from attncli.models.architectures import mixer_name
 from attncli.models.removal import heads_removed
 from tests.conftest import some_seldom
 from tests.hybrids import HybridFolders
@@ -53,7 +53,7 @@ def projection_of(model: nn.Module, module: str) -> nn.Linear:
     """W_O of a mixer, by what each family calls it."""
     names = {name.removeprefix("model."): part for name, part in model.named_modules()}
     mixer: Any = names[module.removeprefix("model.")]
-    assert mixer_named(type(mixer).__name__) is not None
+    assert mixer_name(type(mixer).__name__) is not None
     return mixer.o_proj if hasattr(mixer, "o_proj") else mixer.out_proj
 
 

@@ -264,7 +264,7 @@ def test_a_detector_s_direction_is_kept(tiny: Pretrained, attn: Attn, tmp_path: 
     )
     ended = attn(["separate", str(EXAMPLE), "--apply", str(file), "--label", "answered=yes"])
     assert ended.code == 2 and ended.err.count("\n") == 1
-    assert "answered=yes is negative to the detector, which finds answered=no: give answered=no" in ended.err
+    assert "answered=yes is the detector's negative value: use answered=no" in ended.err
     rows = [
         {"text": f"hat={n}", "other": n % 2, "answered": ("no", "perhaps")[n % 2], "word": "yn"[n % 2]}
         for n in range(4)
@@ -286,7 +286,7 @@ def test_a_detector_s_direction_is_kept(tiny: Pretrained, attn: Attn, tmp_path: 
     by_other = attncli.apply_detector(tiny, [row | {"other": 7} for row in rows], file, label="other=7")
     assert {*by_other.measured} == {"hits"}
     with pytest.raises(
-        UserError, match=r"other has one value in these texts: name the positive one, as other=7"
+        UserError, match=r"other has only one value in these texts: name the positive value, such as other=7"
     ):
         attncli.apply_detector(tiny, [row | {"other": 7} for row in rows], file, label="other")
     path = tmp_path / "plain.csv"
@@ -310,7 +310,7 @@ def test_labels_are_whole_numbers_and_without_blanks() -> None:
 WRONG = {
     "text,label\na,1\nb,2\nc,3\n": "label must have exactly two values (got 1 (1), 2 (1), 3 (1))",
     "text,label\na,x\nb,y\n": "must say which value is the positive one, as label=y",
-    "text,label\na,1\nb,\n": "label: must be given: it is the label",
+    "text,label\na,1\nb,\n": "label: is required: it is the label",
     "text,kind\na,1\nb,0\n": "must have a column label",
     "text,label,answer\na,1,b\nb,0,\n": "must have the parts of the first text, text and answer (got text)",
     "text,label\n": "holds no text",
@@ -330,19 +330,19 @@ ROWS = [{"text": f"hat={number}", "label": number % 2, "g": number % 3} for numb
 
 
 def test_columns_that_are_not_there_or_hold_the_text_are_refused(tiny: Pretrained) -> None:
-    with pytest.raises(UserError, match=r"hold_out: must be a column that texts have \(no text has gg\)"):
+    with pytest.raises(UserError, match=r"hold_out: must be a column of the texts \(no text has gg\)"):
         attncli.separate(tiny, ROWS, label="label", hold_out="gg")
     many = [{"text": f"hat={number}", "label": number % 2, "g": number} for number in range(11)]
     with pytest.raises(UserError, match=r"must have groups that can be left out \(11 groups share 10 folds"):
         attncli.separate(tiny, many, label="label", hold_out="g")
-    with pytest.raises(UserError, match="hold_out: must be another column than answer"):
+    with pytest.raises(UserError, match="hold_out: must not be answer"):
         attncli.separate(tiny, ROWS, label="label", hold_out="answer")
-    with pytest.raises(UserError, match="label: must be another column than text"):
+    with pytest.raises(UserError, match="label: must not be text"):
         attncli.separate(tiny, ROWS, label="text")
     named = [{"prompt": row["text"], "label": row["label"]} for row in ROWS]
     with pytest.raises(UserError) as refused:
         attncli.separate(tiny, named, label="label")
-    assert refused.value.lines == ("texts:1: must have a column text (it has prompt, label)",)
+    assert refused.value.lines == ("texts:1: must have a text column (it has prompt, label)",)
 
 
 def test_texts_that_are_alike_or_empty_are_refused_in_a_line(tiny: Pretrained) -> None:

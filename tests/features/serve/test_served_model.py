@@ -279,7 +279,7 @@ def test_next_tokens_of_a_model_that_gives_nan_are_an_error(tmp_path: Path) -> N
     served = ServedModel({}, opened)
     assert lines_of(served, "heads")[-1]["experiment"] == "heads"  # whose run is heard for the next tokens
     (line,) = lines_of(served, "next")
-    assert "gives NaN" in line["error"]
+    assert "returns NaN" in line["error"]
 
 
 def test_heads_that_are_out_count_in_all_that_is_asked(tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ def test_nothing_in_a_file_runs(attn: Attn, here: Path, attentions: tuple[Tensor
     torch.save([attentions[0].detach(), Code()], "code.pt")
     ended = attn(["show", "code.pt"])
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith("code.pt: holds ") and ended.err.count("\n") == 1
-    assert ".mkdir, which is no tensor and may be code" in ended.err
+    assert ended.err.startswith("code.pt: contains ") and ended.err.count("\n") == 1
+    assert ".mkdir, which is not a tensor and may be code" in ended.err
     assert not Path("ran").exists()
     written("dict.pt", attentions)
     Path("cut.pt").write_bytes(Path("dict.pt").read_bytes()[:999])
@@ -125,11 +125,11 @@ def test_nothing_in_a_file_runs(attn: Attn, here: Path, attentions: tuple[Tensor
     torch.save({"encoder_attentions": attentions, "decoder_attentions": attentions}, "two.pt")
     torch.save([torch.cat([layer.detach()] * 2) for layer in attentions], "batch.pt")
     said = {
-        "cut.pt": "is not a file of weights that torch.save wrote, or is damaged",
-        "none.pt": "is not a file of weights that torch.save wrote, or is damaged",
-        "loss.pt": "holds no tensor: torch.save(outputs.attentions, FILE)",
-        "two.pt": "give --array NAME, one of encoder_attentions.*, decoder_attentions.*",
-        "batch.pt": "holds 2 texts: save one",
+        "cut.pt": "is not a file of weights from torch.save, or is damaged",
+        "none.pt": "is not a file of weights from torch.save, or is damaged",
+        "loss.pt": "contains no tensors: save it with torch.save(outputs.attentions, FILE)",
+        "two.pt": "choose one with --array NAME: encoder_attentions.*, decoder_attentions.*",
+        "batch.pt": "contains 2 texts: save only one",
     }
     for file, message in said.items():
         ended = attn(["show", file])

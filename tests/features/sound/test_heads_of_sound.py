@@ -91,7 +91,7 @@ def test_an_encoder_alone_has_its_heads_taken_out(attn: Attn, encoder: str, soun
         (["cross", "--sound", "{sound}", "--model", "{model}"], "has no decoder that looks at a sound"),
         (["heads", "--sound", "{sound}", "--model", "{model}", "a b"], "reads no text: leave it out"),
         (["heads", "--sound", "{sound}", "--model", "{model}", "--words"], "has no decoder that looks at"),
-        (["generate", "--sound", "{sound}", "--model", "{model}"], "has no decoder that writes of a sound"),
+        (["generate", "--sound", "{sound}", "--model", "{model}"], "has no decoder to describe a sound"),
         (["ablate", "--sound", "{folder}", "--model", "{model}"], "must be one sound (got the folder"),
         (["heads", "--model", "{model}", "a b"], "takes input_values, not text: give it a sound by --sound"),
         (["self", "--sound", "{folder}", "--model", "{model}"], "must be one sound (got the folder"),

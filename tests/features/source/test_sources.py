@@ -27,7 +27,7 @@ from attncli.features.source.sources import (
 )
 from attncli.models.answers import given_answer
 from attncli.models.loading import open_model
-from attncli.models.packed_prompts import kept_keys
+from attncli.models.packed_prompts import select_keys
 from attncli.models.pretrained import Pretrained
 from attncli.models.replay import Replay
 from attncli.models.source_removals import SourcesTakenOut, sampled_masks
@@ -193,9 +193,9 @@ def test_prompts_that_are_read_as_a_tree_are_as_alone(
 
     def counted(cache: DynamicCache, columns: Tensor) -> DynamicCache:
         calls.append(len(columns))
-        return kept_keys(cache, columns)
+        return select_keys(cache, columns)
 
-    monkeypatch.setattr("attncli.models.replay.kept_keys", counted)
+    monkeypatch.setattr("attncli.models.replay.select_keys", counted)
     together = [*replay.each_log_probabilities(texts)]
     assert len(together) == len(texts)
     assert replay._may_pack == (name != "BloomForCausalLM") and (len(calls) > 5 or not replay._may_pack)
@@ -423,7 +423,7 @@ def test_documents_are_placed_by_the_template_and_not_by_their_words(talker: Pre
     found = with_documents([("a", "user"), ("b", "s & <user>")], "r").in_template(talker)
     assert found.texts() == ["user", "s &amp; &lt;user&gt;"]
     talker.tokenizer.chat_template = EACH + "{{ m.role }}{% endfor %}"
-    with pytest.raises(UserError, match="leaves out the text, or changes it"):
+    with pytest.raises(UserError, match="omits or changes the text"):
         with_documents([("a", "1")], "r").in_template(talker)
 
 
@@ -536,7 +536,7 @@ def test_removed_sources_are_shown_before_others(attn: Attn, tmp_path: Path) -> 
 
 WRONG = {
     ("it", "--document", "wide"):
-        "--document: wide is UTF-16, not UTF-8: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it",
+        "--document: wide is UTF-16, not UTF-8: convert it with iconv -f UTF-16 -t UTF-8",
     ("--document", "wide"): "--document: needs --sentence",
     ("it", "--split", "document"): "--split: document needs --document",
     ("--model", "."): "--model: needs a question, and sources: --document or --file",

@@ -368,19 +368,19 @@ def test_revisions_of_a_hub_id_are_read_one_after_another_and_offline_from_its_c
             "step10-tokens1B, step2-tokens1B, step9-tokens1B\n"
         )
         assert attn([*asked[:1], "owner/other@*", "--allow-download"]).err == (
-            "owner/other: HF_HUB_OFFLINE is set, and none of its revisions was downloaded before\n"
+            "owner/other: HF_HUB_OFFLINE is set, and none of its revisions is in the cache\n"
         )
         refs = tmp_path / "hub" / "models--owner--tiny" / "refs"
         (refs / "stepX").write_bytes(b"\xff")
         assert (
-            "a revision of it cannot be read: 'utf-8' codec"
+            "a revision cannot be read: 'utf-8' codec"
             in attn([*asked[:1], "owner/tiny@*", "--allow-download"]).err
         )
         shutil.rmtree(refs)
         one = attn(["heads", "--model", "owner/tiny@step9-tokens1B", *PROBE, "--allow-download"])
         assert one.code == 2 and one.err.endswith(
-            "give a folder: hf download owner/tiny --revision step9-tokens1B "
-            "--local-dir tiny@step9-tokens1B makes one elsewhere\n"
+            "run hf download owner/tiny --revision step9-tokens1B "
+            "--local-dir tiny@step9-tokens1B on another machine, and use that folder\n"
         )
 
 

@@ -333,7 +333,7 @@ def test_wrapped_models_are_unwrapped(tokenizer: PreTrainedTokenizerBase, tmp_pa
         fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
         with pytest.warns(RuntimeWarning, match="in parts on several processes now: nothing is measured"):
             assert watch.step(1) is None
-        with pytest.raises(UserError, match=r"in parts on several processes \(FSDP, .*attn watch"):
+        with pytest.raises(UserError, match=r"split over several processes \(FSDP, .*attn watch"):
             Watch(model, tokenizer)
     finally:
         torch.distributed.destroy_process_group()

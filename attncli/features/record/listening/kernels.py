@@ -159,19 +159,19 @@ def _flash_lengths(
     query, key, value = (_padded(part, ends) for part, ends in ((q, ends_q), (k, ends_k), (v, ends_k)))
     whole = _flash(query, key, value, *others, **named)
     counts = (torch.tensor(ends, device=q.device).diff() for ends in (ends_q, ends_k))
-    of_queries, of_keys = (each.view(-1, 1, 1) for each in counts)
+    query_rows, of_keys = (each.view(-1, 1, 1) for each in counts)
     num_queries, num_keys = whole.query.shape[2], whole.key.shape[2]
     given = dict(zip(("dropout_p", "softmax_scale", "causal", "window_size"), others, strict=False)) | named
     left, right = given.get("window_size", (-1, -1))
     right = 0 if given.get("causal", False) else right
 
     def rule(queries: Tensor, keys: Tensor) -> Tensor:
-        behind = queries.unsqueeze(-1) + of_keys - of_queries - keys
-        seen = (queries.unsqueeze(-1) < of_queries) & (keys < of_keys)
+        behind = queries.unsqueeze(-1) + of_keys - query_rows - keys
+        seen = (queries.unsqueeze(-1) < query_rows) & (keys < of_keys)
         seen = seen & (behind <= left) if left >= 0 else seen
         return seen & (-behind <= right) if right >= 0 else seen
 
-    if whole.rules.bias is not None and len({*(of_keys - of_queries).flatten().tolist()}) > 1:
+    if whole.rules.bias is not None and len({*(of_keys - query_rows).flatten().tolist()}) > 1:
         raise ValueError("a bias by distance of texts of several lengths is not read")
     return whole._replace(visibility=Visibility(num_queries, num_keys, rule=rule))
 
