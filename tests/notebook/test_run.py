@@ -189,7 +189,7 @@ def test_what_is_no_loaded_model_is_refused() -> None:
             "self",
             {"model": model},
             [
-                "tokenizer: must be the loaded model's transformers tokenizer (got none); without it, give "
+                "tokenizer: must be the loaded model's transformers tokenizer (got none); without it, use "
                 'token ids instead of text: lines of JSON such as {"ids": [12, 7, 13]} in `texts` or `file`'
             ],
         ),
