@@ -308,5 +308,5 @@ def the_one_position(name: str, positions: Sequence[int], occurrences: Occurrenc
         several = ", ".join(map(str, positions))
         is_numbered = len(_of_text(name, occurrences)) == len(positions)
         numbered = f"{name:.60}#1 to {name:.60}#{len(positions)}, or " if is_numbered else ""
-        raise ValueError(f"must be one token: {name:.60} is at {several}: give {numbered}a position")
+        raise ValueError(f"must be one token: {name:.60} is at {several}: use {numbered}a position")
     return positions[0]

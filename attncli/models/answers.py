@@ -1,7 +1,8 @@
-"""An answer as tokens: as it was typed, or with a blank before it where the text needs one.
+"""An answer as tokens: as typed, or with a blank before it if the text needs one.
 
-`Mary gave the book to` goes on with ` John`, not with `John`: of the two the likelier is taken. What begins
-with a blank stands as it is, and so does what is in double quotes: `"John"`. A number is the id of a token.
+`Mary gave the book to` continues with ` John`, not with `John`: the more likely of the two is used. A text
+that begins with a blank is used unchanged, and so is one in double quotes: `"John"`. A number is the id of a
+token.
 """
 
 import inspect
@@ -23,11 +24,11 @@ from attncli.models.targets import Target
 from attncli.models.writing import Decoding, TextPieces, prompt_inputs, whole_cache, write
 
 LAST_TOKENS = 8
-"""Those that say how a text ends."""
+"""Tokens that determine how a text ends."""
 
 
 class _Typed(NamedTuple):
-    """A text without its quotes; whether it stands as it is."""
+    """A text without its quotes; `is_exact` if it must not change."""
 
     text: str
     is_exact: bool
@@ -45,7 +46,7 @@ def _typed(text: str) -> _Typed:
 
 
 def ends_in_blank(pretrained: Pretrained, ids: Int[Tensor, " token"]) -> bool:
-    """Whether the text of these tokens ends in a blank, or in the end of a line."""
+    """True if the text of these tokens ends in a blank or a line break."""
     return pretrained.text_of(ids[-LAST_TOKENS:].tolist())[-1:].isspace()
 
 
@@ -64,11 +65,11 @@ def one_token_each(
     before: Int[Tensor, " token"] | None,
     log_probabilities: Callable[[], Float[Tensor, " vocabulary"]],
 ) -> Target:
-    """The one token that each of `answer` and `against` is; all texts with a blank, or none.
+    """The single token of `answer`, and of `against` if passed; either all texts have a blank or none.
 
-    `before` are the tokens of the text that they come after, None where they replace a mask;
-    `log_probabilities` is asked for those of the tokens there, where both forms could be meant. UserError, at
-    the setting, for a text of several tokens, and for an id that is no token's.
+    `before` are the tokens of the text before them, None if they replace a mask; `log_probabilities` is
+    called for the tokens there if both forms are possible. Raises UserError, at the setting, for a text of
+    several tokens, and for an id without a token.
     """
     texts = {key: answer for key, answer in answers.items() if isinstance(answer, str)}
     ids = {key: _checked_id(pretrained, key, each) for key, each in answers.items() if isinstance(each, int)}
@@ -78,11 +79,11 @@ def one_token_each(
 
 
 def _checked_id(pretrained: Pretrained, key: str, token_id: int) -> int:
-    """The id; UserError where it is no token's."""
+    """The id. Raises UserError if no token has it."""
     count = pretrained.model.config.get_text_config().vocab_size
     if not 0 <= token_id < count:
         name = pretrained.name
-        raise UserError(f"{key}: must be the id of a token of {name}, below {count} (got {token_id})")
+        raise UserError(f"{key}: must be a token id of {name}, below {count} (got {token_id})")
     return token_id
 
 
@@ -92,7 +93,7 @@ def _tokens_of_texts(
     before: Int[Tensor, " token"] | None,
     log_probabilities: Callable[[], Float[Tensor, " vocabulary"]],
 ) -> tuple[list[int], tuple[str, ...]]:
-    """The one token of each text, and a note if they were taken with a blank."""
+    """The single token of each text, and a note if a blank was added."""
     if not texts:
         return [], ()
     typed = {key: _typed(text) for key, text in texts.items()}
@@ -106,7 +107,7 @@ def _tokens_of_texts(
     if not may_be_blank or not (is_only_way or _are_likelier(blank, plain, log_probabilities())):
         return [_the_one(pretrained, key, typed[key], ids) for key, ids in plain.items()], ()
     changed = [form.with_blank for key, form in typed.items() if plain[key] != blank[key]]
-    why = "only so one token" if is_only_way else "which is likelier here"
+    why = "since only this is one token" if is_only_way else "which is more likely here"
     return [ids[0] for ids in blank.values()], (_note(changed, why),)
 
 
@@ -115,7 +116,7 @@ def _are_likelier(
     plain: Mapping[str, list[int]],
     log_probabilities: Float[Tensor, " vocabulary"],
 ) -> bool:
-    """Whether the model expects the tokens with a blank, together, rather than those without."""
+    """True if the model expects the tokens with a blank, together, more than the tokens without one."""
     sums = [
         log_probabilities[[ids[0] for ids in form.values()]].double().logsumexp(dim=0)
         for form in (blank, plain)
@@ -127,7 +128,7 @@ def _the_one(pretrained: Pretrained, key: str, typed: _Typed, ids: Sequence[int]
     if len(ids) != 1:
         parts = ", ".join(repr(token) for token in pretrained.labels([*ids])) or "none"
         is_one = len(_ids(pretrained, f" {typed.text}")) == 1
-        hint = f": ' {typed.text}', with a blank before it, is one" if is_one else ""
+        hint = f": ' {typed.text}', with a blank before it, is one token" if is_one else ""
         raise UserError(f"{key}: must be one token for {pretrained.name} (got {parts}){hint}")
     return ids[0]
 
@@ -137,7 +138,7 @@ def _note(texts: Sequence[str], why: str) -> str:
     taken = " and ".join(map(repr, texts))
     plain = f'"{texts[0].strip()}"'
     return (
-        f"Taken with a blank before {it}, {why}: {taken}. In double quotes, {plain}, a text stands as it is."
+        f"Used with a blank before {it}, {why}: {taken}. In double quotes, {plain}, a text is used unchanged."
     )
 
 
@@ -145,7 +146,7 @@ def _note(texts: Sequence[str], why: str) -> str:
 def log_probabilities_at(
     pretrained: Pretrained, reading: Reading, place: int
 ) -> Float[Tensor, " vocabulary"]:
-    """ln p of every token at a place of what is read. UserError where the model fails; MemoryError."""
+    """ln p of every token at a place of a reading. Raises UserError if the model fails; MemoryError."""
     model, inputs = pretrained.whole, pretrained.inputs([reading])
     check_computed_here(model, inputs)
     if keeps := LOGITS_TO_KEEP in inspect.signature(model.forward).parameters:
@@ -156,9 +157,9 @@ def log_probabilities_at(
 
 
 def answer_forms(pretrained: Pretrained, answer: str) -> list[Target]:
-    """The tokens of an answer as it was typed and, where these are others, with a blank before it.
+    """The tokens of an answer as typed and, if they differ, with a blank before it.
 
-    Special ones are text. UserError for none, and for an unknown one.
+    Names of special tokens are ordinary text. Raises UserError for an empty answer, and for an unknown token.
     """
     typed = _typed(answer)
     forms = [Target(_known_ids(pretrained, typed.text))]
@@ -166,12 +167,12 @@ def answer_forms(pretrained: Pretrained, answer: str) -> list[Target]:
         ids = _text_ids(pretrained, typed.with_blank)
         unknown = pretrained.tokenizer.unk_token_id
         if ids != forms[0].ids and unknown not in ids:
-            forms.append(Target(ids, notes=(_note([typed.with_blank], "which is likelier here"),)))
+            forms.append(Target(ids, notes=(_note([typed.with_blank], "which is more likely here"),)))
     return forms
 
 
 def likelier_form(pretrained: Pretrained, forms: Sequence[Target], prompt: Int[Tensor, " token"]) -> Target:
-    """The form of an answer that the model expects after a prompt; as typed behind a blank. MemoryError."""
+    """The form of an answer that the model expects after a prompt; as typed after a blank. MemoryError."""
     if len(forms) == 1 or (not pretrained.has_decoder and ends_in_blank(pretrained, prompt)):
         return forms[0]
     expected = [
@@ -202,7 +203,7 @@ def _known_ids(pretrained: Pretrained, answer: str) -> list[int]:
 
 
 def given_answer(pretrained: Pretrained, answer: str, prompt: Int[Tensor, " token"]) -> Target:
-    """An answer that is there; UserError for none, an unknown token, and more than the model reads."""
+    """The target of an answer text. Raises UserError if it is empty, has an unknown token, or is too long."""
     forms = answer_forms(pretrained, answer)
     ids = max((form.ids for form in forms), key=len)
     most, num_prompt = pretrained.most_tokens(), len(prompt)
@@ -220,10 +221,10 @@ def write_answer(
     on_text: Callable[[str], None] | None = None,
     on_begin: Callable[[], None] | None = None,
 ) -> Target:
-    """What the model writes after a prompt, without the special tokens that end it: maybe nothing.
+    """The model's continuation of a prompt, without the special tokens that end it; possibly empty.
 
-    `on_begin` is called before the first token, `on_text` gets the text as it comes. UserError where the
-    model cannot write; MemoryError.
+    `on_begin` is called before the first token, `on_text` receives the text as it comes. Raises UserError if
+    the model cannot generate; MemoryError.
     """
     ids: list[int] = []
     pieces = None if on_text is None else TextPieces(pretrained.text_of, on_text)

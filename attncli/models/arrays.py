@@ -530,9 +530,7 @@ def checked_weights(
     *,
     most_bytes: int | None = None,
 ) -> NamedTensor:
-    """The array with named axes. Raises UserError if it cannot be attention, or for a wrong number of
-    tokens.
-    """
+    """The array with named axes. Raises UserError if it cannot be attention or the tokens do not fit."""
     sizes = " × ".join(map(str, array.shape))
     if array.ndim not in ARRAY_AXES:
         wanted = " or ".join(f"({', '.join(axes)})" for axes in ARRAY_AXES.values())

@@ -374,7 +374,7 @@ def mask_visibility(
     """Visibility of the keys from a query of a mask."""
     q_offset = int(q_offset)  # a tensor in a static cache
     if kv_offset:
-        raise CannotShow("its cache drops keys, which rows must include")
+        raise CannotShow("its cache drops keys that attn needs")
     key_mask = None if attention_mask is None or attention_mask.all() else attention_mask.bool()
     if key_mask is not None and key_mask.shape[1] < kv_length:  # a static cache has room for more keys
         key_mask = torch.nn.functional.pad(key_mask, (0, kv_length - key_mask.shape[1]))

@@ -386,7 +386,7 @@ def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: to
     if needed > free and (cannot or load == "memory"):
         sizes = f"needs {readable_bytes(needed)} as {str(dtype).removeprefix('torch.')}"
         instead = f"{cannot}: use a machine with more memory" if cannot else "use `load` disk"
-        raise UserError(f"model: {path.name}: {sizes} and {readable_bytes(free)} are free: {instead}")
+        raise UserError(f"model: {path.name}: {sizes}, but only {readable_bytes(free)} are free: {instead}")
     if cannot or load == "memory" or needed <= min(free, READ_FIRST_BYTES):
         return None
     # The workers of a batch, about one per core, share the pages that they need not widen.

@@ -1,8 +1,7 @@
-"""The one way in which heads of a running model are replaced: query, key, value, weights, output, what W_O
-reads.
+"""Replacement of the parts of heads in a running model: query, key, value, weights, output, input of W_O.
 
-Whatever runs the model while `patches_open`, in this thread: the caller, or what is asked of the model here.
-What is measured without heads (`ablate`, swaps) opens patches of its own, beneath those of the caller.
+Inside `patches_open`, changes apply to every run of the model in this thread, by the caller or by attn.
+Measurements without heads (`ablate`, swaps) open additional patches beneath those of the caller.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -29,14 +28,14 @@ from attncli.models.side_by_side import of_this_run
 
 HeadPart = Literal["query", "key", "value", "pattern", "output", "gated"]
 PARTS: tuple[HeadPart, ...] = get_args(HeadPart)
-"""What may be replaced, in the order in which it is computed."""
+"""Parts that may be replaced, in the order of computation."""
 
 
 class RunningLayer:
-    """The attention of a layer in one run, with what was replaced of it so far.
+    """The attention of a layer in one run, with the replacements so far.
 
-    What follows from it is computed where it is asked for. `gated` is what W_O reads: the output after what
-    the model does to it, a gate or a norm; None until W_O reads.
+    Later parts are computed on demand. `gated` is the input of W_O: the output after the model's gate or
+    norm; None until W_O reads it.
     """
 
     def __init__(self, module: str, stack: str, layer: int, attention: AttentionLayer) -> None:
@@ -46,29 +45,29 @@ class RunningLayer:
 
     @cached_property
     def weights(self) -> Float[Tensor, "text head query key"]:
-        """Those of all heads."""
+        """The weights of all heads."""
         return attention_weights(self.attention)
 
     @cached_property
     def output(self) -> Float[Tensor, "text head query value_dim"]:
-        """That of all heads."""
+        """The output of all heads."""
         return attention_output(self.attention)
 
     def part(self, name: HeadPart) -> Float[Tensor, "text head token _"]:
-        """A part of all heads; keys and values of the heads that share them."""
+        """A part of all heads, with keys and values repeated for the heads that share them."""
         if name == "pattern":
             return self.weights
         if name == "output":
             return self.output
         if name == "gated":
             if self.gated is None:
-                raise UserError("part: gated is known where W_O reads it: to a change of `gated` alone")
+                raise UserError("part: gated exists only at W_O: use it only in a change of `gated`")
             return self.gated
         part: Tensor = getattr(self.attention, name)
         return part
 
     def apply(self, change: "LayerChange") -> None:
-        """Replace a part, and forget what followed from what was there."""
+        """Replace a part, and discard results computed from the old one."""
         part, heads, given = change.part, change.heads, change.change(self)
         if part == "query":
             self._attend(replace(self.attention, query=self._with_heads(part, heads, given)))
@@ -101,9 +100,9 @@ class RunningLayer:
 
 
 class LayerChange(NamedTuple):
-    """`change` gives a part of these heads, or of all, of a layer as it runs: (text, head, ...).
+    """`change` returns a part of these heads of a running layer, by default of all: (text, head, ...).
 
-    Each text of a batch may be given something else.
+    It may differ for each text of a batch.
     """
 
     part: HeadPart
@@ -113,10 +112,10 @@ class LayerChange(NamedTuple):
 
 @dataclass
 class Patches:
-    """What is replaced of the heads of a model with these modules: `of_layer` gives the changes of a layer.
+    """Replacements in the heads of a model with these modules: `of_layer` returns the changes of a layer.
 
-    `replaced` says which parts of which heads, by their names, where they are those of a caller; `key` is the
-    setting that named them.
+    `replaced` has the changed parts of each named head if the changes are a caller's; `key` is the setting
+    with the names.
     """
 
     modules: frozenset[nn.Module]
@@ -130,7 +129,7 @@ Payload = TypeVar("Payload")
 
 @dataclass(eq=False)
 class _Opening(Generic[Payload]):
-    """An item, when it was opened and its place among the others."""
+    """An item, its number in the order of opening, and its place in the nesting."""
 
     item: Payload
     number: int
@@ -139,8 +138,10 @@ class _Opening(Generic[Payload]):
 
 
 class OpenItems(Generic[Payload]):
-    """What callers have opened for what runs: in this context, whatever thread it is copied to, or in this
-    thread, whatever context it runs now, as do cells of some notebooks and parts of a test.
+    """Items that callers have opened for current runs.
+
+    They apply in the same context, in whatever thread, and in the same thread, in whatever context: cells of
+    some notebooks and parts of a test run in different contexts.
     """
 
     def __init__(self, name: str) -> None:
@@ -150,11 +151,11 @@ class OpenItems(Generic[Payload]):
         self._numbers = count(1)
 
     def __iter__(self) -> Iterator[Payload]:
-        """The outermost first."""
+        """The items, outermost first."""
         return self._visible({*self._in_context.get(), *getattr(self._in_thread, "openings", ())})
 
     def in_context(self) -> Iterator[Payload]:
-        """Those that were opened in this context: none of another task of this thread."""
+        """The items opened in this context, not in another task of this thread."""
         return self._visible({*self._in_context.get()})
 
     def _visible(self, openings: set[_Opening[Payload]]) -> Iterator[Payload]:
@@ -165,7 +166,7 @@ class OpenItems(Generic[Payload]):
 
     @contextmanager
     def opened(self, *items: Payload, beneath: bool = False) -> Iterator[None]:
-        """While it is open the items are among them, as the innermost or, `beneath`, as the outermost."""
+        """Add the items inside the block, as the innermost or, if `beneath`, as the outermost."""
         numbers = [next(self._numbers) for _ in items]
         places = [-number for number in reversed(numbers)] if beneath else numbers
         openings = [_Opening(*each) for each in zip(items, numbers, places, strict=True)]
@@ -175,7 +176,7 @@ class OpenItems(Generic[Payload]):
         try:
             yield
         finally:
-            # By identity, since what opened it may be another context or thread, or end in another order.
+            # By identity, since another context or thread may have opened it, or ends in another order.
             for opening in openings:
                 opening.is_open = False
                 in_thread.remove(opening)
@@ -183,7 +184,7 @@ class OpenItems(Generic[Payload]):
 
     @contextmanager
     def none(self) -> Iterator[None]:
-        """While it is open there are only those that are opened inside."""
+        """Hide all items except those opened inside the block."""
         before = self._hidden.get()
         self._hidden.set(next(self._numbers))
         try:
@@ -197,37 +198,39 @@ _patches = OpenItems[Patches]("patches")
 
 @contextmanager
 def patches_open(*patches: Patches, beneath: bool = False) -> Iterator[None]:
-    """While it is open these heads are changed in this thread, after those that are, or `beneath`: before."""
+    """Change these heads in this thread inside the block, after existing changes or `beneath` them."""
     with _patches.opened(*patches, beneath=beneath):
         yield
 
 
 @contextmanager
 def without_patches() -> Iterator[None]:
-    """While it is open none is changed: how a model's attention comes is tried on the model as it is."""
+    """Suspend all changes inside the block, to find out how the unchanged model computes its attention."""
     with _patches.none():
         yield
 
 
 def are_in_force(patches: Patches) -> bool:
-    """Whether these heads are changed in what runs now."""
+    """True if these changes apply to current runs."""
     return any(each is patches for each in _patches)
 
 
 def is_patched(model: nn.Module) -> bool:
-    """Whether heads of the model are changed in this thread."""
+    """True if heads of the model are changed in this thread."""
     return any(model in patches.modules for patches in _patches)
 
 
 def refuse_changes(model: nn.Module, why: str) -> None:
-    """Raise UserError, at the setting that named the heads, where heads are changed in this thread."""
+    """Raise UserError, at the setting with the heads' names, if heads are changed in this thread."""
     for patches in _patches:
         if model in patches.modules:
             raise UserError(f"{patches.key}: {why}")
 
 
 def refuse_replaced(model: nn.Module, parts: Collection[HeadPart], what: str) -> None:
-    """Raise UserError where such a part of heads is replaced in this thread; `what` it lacks then."""
+    """Raise UserError, with the consequence in `what`, if such a part of a head is replaced in this
+    thread.
+    """
     for patches in _patches:
         for name, replaced in patches.replaced.items():
             for part in parts:
@@ -236,9 +239,9 @@ def refuse_replaced(model: nn.Module, parts: Collection[HeadPart], what: str) ->
 
 
 class PatchedLayer(NamedTuple):
-    """A layer with changed heads: its attention as what measures it sees it; what its output becomes.
+    """A layer with changed heads: its attention for measurements, and a function that returns its output.
 
-    Weights that were replaced need not be those of any query and key: they are given as they are.
+    Replaced weights need not come from any query and key, so that they are passed on as weights.
     """
 
     attention: AttentionLayer | GivenWeights
@@ -247,22 +250,22 @@ class PatchedLayer(NamedTuple):
 
 @dataclass(frozen=True)
 class NamedModel:
-    """A model that runs, the names of its modules, and hooks that wait for a W_O to read."""
+    """A running model, the names of its modules, and hooks on W_O that have not run yet."""
 
     model: nn.Module
     names: Mapping[nn.Module, str]
     waiting: set[RemovableHandle] = field(default_factory=set)
 
     def end(self) -> None:
-        """Remove the hooks of a run that ended early."""
+        """Remove the remaining hooks of a run that ended early."""
         for hook in self.waiting:
             hook.remove()
 
 
 def patched_layer(module: nn.Module, layer: RunningLayer, running: NamedModel) -> PatchedLayer | None:
-    """A layer of a module as it is changed in this thread; None where it is not.
+    """A layer of a module with this thread's changes; None without changes.
 
-    `finished` takes the output that was computed of it elsewhere, or None.
+    `finished` takes an output that was computed elsewhere, or None.
     """
     changes: dict[HeadPart, list[LayerChange]] = {}
     for patches in _patches:
@@ -272,7 +275,7 @@ def patched_layer(module: nn.Module, layer: RunningLayer, running: NamedModel) -
     if not changes:
         return None
     if not changes.keys().isdisjoint(("key", "value")):
-        # A head's own, also where several share them.
+        # Separate for each head, even if several heads share them.
         key, value = layer.attention.expanded()
         layer.attention = replace(layer.attention, key=key, value=value)
     for part in ("query", "key", "value", "pattern"):
@@ -295,9 +298,7 @@ def patched_layer(module: nn.Module, layer: RunningLayer, running: NamedModel) -
 
 
 def _change_gated(layer: RunningLayer, changes: Sequence[LayerChange], running: NamedModel) -> None:
-    """Change what W_O reads of this call; where no W_O is found, the output, which is the same but for a norm
-    between.
-    """
+    """Change the input of W_O of this call, or the output before any norm if W_O is unknown."""
     num_texts, num_heads = layer.attention.shape[:2]
     value_dim = layer.attention.value.shape[-1]
 
@@ -328,9 +329,9 @@ def reading_changed(
         [Float[Tensor, "text head token value_dim"]], Float[Tensor, "text head token value_dim"]
     ],
 ) -> RemovableHandle:
-    """Until it is removed, W_O reads what `change` makes of heads, in what this thread runs.
+    """Let W_O read the heads after `change` until the hook is removed, in this thread's runs.
 
-    `sizes`: how many texts and heads there are, and the size of a head.
+    `sizes`: numbers of texts and heads, and the size of a head.
     """
     num_texts, num_heads, value_dim = sizes
 
@@ -343,11 +344,11 @@ def reading_changed(
 
 @dataclass(frozen=True)
 class PatchedHead:
-    """A head in one run of a model, with what was replaced of it so far.
+    """A head in one run of a model, with the replacements so far.
 
-    Queries and keys are rotated where positions rotate them. As a model writes with its cache there is one
-    query, and the keys are those of all tokens so far. All are copies: what is written into them, and not
-    given back, changes nothing.
+    Queries and keys are rotated if positions rotate them. While a model generates with its cache there is one
+    query, and the keys of all tokens so far. All tensors are copies: writing into them changes nothing unless
+    they are returned.
     """
 
     stack: str
@@ -357,23 +358,23 @@ class PatchedHead:
 
     @property
     def name(self) -> str:
-        """As it was named: 5:11, or decoder:5:11."""
+        """Its name: 5:11, or decoder:5:11."""
         place = f"{self.layer}:{self.head}"
         return place if self.stack == "self" else f"{self.stack}:{place}"
 
     @cached_property
     def query(self) -> Float[Tensor, "text query dim"]:
-        """What looks."""
+        """Queries of the head."""
         return self._whole.attention.query[:, self.head].clone()
 
     @cached_property
     def key(self) -> Float[Tensor, "text key dim"]:
-        """What is looked at."""
+        """Keys of the head."""
         return self._whole.attention.key[:, self.head // self._whole.attention.group].clone()
 
     @cached_property
     def value(self) -> Float[Tensor, "text key value_dim"]:
-        """What is carried."""
+        """Values of the head."""
         return self._whole.attention.value[:, self.head // self._whole.attention.group].clone()
 
     @cached_property
@@ -388,21 +389,21 @@ class PatchedHead:
 
     @cached_property
     def gated(self) -> Float[Tensor, "text query value_dim"]:
-        """What W_O reads: the output, after gates and norms where a model has them.
+        """Input of W_O: the output, after gates and norms if the model has them.
 
-        UserError but in a change of this part: it comes last.
+        Raises UserError except in a change of this part, since it is computed last.
         """
         return self._whole.part("gated")[:, self.head].clone()
 
 
 PartChange = Callable[[PatchedHead], Tensor]
-"""Takes a head and gives what replaces a part of it, in the same shape."""
+"""Takes a head and returns the replacement of a part of it, in the same shape."""
 Changes = Mapping[HeadPart, PartChange]
 
 
 @dataclass
 class NamedChanges:
-    """Changes by head, as `5:11` or `decoder:5:11`, and part.
+    """Changes by head, named `5:11` or `decoder:5:11`, and by part.
 
     `met` are the places of the layers that ran, as stack and layer.
     """
@@ -411,7 +412,7 @@ class NamedChanges:
     met: set[tuple[str, int]] = field(default_factory=set)
 
     def of_layer(self, layer: RunningLayer) -> list[LayerChange]:
-        """The changes of a layer's heads. UserError for a head that it lacks."""
+        """The changes of a layer's heads. Raises UserError for a head that the layer lacks."""
         self.met.add((layer.stack, layer.layer))
         num_heads = layer.attention.num_heads
         of_parts: dict[HeadPart, dict[int, PartChange]] = {}
@@ -429,13 +430,13 @@ class NamedChanges:
         ]
 
     def patches(self, *models: nn.Module) -> Patches:
-        """Those of a model, whatever of these runs it."""
+        """Patches of a model, whichever of these modules runs it."""
         modules = frozenset(module for model in models for module in model.modules())
         return Patches(modules, self.of_layer, {name: [*changes] for name, changes in self.changes.items()})
 
 
 def _given_by_heads(part: HeadPart, changes: Mapping[int, PartChange], layer: RunningLayer) -> Tensor:
-    """A part of some heads as their changes give it, side by side; UserError for another shape."""
+    """A part of some heads from their changes, stacked. Raises UserError for another shape."""
     attention, of_heads = layer.attention, list[Tensor]()
     num_texts, _, num_queries, num_keys = attention.shape
     shapes: dict[HeadPart, tuple[int, ...]] = {

@@ -1,4 +1,4 @@
-"""What is predicted of a text: its tokens, those that a mask hides, or an answer after it; a needle."""
+"""Predictions for a text: its tokens, masked tokens, or an answer after it; and a needle."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,16 +15,17 @@ from attncli.models.targets import Target
 from attncli.models.token_names import checked_position
 
 MASKED_SHARE = 0.15
-"""Of the tokens of a text, as BERT was trained: Devlin et al. 2019 (1810.04805), 3.1."""
+"""Share of masked tokens, as in BERT's training: Devlin et al. 2019 (1810.04805), 3.1."""
 NO_PLACES = torch.empty(0, dtype=torch.long)
 
 
 @dataclass(frozen=True)
 class Predicted(Reading):
-    """What a model reads, the places of its predictions, and the token that each should be.
+    """A reading with the places of its predictions, and the target token of each.
 
-    A model without a head has none. An `answer` is the only token predicted. `other` is another prompt, of as
-    many tokens, whose heads may give what they gave there: all tokens, or at the position `token`.
+    A model without a head makes no predictions. An `answer` is the only token predicted. `other` is another
+    prompt with as many tokens, whose heads' outputs may be swapped in: at all tokens, or at the position
+    `token`.
     """
 
     places: Int[Tensor, " place"] = NO_PLACES
@@ -35,7 +36,7 @@ class Predicted(Reading):
 
     @property
     def num_places(self) -> int:
-        """How many tokens are predicted."""
+        """Number of predicted tokens."""
         return len(self.places)
 
 
@@ -48,14 +49,14 @@ def predicted_reading(
     against: GivenAnswer | None = None,
     key: str = "text",
 ) -> Predicted:
-    """What is predicted of a text; UserError, which names `key`, where that is nothing.
+    """The predictions for a text. Raises UserError, with `key` in the message, if there can be none.
 
-    Where tokens are predicted from those before: every token but the first; of the repeated probe the second
-    copy without its first token, which nothing gives away. For an encoder a random share of the tokens is
-    masked. With an answer, what comes after the text, or replaces its mask.
+    A model that predicts next tokens predicts every token but the first; for the repeated probe, the second
+    copy without its first token, which cannot be inferred. For an encoder, a random share of the tokens is
+    masked. With an answer, the answer after the text, or at its mask.
     """
     if against is not None and answer is None and pretrained.predicts is not None:
-        raise UserError("against: needs `answer`, with which it is compared")
+        raise UserError("against: needs `answer`, which it is compared with")
     if answer is not None:
         return _with_answer(reading, pretrained, answer, against, key)
     if pretrained.predicts is None:
@@ -72,13 +73,13 @@ def _predicted(
     targets: Int[Tensor, " place"] = NO_PLACES,
     answer: Target | None = None,
 ) -> Predicted:
-    """A reading with what is predicted of it."""
+    """A reading with its predictions."""
     what_is_read = {field.name: getattr(reading, field.name) for field in fields(Reading)}
     return Predicted(**what_is_read, places=places, targets=targets, answer=answer)
 
 
 def _without_predictions(reading: Reading, name: str) -> Predicted:
-    """Of a model without a head; UserError for a reading whose runs cannot be compared."""
+    """A reading for a model without a head. Raises UserError if its runs could not be compared."""
     if reading.origin is not None and not reading.part:
         reading.origin.check_lacks_heads(name, reading.shapes)
     return _predicted(reading)
@@ -87,17 +88,17 @@ def _without_predictions(reading: Reading, name: str) -> Predicted:
 def _with_answer(
     reading: Reading, pretrained: Pretrained, answer: GivenAnswer, against: GivenAnswer | None, key: str
 ) -> Predicted:
-    """An answer of one token as the only target; UserError where it has no place, or is no token."""
+    """An answer of one token as the only target. Raises UserError if it has no place, or is not one token."""
     name, ids, is_next = pretrained.name, reading.text.ids, pretrained.predicts == "next"
     if pretrained.predicts is None:
         raise UserError(f"answer: {name} has no head that predicts tokens")
     mask = pretrained.tokenizer.mask_token_id
     if not is_next and mask is None:
-        raise UserError(f"answer: the tokenizer of {name} has no mask token, in whose place it could stand")
+        raise UserError(f"answer: the tokenizer of {name} has no mask token for an answer to replace")
     place = torch.tensor([len(ids) - 1]) if is_next else (ids == mask).nonzero().flatten()
     if len(place) != 1:
         token = pretrained.tokenizer.mask_token
-        raise UserError(f"{key}: must hold one {token}, where the answer stands (got {len(place)})")
+        raise UserError(f"{key}: must contain one {token}, which the answer replaces (got {len(place)})")
     target = one_token_each(
         pretrained,
         {"answer": answer} | ({} if against is None else {"against": against}),
@@ -108,14 +109,15 @@ def _with_answer(
 
 
 def check_num_tokens(count: int, least: int, key: str) -> None:
-    """Raise UserError for fewer tokens than there must be for one to predict another."""
+    """Raise UserError for too few tokens for one to predict another."""
     if count < least:
         raise UserError(f"{key}: must be at least {least} tokens, so that one predicts another (got {count})")
 
 
 def _with_next_tokens(reading: Reading, key: str) -> Predicted:
-    """Every token but the first, or but those before the words that a decoder writes; of the repeated probe
-    the second copy without its first token.
+    """Every token but the first, or but the tokens before the words that a decoder generates.
+
+    For the repeated probe, the second copy without its first token.
     """
     ids, repeated = reading.text.ids, reading.repeat
     first = max(1, reading.num_before) if repeated is None else len(ids) - repeated + 1
@@ -123,7 +125,7 @@ def _with_next_tokens(reading: Reading, key: str) -> Predicted:
         key, count = (key, len(ids)) if repeated is None else ("num_tokens", repeated)
         check_num_tokens(count, 2, key)
     predicted = torch.arange(first, len(ids))
-    if reading.origin is not None:  # words alone are predicted
+    if reading.origin is not None:  # only words are predicted
         predicted = predicted[ids[first:] < FIRST_WORD_ID]
     return _predicted(reading, places=predicted - 1, targets=ids[predicted])
 
@@ -139,10 +141,10 @@ def predicted_pair(
     token: int | None = None,
     key: str = "text",
 ) -> Predicted:
-    """What is predicted of a prompt, whose heads are to give what they gave on another one.
+    """The predictions for a prompt whose heads get their outputs on another prompt.
 
-    At all tokens or at the position `token`. Of encoders the same tokens are masked in both. UserError where
-    the other has not as many tokens, else as in `predicted_reading`.
+    The outputs are swapped at all tokens, or at the position `token`. Encoders have the same tokens masked in
+    both. Raises UserError if the prompts differ in length, and as `predicted_reading` does.
     """
     state = generator.get_state()
     here = predicted_reading(reading, pretrained, generator, answer=answer, against=against, key=key)
@@ -161,7 +163,7 @@ def predicted_of(
     against: GivenAnswer | None = None,
     token: int | None = None,
 ) -> Predicted:
-    """What is predicted of a prompt, with the other one where there is one; the reading itself if it says."""
+    """The predictions for a prompt, with another prompt if passed; the reading if it has predictions."""
     if isinstance(reading, Predicted):
         return reading
     if other is None:
@@ -171,30 +173,30 @@ def predicted_of(
 
 
 def check_answers_alike(readings: Sequence[Reading]) -> None:
-    """UserError where some texts have an answer, a token to compare it with or one to swap at, others not."""
+    """Raise UserError if only some texts have an answer, an `against`, or a token to swap at."""
     predicted = [reading if isinstance(reading, Predicted) else None for reading in readings]
     if len({each and each.answer and each.answer.against is None for each in predicted}) > 1:
-        raise UserError("texts: answer and against must be in every line, or in none")
+        raise UserError("texts: answer and against must be in every line or in no line")
     if len({each and each.token is None for each in predicted}) > 1:
-        raise UserError("texts: token must be in every line, or in none")
+        raise UserError("texts: token must be in every line or in no line")
 
 
 def check_swap(
     method: str, num_texts: int, num_others: int | None, token: int | str | None, into: str | None
 ) -> None:
-    """UserError where what swaps heads between two prompts is not given whole, or to another method."""
+    """Raise UserError for incomplete settings of a swap between two prompts, or settings without a swap."""
     if method != "swap":
         for key, value in {"other": num_others, "token": token, "into": into}.items():
             if value is not None:
                 raise UserError(f"{key}: needs method swap (got {method})")
     elif num_others is None:
-        raise UserError("other: must be given with method swap: another prompt")
+        raise UserError("other: is required with method swap: another prompt")
     elif num_others != num_texts:
-        raise UserError(f"other: must hold one prompt for each text, {num_texts} (got {num_others})")
+        raise UserError(f"other: must have one prompt per text, {num_texts} (got {num_others})")
 
 
 def _swapped(reading: Predicted, other: Predicted, token: int | None) -> Predicted:
-    """A prompt with another of as many tokens, whose heads give what they gave there; UserError otherwise."""
+    """A prompt with another one whose heads' outputs are swapped in. Raises UserError if lengths differ."""
     counts = len(reading.text.ids), len(other.text.ids)
     if counts[0] != counts[1]:
         raise UserError(f"other: must have as many tokens as the text, {counts[0]} (got {counts[1]})")
@@ -205,13 +207,13 @@ def _swapped(reading: Predicted, other: Predicted, token: int | None) -> Predict
 
 
 def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch.Generator) -> Predicted:
-    """Some tokens that are not special, hidden behind the mask; at least one."""
+    """Mask some tokens that are not special, at least one."""
     ids, mask = reading.text.ids, pretrained.tokenizer.mask_token_id
     if mask is None:
         raise UserError(f"model: the tokenizer of {pretrained.name} has no mask token")
     words = torch.tensor([i for i, token in enumerate(ids.tolist()) if token not in pretrained.special_ids])
     if not len(words):
-        raise UserError(f"{key}: must hold a token that is not special, to predict")
+        raise UserError(f"{key}: must contain a token to predict that is not special")
     count = max(1, round(MASKED_SHARE * len(words)))
     places = words[torch.randperm(len(words), generator=generator)[:count]].sort().values
     hidden = ids.clone()
@@ -225,10 +227,9 @@ def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch
 
 @dataclass(frozen=True)
 class Judged(Predicted):
-    """What a model reads and predicts; `needle` are those of its places at which the needle should come.
+    """A reading with predictions; `needle` are the indices of its places that predict the needle.
 
-    Of a longer text it is the part from the token `offset` on. `key` is the setting, or the argument, that
-    says what is read.
+    In a longer text, it is the part from the token `offset` on. `key` is the setting or argument of the text.
     """
 
     needle: tuple[int, ...] = ()
@@ -236,7 +237,7 @@ class Judged(Predicted):
     key: str = "text"
 
     def needle_positions(self) -> list[int]:
-        """Where the predictions of the needle are made: a token before it."""
+        """Positions of the predictions of the needle: one before each of its tokens."""
         return [int(self.places[number]) for number in self.needle]
 
 
@@ -249,11 +250,11 @@ def read_judged(
     every: int | None = None,
     key: str = "text",
 ) -> Judged:
-    """A text whose every token is predicted from those before it, and the last copy of the needle apart.
+    """A text whose tokens are predicted from earlier ones; the last copy of the needle is judged separately.
 
-    A needle that stands in the text once is asked for: it is put behind the text. With `every` the text may
-    be longer than the model reads. UserError, which names `key`, for a text that a model cannot read, and a
-    needle that is not there.
+    A needle that occurs once in the text is appended after it, as the answer that the text asks for. With
+    `every` the text may be longer than the model reads. Raises UserError, with `key` in the message, for a
+    text that the model cannot read, and for a missing needle.
     """
     if needle is not None:
         text = _ending_in(text, needle, pretrained)
@@ -279,12 +280,12 @@ def read_judged(
 
 def _ending_in(text: str, needle: str, pretrained: Pretrained) -> str:
     if not pretrained.tokenizer.is_fast:
-        raise UserError(f"needle: {pretrained.name} does not say which characters a token covers")
+        raise UserError(f"needle: {pretrained.name} does not report the characters of a token")
     count = text.count(needle)
     if not count or not needle.strip():
-        raise UserError(f"needle: is not in the text as it stands (got {needle:.60})")
+        raise UserError(f"needle: must occur verbatim in the text (got {needle:.60})")
     if text.startswith(needle) and count == 1 and text.strip() == needle.strip():
-        raise UserError("needle: must be a part of the text, which asks for it")
+        raise UserError("needle: must be only a part of the text, which asks for it")
     if count > 1:
         return text
     blank = "" if text[-1:].isspace() or needle[:1].isspace() else " "
@@ -292,11 +293,9 @@ def _ending_in(text: str, needle: str, pretrained: Pretrained) -> str:
 
 
 def judged_reading(reading: Reading, pretrained: Pretrained, *, key: str = "text") -> Judged:
-    """What is predicted of a reading; UserError for a model that keeps no cache of what it wrote."""
+    """The predictions for a reading. Raises UserError for a model without a cache of generated tokens."""
     if pretrained.predicts != "next" or pretrained.has_decoder:
-        why = "has an encoder beside" if pretrained.has_decoder else "predicts no next token from"
-        raise UserError(
-            f"model: {pretrained.name} {why} what it writes: a smaller cache needs a decoder alone"
-        )
+        why = "has an encoder" if pretrained.has_decoder else "does not predict next tokens"
+        raise UserError(f"model: {pretrained.name} {why}: a smaller cache needs a decoder-only model")
     predicted = predicted_reading(reading, pretrained, torch.Generator(), key=key)
     return Judged(**vars(predicted), key=key)

@@ -170,8 +170,10 @@ def _with_needle(
         spans = _spans(text, pretrained)
         room = length - len(_spans(needle, pretrained))
         if not 0 < room <= len(spans):
-            has = f"{len(spans)} tokens and the needle {length - room}"
-            raise UserError(f"lengths: the {key} has {has}, which cannot make {length} (got {length})")
+            least, most = length - room + 1, length - room + len(spans)
+            raise UserError(
+                f"lengths: must be from {least} to {most} for this {key} and needle (got {length})"
+            )
         text = text[: spans[room - 1][1]]
     place = round(depth * len(text))
     if place < len(text):

@@ -231,7 +231,7 @@ class Replay:
                 opened.enter_context(handing_over_weights(self.model, rows))
             yield
             if not rows.layers:
-                raise CannotShow("it gives no attention weights: it has none, or transformers hides them")
+                raise CannotShow("it returns no attention weights: it has none, or transformers hides them")
 
 
 def _placed(ids: Int[Tensor, " token"]) -> Int[Tensor, "2 token"]:

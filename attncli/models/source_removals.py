@@ -121,7 +121,8 @@ class SourcesAveraged(AnswerRemoval):
                 hook.remove()
             if len(calls) != 1:
                 raise UserError(
-                    f"model: {pretrained.name} has embeddings of more than tokens: use another model"
+                    f"model: {pretrained.name} has embeddings that depend on more than tokens: "
+                    "use another model"
                 )
         return torch.stack(rows)
 

@@ -169,7 +169,7 @@ class LastRows:
                 raise CannotShow(f"it returns {fault}")
             sees_later = kind == "self" and weights.shape[2] > 1 and weights[:, :, 0, -1].max() > 0
             if sees_later and not self.may_look_ahead:
-                raise CannotShow(f"{name} looks at later tokens: it reads text and cannot generate it")
+                raise CannotShow(f"{name} looks at later tokens: it can read text but not generate it")
             row = weights[:, :, -self.count :].clone()
             attention = GivenWeights(row, (row > 0).any(dim=1))
             self.layers.append(self.numbering.layer(name, kind, attention, stack))
@@ -180,7 +180,7 @@ def _refuse_the_future(module: str, visibility: Visibility) -> None:
         return
     first, last = torch.tensor([0]), torch.tensor([visibility.num_keys - 1])
     if visibility.block(first, last).any():
-        raise CannotShow(f"{module} looks at later tokens: it reads text and cannot generate it")
+        raise CannotShow(f"{module} looks at later tokens: it can read text but not generate it")
 
 
 def query_rows(layer: AttentionLayer, first: int, stop: int, *, is_self: bool) -> AttentionLayer:

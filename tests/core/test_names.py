@@ -74,8 +74,8 @@ def test_one_token_is_asked_for() -> None:
 
     assert the_one_position("be", (1,), words) == 1
     with pytest.raises(
-        ValueError, match=r"must be one token: to is at 0, 5: give to#1 to to#2, or a position"
+        ValueError, match=r"must be one token: to is at 0, 5: use to#1 to to#2, or a position"
     ):
         the_one_position("to", (0, 5), words)
-    with pytest.raises(ValueError, match=r"must be one token: lizard is at 2, 3: give a position"):
+    with pytest.raises(ValueError, match=r"must be one token: lizard is at 2, 3: use a position"):
         the_one_position("lizard", (2, 3), words)

@@ -318,7 +318,7 @@ def test_every_way_to_name_a_model(tmp_path: Path, model: Pretrained) -> None:
 
 
 def test_no_text_is_an_error_at_its_name(model: Pretrained) -> None:
-    with pytest.raises(attncli.UserError, match=r"^texts: holds no text$"):
+    with pytest.raises(attncli.UserError, match=r"^texts: must contain at least one text$"):
         attncli.survey_texts(model, [])
     with pytest.raises(attncli.UserError, match=r"^text: must be at most 128 tokens .*: `truncate` cuts it$"):
         attncli.survey(model, "long " * 60)

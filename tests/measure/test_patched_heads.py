@@ -132,7 +132,7 @@ def test_what_w_o_reads_comes_after_a_norm() -> None:
     assert abs(before - gated) > 1e-5
     with (
         attncli.patch(opened, "1:3", lambda head: head.gated),
-        pytest.raises(attncli.UserError, match="gated is known where W_O reads it"),
+        pytest.raises(attncli.UserError, match="gated exists only at W_O"),
     ):
         model(torch.tensor([IDS]))
 

@@ -248,7 +248,9 @@ def test_what_cannot_be_merged_is_refused_in_one_line(tmp_path: Path, attn: Attn
 def test_a_tokenizer_without_offsets_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save_letters(tmp_path, "BERT")
     monkeypatch.setattr(PreTrainedTokenizerFast, "is_fast", property(lambda self: False))
-    with pytest.raises(UserError, match=r"^words: the tokenizer of .* does not say where its tokens stand"):
+    with pytest.raises(
+        UserError, match=r"^words: the tokenizer of .* does not report the characters of its tokens"
+    ):
         run("heads", model=str(folder), sentence=SENTENCE, words=True)
 
 

@@ -104,7 +104,7 @@ def test_one_group(tmp_path: Path) -> None:
     ("line", "error"),
     [
         ('{"txt": "a"}', "txt: unknown key (did you mean 'text'?)"),
-        ('{"prompt": "a"}', "text: must be given (unknown: prompt)"),
+        ('{"prompt": "a"}', "text: is required (unknown: prompt)"),
         ('{"text": "a", "sentence": "b"}', "sentence: unknown key"),
         ("[]", 'must be an object like {"text": "..."}'),
         ('{"text": ""}', "text: must hold at least one token (got an empty text)"),
@@ -129,5 +129,5 @@ def test_no_more_errors_than_a_screen_takes(tmp_path: Path) -> None:
     assert len(caught.value.lines) == MOST_LINES + 1
     assert caught.value.lines[0] == f"{path}:1: is not UTF-8 text (byte 0) (and on 99 more lines)"
     path.write_text("\n \n")
-    with pytest.raises(UserError, match="holds no text"):
+    with pytest.raises(UserError, match="contains no texts"):
         TextFile(str(path)).count()

@@ -75,7 +75,7 @@ def test_the_form_of_a_line(tmp_path: Path) -> None:
         ({"ids": [2], "tokens": ["\ud800"]}, "tokens[0]: must be valid UTF-8 text"),
         ({"ids": [2], "tokens": "a"}, "tokens: must be a list of labels (got 'a')"),
         ({"ids": [2], "text": "a"}, "ids: cannot be combined with text"),
-        ({"tokens": ["a"]}, "text: must be given: tokens are labels of ids"),
+        ({"tokens": ["a"]}, "text: is required: tokens needs ids"),
         ({"ids": [2], "token": ["a"]}, "token: unknown key"),
     ],
 )
@@ -170,7 +170,7 @@ def test_ids_that_a_model_does_not_have_are_refused(tmp_path: Path) -> None:
     model = opened(without_tokenizer(tmp_path / "b"))
     size = model.model.get_input_embeddings().num_embeddings
     with pytest.raises(
-        UserError, match=rf"text: ids\[1\] must be below {size}, the tokens of b \(got 10{{18}}\)"
+        UserError, match=rf"text: ids\[1\] must be below {size}, the vocabulary of b \(got 10{{18}}\)"
     ):
         read_text(model, {"ids": [2, 10**18]})
     padded = r"text: ids\[3\] is padding \(0\), which would be read like any token: leave it out"
@@ -271,7 +271,7 @@ def test_lines_on_ids_say_where_and_what_would_work(tmp_path: Path, attn: Attn) 
     file = lines_of(tmp_path / "a.jsonl", {"ids": IDS}, {"ids": [2, 9999, 3]}, {"ids": long})
     asked = ["heads", "--model", folder, "--texts", str(file)]
     notes = json.loads(attn([*asked, "--format", "json"]).out)["notes"]
-    first = f"{file}:2: ids[1] must be below 61, the tokens of model (got 9999)"
+    first = f"{file}:2: ids[1] must be below 61, the vocabulary of model (got 9999)"
     assert f"2 texts are left out: {first}." in notes
     notes = json.loads(attn([*asked, "--truncate", "--format", "json"]).out)["notes"]
     assert "1 text is cut to the length that the model reads." in notes

@@ -143,7 +143,7 @@ def test_a_sentence_may_be_called_a_text(suffix: str, text: str, tmp_path: Path)
 
 ERRORS = [
     ('{"sentnce": "a"}', ["sentnce: unknown key (did you mean 'sentence'?)"]),
-    ('{"zzz": "a", "label": 1}', ["sentence: must be given (unknown: zzz, label)"]),
+    ('{"zzz": "a", "label": 1}', ["sentence: is required (unknown: zzz, label)"]),
     ('{"sentence": "a", "text": "b"}', ["text: unknown key (did you mean 'sentence'?)"]),
     (
         '{"z": 1, "a": 2, "m": 3, "sentence": "x"}',

@@ -175,7 +175,7 @@ def test_a_token_that_is_not_there_is_one_clear_line(attn: Attn, experiment: str
         "--token: must be a position from 0 to 5, or from -1 to -6, counted from the end (got 6)\n"
     )
     ended = attn([experiment, "--explain", "--token", "the"])
-    assert ended.err == "--token: must be one token: the is at 0, 4: give the#1 to the#2, or a position\n"
+    assert ended.err == "--token: must be one token: the is at 0, 4: use the#1 to the#2, or a position\n"
     ended = attn([experiment, "--explain", "--token", "cats"])
     assert ended.err == "--token: no token of the text (got cats) (did you mean 'cat'?)\n"
     ended = attn([experiment, "--token", "1"])
@@ -195,7 +195,7 @@ def test_a_token_of_a_model_may_be_named(tmp_path: Path) -> None:
     for name, position in (("last", 7), ("the#2", 5), ("[CLS]", 0)):
         assert run("self", model=folder, explain=True, token=name).spec["token"] == position
     with pytest.raises(
-        UserError, match="token: must be one token: the is at 1, 5: give the#1 to the#2, or a position"
+        UserError, match="token: must be one token: the is at 1, 5: use the#1 to the#2, or a position"
     ):
         run("self", model=folder, explain=True, token="the")
 

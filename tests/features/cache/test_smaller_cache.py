@@ -116,7 +116,7 @@ def test_windows_judge_a_text_longer_than_the_model_reads(attn: Attn, tmp_path: 
         (["--policy", "h3o"], "--policy: must be one of window, sinks, h2o"),
         (["--every", "3"], "--every: needs --policy or --bits"),
         (["--needle", "x"], "--needle: needs --sentence or --file"),
-        ([TEXT, "--needle", "zzz"], "--needle: is not in the text as it stands (got zzz)"),
+        ([TEXT, "--needle", "zzz"], "--needle: must occur verbatim in the text (got zzz)"),
         (["--budget", "1"], "--budget: must be a share of the cache below 1 (got 1)"),
         (["--budget", "0.05", "--window", "7"], "--budget: must be at least 0.16"),
         (["ab", "--policy", "sinks"], "TEXT: too short for a prompt and judged tokens"),

@@ -313,7 +313,7 @@ WRONG = {
     "text,label\na,1\nb,\n": "label: is required: it is the label",
     "text,kind\na,1\nb,0\n": "must have a column label",
     "text,label,answer\na,1,b\nb,0,\n": "must have the parts of the first text, text and answer (got text)",
-    "text,label\n": "holds no text",
+    "text,label\n": "contains no texts",
 }
 
 

@@ -272,7 +272,7 @@ def test_lines_with_and_without_answers_are_refused(attn: Attn, tmp_path: Path) 
         ended = attn([command, "--texts", str(path)])
         assert (ended.code, ended.err) == (
             2,
-            "--texts: answer and against must be in every line, or in none\n",
+            "--texts: answer and against must be in every line or in no line\n",
         )
 
 
@@ -325,7 +325,7 @@ def test_a_name_of_several_tokens_is_told_their_names_before_weights_are_read(
 
     monkeypatch.setattr("attncli.models.loading.load_pretrained", read)
     flag = command[-2]
-    message = f"{flag}: must be one token: b is at 3, 8: give b#1 to b#2, or a position\n"
+    message = f"{flag}: must be one token: b is at 3, 8: use b#1 to b#2, or a position\n"
     assert attn(command) == (2, "", message)
 
 
