@@ -511,7 +511,7 @@ FEATURES: dict[str, Feature] = {
         questions=(
             Question(
                 name="explained_pictures",
-                summary="What ways to read a model say of a picture",
+                summary="A picture's output explained in several ways",
                 spec="attncli.features.explanations.settings:ExplainedPicturesSpec",
                 page="attncli.features.explanations.question:PICTURES_PAGE",
                 form_of="source",
@@ -527,7 +527,7 @@ FEATURES: dict[str, Feature] = {
             ),
             Question(
                 name="explanations",
-                summary="What ways to read a model say of an answer",
+                summary="An answer explained in several ways",
                 spec="attncli.features.explanations.settings:ExplanationsSpec",
                 page="attncli.features.explanations.question:PAGE",
                 form_of="source",
@@ -573,14 +573,14 @@ FEATURES: dict[str, Feature] = {
         questions=(
             Question(
                 name="separate",
-                summary="Which heads tell two groups of texts apart",
+                summary="Heads that separate two groups of texts",
                 group="Models",
                 spec="attncli.features.separate.question:SeparateSpec",
                 command="attncli.features.separate.command:command",
             ),
             Question(
                 name="detected_texts",
-                summary="What a detector says of texts",
+                summary="Texts scored by a detector",
                 spec="attncli.features.separate.question:DetectedTextsSpec",
                 page="attncli.features.separate.question:DETECTED_PAGE",
                 form_of="separate",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from attncli.features.separate.measured_texts import kept_texts
+from attncli.features.separate.measured_texts import stored_texts
 from attncli.features.separate.question import SeparateSpec
 from attncli.features.separate.separation import separated
 from attncli.features.separate.text_features import FeatureTable, HeadFeature
@@ -23,7 +23,7 @@ from attncli.models.labelled_files import LabelledFile, LabelNames
 def table_of(store: str) -> tuple[FeatureTable, torch.Tensor]:
     """What a store has of its texts, and their labels."""
     spec = SeparateSpec.model_validate({"texts": store, "label": "injected", "hold_out": "family"})
-    rows = kept_texts(Path(store), spec).rows
+    rows = stored_texts(Path(store), spec).rows
     with LabelledFile(rows.columns, LabelNames("injected"), "family") as file:
         file.count()
         texts = [text for _, text in file.numbered()]

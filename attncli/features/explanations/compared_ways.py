@@ -1,6 +1,6 @@
-"""How well ways to read a model predict what an answer loses without its sources, over many prompts.
+"""How well ways to read a model predict the losses of an answer without its sources, over many prompts.
 
-Removing the most (least) relevant first, MoRF (LeRF): Samek et al. 2017, 1509.06321.
+Removing the most (least) relevant sources first, MoRF (LeRF): Samek et al. 2017, 1509.06321.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,9 +18,9 @@ from attncli.features.explanations.explanations import (
     chosen_ways,
     correlation,
     first_agrees,
-    ranks_of,
-    ranks_of_losses,
-    runs_of,
+    loss_ranks,
+    num_passes,
+    score_ranks,
     scored,
 )
 from attncli.features.explanations.results import (
@@ -30,16 +30,16 @@ from attncli.features.explanations.results import (
     ExplainedOutput,
     PromptWay,
     RefusedWay,
-    first_of_ranks,
+    first_ranked,
 )
 
 REMOVAL = "removal"
-"""The order of what is lost without each source: as good as an order by single sources can be, nearly."""
+"""Ordering by the loss without each source: nearly the best possible order by single sources."""
 MEASURES = ("gap", "morf", "lerf", "spearman", "over_position")
 
 
-def steps_of(num_sources: int) -> list[int]:
-    """How many sources are gone: 1, 2, 4, ... and all."""
+def removal_steps(num_sources: int) -> list[int]:
+    """Numbers of removed sources: 1, 2, 4, ... and all."""
     steps, step = [], 1
     while step < num_sources:
         steps.append(step)
@@ -48,28 +48,28 @@ def steps_of(num_sources: int) -> list[int]:
 
 
 class RemovalCurves(NamedTuple):
-    """The areas under what is lost as the first (last) sources of an order are removed first, per token."""
+    """Areas under the loss per token as the first (last) sources of an order are removed first."""
 
     morf: float
     lerf: float
 
 
-def orders_of(ranks: Sequence[int]) -> list[list[int]]:
-    """The sources by their ranks, tied ones in the order of the text and the other way round."""
+def rank_orders(ranks: Sequence[int]) -> list[list[int]]:
+    """The sources by rank, with ties in the order of the text and in reverse."""
     forwards = sorted(range(len(ranks)), key=lambda place: (ranks[place], place))
     return [forwards, sorted(forwards, key=lambda place: (ranks[place], -place))]
 
 
 def removal_curves(answer: ReadAnswer, rankings: Sequence[Sequence[int]]) -> list[RemovalCurves]:
-    """Those of each list of ranks: the trapezoidal mean over the share that is gone, 1, 2, 4, ... sources.
+    """The curves of each list of ranks: the trapezoidal mean over the removed share, at 1, 2, 4, ... sources.
 
-    Of tied sources the first of the text goes first, and the last: the mean of both, so that ranks that are
-    all tied have no gap. All sets that any of them needs run together, each once.
+    Tied sources are removed in the order of the text and in reverse; the mean of both is used, so that
+    constant ranks have no gap. Every set of sources that any curve needs runs once, all sets together.
     """
-    count, steps = answer.num_sources, steps_of(answer.num_sources)
+    count, steps = answer.num_sources, removal_steps(answer.num_sources)
     masks = torch.ones(len(rankings), 2, 2, len(steps), count, dtype=torch.bool)
     for place, ranks in enumerate(rankings):
-        for way_round, order in enumerate(orders_of(ranks)):
+        for way_round, order in enumerate(rank_orders(ranks)):
             for number, step in enumerate(steps):
                 masks[place, way_round, 0, number, order[:step]] = False
                 masks[place, way_round, 1, number, order[count - step :]] = False
@@ -82,7 +82,7 @@ def removal_curves(answer: ReadAnswer, rankings: Sequence[Sequence[int]]) -> lis
 
 
 class WaysTotals:
-    """Collects what ways say of prompts, one after the other."""
+    """Collects the comparisons of ways over prompts."""
 
     def __init__(self, ways: Sequence[str] = ()) -> None:
         self.names = chosen_ways(ways)
@@ -96,52 +96,52 @@ class WaysTotals:
         self.positions: list[str] = []
 
     def add(self, prompt: str, answer: ReadAnswer, right: int | None = None) -> None:
-        """Compare the ways on a prompt; `right` is the number of the source that is known to be right.
+        """Compare the ways on a prompt; `right` is the number of the source known to be right.
 
-        A way that refuses a prompt is left out of all.
+        A way that does not apply to a prompt is dropped from all prompts.
         """
         result = scored(answer, [name for name in self.names if name not in self.refused])
         self.refused |= result.refused
         number = len(self.counts) + 1
-        ranks = {name: ranks_of(of_way.sources) for name, of_way in result.scores.items()}
+        ranks = {name: score_ranks(way_scores.sources) for name, way_scores in result.scores.items()}
         orders = answer.orders(number)
         self.positions = [*orders]
-        ranks |= {name: ranks_of(order) for name, order in orders.items()}
-        ranks[REMOVAL] = of_losses = ranks_of_losses(answer)
+        ranks |= {name: score_ranks(order) for name, order in orders.items()}
+        ranks[REMOVAL] = removal_ranks = loss_ranks(answer)
         self.num_runs, self.kind = answer.num_runs, answer.kind
         self.counts.append((answer.num_sources, answer.run.num_prompt))
         self.num_with_equal += bool(answer.texts_alike)
         curves = removal_curves(answer, [*ranks.values()])
-        for (name, of_way), (morf, lerf) in zip(ranks.items(), curves, strict=True):
-            first = first_of_ranks(of_way)
+        for (name, way_scores), (morf, lerf) in zip(ranks.items(), curves, strict=True):
+            first = first_ranked(way_scores)
             row: dict[str, str | int | float | None] = {"prompt": prompt, "way": name, "first": first}
             row |= {"gap": morf - lerf, "morf": morf, "lerf": lerf}
-            row["spearman"] = correlation(of_way, of_losses)
-            row["first_agrees"] = first_agrees(of_way, of_losses)
+            row["spearman"] = correlation(way_scores, removal_ranks)
+            row["first_agrees"] = first_agrees(way_scores, removal_ranks)
             self.rows.append(row)
             if right is not None:
                 self.rights.setdefault(name, []).append(int(first == right))
 
     def equal_notes(self) -> Iterator[str]:
-        """That several sources of a prompt hold the same text, where they do."""
+        """A note on prompts in which several sources hold the same text."""
         if self.num_with_equal:
             prompts = f"{self.num_with_equal} of {len(self.counts)} prompts"
-            yield f"In {prompts} several sources hold the same text: what one loses the others may still say."
+            yield f"In {prompts} several sources hold the same text: removing one may lose nothing."
 
     def result(self, notes: Iterable[str] = ()) -> ComparedWays:
-        """The ways over all prompts, the best first. UserError where no way is right for the model."""
+        """The ways over all prompts, the best first. Raises UserError if no way applies to the model."""
         names = [name for name in self.names if name not in self.refused]
         if not names:
             raise UserError(*(f"{name}: {reason}" for name, reason in self.refused.items()))
         position = max(self.positions, key=lambda name: fmean(self._numbers(name, "gap")))
         rows = [self._compared(name, position) for name in (*names, REMOVAL, *self.positions)]
-        kept = {*names, REMOVAL, *self.positions}
+        included = {*names, REMOVAL, *self.positions}
         return ComparedWays(
             ways=ComparedWay.rows(rows).sorted(lambda row: -(row.gap or 0.0)),
             prompts=PromptWay.rows(
                 {key: row[key] for key in ("prompt", "way", "gap", "morf", "lerf", "spearman", "first")}
                 for row in self.rows
-                if row["way"] in kept
+                if row["way"] in included
             ),
             refused=RefusedWay.table(refused=[*self.refused], reason=[*self.refused.values()])
             if self.refused
@@ -155,15 +155,15 @@ class WaysTotals:
         )
 
     def _numbers(self, way: str, name: str) -> list[float]:
-        """Of each prompt; NaN for none."""
+        """A column of a way's rows, with NaN for missing numbers."""
         cells = [row[name] for row in self.rows if row["way"] == way]
         return [float(cell) if isinstance(cell, int | float) else nan for cell in cells]
 
     def _compared(self, name: str, position: str) -> dict[str, str | int | float | None]:
         numbers = {measure: self._numbers(name, measure) for measure in MEASURES[:-1]}
-        of_position = self._numbers(position, "gap")
-        pairs = zip(numbers["gap"], of_position, strict=True)
-        numbers["over_position"] = [of_way - other for of_way, other in pairs]
+        position_gaps = self._numbers(position, "gap")
+        pairs = zip(numbers["gap"], position_gaps, strict=True)
+        numbers["over_position"] = [gap - position_gap for gap, position_gap in pairs]
         kind = "ordering" if name in self.positions else "reference" if name == REMOVAL else "way"
         runs = 0.0 if name in self.positions else fmean(count for count, _ in self.counts)
         row: dict[str, str | int | float | None] = {"way": name, "kind": kind, "prompts": len(self.counts)}
@@ -176,17 +176,17 @@ class WaysTotals:
             "first": _mean(self._numbers(name, "first_agrees"))[0],
             "right": fmean(rights) if rights else None,
             "is_better": None if kind != "way" or lowest is None else int(float(lowest) > 0),
-            "runs": float(runs_of(name, self.num_runs)) if kind == "way" else runs,
+            "runs": float(num_passes(name, self.num_runs)) if kind == "way" else runs,
         }
 
 
 def _mean(numbers: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """The mean of those that are numbers, and its 95 % interval where there are several."""
-    known = torch.tensor([number for number in numbers if number == number], dtype=torch.float64)
-    if not len(known):
+    """The mean without NaNs, and its 95 % interval if there are several numbers."""
+    finite = torch.tensor([number for number in numbers if number == number], dtype=torch.float64)
+    if not len(finite):
         return None, None, None
-    mean = known.mean()
-    if len(known) < 2:
+    mean = finite.mean()
+    if len(finite) < 2:
         return float(mean), None, None
-    low, high = mean_interval(torch.tensor(len(known)), mean, (known - mean).square().sum())
+    low, high = mean_interval(torch.tensor(len(finite)), mean, (finite - mean).square().sum())
     return float(mean), float(low), float(high)

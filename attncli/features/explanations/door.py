@@ -1,6 +1,5 @@
-"""Which sources an answer came from by several ways to read a model, and how good each is against removal.
-
-The doors of `measure`, as in `library`.
+"""Library functions that attribute an answer to its sources in several ways, and compare the ways with
+removal.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,7 +53,7 @@ def _prompts(value: Any) -> Any:
     for prompt in prompts:
         if not isinstance(prompt, Mapping) or "sentence" not in prompt:
             form = '{"sentence": "...", "context": "..."}'
-            raise ValueError(f"must be mappings as {form} (got {shown(prompt)})")
+            raise ValueError(f"must be mappings such as {form} (got {shown(prompt)})")
     return prompts
 
 
@@ -70,7 +69,7 @@ def _weights(value: Any) -> Any:
     if value is None or isinstance(value, LearnedWeights):
         return value
     if not isinstance(value, Mapping):
-        raise ValueError(f"must be what learned_head_weights gives, or a mapping (got {shown(value)})")
+        raise ValueError(f"must be a result of learned_head_weights or a mapping (got {shown(value)})")
     for name, weight in value.items():
         if not isinstance(weight, int | float) or isinstance(weight, bool) or not isfinite(weight):
             raise ValueError(f"must have a number for each head (got {shown(weight)} for {shown(name)})")
@@ -83,10 +82,10 @@ GivenHeadWeights = Annotated[LearnedWeights | Mapping[str, float] | None, by(_we
 
 
 def _sources_or_grid(value: Any) -> Any:
-    """Those of a text, or a reading on a grid."""
+    """The sources of a text, or a reading on a grid."""
     if isinstance(value, Reading) and not isinstance(value, SourcedReading):
         if not value.on_grid:
-            raise ValueError("must be texts, or what read_picture gives (got what read_text gives)")
+            raise ValueError("must be texts or a result of read_picture (got a result of read_text)")
         return value
     return checked_sources(value)
 
@@ -94,8 +93,8 @@ def _sources_or_grid(value: Any) -> Any:
 SourcesOrGrid = Annotated[str | Sequence[str] | SourcedText | SourcedReading | Reading, by(_sources_or_grid)]
 
 
-class _Asked(NamedTuple):
-    """How answers are written, read and explained; `split` and `chat` are of texts."""
+class _Options(NamedTuple):
+    """Options for writing, reading and explaining answers; `split` and `chat` only apply to texts."""
 
     split: Split | None
     chat: bool
@@ -106,7 +105,7 @@ class _Asked(NamedTuple):
     seed: int
 
 
-def _asked(
+def _options(
     split: Split | None,
     chat: bool,
     max_new_tokens: int,
@@ -114,11 +113,13 @@ def _asked(
     seed: int,
     heads: HeadsArgument = (),
     head_weights: LearnedWeights | Mapping[str, float] | None = None,
-) -> _Asked:
+) -> _Options:
     if num_runs < 2:
-        raise UserError(f"num_runs: must be at least 2: one set of sources says nothing (got {num_runs})")
+        raise UserError(
+            f"num_runs: must be at least 2, since effects need several sets of sources (got {num_runs})"
+        )
     weights = head_weights.by_name if isinstance(head_weights, LearnedWeights) else head_weights
-    return _Asked(split, chat, max_new_tokens, head_names(heads), weights, num_runs, seed)
+    return _Options(split, chat, max_new_tokens, head_names(heads), weights, num_runs, seed)
 
 
 @checked
@@ -138,28 +139,28 @@ def explanations(
     seed: Seed = 0,
     on_text: Callable[[str], None] | None = None,
 ) -> Explanations:
-    """Which sources an answer came from by each way to read, beside what the answer loses without each.
+    """Attribute an answer to its sources in several ways, compared with the loss without each source.
 
-    The first arguments are those of `answer_sources`; `ways` are names, by default all that are right for
-    the model (docs/explain.md); `head_weights` what `learned_head_weights` gives, or a mapping from heads as
-    18:6. Of an encoder the class, the masked word or the similarity to the question is
-    explained; `answer` is then a class or a word. Of what `read_picture` gives the sources are cells of its
-    patches, and the class, or the picture's own vector, is explained. UserError for a model with an encoder
-    and a decoder, an unknown way, and where none is right.
+    `question` and `sources` are as in `answer_sources`. `ways` are names of ways to read, by default all that
+    apply to the model (docs/explain.md). `head_weights` is a result of `learned_head_weights`, or a mapping
+    from head names such as 18:6. For an encoder, the class, the masked word or the similarity to the question
+    is explained; `answer` is then a class or a word. For a result of `read_picture`, the sources are cells of
+    its patches, and the class, or the picture's own vector, is explained. Raises UserError for a model with
+    an encoder and a decoder, for an unknown way, and if no way applies.
     """
-    from attncli.features.explanations.explanations import explanations as explanations_of
+    from attncli.features.explanations.explanations import explanations as explain_answer
 
-    asked = _asked(split, chat, max_new_tokens, num_runs, seed, heads, head_weights)
+    options = _options(split, chat, max_new_tokens, num_runs, seed, heads, head_weights)
     with in_use(model) as pretrained:
         reading = sources
         if isinstance(reading, Reading) and not isinstance(reading, SourcedReading | PictureCells):
             reading = picture_cells(pretrained, reading)
         if isinstance(reading, PictureCells):
             if question is not None:
-                raise UserError("question: is not for a picture, of which nothing is asked: give None")
+                raise UserError("question: must be None for a picture")
         elif not isinstance(reading, SourcedReading):
             reading = _reading(pretrained, question, reading, split, chat=chat)
-        return explanations_of(_read(pretrained, reading, answer, asked, on_text), [*ways])
+        return explain_answer(_read(pretrained, reading, answer, options, on_text), [*ways])
 
 
 def _reading(
@@ -181,33 +182,33 @@ def _read(
     pretrained: Pretrained,
     reading: SourcedReading | PictureCells,
     answer: str | None,
-    asked: _Asked,
+    options: _Options,
     on_text: Callable[[str], None] | None = None,
 ) -> "ReadAnswer":
-    """The answer of a decoder, or what an encoder says. UserError for an encoder with learned weights."""
+    """The answer of a decoder, or the output of an encoder. Raises UserError for an encoder with learned
+    weights.
+    """
     from attncli.features.explanations.encoder_runs import ReadEncoder
     from attncli.features.explanations.explanations import ReadAnswer
     from attncli.features.explanations.picture_runs import ReadPicture
     from attncli.features.source.sources import answer_to
 
-    if asked.head_weights is not None and is_encoder(pretrained):
+    if options.head_weights is not None and is_encoder(pretrained):
         name = pretrained.name
-        raise UserError(
-            f"head_weights: {name} writes no answers, which they are learned from: leave them out"
-        )
-    heads, num_runs, seed = asked.heads, asked.num_runs, asked.seed
+        raise UserError(f"head_weights: {name} writes no answers to learn them from: leave them out")
+    heads, num_runs, seed = options.heads, options.num_runs, options.seed
     if isinstance(reading, PictureCells):
         return ReadPicture(pretrained, reading, answer, heads=heads, num_runs=num_runs, seed=seed)
     if is_encoder(pretrained):
         return ReadEncoder(pretrained, reading, answer, heads=heads, num_runs=num_runs, seed=seed)
-    decoding = Decoding(asked.max_new_tokens, seed=asked.seed)
-    given = answer_to(pretrained, reading, answer, decoding, on_text=on_text)
+    decoding = Decoding(options.max_new_tokens, seed=options.seed)
+    written = answer_to(pretrained, reading, answer, decoding, on_text=on_text)
     return ReadAnswer(
         pretrained,
         reading,
-        given,
+        written,
         heads=heads,
-        head_weights=asked.head_weights,
+        head_weights=options.head_weights,
         num_runs=num_runs,
         seed=seed,
     )
@@ -228,22 +229,23 @@ def compare_explanations(
     seed: Seed = 0,
     progress: Callable[[float], None] | None = None,
 ) -> ComparedWays:
-    """How well each way to read predicts what answers lose without their sources, over many prompts.
+    """Compare ways to read by how well they predict the losses of answers without their sources, over many
+    prompts.
 
-    `prompts` is a file (JSON Lines, CSV), or mappings, with sentence and context, and maybe answer, id and
-    right, the name or the number of the source that is right; without a context the parts of the sentence are
-    the sources. A prompt that cannot be read is left out, with a note. Raises UserError if none is left, and
-    as for `explanations`.
+    `prompts` is a file (JSON Lines, CSV) or mappings, with sentence and context, and optionally answer, id
+    and right, the name or number of the right source; without a context, the parts of the sentence are the
+    sources. A prompt that cannot be read is left out, with a note. Raises UserError if no prompt can be read,
+    and as `explanations` does.
     """
     from attncli.features.explanations.compared_ways import WaysTotals
     from attncli.features.explanations.explanations import mean_notes
 
-    asked = _asked(split, chat, max_new_tokens, num_runs, seed, heads, head_weights)
+    options = _options(split, chat, max_new_tokens, num_runs, seed, heads, head_weights)
     with ExitStack() as opened:
         lines = _listed(prompts, opened)
         pretrained = opened.enter_context(in_use(model))
         totals, notes = WaysTotals([*ways]), list[str]()
-        for prompt, read, right in _read_prompts(pretrained, lines, asked, notes, progress):
+        for prompt, read, right in _read_prompts(pretrained, lines, options, notes, progress):
             totals.add(prompt.name, read, right)
         if not totals.counts:
             raise UserError(*notes)
@@ -263,23 +265,23 @@ def learned_head_weights(
     seed: Seed = 0,
     progress: Callable[[float], None] | None = None,
 ) -> LearnedWeights:
-    """A weight for each head of a decoder, learned from what answers lose as sources are hidden: AT2.
+    """Learn a weight for each head of a decoder from the losses of answers as sources are hidden: AT2.
 
-    `prompts` are those of `compare_explanations`, others than those that ways are then compared on. Of each
-    `num_runs` sets of its sources are read. `head_weights` of `explanations` takes what this gives. UserError
-    for an encoder, and if no prompt can be read.
+    `prompts` are as in `compare_explanations`; use other prompts than those on which ways are compared. For
+    each, `num_runs` sets of its sources are read. The result is the `head_weights` of `explanations`. Raises
+    UserError for an encoder, and if no prompt can be read.
     """
     from attncli.features.explanations.learned_weights import ablations, learned_weights
 
-    asked = _asked(split, chat, max_new_tokens, num_runs, seed)
+    options = _options(split, chat, max_new_tokens, num_runs, seed)
     with ExitStack() as opened:
         lines = _listed(prompts, opened)
         pretrained = opened.enter_context(in_use(model))
         if is_encoder(pretrained):
             name = pretrained.name
-            raise UserError(f"model: {name} writes no answers, which weights are learned from: use a decoder")
+            raise UserError(f"model: {name} writes no answers to learn weights from: use a decoder")
         notes, answers, names = list[str](), [], list[tuple[str, int, int]]()
-        for _, read, _ in _read_prompts(pretrained, lines, asked, notes, progress):
+        for _, read, _ in _read_prompts(pretrained, lines, options, notes, progress):
             answers.append(ablations(read))
             names = read.weights.heads
         if not answers:
@@ -290,18 +292,19 @@ def learned_head_weights(
 def _read_prompts(
     pretrained: Pretrained,
     lines: Sequence[SourcePrompt],
-    asked: _Asked,
+    options: _Options,
     notes: list[str],
     progress: Callable[[float], None] | None,
 ) -> Iterator[tuple[SourcePrompt, "ReadAnswer", int | None]]:
-    """Each prompt with what is explained, and the source that is right; a note for one that cannot be read.
+    """Each prompt with its answer and the number of the right source; a note for a prompt that cannot be
+    read.
 
-    UserError where the only one cannot.
+    Raises UserError if the only prompt cannot be read.
     """
     for done, prompt in enumerate(lines, start=1):
         try:
-            reading = _reading(pretrained, prompt.question, prompt.sources, asked.split, chat=asked.chat)
-            read = _read(pretrained, reading, prompt.answer, asked)
+            reading = _reading(pretrained, prompt.question, prompt.sources, options.split, chat=options.chat)
+            read = _read(pretrained, reading, prompt.answer, options)
             right = _right(prompt, read)
         except UserError as error:
             if len(lines) == 1:
@@ -319,26 +322,26 @@ def _listed(
     if isinstance(prompts, str | PathLike):
         file = fspath(prompts)
         return opened.enter_context(SourcePromptFile(file)).prompts()
-    listed_prompts = []
+    source_prompts = []
     for number, prompt in enumerate(prompts, start=1):
         cells = {key: _cell(f"prompts: {number}", key, cell) for key, cell in prompt.items()}
         columns = SourcePromptFile.columns
         unknown = [key for key in cells if key not in columns]
         if unknown:
-            raise UserError(f"prompts: {number}: must have {', '.join(columns)} (got {unknown[0]})")
+            raise UserError(f"prompts: {number}: keys must be {', '.join(columns)} (got {unknown[0]})")
         main = cells.get(columns[0])
         if main is None:
             raise UserError(f"prompts: {number}: must have {columns[0]}")
-        others = {key: cells.get(key) for key in ("context", "answer", "right")}
+        optional_cells = {key: cells.get(key) for key in ("context", "answer", "right")}
         name = cells.get("id") or str(number)
-        listed_prompts.append(SourcePrompt(name, main, **others))
-    if not listed_prompts:
-        raise UserError("prompts: must hold at least one prompt (got none)")
-    return listed_prompts
+        source_prompts.append(SourcePrompt(name, main, **optional_cells))
+    if not source_prompts:
+        raise UserError("prompts: must have at least one prompt (got none)")
+    return source_prompts
 
 
 def _cell(where: str, key: str, cell: object) -> str | None:
-    """A text, and for names also a whole number, as in files; UserError for anything else."""
+    """A text or, for id and right, also a whole number, as in files. Raises UserError for other values."""
     is_number = isinstance(cell, int) and not isinstance(cell, bool) and key in ("id", "right")
     if cell is None or isinstance(cell, str) or is_number:
         return None if cell is None else str(cell)
@@ -347,7 +350,7 @@ def _cell(where: str, key: str, cell: object) -> str | None:
 
 
 def _right(prompt: SourcePrompt, read: "ReadAnswer") -> int | None:
-    """The number of the source that is right, by its name or number; UserError for one that is not there."""
+    """The number of the right source, from its name or number. Raises UserError for an unknown source."""
     if prompt.right is None:
         return None
     names = [source.name for source in read.sources]
@@ -355,5 +358,5 @@ def _right(prompt: SourcePrompt, read: "ReadAnswer") -> int | None:
     if prompt.right in names:
         number = names.index(prompt.right) + 1
     if number is None or not 1 <= number <= len(names):
-        raise UserError(f"right: must be of {names[0]} to {names[-1]} (got {prompt.right})")
+        raise UserError(f"right: must be one of {names[0]} to {names[-1]} (got {prompt.right})")
     return number

@@ -1,7 +1,7 @@
-"""What an encoder says of a text, to be explained by several ways to read, beside what its sources change.
+"""An encoder's output on a text, explained in several ways and compared with the removal of sources.
 
-Sources of sentence encoders and classifiers are taken out of the text; around a masked word their tokens are
-replaced by the mask, which such a model knows from its training.
+Sentence encoders and classifiers read the text without the removed sources. Around a masked word, removed
+tokens are replaced by the mask, which such a model knows from training.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from transformers.utils.generic import ModelOutput
 
 from attncli.core.names import NamedHead, head_range, named_head
 from attncli.errors import UserError
-from attncli.features.explanations.explanations import ReadAnswer, check_sources, named_sources
+from attncli.features.explanations.explanations import ReadAnswer, check_sources, text_sources
 from attncli.features.explanations.picture_cells import PictureCells
 from attncli.features.explanations.relevance import rows_read
 from attncli.features.explanations.token_flow import ExplainedRun
@@ -27,13 +27,13 @@ from attncli.models.source_removals import EncoderRemoval
 from attncli.models.source_texts import SourcedReading
 
 TIED_COSINES = 1e-5
-"""Cosines nearer than this are tied: two runs in float32 differ by some 1e-7."""
+"""Cosines closer than this are tied: two runs in float32 differ by about 1e-7."""
 
 
 class EncoderRun(ExplainedRun):
-    """An encoder reads a text: a class, a masked word or a similarity is explained."""
+    """A text in an encoder, with a class, a masked word or a similarity to be explained."""
 
-    what = "what an encoder says"
+    what = "the output of an encoder"
 
     def __init__(
         self, pretrained: Pretrained, reading: SourcedReading | PictureCells, output: EncoderOutput
@@ -44,7 +44,7 @@ class EncoderRun(ExplainedRun):
         self._types = None if types is None else torch.tensor([types])
 
     def reading(self) -> Reading:
-        """That of all tokens, with the text of a pair that each is of."""
+        """The reading of all tokens, with the segment of each token in a pair of texts."""
         if self._types is None:
             return Reading(ModelText(self._text.tokens, self.ids))
         inputs = encoder_inputs(self.pretrained, self.ids.unsqueeze(0), self._types)
@@ -58,12 +58,12 @@ class EncoderRun(ExplainedRun):
 
     @property
     def places(self) -> Int[Tensor, " row"]:
-        """That of the mask, or those that what is explained depends on, by its gradient."""
+        """The place of the mask, or the places that the explained output depends on, by its gradient."""
         return self._rows[0]
 
     @property
     def shares(self) -> Float[Tensor, " row"]:
-        """By the length of that gradient; they sum to 1."""
+        """Share of each place in the length of that gradient; the shares sum to 1."""
         return self._rows[1]
 
     def explained(self, outputs: ModelOutput, *, keeps_lengths: bool = False) -> Float[Tensor, " new"]:
@@ -72,7 +72,7 @@ class EncoderRun(ExplainedRun):
 
 
 class ReadEncoder(ReadAnswer):
-    """What an encoder says of a text. UserError as for `ReadAnswer`, and for an answer that there is not."""
+    """An encoder's output on a text. Raises UserError as `ReadAnswer`, and for an unknown class or word."""
 
     run: EncoderRun
     skips_first = False
@@ -88,7 +88,7 @@ class ReadEncoder(ReadAnswer):
         seed: int = 0,
     ) -> None:
         check_sources(len(reading.places))
-        self.sources, self.texts_alike = named_sources(reading), (*source_notes(reading.sourced),)
+        self.sources, self.texts_alike = text_sources(reading), (*source_notes(reading.sourced),)
         output = output_to_explain(pretrained, reading, answer)
         self.removal = EncoderRemoval(pretrained, reading, output)
         self.begin(output, EncoderRun(pretrained, reading, output), heads, num_runs, seed)
@@ -96,7 +96,7 @@ class ReadEncoder(ReadAnswer):
     def begin(
         self, output: EncoderOutput, run: EncoderRun, heads: Sequence[str], num_runs: int, seed: int
     ) -> None:
-        """Note what is explained, and measure it with all sources."""
+        """Set up the explanation and measure the output with all sources."""
         self.output, self.run = output, run
         self.num_runs, self.seed = num_runs, seed
         self._losses = {}
@@ -109,7 +109,7 @@ class ReadEncoder(ReadAnswer):
 
     @property
     def value(self) -> float:
-        """The log-probability of the class or the word, the score, or the cosine, of the whole text."""
+        """The log-probability of the class or the word, the score, or the cosine, for the full text."""
         return self._value
 
     @property
@@ -118,44 +118,44 @@ class ReadEncoder(ReadAnswer):
         return 1
 
     @property
-    def said(self) -> str:
-        """The class or the word; nothing for a similarity."""
+    def answer_text(self) -> str:
+        """The class or the word; empty for a similarity."""
         return self.output.name
 
     @property
-    def said_ids(self) -> list[int]:
-        """The class or the token; nothing for a similarity."""
+    def answer_ids(self) -> list[int]:
+        """The index of the class or token; empty for a similarity."""
         return [] if self.kind == "similarity" else [self.output.index]
 
     def sampled_effects(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " source"]:
-        """ContextCite's fit; of a cosine or a score in units of its spread, since it has no logit."""
+        """ContextCite's fit; for a cosine or a score, which have no logit, in standard deviations."""
         numbers = self.value - self.losses(masks)
         if self.output.is_probability:
             return lasso_effects(masks, numbers, 1)
         return standardised_effects(masks, numbers)
 
     def notes(self) -> tuple[str, ...]:
-        """What was done to the answer, and how vectors of tokens become one."""
+        """Notes on the answer, and on how token vectors are pooled."""
         return self.output.notes
 
 
-def _weights(run: EncoderRun, named: Sequence[NamedHead]) -> SourceWeights:
-    """The weight of the places that are read on each token, by head; UserError for a head not there."""
+def _weights(run: EncoderRun, heads: Sequence[NamedHead]) -> SourceWeights:
+    """The weight of each head from the read places on each token. Raises UserError for an unknown head."""
     names: list[tuple[str, int, int]] = []
-    of_heads: list[Tensor] = []
+    head_weights: list[Tensor] = []
 
     def take(layer: CapturedLayer) -> None:
         rows = layer.weights()[0][:, run.places].double().cpu()
-        of_heads.append(torch.einsum("r,hrk->hk", run.shares, rows))
+        head_weights.append(torch.einsum("r,hrk->hk", run.shares, rows))
         names.extend((layer.stack_name, layer.layer, head) for head in range(len(rows)))
 
     capture(run.pretrained.model, run.inputs(), take)
     num_heads = {layer: 1 + max(head for _, at, head in names if at == layer) for _, layer, _ in names}
-    for head in named:
+    for head in heads:
         if head.head >= num_heads.get(head.layer, 0):
             raise UserError(f"head: {head_range(num_heads)} (got {head.layer}:{head.head})")
-    weights = torch.cat(of_heads)
-    wanted = {(head.layer, head.head) for head in named}
+    weights = torch.cat(head_weights)
+    wanted = {(head.layer, head.head) for head in heads}
     chosen = [row for row, (_, layer, head) in zip(weights, names, strict=True) if (layer, head) in wanted]
     mean = weights.mean(dim=0, keepdim=True)
     return SourceWeights(names, weights, mean, torch.stack(chosen).mean(dim=0)[None] if chosen else None)

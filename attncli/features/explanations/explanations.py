@@ -1,4 +1,4 @@
-"""Which sources an answer came from, by several ways to read a model, beside what it loses without them."""
+"""Attributing an answer to its sources in several ways, compared with the loss without each source."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from attncli.features.explanations.results import (
     ExplainedSource,
     Explanations,
     WayOfReading,
-    first_of_ranks,
+    first_ranked,
     tied_ranks,
 )
 from attncli.features.explanations.token_flow import (
@@ -45,21 +45,21 @@ from attncli.models.source_texts import SourcedReading
 from attncli.models.targets import Target
 
 LEAST_SOURCES = 3
-"""Fewer sources have no order that could be right or wrong."""
+"""Fewer sources have no meaningful order."""
 
 
-CUT_FINER = ": --split word or sentence cuts finer"
+CUT_FINER = ": use --split word or sentence for smaller sources"
 
 
 def check_sources(count: int, instead: str = CUT_FINER) -> None:
-    """Raise UserError for fewer sources than have an order."""
+    """Raise UserError for fewer sources than an order needs."""
     if count < LEAST_SOURCES:
-        must = f"must be at least {LEAST_SOURCES} for an order of them (got {count})"
+        must = f"must be at least {LEAST_SOURCES} to be ordered (got {count})"
         raise UserError(f"sources: {must}{instead}")
 
 
 class NamedSource(NamedTuple):
-    """A source by its name, what it holds, and its tokens."""
+    """A source with its name, text and tokens."""
 
     name: str
     text: str | None
@@ -67,11 +67,11 @@ class NamedSource(NamedTuple):
 
 
 class ReadAnswer:
-    """An answer of a decoder that is explained: what several ways share is computed once.
+    """An answer of a decoder to be explained, with the results that several ways share.
 
-    The prompt's first token, where sinks are, counts for no source, whatever the way. UserError for a model
-    of another kind, for fewer than three sources, and for heads that are not there. `kind` says what is
-    explained; losses nearer than `tied` have the same rank.
+    The prompt's first token, which often holds a sink, belongs to no source in any way. `kind` is the kind of
+    the explained output; losses closer than `tied` share a rank. Raises UserError for a model of another
+    kind, fewer than three sources, or unknown heads.
     """
 
     run: ExplainedRun
@@ -82,11 +82,11 @@ class ReadAnswer:
     skips_first = True
     tied = TIED_NATS
     name: str | None = None
-    """The class or the word of an encoder."""
+    """The class or word of an encoder."""
     head_weights: Float[Tensor, " head"] | None = None
-    """Those that are learned from answers, where they are known."""
+    """Weights learned from answers, if known."""
     texts_alike: tuple[str, ...] = ()
-    """Notes on texts that several sources hold."""
+    """Notes on sources with the same text."""
 
     def __init__(
         self,
@@ -102,65 +102,65 @@ class ReadAnswer:
         ids = torch.tensor(answer.ids)
         self.run = AnswerRun(pretrained, reading.prompt.ids, ids)
         check_sources(len(reading.places))
-        self.sources, self.texts_alike = named_sources(reading), (*source_notes(reading.sourced),)
+        self.sources, self.texts_alike = text_sources(reading), (*source_notes(reading.sourced),)
         self.reading, self.num_runs, self.seed = reading, num_runs, seed
         self.replay = Replay(pretrained.whole, reading.prompt.ids, answer)
         layers, self.expected = self.replay.layers()
         each = replace(reading, places=tuple((place,) for place in range(len(reading.prompt.ids))))
         self.weights = source_weights(layers, each, len(ids), list(map(named_head, heads)), with_first=True)
-        """Of each token of the prompt."""
-        self.head_weights = None if head_weights is None else self._weights_of(head_weights)
+        """Weights per token of the prompt."""
+        self.head_weights = None if head_weights is None else self._weights_by_name(head_weights)
         self._answer = answer
         self.removal = SourcesTakenOut(pretrained, reading, self.replay)
         self._losses: dict[tuple[bool, ...], float] = {}
 
-    def _weights_of(self, named: Mapping[str, float]) -> Float[Tensor, " head"]:
-        """The weight of each head, by its name as 18:6. UserError for a head that is not there."""
-        of_place = {(layer, head): place for place, (_, layer, head) in enumerate(self.weights.heads)}
-        weights = torch.zeros(len(of_place), dtype=torch.float64)
-        for name, weight in named.items():
+    def _weights_by_name(self, weights_by_name: Mapping[str, float]) -> Float[Tensor, " head"]:
+        """The weight of each head, by names such as 18:6. Raises UserError for an unknown head."""
+        head_places = {(layer, head): place for place, (_, layer, head) in enumerate(self.weights.heads)}
+        weights = torch.zeros(len(head_places), dtype=torch.float64)
+        for name, weight in weights_by_name.items():
             head = named_head(name)
-            if (head.layer, head.head) not in of_place:
+            if (head.layer, head.head) not in head_places:
                 raise UserError(f"head_weights: {self.run.pretrained.name} has no head {name}")
-            weights[of_place[head.layer, head.head]] = weight
+            weights[head_places[head.layer, head.head]] = weight
         return weights
 
     @property
     def num_sources(self) -> int:
-        """How many there are."""
+        """Number of sources."""
         return len(self.sources)
 
     @property
     def value(self) -> float:
-        """The log-probability of what is explained, or what else is lost of it."""
+        """The log-probability, score or cosine to be explained."""
         return float(self.expected.sum())
 
     @property
     def num_explained(self) -> int:
-        """The tokens of the answer."""
+        """Number of tokens of the answer."""
         return len(self._answer.ids)
 
     @property
-    def said(self) -> str:
-        """The answer."""
+    def answer_text(self) -> str:
+        """The text of the answer."""
         return self.run.pretrained.text_of(self._answer.ids)
 
     @property
-    def said_ids(self) -> list[int]:
-        """Its tokens."""
+    def answer_ids(self) -> list[int]:
+        """The tokens of the answer."""
         return self._answer.ids
 
     def notes(self) -> tuple[str, ...]:
-        """What there is to know of it."""
+        """Notes on the answer."""
         return ()
 
     @cached_property
     def gradients(self) -> Gradients:
-        """Those of one backward pass."""
+        """The gradients, from one backward pass."""
         return gradients(self.run)
 
     def by_source(self, of_tokens: Float[Tensor, "*head token"]) -> Float[Tensor, "*head source"]:
-        """The sum over the tokens of each source."""
+        """Sum over the tokens of each source."""
         sources = [
             [place for place in source.places if place or not self.skips_first] for source in self.sources
         ]
@@ -168,11 +168,13 @@ class ReadAnswer:
 
     @property
     def attention(self) -> Float[Tensor, "head source"]:
-        """The weight of each head on each source, mean over the queries that chose the answer's tokens."""
+        """The weight of each head on each source, averaged over the queries that chose the answer's
+        tokens.
+        """
         return self.by_source(self.weights.of_heads)
 
     def losses(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " run"]:
-        """What the answer's log-probability loses with the sources of each mask alone, each mask run once."""
+        """Loss of log-probability with only the sources of each mask; every mask runs once."""
         keys = [tuple(mask) for mask in masks.tolist()]
         new = [key for key in dict.fromkeys(keys) if key not in self._losses and not all(key)]
         self._losses[(True,) * self.num_sources] = 0.0
@@ -182,17 +184,19 @@ class ReadAnswer:
         return torch.tensor([self._losses[key] for key in keys], dtype=torch.float64)
 
     def sampled_effects(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " source"]:
-        """What each source adds, by ContextCite's fit on these sets of them."""
+        """Effect of each source, by ContextCite's fit to these sets of sources."""
         log_probabilities = self.expected.sum() - self.losses(masks)
         return lasso_effects(masks, log_probabilities, self.num_explained)
 
     @cached_property
     def lost(self) -> Float[Tensor, " source"]:
-        """What the answer loses without each source."""
+        """Loss without each source."""
         return self.losses(self.without_each)
 
     def orders(self, number: int) -> dict[str, Float[Tensor, " source"]]:
-        """Orders that read nothing of the model, the largest first; random ones by the prompt's number."""
+        """Orders that are independent of the model, the largest first; random ones are seeded by the prompt's
+        number.
+        """
         places = torch.arange(self.num_sources).double()
         return {
             "last": places,
@@ -202,86 +206,92 @@ class ReadAnswer:
         }
 
     def random_order(self, number: int) -> Float[Tensor, " source"]:
-        """That of a prompt, by its number."""
+        """A random order, seeded by the prompt's number."""
         return torch.from_numpy(np.random.default_rng([self.seed, number]).random(self.num_sources))
 
     @property
     def without_each(self) -> Bool[Tensor, "source source"]:
-        """All sources but one, for each."""
+        """Per source, the mask of all other sources."""
         return ~torch.eye(self.num_sources, dtype=torch.bool)
 
 
-def named_sources(reading: SourcedReading) -> tuple[NamedSource, ...]:
-    """Those of a text."""
+def text_sources(reading: SourcedReading) -> tuple[NamedSource, ...]:
+    """The sources of a text."""
     names = [source.name for source in reading.sourced.sources]
     return tuple(map(NamedSource, names, reading.sourced.texts(), reading.places))
 
 
 @dataclass(frozen=True)
 class SourceScores:
-    """What a way gives each source, and each token of the prompt where it knows them."""
+    """The scores of a way per source and, if it has them, per token of the prompt."""
 
     sources: Float[Tensor, " source"]
     tokens: Float[Tensor, " token"] | None = None
 
 
-def _of_tokens(
+def _token_way(
     way: Callable[[ExplainedRun], Float[Tensor, " token"]],
 ) -> Callable[[ReadAnswer], SourceScores]:
     def scores(answer: ReadAnswer) -> SourceScores:
-        of_tokens = way(answer.run)
-        return SourceScores(answer.by_source(of_tokens), of_tokens)
+        token_scores = way(answer.run)
+        return SourceScores(answer.by_source(token_scores), token_scores)
 
     return scores
 
 
 def _all_heads(answer: ReadAnswer) -> SourceScores:
-    of_tokens = answer.weights.mean.sum(dim=0)
-    return SourceScores(answer.by_source(of_tokens), of_tokens)
+    token_scores = answer.weights.mean.sum(dim=0)
+    return SourceScores(answer.by_source(token_scores), token_scores)
 
 
 def _best_heads(answer: ReadAnswer) -> SourceScores:
     if answer.weights.chosen is None:
         name = answer.run.pretrained.name
-        how = "attn source --find-heads" if answer.kind == "answer" else "--head names some"
+        how = (
+            "find them with attn source --find-heads"
+            if answer.kind == "answer"
+            else ("name them with --head")
+        )
         raise UserError(f"best_heads: no retrieving heads of {name} are known: {how}")
-    of_tokens = answer.weights.chosen.sum(dim=0)
-    return SourceScores(answer.by_source(of_tokens), of_tokens)
+    token_scores = answer.weights.chosen.sum(dim=0)
+    return SourceScores(answer.by_source(token_scores), token_scores)
 
 
 def _at2(answer: ReadAnswer) -> SourceScores:
     name = answer.run.pretrained.name
     if answer.kind != "answer":
-        raise UserError(f"at2: {name} writes no answers, which weights of heads are learned from")
+        raise UserError(f"at2: {name} writes no answers to learn head weights from")
     if answer.head_weights is None:
-        raise UserError(f"at2: no weights of the heads of {name} are learned: attn source PROMPTS --learn")
-    of_tokens = answer.head_weights @ answer.weights.of_heads
-    return SourceScores(answer.by_source(of_tokens), of_tokens)
+        raise UserError(
+            f"at2: no learned head weights of {name}: learn them with attn source PROMPTS --learn"
+        )
+    token_scores = answer.head_weights @ answer.weights.of_heads
+    return SourceScores(answer.by_source(token_scores), token_scores)
 
 
 def _attention_gradient(answer: ReadAnswer) -> SourceScores:
     answer.run.refuse_unshown_layers("attention_gradient")
-    of_tokens = answer.gradients.attention_gradient
-    return SourceScores(answer.by_source(of_tokens), of_tokens)
+    token_scores = answer.gradients.attention_gradient
+    return SourceScores(answer.by_source(token_scores), token_scores)
 
 
 def _gradient_input(answer: ReadAnswer) -> SourceScores:
-    of_tokens = answer.gradients.gradient_input
-    return SourceScores(answer.by_source(of_tokens), of_tokens)
+    token_scores = answer.gradients.gradient_input
+    return SourceScores(answer.by_source(token_scores), token_scores)
 
 
 def _context_cite(answer: ReadAnswer) -> SourceScores:
     masks = sampled_masks(answer.num_runs, answer.num_sources, answer.seed)
-    # What is lost without each is asked for anyway: prompts that begin alike are read together.
+    # The losses without each source are needed anyway: prompts that begin alike run together.
     answer.losses(torch.cat([masks, answer.without_each]))
     return SourceScores(answer.sampled_effects(masks))
 
 
 @dataclass(frozen=True)
 class WayToRead:
-    """A way to read: what it gives the sources of an answer, and the passes through the model that it needs.
+    """A way to read: its scores of the sources of an answer, and the number of passes through the model.
 
-    A backward pass counts as two. `runs` is None for as many as sets of sources are sampled.
+    A backward pass counts as two. `runs` is None for one pass per sampled set of sources.
     """
 
     scores: Callable[[ReadAnswer], SourceScores]
@@ -292,36 +302,36 @@ WAYS: Mapping[str, WayToRead] = {
     "all_heads": WayToRead(_all_heads, 1),
     "best_heads": WayToRead(_best_heads, 1),
     "at2": WayToRead(_at2, 1),
-    "rollout": WayToRead(_of_tokens(rollout), 1),
-    "value_norms": WayToRead(_of_tokens(value_norms), 1),
-    "alti": WayToRead(_of_tokens(alti), 1),
+    "rollout": WayToRead(_token_way(rollout), 1),
+    "value_norms": WayToRead(_token_way(value_norms), 1),
+    "alti": WayToRead(_token_way(alti), 1),
     "attention_gradient": WayToRead(_attention_gradient, 3),
     "gradient_input": WayToRead(_gradient_input, 3),
-    "attnlrp": WayToRead(_of_tokens(lambda run: attnlrp(run).of_prompt), 3),
-    "direct_logit": WayToRead(_of_tokens(lambda run: direct_contributions(run, directions(run))), 2),
+    "attnlrp": WayToRead(_token_way(lambda run: attnlrp(run).prompt), 3),
+    "direct_logit": WayToRead(_token_way(lambda run: direct_contributions(run, directions(run))), 2),
     "context_cite": WayToRead(_context_cite, None),
 }
-"""Each way to read an answer's sources; see docs/explain.md for what it says and who published it."""
+"""The ways to read an answer's sources; docs/explain.md describes them and their papers."""
 
 
 def chosen_ways(names: Sequence[str]) -> list[str]:
-    """The ways of these names, or all; UserError for another name."""
+    """The named ways, or all. Raises UserError for an unknown name."""
     for name in names:
         if name not in WAYS:
-            raise UserError(f"ways: must be of {', '.join(WAYS)} (got {name})")
+            raise UserError(f"ways: must be one of {', '.join(WAYS)} (got {name})")
     return list(dict.fromkeys(names)) or [*WAYS]
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What ways say of an answer, and why the others are not right for the model."""
+    """The scores of the ways that apply to a model, and the reasons why others do not."""
 
     scores: dict[str, SourceScores]
     refused: dict[str, str]
 
 
 def scored(answer: ReadAnswer, names: Sequence[str]) -> Scored:
-    """The scores of each way; a way that is not right for the model is left out."""
+    """The scores of each way; ways that do not apply to the model are left out."""
     scores: dict[str, SourceScores] = {}
     refused: dict[str, str] = {}
     for name in names:
@@ -332,63 +342,63 @@ def scored(answer: ReadAnswer, names: Sequence[str]) -> Scored:
     return Scored(scores, refused)
 
 
-def ranks_of(scores: Float[Tensor, " source"]) -> list[int]:
-    """1 for the largest score; those that rounding could tell apart are tied."""
+def score_ranks(scores: Float[Tensor, " source"]) -> list[int]:
+    """Ranks of scores, 1 for the largest; scores within rounding error are tied."""
     return tied_ranks(scores.tolist())
 
 
-def ranks_of_losses(answer: ReadAnswer) -> list[int]:
-    """1 for the largest loss; those within the rounding of two runs are tied."""
+def loss_ranks(answer: ReadAnswer) -> list[int]:
+    """Ranks of losses, 1 for the largest; losses within the rounding error of two runs are tied."""
     return tied_ranks(answer.lost.tolist(), answer.tied)
 
 
-def correlation(ranks: Sequence[int], of_losses: Sequence[int]) -> float | None:
-    """Spearman's; None where all are tied."""
-    numbers = (torch.tensor(some, dtype=torch.float64) for some in (ranks, of_losses))
+def correlation(ranks: Sequence[int], losses_ranked: Sequence[int]) -> float | None:
+    """Spearman's rank correlation; None if all ranks are tied."""
+    numbers = (torch.tensor(some, dtype=torch.float64) for some in (ranks, losses_ranked))
     number = float(rank_correlation(*numbers))
     return None if number != number else number
 
 
-def first_agrees(ranks: Sequence[int], of_losses: Sequence[int]) -> int | None:
-    """1 where the same source is first, 0 where another or none is; None where several lose most."""
-    first = first_of_ranks(of_losses)
-    return None if first is None else int(first_of_ranks(ranks) == first)
+def first_agrees(ranks: Sequence[int], losses_ranked: Sequence[int]) -> int | None:
+    """1 if the source with the largest loss is ranked first, else 0; None if the largest losses are tied."""
+    first = first_ranked(losses_ranked)
+    return None if first is None else int(first_ranked(ranks) == first)
 
 
 def mean_notes(pretrained: Pretrained, names: Iterable[str]) -> Iterator[str]:
-    """What the mean over the heads cannot have of layers without weights."""
+    """A note on layers without weights, which the mean over the heads lacks."""
     if "all_heads" in names and (unshown := pretrained.unshown_layers):
-        yield f"all_heads: the mean over the layers that have weights. {unshown}"
+        yield f"all_heads: the mean only covers layers with weights. {unshown}"
 
 
-def runs_of(name: str, num_runs: int) -> int:
-    """The passes through the model that a way needs."""
+def num_passes(name: str, num_runs: int) -> int:
+    """Number of passes through the model that a way needs."""
     runs = WAYS[name].runs
     return num_runs if runs is None else runs
 
 
 def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
-    """What ways, by default all, say of each source of an answer, beside what it loses without it.
+    """Scores of each source of an answer in several ways (default: all), with the loss without it.
 
-    The sources are in the order of what is lost, the ways in that of the table. UserError where none of the
-    ways is right for the model; MemoryError.
+    The sources are sorted by loss, the ways as in the table of ways. Raises UserError if no way applies to
+    the model; MemoryError.
     """
     names = chosen_ways(ways)
     result = scored(answer, names)
     if not result.scores:
         raise UserError(*(f"{name}: {reason}" for name, reason in result.refused.items()))
     lost = answer.lost
-    of_losses = ranks_of_losses(answer)
-    ranks = {name: ranks_of(of_way.sources) for name, of_way in result.scores.items()}
+    ranked_losses = loss_ranks(answer)
+    ranks = {name: score_ranks(way_scores.sources) for name, way_scores in result.scores.items()}
     rows = [
         {
             "way": name,
-            "spearman": correlation(of_way, of_losses),
-            "first": first_of_ranks(of_way),
-            "first_agrees": first_agrees(of_way, of_losses),
-            "runs": runs_of(name, answer.num_runs),
+            "spearman": correlation(way_scores, ranked_losses),
+            "first": first_ranked(way_scores),
+            "first_agrees": first_agrees(way_scores, ranked_losses),
+            "runs": num_passes(name, answer.num_runs),
         }
-        for name, of_way in ranks.items()
+        for name, way_scores in ranks.items()
     ]
     sources = ExplainedSource.rows(
         {
@@ -397,18 +407,18 @@ def explanations(answer: ReadAnswer, ways: Sequence[str] = ()) -> Explanations:
             "text": source.text,
             "tokens": len(source.places),
             "lost": float(lost[place]),
-            **{name: float(of_way.sources[place]) for name, of_way in result.scores.items()},
+            **{name: float(way_scores.sources[place]) for name, way_scores in result.scores.items()},
         }
         for place, source in enumerate(answer.sources)
     )
     unknown = torch.full((answer.run.num_prompt,), torch.nan, dtype=torch.float64)
-    of_ways = [of_way.tokens for of_way in result.scores.values()]
-    tokens = torch.stack([unknown if of_way is None else of_way for of_way in of_ways])
+    token_scores = [way_scores.tokens for way_scores in result.scores.values()]
+    tokens = torch.stack([unknown if way_scores is None else way_scores for way_scores in token_scores])
     return Explanations(
-        sources=sources.sorted(lambda row: of_losses[row.source - 1]),
+        sources=sources.sorted(lambda row: ranked_losses[row.source - 1]),
         ways=WayOfReading.rows(rows),
-        answer=answer.said,
-        ids=answer.said_ids,
+        answer=answer.answer_text,
+        ids=answer.answer_ids,
         explained=ExplainedOutput.rows([{"kind": answer.kind, "output": answer.name, "value": answer.value}]),
         tokens=tokens.numpy(force=True),
         notes=(

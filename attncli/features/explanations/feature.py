@@ -6,7 +6,7 @@ FEATURE = Feature(
     questions=(
         Question(
             "explained_pictures",
-            "What ways to read a model say of a picture",
+            "A picture's output explained in several ways",
             spec="settings:ExplainedPicturesSpec",
             page="question:PICTURES_PAGE",
             form_of="source",
@@ -22,7 +22,7 @@ FEATURE = Feature(
         ),
         Question(
             "explanations",
-            "What ways to read a model say of an answer",
+            "An answer explained in several ways",
             spec="settings:ExplanationsSpec",
             page="question:PAGE",
             form_of="source",

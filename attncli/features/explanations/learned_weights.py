@@ -1,8 +1,8 @@
-"""A weight for each head, learned from what answers lose as sets of their sources are hidden: AT2.
+"""Learning a weight for each head from the losses of answers as sets of their sources are hidden: AT2.
 
-Cohen-Wang et al. 2025, 2504.13752: the score of a source is the sum over the heads of weight x the attention
-on it, and the weights are those whose scores, summed over the sources of a set, follow the logit of the
-answer's probability best, by Pearson's correlation. They are fitted as in the authors' package at2 0.0.1.
+Cohen-Wang et al. 2025, 2504.13752: the score of a source is the sum over heads of weight x attention on it.
+The weights maximise Pearson's correlation between scores, summed over the sources of a set, and the logit of
+the answer's probability. They are fitted as in the authors' package at2 0.0.1.
 """
 
 from collections.abc import Sequence
@@ -19,26 +19,26 @@ from attncli.features.source.sources import answer_logits
 from attncli.models.source_removals import SourcesHidden, sampled_masks
 
 STEPS, LEARNING_RATE, MOST_OF_A_STEP = 1000, 1e-3, 512
-"""Adam's, its rate falling with a cosine, on so many answers at most in a step, as in at2."""
+"""Settings of Adam with a cosine schedule, and the largest number of answers per step, as in at2."""
 LARGEST_GRADIENT = 1.0
 NEAR_ZERO = 1e-8
 
 
 class Ablations(NamedTuple):
-    """What heads look at in an answer's sources, and how likely the answer is with sets of them."""
+    """The attention of heads on an answer's sources, and the answer's logit with sets of them."""
 
     attention: Float[Tensor, "head source"]
     masks: Bool[Tensor, "run source"]
     logits: Float[Tensor, " run"]
 
     def features(self) -> Float[Tensor, "run head"]:
-        """Of each set the attention on its sources, minus that on the others."""
+        """Per set and head, the attention on the set's sources minus that on the others."""
         return (self.masks.double() * 2 - 1) @ self.attention.double().mT
 
 
 @torch.no_grad()
 def ablations(answer: ReadAnswer) -> Ablations:
-    """Those of sets that hold each source with a probability of one half."""
+    """Measure an answer with random sets of sources; each set holds a source with probability one half."""
     masks = sampled_masks(answer.num_runs, answer.num_sources, answer.seed)
     hidden = SourcesHidden(answer.run.pretrained, answer.reading, answer.replay).measured(masks)
     return Ablations(answer.attention, masks, answer_logits(hidden))
@@ -49,7 +49,7 @@ def correlations(
     logits: Float[Tensor, "answer run"],
     weights: Float[Tensor, " head"],
 ) -> Float[Tensor, " answer"]:
-    """Pearson's, over the sets of each answer."""
+    """Pearson's correlation over the sets of each answer."""
     scores = features @ weights
     scores = scores - scores.mean(dim=1, keepdim=True)
     centred = logits - logits.mean(dim=1, keepdim=True)
@@ -60,9 +60,9 @@ def correlations(
 def fitted_weights(
     features: Float[Tensor, "answer run head"], logits: Float[Tensor, "answer run"], seed: int = 0
 ) -> Float[Tensor, " head"]:
-    """The weights with the largest mean correlation, whose absolute values sum to 1.
+    """The weights with the largest mean correlation, scaled so that their absolute values sum to 1.
 
-    From equal ones; the gradient of a step is cut to length 1.
+    Starts from equal weights; gradients are clipped to length 1.
     """
     num_heads, generator = features.shape[2], torch.Generator().manual_seed(seed)
     weights = torch.full((num_heads,), 1 / num_heads, dtype=features.dtype, requires_grad=True)
@@ -84,24 +84,26 @@ def fitted_weights(
 def learned_weights(
     heads: Sequence[tuple[str, int, int]], answers: Sequence[Ablations], seed: int = 0
 ) -> LearnedWeights:
-    """The weights of a model's heads, the largest first. UserError where no answer tells sets apart."""
-    telling = [
-        (features, of_answer.logits)
-        for of_answer in answers
-        if (features := of_answer.features()).std(dim=0).any() and of_answer.logits.std() > 0
+    """Learn the weights of a model's heads, the largest first. Raises UserError if no answer depends on its
+    sources.
+    """
+    informative = [
+        (features, ablation.logits)
+        for ablation in answers
+        if (features := ablation.features()).std(dim=0).any() and ablation.logits.std() > 0
     ]
-    if not telling:
-        raise UserError("prompts: no answer is more likely with some of its sources than with others")
-    features, logits = (torch.stack(parts) for parts in zip(*telling, strict=True))
+    if not informative:
+        raise UserError("prompts: no answer depends on its sources: use other prompts")
+    features, logits = (torch.stack(parts) for parts in zip(*informative, strict=True))
     weights = fitted_weights(features, logits, seed)
     equal = torch.ones_like(weights)
-    fits = [float(correlations(features, logits, of_heads).mean()) for of_heads in (weights, equal)]
+    fits = [float(correlations(features, logits, head_weights).mean()) for head_weights in (weights, equal)]
     rows = [
         {"stack": stack, "layer": layer, "head": head, "weight": float(weight)}
         for (stack, layer, head), weight in zip(heads, weights, strict=True)
     ]
     return LearnedWeights(
         rows=LearnedHead.rows(rows).sorted(lambda row: -row.weight),
-        fit=LearnedFit.single(prompts=len(telling), correlation=fits[0], correlation_of_mean=fits[1]),
+        fit=LearnedFit.single(prompts=len(informative), correlation=fits[0], correlation_of_mean=fits[1]),
         seed=seed,
     )

@@ -1,4 +1,4 @@
-"""The block of the page with the text in each way to read."""
+"""The page's block that shows the text once per way to read."""
 
 from importlib.resources import files
 

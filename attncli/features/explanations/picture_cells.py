@@ -1,4 +1,4 @@
-"""A picture with sources in it, the cells of a grid of patches, and what a model says of it."""
+"""Pictures with sources: the cells of a grid of patches, and a model's output on a picture."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,17 +15,17 @@ from attncli.models.encoders import EncoderOutput, Pooling, class_to_explain, ru
 from attncli.models.pretrained import CLS, ModelText, Pretrained, Reading
 
 MOST_CELLS = 8
-"""Across and down: each is left out in a run of its own."""
+"""Cells per axis; each cell needs a separate run."""
 AXES = 4
-"""Of pixels that a model reads: picture, channel, height, width."""
+"""Axes of the pixels that a model reads: picture, channel, height, width."""
 
 
 class PatchCell(NamedTuple):
-    """Some patches of a picture: its name, by its row and column among the cells, and which patches it has
-    where these are several.
+    """A cell of a picture: its name, from its row and column among the cells, and its patches if it has
+    several.
 
-    `place` is its row and column, from 0; `tokens` are those of its patches; `top` to `bottom` and `left` to
-    `right` are its pixels.
+    `place` is its row and column, from 0; `tokens` are the tokens of its patches; `top` to `bottom` and
+    `left` to `right` are its pixels.
     """
 
     name: str
@@ -40,9 +40,9 @@ class PatchCell(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PictureCells(Reading):
-    """A picture as a model reads it, and the cells that are its sources, row by row.
+    """A picture as a model reads it, with the cells that are its sources, row by row.
 
-    `made_of` is the input that holds its pixels.
+    `made_of` is the name of the input with its pixels.
     """
 
     cells: tuple[PatchCell, ...]
@@ -60,7 +60,7 @@ class PictureCells(Reading):
 
     @property
     def pixels(self) -> Float[Tensor, "1 channel height width"]:
-        """What the model reads."""
+        """The pixels that the model reads."""
         return (self.inputs or {})[self.made_of]
 
     @property
@@ -71,51 +71,53 @@ class PictureCells(Reading):
 
     @property
     def most_patches(self) -> int:
-        """How many patches the largest cell has."""
+        """Number of patches in the largest cell."""
         return max(len(cell.tokens) for cell in self.cells)
 
     def mean_colour(self) -> Float[Tensor, "channel 1 1"]:
-        """The mean over all pixels of the cells, by channel."""
+        """The mean over all pixels of the cells, per channel."""
         first, last = self.cells[0], self.cells[-1]
-        of_cells = self.pixels[0, :, first.top : last.bottom, first.left : last.right]
-        return of_cells.mean(dim=(1, 2), keepdim=True)
+        cell_pixels = self.pixels[0, :, first.top : last.bottom, first.left : last.right]
+        return cell_pixels.mean(dim=(1, 2), keepdim=True)
 
     def with_only(self, masks: Sequence[Sequence[bool]]) -> dict[str, Tensor]:
-        """What the model's forward takes of the picture with some of its cells, once for each mask.
+        """Inputs of the model's forward with some of the cells, one picture per mask.
 
-        The other cells have the picture's mean colour.
+        The other cells are filled with the picture's mean colour.
         """
         inputs = dict(self.inputs or {})
         name, pixels = self.made_of, self.pixels
         colour = self.mean_colour()
         several = pixels.repeat(len(masks), 1, 1, 1)
         for picture, mask in zip(several, masks, strict=True):
-            for cell, is_kept in zip(self.cells, mask, strict=True):
-                if not is_kept:
+            for cell, is_included in zip(self.cells, mask, strict=True):
+                if not is_included:
                     picture[:, cell.top : cell.bottom, cell.left : cell.right] = colour
-        others = {key: torch.cat([tensor] * len(masks)) for key, tensor in inputs.items() if key != name}
-        return {**others, name: several}
+        other_inputs = {
+            key: torch.cat([tensor] * len(masks)) for key, tensor in inputs.items() if key != name
+        }
+        return {**other_inputs, name: several}
 
 
 def picture_cells(pretrained: Pretrained, reading: Reading) -> PictureCells:
-    """A picture that was read, and its cells: at most eight across and down, of about as many patches each.
+    """A picture with its cells: at most eight per axis, with nearly equal numbers of patches.
 
-    UserError for a model that writes about pictures, and where patches are in no rows and columns.
+    Raises UserError for a model that writes about pictures, and for patches that are not in rows and columns.
     """
     if pretrained.has_decoder or pretrained.predicts is not None:
-        explains = "of pictures what classifiers and encoders say is explained"
-        raise UserError(f"model: {pretrained.name} writes: {explains}, without a text")
+        explains = "only classifiers and encoders of pictures are explained"
+        raise UserError(f"model: {pretrained.name} writes text: {explains}")
     origin, inputs = reading.origin, reading.inputs or {}
-    assert origin is not None, "it was opened from a file"
+    assert origin is not None, "a picture is opened from a file"
     part, grid = origin.reader(pretrained), origin.grid
     key = origin.kind.setting
     if grid is None:
-        raise UserError(f"{key}: the patches of {part.name} are not in rows and columns, of which cells are")
+        raise UserError(f"{key}: the patches of {part.name} must be in rows and columns to form cells")
     name, tokens = origin.made_of(part, inputs)
     pixels = inputs[name]
     if pixels.ndim != AXES:
-        raise UserError(f"{key}: {part.name} reads patches one after another, not pixels in rows and columns")
-    of_pixels = tokens.reshape(pixels.shape[2:])
+        raise UserError(f"{key}: {part.name} reads a sequence of patches, not pixels in rows and columns")
+    pixel_tokens = tokens.reshape(pixels.shape[2:])
     on_picture = ~grid.isnan().any(dim=-1)
     number_at = {
         (int(row), int(column)): token
@@ -129,33 +131,33 @@ def picture_cells(pretrained: Pretrained, reading: Reading) -> PictureCells:
     for down, (top, bottom) in enumerate(pairwise(rows)):
         for across, (left, right) in enumerate(pairwise(columns)):
             patches = [(row, column) for row in range(top, bottom) for column in range(left, right)]
-            of_cell = tuple(number_at[place] for place in patches)
+            cell_tokens = tuple(number_at[place] for place in patches)
             first, last = (f"r{row + 1}c{column + 1}" for row, column in (patches[0], patches[-1]))
             text = None if first == last else f"{first} to {last}"
-            box = _pixels_of(of_pixels, of_cell)
-            cells.append(PatchCell(f"r{down + 1}c{across + 1}", text, (down, across), of_cell, *box))
+            box = _pixel_box(pixel_tokens, cell_tokens)
+            cells.append(PatchCell(f"r{down + 1}c{across + 1}", text, (down, across), cell_tokens, *box))
     return PictureCells(
         reading.text, inputs=reading.inputs, part=reading.part, cells=tuple(cells), made_of=name
     )
 
 
 def _bounds(count: int, num_cells: int) -> list[int]:
-    """Where cells begin and end among so many patches: as long as each other, but for one patch."""
+    """Cell boundaries among `count` patches; cell sizes differ by at most one patch."""
     return [round(number * count / num_cells) for number in range(num_cells + 1)]
 
 
-def _pixels_of(of_pixels: Int[Tensor, "height width"], tokens: Sequence[int]) -> tuple[int, int, int, int]:
-    """Top, bottom, left and right of the pixels that go into some tokens."""
-    inside: Bool[Tensor, "height width"] = torch.isin(of_pixels, torch.tensor(tokens))
+def _pixel_box(pixel_tokens: Int[Tensor, "height width"], tokens: Sequence[int]) -> tuple[int, int, int, int]:
+    """Top, bottom, left and right of the pixels of some tokens."""
+    inside: Bool[Tensor, "height width"] = torch.isin(pixel_tokens, torch.tensor(tokens))
     down, across = (inside.any(dim=axis).nonzero().flatten() for axis in (1, 0))
     return int(down[0]), int(down[-1]) + 1, int(across[0]), int(across[-1]) + 1
 
 
 def picture_output(pretrained: Pretrained, reading: PictureCells, answer: str | None) -> EncoderOutput:
-    """What a model says of a picture: the class, or the one that is given; without a head its own vector.
+    """The output on a picture: the given or predicted class; without a classifier, the picture's vector.
 
-    That is the pooled one, where it is made by no more than a norm, else that of [CLS], or the mean over the
-    tokens. UserError for a class that there is not.
+    The vector is the pooled one if only a norm produces it, else that of [CLS], or the mean over the tokens.
+    Raises UserError for an unknown class.
     """
     if pretrained.classifier is not None:
         return class_to_explain(pretrained.classifier, reading.inputs or {}, answer)
@@ -164,9 +166,9 @@ def picture_output(pretrained: Pretrained, reading: PictureCells, answer: str | 
     outputs = run_encoder(pretrained.model, reading.inputs or {})
     if "last_hidden_state" not in outputs:
         raise UserError(
-            f"model: {pretrained.name} gives no vectors of its tokens, of which pictures have one"
+            f"model: {pretrained.name} returns no token vectors, from which a picture's vector is made"
         )
-    # A pooler may be untrained; what goes by another name is part of the model (CLIP, SigLIP).
+    # A pooler may be untrained; a pooling module of another name is part of the model (CLIP, SigLIP).
     has_pooled = outputs.get("pooler_output") is not None and not hasattr(pretrained.model, "pooler")
     has_cls = CLS in reading.text.tokens
     pooling = Pooling("pooled" if has_pooled else "cls" if has_cls else "mean")

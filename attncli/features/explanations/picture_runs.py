@@ -1,6 +1,6 @@
-"""What a model says of a picture, to be explained by several ways to read, beside what its cells change.
+"""A model's output on a picture, explained in several ways and compared with the removal of cells.
 
-A cell is left out by giving its pixels the picture's mean colour.
+A cell is removed by filling its pixels with the picture's mean colour.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from attncli.models.encoders import EncoderOutput, run_encoder
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.source_removals import MOST_TOKENS, SourceRemoval, in_chunks
 
-OF_CONVOLUTION = 4
+CONVOLUTION_AXES = 4
 """Axes of patches in rows and columns: picture, channel, row, column."""
 
 
 class PictureRun(EncoderRun):
-    """An encoder reads a picture: a class is explained, or how near the picture's vector is to its own."""
+    """A picture in an encoder, with a class or the similarity to the picture's own vector to be explained."""
 
-    what = "what is said of a picture"
+    what = "the output on a picture"
 
     def __init__(self, pretrained: Pretrained, reading: PictureCells, output: EncoderOutput) -> None:
         super().__init__(pretrained, reading, output)
@@ -33,35 +33,35 @@ class PictureRun(EncoderRun):
         self._patches = torch.tensor(sorted(token for cell in reading.cells for token in cell.tokens))
 
     def reading(self) -> Reading:
-        """That of the picture."""
+        """The reading of the picture."""
         return self._reading
 
     @property
     def embeddings(self) -> nn.Module:
-        """Those of the part that has them by that name: some heads of classes do not say which (CLIP)."""
+        """The embeddings of the part that owns them; some classifiers do not return them (CLIP)."""
         parts = (part for part in self.whole.modules() if isinstance(part, PreTrainedModel))
         owner = next((part for part in parts if hasattr(part, "embeddings")), self.whole)
         embeddings: nn.Module = owner.get_input_embeddings()
         return embeddings
 
     def embedded(self, output: object) -> EmbeddedTokens | None:
-        """The vectors of the patches, before those of [CLS] and of positions."""
+        """The vectors of the patches, before [CLS] and positions are added."""
         if not isinstance(output, Tensor) or len(output) != 1:
             return None
         shape, count = output.shape, len(self._patches)
-        if output.ndim == OF_CONVOLUTION and shape[2] * shape[3] == count:
+        if output.ndim == CONVOLUTION_AXES and shape[2] * shape[3] == count:
             return EmbeddedTokens(output.flatten(2).mT, lambda vectors: vectors.mT.reshape(shape))
         return EmbeddedTokens(output, lambda vectors: vectors) if shape[1] == count else None
 
     def by_token(self, of_embedded: Float[Tensor, " vector"]) -> Float[Tensor, " token"]:
-        """Those of the patches; [CLS] and registers have 0."""
-        of_tokens = torch.zeros(len(self.ids), dtype=of_embedded.dtype)
-        of_tokens[self._patches] = of_embedded
-        return of_tokens
+        """The numbers of the patches; [CLS] and registers get 0."""
+        token_numbers = torch.zeros(len(self.ids), dtype=of_embedded.dtype)
+        token_numbers[self._patches] = of_embedded
+        return token_numbers
 
 
 class PictureRemoval(SourceRemoval):
-    """What a model says of a picture in which the cells that a mask leaves out have its mean colour."""
+    """The output on a picture whose removed cells have its mean colour."""
 
     def __init__(self, picture: PictureCells, output: EncoderOutput) -> None:
         self.picture, self.output = picture, output
@@ -75,7 +75,7 @@ class PictureRemoval(SourceRemoval):
 
 
 class ReadPicture(ReadEncoder):
-    """What a model says of a picture. UserError as for `ReadAnswer`, and for a class that there is not."""
+    """A model's output on a picture. Raises UserError as `ReadAnswer`, and for an unknown class."""
 
     run: PictureRun
 
@@ -89,7 +89,7 @@ class ReadPicture(ReadEncoder):
         num_runs: int = 64,
         seed: int = 0,
     ) -> None:
-        assert reading.origin is not None, "cells are of a grid"
+        assert reading.origin is not None, "cells lie on a grid"
         part = reading.origin.reader(pretrained)
         check_sources(len(reading.cells), ": the picture has too few patches")
         self.picture = reading

@@ -1,15 +1,15 @@
-"""`attn source --compare`: ways to read an answer's sources, side by side and against removal."""
+"""`attn source --compare`: ways to read an answer's sources, side by side and compared with removal."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from attncli.features.explanations.kept_weights import keep_weights, kept_weights
 from attncli.features.explanations.results import ComparedWays, Explanations
 from attncli.features.explanations.settings import (
     ExplainedPicturesSpec,
     ExplanationsSpec,
     HeadWeightsSpec,
 )
+from attncli.features.explanations.weight_cache import cache_weights, cached_weights
 from attncli.features.source.kept_heads import kept_heads, named_or_kept
 from attncli.features.source.reading import read_for_decoder, sourced_text
 from attncli.records.columns import few_notes
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from attncli.models.source_texts import SourcedReading
 
 LOST: Mapping[str, str] = {
-    "answer": "nats that the answer's log-probability loses without the source",
-    "class": "nats that the class's log-probability loses where the source is taken out",
-    "score": "by how much the score falls where the source is taken out",
-    "word": "nats that the word's log-probability loses where masks replace the source",
-    "similarity": "by how much the cosine falls where the source is taken out",
+    "answer": "loss of the answer's log-probability without the source, in nats",
+    "class": "loss of the class's log-probability without the source, in nats",
+    "score": "fall of the score without the source",
+    "word": "loss of the word's log-probability with masks in place of the source, in nats",
+    "similarity": "fall of the cosine without the source",
 }
 EXPLAINED: Mapping[str, str] = {
     "answer": "",
@@ -41,15 +41,15 @@ EXPLAINED: Mapping[str, str] = {
     "score": "Explained: the score. ",
     "word": "Explained: the logit of the word. ",
     "similarity": "Explained: the cosine of the text's vector and the question's. ",
-    "itself": "Explained: the cosine of the text's vector and that of the whole text. ",
+    "itself": "Explained: the cosine of the text's vector and the full text's. ",
 }
-OF_PICTURES: Mapping[str, str] = {
-    "class": "nats that the class's log-probability loses where the cell has the picture's mean colour",
-    "score": "by how much the score falls where the cell has the picture's mean colour",
-    "similarity": "by how much the cosine falls where the cell has the picture's mean colour",
+PICTURE_LOSSES: Mapping[str, str] = {
+    "class": "loss of the class's log-probability with the cell in the picture's mean colour, in nats",
+    "score": "fall of the score with the cell in the picture's mean colour",
+    "similarity": "fall of the cosine with the cell in the picture's mean colour",
 }
-OWN_VECTOR = "Explained: the cosine of the picture's vector and that of the whole picture. "
-ONE_ORDER = "The ways are in the order of their rank correlation with what is lost."
+OWN_VECTOR = "Explained: the cosine of the picture's vector and the full picture's. "
+ONE_ORDER = "The ways are sorted by their rank correlation with the losses."
 
 
 def _how_to_read_one(result: Explanations, *, is_picture: bool = False) -> str:
@@ -57,17 +57,17 @@ def _how_to_read_one(result: Explanations, *, is_picture: bool = False) -> str:
     explained = EXPLAINED["itself" if is_alone and result.kind == "similarity" else result.kind]
     if is_picture and result.kind == "similarity":
         explained = OWN_VECTOR
-    lost = (OF_PICTURES if is_picture else LOST)[result.kind]
-    how = f"{explained}lost: {lost}; equal ones have the same rank."
-    return how if result.is_of_one_source else f"{how} {ONE_ORDER}"
+    lost = (PICTURE_LOSSES if is_picture else LOST)[result.kind]
+    how = f"{explained}lost: {lost}; equal numbers share a rank."
+    return how if result.has_single_source else f"{how} {ONE_ORDER}"
 
 
 GAPS: Mapping[str, str] = {
-    "answer": "nats per token of the answer that are lost",
-    "class": "nats that the class's log-probability loses",
-    "score": "by how much the score falls",
-    "word": "nats that the word's log-probability loses",
-    "similarity": "by how much the cosine falls",
+    "answer": "loss of the answer, in nats per token,",
+    "class": "loss of the class's log-probability, in nats,",
+    "score": "fall of the score",
+    "word": "loss of the word's log-probability, in nats,",
+    "similarity": "fall of the cosine",
 }
 
 
@@ -75,14 +75,16 @@ def _how_to_read_many(result: ComparedWays) -> str:
     or_itself = "Explained: the cosine of the text's vector and the question's (without one: its own). "
     explained = or_itself if result.kind == "similarity" else EXPLAINED[result.kind]
     return (
-        f"{explained}gap: {GAPS[result.kind]} as a way's first sources are removed "
-        "first (MoRF), minus as its last are (LeRF). rank corr.: Spearman's, with what is lost without each "
-        "source; first agrees: both put the same first. runs: a backward pass counts as two."
+        f"{explained}gap: {GAPS[result.kind]} if a way's first sources are removed first (MoRF), minus "
+        "that if "
+        "its last are (LeRF). rank corr.: Spearman's, with the losses without each source; first agrees: "
+        "both "
+        "rank the same source first. runs: a backward pass counts as two."
     )
 
 
 def read(spec: ExplanationsSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> "SourcedReading":
-    """The sources as the model reads them. Raises UserError for what does not fit."""
+    """Read the sources for the model. Raises UserError for settings that do not fit."""
     from attncli.models.encoders import is_encoder, read_for_encoder
 
     if not is_encoder(pretrained) or spec.chat:
@@ -95,20 +97,20 @@ def read(spec: ExplanationsSpec, texts: Texts, pretrained: "Pretrained", generat
 def read_cells(
     spec: ExplainedPicturesSpec, texts: Texts, pretrained: "Pretrained", generator: Any
 ) -> "PictureCells":
-    """The picture and its cells. Raises UserError for a model that reads no pictures."""
+    """Read the picture and its cells. Raises UserError for a model that reads no pictures."""
     from attncli.features.explanations.picture_cells import picture_cells
     from attncli.models.openers import OPENERS, FileInput
 
-    assert spec.read_file is not None, "it asks for this form"
+    assert spec.read_file is not None, "the form needs a file"
     opened = OPENERS[spec.read_file.what].read(pretrained, FileInput(spec.read_file.name))
     return picture_cells(pretrained, opened)
 
 
-def _known(spec: ExplanationsSpec | ExplainedPicturesSpec) -> dict[str, Any]:
-    """What is known of a model from before, and how often sets of sources are sampled."""
+def _way_options(spec: ExplanationsSpec | ExplainedPicturesSpec) -> dict[str, Any]:
+    """The stored heads and weights of a model, and the number and seed of sampled sets."""
     return {
         "heads": named_or_kept(spec.head, kept_heads(spec)),
-        "head_weights": kept_weights(spec),
+        "head_weights": cached_weights(spec),
         "num_runs": spec.runs,
         "seed": spec.seed,
     }
@@ -121,26 +123,28 @@ def _explained(
     progress: "Progress | None",
     **options: Any,
 ) -> Explanations:
-    """What each way says of the sources of one answer, or of the cells of a picture."""
+    """Explain one answer, or a picture, in each way."""
     from attncli.features.explanations.door import explanations
 
-    known = _known(spec)
+    way_options = _way_options(spec)
     if progress is not None:
-        progress.begin("reading the answer in each way, and without each source")
+        progress.begin("explaining the answer in each way, and removing each source")
     answer = None if spec.answer is None else text_or_file(spec.answer, "answer")
-    return explanations(pretrained, None, reading, answer=answer, **known, **options)
+    return explanations(pretrained, None, reading, answer=answer, **way_options, **options)
 
 
 def report(
     spec: ExplanationsSpec, reading: "SourcedReading", pretrained: "Pretrained", progress: "Progress | None"
 ) -> Report:
-    """What each way says of the sources of one answer."""
+    """The report on one answer."""
     result = _explained(spec, reading, pretrained, progress, max_new_tokens=spec.max_new_tokens)
     ways = tuple(row.way for row in result.ways)
     assert result.tokens is not None
     num_tokens = counted(len(reading.prompt.ids), "token")
     has_answer = result.kind == "answer"
-    of_tokens = f"{num_tokens} in the prompt, {len(result.ids)} in the answer" if has_answer else num_tokens
+    token_counts = (
+        f"{num_tokens} in the prompt, {len(result.ids)} in the answer" if has_answer else num_tokens
+    )
     return build_report(
         spec,
         Texts(reading.prompt.tokens, ways, token_spelling=pretrained.token_spelling),
@@ -148,7 +152,7 @@ def report(
         result,
         [*result.notes],
         about=f"{pretrained.name}: {counted(len(result.sources), 'source')} by {counted(len(ways), 'way')}, "
-        f"{of_tokens}.",
+        f"{token_counts}.",
         how_to_read=_how_to_read_one(result),
         written=result.answer if has_answer else None,
     )
@@ -160,7 +164,7 @@ def report_picture(
     pretrained: "Pretrained",
     progress: "Progress | None",
 ) -> Report:
-    """What each way says of the cells of a picture, with its maps over the picture."""
+    """The report on a picture, with a map per way over the picture."""
     result = _explained(spec, reading, pretrained, progress)
     assert result.tokens is not None
     (picture,) = reading.drawn()
@@ -170,7 +174,7 @@ def report_picture(
     cells = f"{rows} × {columns} cells of {'' if most == 1 else 'up to '}{most} patch{'es' * (most > 1)}"
     names, maps = _maps(reading, result)
     row = PictureRow(picture, reading.text.tokens, (), NamedTensor(("map", "key"), maps))
-    title = f"{picture.name} in each way: what is above 0, each by its largest"
+    title = f"{picture.name} in each way: values above 0, relative to the largest"
     return build_report(
         spec,
         Texts(reading.text.tokens, ways),
@@ -184,17 +188,19 @@ def report_picture(
 
 
 def _maps(reading: "PictureCells", result: Explanations) -> "tuple[tuple[str, ...], np.ndarray]":
-    """What is lost, then the ways, the nearest to that first; of those of cells alone evenly over patches."""
+    """The losses, then the ways, the closest to the losses first; a way without token scores is spread over
+    patches.
+    """
     import numpy as np
 
     assert result.tokens is not None
     order = sorted(range(len(result.ways)), key=lambda way: -(result.ways[way].spearman or 0.0))
     names = ("lost", *(result.ways[way].way for way in order))
-    of_tokens = dict(zip((row.way for row in result.ways), result.tokens, strict=True))
+    token_scores = dict(zip((row.way for row in result.ways), result.tokens, strict=True))
     maps = np.zeros((len(names), len(reading.text.tokens)))
     for place, name in enumerate(names):
-        if name in of_tokens and not np.isnan(of_tokens[name]).any():
-            maps[place] = of_tokens[name].clip(min=0)
+        if name in token_scores and not np.isnan(token_scores[name]).any():
+            maps[place] = token_scores[name].clip(min=0)
             continue
         for source, number in zip(result.sources, result.sources.numbers(name), strict=True):
             tokens = [*reading.cells[source.source - 1].tokens]
@@ -205,17 +211,17 @@ def _maps(reading: "PictureCells", result: Explanations) -> "tuple[tuple[str, ..
 def report_comparison(
     spec: ExplanationsSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
-    """Each way against removal, over the prompts of a file."""
+    """The report on the comparison of ways over the prompts of a file."""
     from attncli.features.explanations.door import compare_explanations
 
-    assert spec.prompts is not None, "it is about many"
+    assert spec.prompts is not None, "comparisons read a file of prompts"
     result = compare_explanations(
         pretrained,
         spec.prompts,
         split=spec.split_of_text,
         chat=spec.chat,
         max_new_tokens=spec.max_new_tokens,
-        **_known(spec),
+        **_way_options(spec),
         progress=progress,
     )
     return build_report(
@@ -233,7 +239,7 @@ def report_comparison(
 def report_learning(
     spec: HeadWeightsSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
-    """A weight for each head, learned from the prompts of a file, which are kept for the model."""
+    """The report on head weights learned from the prompts of a file, which are saved for the model."""
     from attncli.features.explanations.door import learned_head_weights
 
     result = learned_head_weights(
@@ -246,8 +252,8 @@ def report_learning(
         seed=spec.seed,
         progress=progress,
     )
-    place = keep_weights(spec, result)
-    where = f"Kept in {place}: --compare has AT2 from here on." if place else WITHOUT_PLACE
+    place = cache_weights(spec, result)
+    where = f"Saved in {place}: --compare includes AT2 from now on." if place else NOT_SAVED
     return build_report(
         spec,
         Texts(),
@@ -256,19 +262,19 @@ def report_learning(
         [where, *result.notes],
         about=f"{pretrained.name}: weights of {counted(len(result.rows), 'head')}, learned from "
         f"{counted(result.fit.prompts, 'prompt')}, {counted(spec.runs, 'set')} of sources each.",
-        how_to_read=WEIGHT_STATISTICS,
+        how_to_read=WEIGHTS_NOTE,
     )
 
 
-WITHOUT_PLACE = "They are not kept: this model is no folder with weights in files."
-WEIGHT_STATISTICS = (
-    "The score of a source is the sum of weight x attention on it (AT2). Judge them on other prompts than "
-    "those they were learned from."
+NOT_SAVED = "The weights were not saved: this model is not a folder with weight files."
+WEIGHTS_NOTE = (
+    "The score of a source is the sum of weight x attention on it (AT2). Test the weights on other prompts "
+    "than those they were learned from."
 )
 
 
 def _refused(result: ComparedWays) -> Iterator[str]:
-    """Which ways are not right for the model, and why."""
+    """A note on each way that does not apply to the model."""
     for row in result.refused or ():
         yield f"{row.refused}: {row.reason}."
 

@@ -1,4 +1,4 @@
-"""What several ways to read a model say of the sources of an answer, and how well they predict removal."""
+"""Results of `attn source --compare`: scores of an answer's sources in several ways, and their comparison."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,17 +11,19 @@ import numpy.typing as npt
 from attncli.records.columns import Record, Records, Result, column, group
 
 Explained = Literal["answer", "class", "score", "word", "similarity"]
-"""What is explained: what a decoder writes, an encoder's class, its only score, its word, or a cosine."""
+"""Kinds of explained output: a decoder's answer, or an encoder's class, single score, masked word or
+cosine.
+"""
 TIED = 2.0**-20
-"""Numbers nearer than this share of the largest are tied: eight times the rounding of float32."""
+"""Numbers within this share of the largest are tied: eight times the rounding error of float32."""
 TIED_NATS = 1e-4
-"""Losses nearer than this are tied: two runs in float32 differ by some 1e-5 nats per token of an answer."""
+"""Losses closer than this are tied: two runs in float32 differ by about 1e-5 nats per token of an answer."""
 NEARLY_ALL = 20.0
-"""Where the largest loss is more than so many times the next, the order of the others says little."""
+"""If the largest loss exceeds the next by this factor, the order of the other sources means little."""
 
 
 def tied_ranks(numbers: Sequence[float], within: float = 0.0) -> list[int]:
-    """1 for the largest; neighbours nearer than rounding, or than `within`, have the same rank."""
+    """Ranks, 1 for the largest; neighbours within rounding error, or within `within`, share a rank."""
     near = max(within, TIED * max(map(abs, numbers), default=0.0))
     order = sorted(range(len(numbers)), key=lambda place: -numbers[place])
     ranks = [1] * len(numbers)
@@ -30,15 +32,15 @@ def tied_ranks(numbers: Sequence[float], within: float = 0.0) -> list[int]:
     return ranks
 
 
-def first_of_ranks(ranks: Sequence[int]) -> int | None:
-    """The number of the only source of rank 1, from 1; None where several have it."""
+def first_ranked(ranks: Sequence[int]) -> int | None:
+    """The number, from 1, of the only source of rank 1; None if several share it."""
     return ranks.index(1) + 1 if ranks.count(1) == 1 else None
 
 
 class ExplainedOutput(Record):
-    """What is explained: `answer` of a decoder, of an encoder `class`, `score`, `word` or `similarity`.
+    """The explained output: `answer` for a decoder; `class`, `score`, `word` or `similarity` for an encoder.
 
-    `output` is the class or the word, `itself` of a text that is compared with itself; `value` the
+    `output` is the class or the word, or `itself` for a text compared with itself; `value` is the
     log-probability, the score, or the cosine.
     """
 
@@ -52,9 +54,9 @@ def _kind(explained: Records[ExplainedOutput] | None) -> str:
 
 
 class ExplainedSource(Record, others=float):
-    """A source, what is lost without it, and behind that what each way gives it.
+    """A source with the loss without it, followed by its score in each way.
 
-    `lost` is in nats, of a score in its units, of a similarity a difference of cosines.
+    `lost` is in nats; for a score, in its units; for a similarity, a difference of cosines.
     """
 
     source: int
@@ -65,11 +67,11 @@ class ExplainedSource(Record, others=float):
 
 
 class WayOfReading(Record):
-    """A way to read, beside what is lost without each source.
+    """A way to read, compared with the losses without each source.
 
-    `spearman` is the rank correlation with that, `first` the source that the way puts first, None where
-    several are; `first_agrees` is 1 where its loss is largest, None where the largest losses are tied.
-    `runs` are passes through the model, a backward pass counting as two.
+    `spearman` is the rank correlation with the losses, `first` the source that the way ranks first, or None
+    if several are tied; `first_agrees` is 1 if that source has the largest loss, None if the largest losses
+    are tied. `runs` are passes through the model; a backward pass counts as two.
     """
 
     way: str
@@ -81,9 +83,9 @@ class WayOfReading(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Explanations(Result):
-    """An answer, and which sources each way says that it came from.
+    """An answer with the scores of its sources in each way.
 
-    `tokens` (way, token) is what each way gives the tokens of the prompt, NaN for a way of sources alone.
+    `tokens` (way, token) has the scores of the prompt's tokens, NaN for a way that only scores sources.
     """
 
     sources: Records[ExplainedSource] = group()
@@ -96,29 +98,31 @@ class Explanations(Result):
 
     @property
     def kind(self) -> str:
-        """What is explained, as `ExplainedOutput` has it."""
+        """The kind of the explained output; see `ExplainedOutput`."""
         return _kind(self.explained)
 
     def ranks(self, way: str) -> list[int | None]:
-        """Of each source the rank that a way gives it, equal ones the same; None where all are equal."""
+        """The rank of each source in a way, with ties; Nones if all are tied."""
         ranks = tied_ranks(self.sources.numbers(way).tolist())
         return [None] * len(ranks) if set(ranks) == {1} else [*ranks]
 
     @property
-    def is_of_one_source(self) -> bool:
-        """Whether nearly all is lost without the first source, and next to nothing without any other."""
-        first, *others = self.sources.numbers("lost").tolist()
-        return bool(first > NEARLY_ALL * max([TIED_NATS, *map(abs, others)]))
+    def has_single_source(self) -> bool:
+        """True if nearly everything is lost without the first source, and next to nothing without any
+        other.
+        """
+        first, *other_losses = self.sources.numbers("lost").tolist()
+        return bool(first > NEARLY_ALL * max([TIED_NATS, *map(abs, other_losses)]))
 
 
 class ComparedWay(Record):
-    """A way to read against removal: means over prompts, with 95 % intervals.
+    """A way to read, compared with removal: means over prompts, with 95 % intervals.
 
-    `gap` is `morf` - `lerf`: what is lost, per token of an answer, as its first (last) sources are removed
-    first, mean over the share that is gone. `spearman` is the rank correlation with what is lost
-    without each source, `first` the share of prompts in which the first is the same, `right` in which it is
-    the right one, where that is known. `over_position` is the gap minus that of the best ordering by position
-    or length alone, in pairs; `is_better` is 1 where its interval is above 0.
+    `gap` is `morf` - `lerf`, the losses per token of an answer if a way's first (last) sources are removed
+    first, averaged over the removed share. `spearman` is the rank correlation with the losses without each
+    source, `first` the share of prompts in which both rank the same source first, `right` the share in which
+    the way ranks the right source first, if known. `over_position` is the gap minus that of the best order by
+    position or length, paired by prompt; `is_better` is 1 if its interval is above 0.
     """
 
     way: str
@@ -148,7 +152,7 @@ class PromptWay(Record):
 
 
 class RefusedWay(Record):
-    """A way that is not right for the model, and why."""
+    """A way that does not apply to the model, and the reason."""
 
     refused: str
     reason: str
@@ -156,9 +160,10 @@ class RefusedWay(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ComparedWays(Result):
-    """Ways to read against removal over prompts, the best first; orderings that read nothing beside them.
+    """Ways to read compared with removal over prompts, the best first, along with orders that ignore the
+    model.
 
-    `position` is the best of those that know position and length alone.
+    `position` is the best order by position or length.
     """
 
     ways: Records[ComparedWay] = group("compared")
@@ -173,12 +178,12 @@ class ComparedWays(Result):
 
     @property
     def kind(self) -> str:
-        """What is explained, as `ExplainedOutput` has it."""
+        """The kind of the explained output; see `ExplainedOutput`."""
         return _kind(self.explained)
 
 
 class LearnedHead(Record):
-    """A head, and the weight with which its attention counts; their absolute values sum to 1 (AT2)."""
+    """A head with its weight in the scores of sources; absolute weights sum to 1 (AT2)."""
 
     stack: str
     layer: int
@@ -192,7 +197,7 @@ class LearnedHead(Record):
 
 
 class LearnedFit(Record):
-    """How well scores by the learned weights, and by equal ones, follow the answers they were learned from.
+    """How well scores with learned weights, and with equal ones, follow the answers used for learning.
 
     Means over the prompts of Pearson's correlation over the sets of sources.
     """
@@ -204,7 +209,7 @@ class LearnedFit(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LearnedWeights(Result):
-    """The weight of each head of a model, learned from what answers lose, the largest first."""
+    """The learned weight of each head of a model, the largest first."""
 
     rows: Records[LearnedHead] = group("heads")
     fit: LearnedFit = group("learned")
@@ -214,5 +219,5 @@ class LearnedWeights(Result):
 
     @property
     def by_name(self) -> dict[str, float]:
-        """The weight of each head, by its name."""
+        """The weight of each head, by name."""
         return {row.name: row.weight for row in self.rows}

@@ -1,4 +1,6 @@
-"""The first screens of `source --compare`: ways to read side by side, and against removal over prompts."""
+"""The first screens of `source --compare`: ways to read side by side, and compared with removal over
+prompts.
+"""
 
 from collections.abc import Iterator
 from math import exp
@@ -34,10 +36,10 @@ from attncli.views.picture_maps import ORIGINAL, row_name, rows_in
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import NO_NUMBER, fixed, shortened
 
-DECIMALS, OF_COSINES = 2, 3
+DECIMALS, COSINE_DECIMALS = 2, 3
 MOST_SOURCES, LEAST_SOURCES, LEAST_TEXT = 9, 3, 10
 MOST_WAYS = 15
-MOST_HEADS, WEIGHT_STATISTICS = 10, 4
+MOST_HEADS, WEIGHT_DECIMALS = 10, 4
 HEADERS = {
     "all_heads": ("all", "mean"),
     "best_heads": ("best", "mean"),
@@ -65,49 +67,49 @@ NAMES = {
     "direct_logit": "direct logit",
     "context_cite": "ContextCite",
     "removal": "(removal of each)",
-    "last": "(the last first)",
-    "centre": "(the centre first)",
-    "first": "(the first first)",
-    "longest": "(the longest first)",
+    "last": "(last first)",
+    "centre": "(centre first)",
+    "first": "(in order)",
+    "longest": "(longest first)",
     "random": "(random)",
 }
 
 
 def _decimals(result: Explanations | ComparedWays) -> int:
-    return OF_COSINES if result.kind == "similarity" else DECIMALS
+    return COSINE_DECIMALS if result.kind == "similarity" else DECIMALS
 
 
 def _title(report: Report, display: Display) -> Iterator[str]:
     yield plain_text(f"source: {report.about.rstrip('.')}")
 
 
-def _asked(report: Report, display: Display) -> Iterator[str]:
-    asked = plain_text(" ".join(str(report.spec.get("sentence") or "").split()))
+def _question_line(report: Report, display: Display) -> Iterator[str]:
+    question = plain_text(" ".join(str(report.spec.get("sentence") or "").split()))
     if maps := report.picture_maps:
-        asked = row_name(maps.rows[0])
-    if said := plain_text(_said(report.result_of(Explanations))):
-        ending = f" → {said}" if asked else said
-        yield shortened(asked, max(LEAST_TEXT, display.columns - len(ending))) + ending
+        question = row_name(maps.rows[0])
+    if output := plain_text(_encoder_output(report.result_of(Explanations))):
+        ending = f" → {output}" if question else output
+        yield shortened(question, max(LEAST_TEXT, display.columns - len(ending))) + ending
         return
     written = plain_text(" ".join((report.written or "").split()))
-    yield shortened(f"{asked} → {written}", display.width)
+    yield shortened(f"{question} → {written}", display.width)
 
 
-def _said(result: Explanations) -> str:
-    """What an encoder says: `POSITIVE (0.98)`, `score 1.20`, `cosine 0.202`; nothing for a decoder."""
+def _encoder_output(result: Explanations) -> str:
+    """An encoder's output: `POSITIVE (0.98)`, `score 1.20`, `cosine 0.202`; empty for a decoder."""
     if result.explained is None or result.kind == "answer":
         return ""
     (row,) = result.explained
     value = row.value or 0.0
     if row.kind == "similarity":
-        return "its own vector" if row.output else f"cosine {fixed(value, OF_COSINES)}"
+        return "its own vector" if row.output else f"cosine {fixed(value, COSINE_DECIMALS)}"
     if row.kind == "score":
         return f"score {fixed(value, DECIMALS)}"
     return f"{row.output} ({fixed(exp(value), DECIMALS)})"
 
 
 def _side_by_side(report: Report, display: Display) -> ScreenParts:
-    """One line per source, a column per way: the rank that each gives it; of a picture also over it."""
+    """One line per source and one column per way with its ranks; a picture also gets maps."""
     count = len(report.result_of(Explanations).sources)
     yield Elastic(lambda most: _ranks(report, most, display), MOST_SOURCES, LEAST_SOURCES, count, rank=1)
     yield from _on_picture(report, display)
@@ -119,7 +121,7 @@ def _ranks(report: Report, count: int, display: Display) -> Iterator[Section]:
     some, is_picture = sources[:count], report.picture_maps is not None
     columns = [Column(("", "lost"), [fixed(row.lost, _decimals(result)) for row in some])]
     ways = result.ways
-    if not result.is_of_one_source:
+    if not result.has_single_source:
         ways = ways.sorted(lambda row: 2.0 if row.spearman is None else -row.spearman)
     for row in ways:
         ranks = [NO_NUMBER if rank is None else str(rank) for rank in result.ranks(row.way)]
@@ -130,7 +132,7 @@ def _ranks(report: Report, count: int, display: Display) -> Iterator[Section]:
     if room >= LEAST_TEXT and any(row.text for row in some):
         texts = [shortened(plain_text(" ".join(str(row.text).split())), room) for row in some]
         columns.append(Column(("", "patches" if is_picture else "text"), texts, left=True))
-    grid = Grid(f"the rank of each {what}, by what is lost without it and in each way", label, columns)
+    grid = Grid(f"rank of each {what}, by the loss without it and in each way", label, columns)
     yield grid
     yield Paragraph("", "dim")
     yield from (Paragraph(line, "line") for line in _agreements(result, what))
@@ -140,7 +142,7 @@ TILE, TILE_GAP, MOST_TILES = 19, 1, 8
 
 
 def _on_picture(report: Report, display: Display) -> ScreenParts:
-    """The picture, what is lost over it, and the ways that are nearest to that, as many as fit."""
+    """The picture, the losses over it, and as many ways as fit, the closest to the losses first."""
     if (maps := report.picture_maps) is None:
         return
     width = display.columns
@@ -148,32 +150,32 @@ def _on_picture(report: Report, display: Display) -> ScreenParts:
     names = [ORIGINAL, *(NAMES.get(maps.names[place], plain_text(maps.names[place])) for place in places)]
     header = " ".join(f"{shortened(name, TILE):<{TILE}}" for name in names).rstrip()
 
-    def of(count: int) -> Iterator[Section]:
+    def tiles(count: int) -> Iterator[Section]:
         if count and places:
             _, *lines = rows_in(maps, TILE, places, display)(0)
-            yield Drawing("over the picture: what is above 0, each by its largest", [header, *lines])
+            yield Drawing("over the picture: values above 0, relative to the largest", [header, *lines])
 
-    yield Elastic(of, 1, 0, 1, rank=0)
+    yield Elastic(tiles, 1, 0, 1, rank=0)
 
 
 def _agreements(result: Explanations, what: str) -> Iterator[str]:
-    """Which ways put first the source without which most is lost, and which another, or none."""
+    """Sentences on the ways that rank the source with the largest loss first, and on those that do not."""
     ways = result.ways
     if any(row.first_agrees is None for row in ways):
-        yield f"No {what} is the first by what is lost: several lose as much."
+        yield f"No {what} has the largest loss: several are equal."
     elif all(row.first_agrees for row in ways):
-        yield f"Every way puts first the {what} without which most is lost."
-    elif result.is_of_one_source:
+        yield f"Every way ranks the {what} with the largest loss first."
+    elif result.has_single_source:
         first = plain_text(result.sources[0].name)
-        agreeing = _named(ways.where(lambda row: row.first_agrees == 1))
-        yield f"Nearly all is lost without {first}, which is first in: {agreeing or 'no way'}."
-    if differing := _named(ways.where(lambda row: row.first_agrees == 0 and row.first is not None)):
-        yield f"Another {what} first: {differing}."
-    if undecided := _named(ways.where(lambda row: row.first is None)):
-        yield f"No {what} first: {undecided}."
+        agreeing = _way_names(ways.where(lambda row: row.first_agrees == 1))
+        yield f"Nearly everything is lost without {first}, which is first in: {agreeing or 'no way'}."
+    if differing := _way_names(ways.where(lambda row: row.first_agrees == 0 and row.first is not None)):
+        yield f"Another {what} is first in: {differing}."
+    if undecided := _way_names(ways.where(lambda row: row.first is None)):
+        yield f"Several are first in: {undecided}."
 
 
-def _named(rows: Records[WayOfReading] | Records[ComparedWay]) -> str:
+def _way_names(rows: Records[WayOfReading] | Records[ComparedWay]) -> str:
     return ", ".join(NAMES.get(row.way, plain_text(row.way)) for row in rows)
 
 
@@ -181,16 +183,16 @@ EXPLANATIONS_SCREEN = FirstScreen(
     Explanations,
     (
         TitleLine(said=("about", "how_to_read")),
-        Sentences(_asked),
-        Special(_side_by_side, "its columns are the ways, which data name"),
+        Sentences(_question_line),
+        Special(_side_by_side, "one column per way, named by the data"),
         Notes(notes_and_how_to_read),
     ),
 )
-"""One line per source, and its rank in each way."""
+"""One line per source, with its rank in each way."""
 
 
 def _interval(row: ComparedWay, name: str, decimals: int) -> str:
-    """`0.61-0.83`, or nothing for one prompt."""
+    """The interval as text, such as `0.61 to 0.83`; a dash for a single prompt."""
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
     if not isinstance(low, float) or not isinstance(high, float):
         return NO_NUMBER
@@ -198,7 +200,7 @@ def _interval(row: ComparedWay, name: str, decimals: int) -> str:
 
 
 def _gaps(report: Report, rows: Records[ComparedWay], display: Display) -> list[Column]:
-    """The gap and its interval, in as many decimals as losses have."""
+    """The gap with its interval, in the decimals of the losses."""
     decimals = _decimals(report.result_of(ComparedWays))
     return [
         Column(("", "gap"), [fixed(row.gap, decimals) for row in rows]),
@@ -207,42 +209,42 @@ def _gaps(report: Report, rows: Records[ComparedWay], display: Display) -> list[
 
 
 def _heading(report: Report, rows: Records[ComparedWay], total: int) -> str:
-    return "ways to read, the best first; (orders that read nothing, and removal itself)"
+    return "ways to read, best first; (in brackets: removal, and orders that ignore the model)"
 
 
 def _findings(report: Report, display: Display | None = None) -> Iterator[str]:
-    """Which ways are no better than the best order that reads nothing."""
+    """Sentences on the ways that are no better than the best order that ignores the model."""
     rows = report.result_of(ComparedWays).ways
     orders, ways = rows.where(lambda row: row.kind == "ordering"), rows.where(lambda row: row.kind == "way")
     what = "picture" if report.spec.get("image") else "prompt"
     if not orders or all(row.is_better is None for row in ways):
-        yield f"One {what} has no intervals: give several."
+        yield f"A single {what} has no intervals: use several."
         return
     order = NAMES.get(orders[0].way, plain_text(orders[0].way)).strip("()")
     no_better = ways.where(lambda row: not row.is_better and (row.over_position or 0.0) <= 0)
     unclear = ways.where(lambda row: not row.is_better and (row.over_position or 0.0) > 0)
     knows = "position or length" if "longest" in rows.column("way") else "position"
-    alone = f"{knows} alone ({order})"
+    baseline = f"an order by {knows} ({order})"
     prompts = counted(ways[0].prompts, what)
     if len(unclear) == len(ways):
-        yield f"No way is shown to be better than {alone} on {prompts}."
+        yield f"No way is shown to be better than {baseline} on {prompts}."
         return
     if no_better:
-        yield f"No better than {alone}: {_named(no_better)}."
+        yield f"No better than {baseline}: {_way_names(no_better)}."
     if unclear:
-        than = "it" if no_better else alone
-        yield f"Not shown to be better than {than} on {prompts}: {_named(unclear)}."
+        than = "it" if no_better else baseline
+        yield f"Not shown to be better than {than} on {prompts}: {_way_names(unclear)}."
     if not no_better and not unclear:
-        yield f"Every way is better than {alone}."
+        yield f"Every way is better than {baseline}."
 
 
 UNITS = {"answer": "nats per token", "score": "of the score", "similarity": "of the cosine"}
 
 
 def _words(report: Report, display: Display) -> Iterator[str]:
-    """What the columns are, where there is no room for how to read them."""
+    """Explanation of the columns, for screens without room for more."""
     unit = UNITS.get(report.result_of(ComparedWays).kind, "nats")
-    yield f"gap: {unit}, MoRF - LeRF; rank corr., first agrees: with removal."
+    yield f"gap: MoRF - LeRF, {unit}; rank corr. and first agrees: with removal."
 
 
 WAYS_SCREEN = FirstScreen(
@@ -271,18 +273,18 @@ WAYS_SCREEN = FirstScreen(
     ),
     finding=_findings,
 )
-"""One line per way: how much more is lost by its first sources than by its last, and what it costs."""
+"""One line per way: the loss by its first sources minus that by its last, and its cost."""
 
 
 def _fit(report: Report, display: Display) -> Iterator[str]:
-    """How well scores by the weights follow the answers that they were learned from."""
+    """How well scores with the weights follow the answers used for learning."""
     fit = report.result_of(LearnedWeights).fit
     learned, equal = (fixed(number, DECIMALS) for number in (fit.correlation, fit.correlation_of_mean))
-    yield f"Correlation of scores with these answers' logits: {learned}, of equal weights {equal}."
+    yield f"Correlation of scores with these answers' logits: {learned}; with equal weights: {equal}."
 
 
 def _heads_title(report: Report, rows: Records[LearnedHead], total: int) -> str:
-    return "the heads with the largest weights, which add up to 1, signs aside"
+    return "heads with the largest weights (absolute weights sum to 1)"
 
 
 WEIGHTS_SCREEN = FirstScreen(
@@ -292,7 +294,7 @@ WEIGHTS_SCREEN = FirstScreen(
         Sentences(_fit, "line"),
         Ranked(
             "rows",
-            (PlaceCells(), NumberCells("weight", decimals=WEIGHT_STATISTICS)),
+            (PlaceCells(), NumberCells("weight", decimals=WEIGHT_DECIMALS)),
             title=_heads_title,
             label=HeadLabel(has_stacks=False),
             usual=MOST_HEADS,
@@ -301,4 +303,4 @@ WEIGHTS_SCREEN = FirstScreen(
         Notes(notes_and_how_to_read, apart=True),
     ),
 )
-"""The heads whose attention says most of what answers lose."""
+"""The heads whose attention best predicts the losses of answers."""

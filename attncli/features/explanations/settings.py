@@ -1,4 +1,4 @@
-"""The settings of `attn source --compare`, of texts and of pictures, and of `attn source --learn`."""
+"""Settings of `attn source --compare`, for texts and pictures, and of `attn source --learn`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from attncli.models.source_texts import SourcedText
 
 COMPARED_RUNS = 32
-"""Sets of sources of each prompt, beside those that all ways need."""
+"""Sets of sources per prompt, in addition to those that all ways need."""
 PROMPT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")
 NO_TEXT_SOURCES = TextSource("sentence", None), TextSource("context", None)
-"""Those of a file of prompts, which are read as they are explained."""
+"""Sources of a file of prompts, whose texts are read as they are explained."""
 
 Compare = Annotated[
     bool,
-    Everyday("ways to read, against removal"),
+    Everyday("compare ways to read with removal"),
     Field(
-        description="each way to read a model, beside what is lost without each source (of an encoder: of "
-        "its class, masked word or similarity; with `image` of a picture); of a file of prompts (.jsonl, "
-        ".csv), how good each way is"
+        description="compare ways to read a model with the losses without each source (for an encoder: of "
+        "its class, masked word or similarity; with `image`: of a picture); for a file of "
+        "prompts (.jsonl, .csv), how good each way is"
     ),
 ]
 
@@ -60,7 +60,7 @@ def _check_lines(file: str) -> None:
 
 
 class ComparingSpec(SourcesSpec):
-    """Ways to read a model are compared."""
+    """Settings for comparing ways to read."""
 
     off_keys = frozenset({"head", "compare", "runs", "answer"})
 
@@ -70,7 +70,7 @@ class ComparingSpec(SourcesSpec):
 
     @property
     def prompts(self) -> str | None:
-        """The file of prompts that ways are compared on; None for one of them."""
+        """The file of prompts for a comparison of ways; None for a single prompt."""
         return None
 
     def reads_many_texts(self) -> bool:
@@ -81,7 +81,7 @@ class ComparingSpec(SourcesSpec):
 
 
 class ExplanationsSpec(ComparingSpec, SourcedTextSpec):
-    least_sources = 3  # that have an order
+    least_sources = 3  # an order needs three
 
     head: NamedHeads = None
     compare: Compare = False
@@ -99,7 +99,7 @@ class ExplanationsSpec(ComparingSpec, SourcedTextSpec):
         return super().text_sources() if self.prompts is None else NO_TEXT_SOURCES
 
     def split_text(self, text: str, question: str | None, *, is_continued: bool) -> "SourcedText":
-        """As that of an answer's sources; the words of a text that has hardly any other parts."""
+        """Split as for an answer's sources, or into words if that gives too few parts."""
         from attncli.models.source_texts import split_text
 
         parts = super().split_text(text, question, is_continued=is_continued)
@@ -116,12 +116,12 @@ class ExplanationsSpec(ComparingSpec, SourcedTextSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         for key in self.given("sentence", "answer") if self.prompts is not None else ():
-            yield contradiction(key, "is not for a file of prompts, each of which has its own", "file")
+            yield contradiction(key, "cannot be used with a file of prompts, which has its own", "file")
 
 
 @reads(lambda kind: kind.on_grid)
 class ExplainedPicturesSpec(ComparingSpec, ModelSpec):
-    answer: Annotated[Text | None, Field(description="the class that is explained")] = None
+    answer: Annotated[Text | None, Field(description="the class to explain")] = None
     head: NamedHeads = None
     compare: Compare = False
     runs: NumRuns = 64
@@ -137,10 +137,10 @@ class HeadWeightsSpec(SourcesSpec):
     )
     chat: InTemplate = Field(False, description=CHAT_HELP)
     max_new_tokens: NewTokens = 24
-    learn: Annotated[bool, Everyday("a weight for each head, from prompts")] = Field(
+    learn: Annotated[bool, Everyday("learn a weight for each head from prompts")] = Field(
         False,
-        description="learn a weight for each head (AT2) from a file of prompts, and keep it in the user's "
-        "cache for this model: `compare` has it from then on",
+        description="learn a weight for each head (AT2) from a file of prompts, and save it in the user's "
+        "cache for this model: `compare` then includes AT2",
     )
     runs: NumRuns = COMPARED_RUNS
 

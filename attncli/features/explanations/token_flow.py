@@ -1,4 +1,4 @@
-"""How much of each token of a prompt reaches an answer, by the attention of all layers and what it carries.
+"""How much of each prompt token reaches an answer, by the attention of all layers and the vectors it carries.
 
 Rollout (Abnar & Zuidema 2020, 2005.00928), value-weighted norms (Kobayashi et al. 2020, 2004.10102), ALTI
 (Ferrando et al. 2022, 2203.04212), direct contributions to the logit (Elhage et al. 2021).
@@ -26,21 +26,21 @@ from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading
 
 QUERIES_AT_ONCE = 2**23
-"""Numbers that some queries have on all keys, a vector each: 32 MB."""
+"""Numbers that a batch of queries has, one vector per key: 32 MB."""
 
 
 class EmbeddedTokens(NamedTuple):
-    """What embeddings gave of tokens, a vector each, and what makes of such vectors what they gave."""
+    """The embeddings of tokens, one vector each, and the inverse of any reshaping."""
 
     vectors: Float[Tensor, "1 token embed"]
     as_given: Callable[[Tensor], Tensor]
 
 
 class ExplainedRun:
-    """What a model reads, and what of its outputs is explained: the sum of some logits, or the like.
+    """A model's reading, and the outputs to be explained: the sum of some logits, or a similar number.
 
-    These depend on its last vectors at `places`, each of which counts by its `share`. UserError for a model
-    in half precision.
+    The outputs depend on the last vectors at `places`, each with its `share`. Raises UserError for a model in
+    half precision.
     """
 
     what = "an answer"
@@ -56,17 +56,19 @@ class ExplainedRun:
 
     @property
     def places(self) -> Int[Tensor, " row"]:
-        """The places of the vectors that are read."""
+        """The places of the vectors that the outputs depend on."""
         raise NotImplementedError
 
     @property
     def shares(self) -> Float[Tensor, " row"]:
-        """How much each of these places counts."""
+        """The share of each of these places."""
         raise NotImplementedError
 
     @cached_property
     def stream(self) -> Stream:
-        """What the blocks read and wrote; UserError for a model whose stream is no sum of such parts."""
+        """The inputs and outputs of the blocks. Raises UserError for a model whose stream is not a sum of
+        them.
+        """
         return Stream(self.pretrained, self.reading())
 
     @property
@@ -77,52 +79,52 @@ class ExplainedRun:
     def explained(self, outputs: ModelOutput, *, keeps_lengths: bool = False) -> Float[Tensor, " new"]:
         """The numbers whose sum is explained, from the model's outputs on one text.
 
-        With `keeps_lengths` no vector's length depends on the tokens: the numbers are linear in the vectors.
+        With `keeps_lengths`, the lengths of vectors are constants: the numbers are linear in the vectors.
         """
         raise NotImplementedError
 
     def reading(self) -> Reading:
-        """That of all tokens."""
+        """The reading of all tokens."""
         return Reading(ModelText(tuple(self.pretrained.labels(self.ids.tolist())), self.ids))
 
     def inputs(self) -> dict[str, Tensor]:
         """The arguments of the model's forward."""
         return self.pretrained.inputs([self.reading()])
 
-    def of_prompt(self, rows: Float[Tensor, "row read"]) -> Float[Tensor, " token"]:
-        """The sum over the places of what each has of each token of the prompt, times its share."""
+    def prompt_scores(self, rows: Float[Tensor, "row read"]) -> Float[Tensor, " token"]:
+        """Scores of the prompt's tokens: the sum over the places, weighted by their shares."""
         return self.shares @ rows[:, : self.num_prompt].double().cpu()
 
     @property
     def embeddings(self) -> nn.Module:
-        """The module that gives a vector for each token."""
+        """The module that embeds the tokens."""
         embeddings: nn.Module = self.whole.get_input_embeddings()
         return embeddings
 
     def embedded(self, output: object) -> EmbeddedTokens | None:
-        """The vectors of the tokens in what the model's embeddings gave; None where they are not there."""
+        """The vectors of the tokens in the output of the embeddings; None if they are not there."""
         if not isinstance(output, Tensor) or output.shape[:2] != (1, len(self.ids)):
             return None
         return EmbeddedTokens(output, lambda vectors: vectors)
 
     def by_token(self, of_embedded: Float[Tensor, " vector"]) -> Float[Tensor, " token"]:
-        """A number for each token, from one for each vector of the embeddings."""
+        """One number per token, from one number per vector of the embeddings."""
         return of_embedded
 
     def refuse(self, way: str, reason: str) -> NoReturn:
-        """UserError that says why a way to read is not right for the model."""
-        raise UserError(f"{way}: is not right for {self.pretrained.name}: {reason}")
+        """Raise UserError with the reason why a way does not apply to the model."""
+        raise UserError(f"{way}: does not apply to {self.pretrained.name}: {reason}")
 
     def refuse_unshown_layers(self, way: str) -> None:
-        """UserError where tokens are mixed by more than weights: a way would skip those layers in silence."""
+        """Raise UserError if other layers also mix tokens, which the way would silently skip."""
         if self.pretrained.unshown_layers:
             self.refuse(way, "some layers mix tokens without a softmax, or not at all")
 
 
 class AnswerRun(ExplainedRun):
-    """A decoder reads a prompt and an answer behind it: what chose the answer's tokens is explained.
+    """A prompt followed by an answer in a decoder; the choice of the answer's tokens is explained.
 
-    UserError for a model of another kind, and for one in half precision.
+    Raises UserError for a model of another kind, or in half precision.
     """
 
     def __init__(
@@ -131,18 +133,18 @@ class AnswerRun(ExplainedRun):
         if pretrained.has_decoder or pretrained.predicts != "next":
             message = "is not a decoder that predicts the next token: use --method removal"
             raise UserError(f"model: {pretrained.name} {message}")
-        # The last token of the answer chooses nothing.
+        # The last token of the answer does not choose any token.
         super().__init__(pretrained, pretrained.whole, torch.cat([prompt, answer[:-1]]), len(prompt))
         self.prompt, self.answer = prompt, answer
 
     @property
     def places(self) -> Int[Tensor, " new"]:
-        """Those of the tokens that chose those of the answer."""
+        """The places of the tokens that chose the answer's tokens."""
         return torch.arange(len(self.prompt) - 1, len(self.ids))
 
     @property
     def shares(self) -> Float[Tensor, " new"]:
-        """Each counts whole."""
+        """Every place counts fully."""
         return torch.ones(len(self.answer), dtype=torch.float64)
 
     def explained(self, outputs: ModelOutput, *, keeps_lengths: bool = False) -> Float[Tensor, " new"]:
@@ -152,7 +154,9 @@ class AnswerRun(ExplainedRun):
 
 
 def mean_weights(run: ExplainedRun) -> list[Float[Tensor, "query key"]]:
-    """Of each layer the mean of its heads' weights. UserError where layers have others than those of text."""
+    """Per layer, the mean of its heads' weights. Raises UserError for layers with weights that are not
+    between tokens.
+    """
     matrices: list[Tensor] = []
 
     def take(layer: CapturedLayer) -> None:
@@ -165,7 +169,7 @@ def mean_weights(run: ExplainedRun) -> list[Float[Tensor, "query key"]]:
 def rolled_out(
     matrices: Sequence[Float[Tensor, "query key"]], places: Int[Tensor, " row"]
 ) -> Float[Tensor, "row key"]:
-    """The rows at these places of the product of the matrices, that of the last layer first."""
+    """The rows at these places of the product of the matrices, the last layer's first."""
     rows = torch.eye(len(matrices[0]), dtype=torch.float64)[places].to(matrices[0].device)
     for matrix in reversed(matrices):
         rows = rows @ matrix.double()
@@ -173,7 +177,8 @@ def rolled_out(
 
 
 def rollout(run: ExplainedRun) -> Float[Tensor, " token"]:
-    """The product over the layers of (A + I) / 2, each row divided by its sum; A is the mean of the heads.
+    """The product over the layers of (A + I) / 2, with each row divided by its sum; A is the mean of the
+    heads.
 
     Abnar & Zuidema 2020, equation 1. Rows of A that sum to less than 1 have a sink outside the keys.
     """
@@ -182,18 +187,20 @@ def rollout(run: ExplainedRun) -> Float[Tensor, " token"]:
     for weights in mean_weights(run):
         half = (weights.double() + torch.eye(len(weights), device=weights.device)) / 2
         mixed.append(half / half.sum(dim=-1, keepdim=True))
-    return run.of_prompt(rolled_out(mixed, run.places))
+    return run.prompt_scores(rolled_out(mixed, run.places))
 
 
 @dataclass(frozen=True)
 class CarriedVectors:
-    """What the heads of a layer carry from each token: their weights, and v W_O of each token."""
+    """The vectors that the heads of a layer carry from each token: their weights, and v W_O of each token."""
 
     weights: Float[Tensor, "head query key"]
     vectors: Float[Tensor, "head key embed"]
 
     def rows(self, places: Int[Tensor, " row"]) -> Iterator[tuple[range, Float[Tensor, "query key embed"]]]:
-        """Some of the queries at these places at a time, and what each gets of each token, over all heads."""
+        """Batches of the queries at these places, with the sum over the heads of the vectors carried from
+        each token.
+        """
         step = max(1, QUERIES_AT_ONCE // self.vectors[0].numel())
         for start in range(0, len(places), step):
             rows = range(start, min(start + step, len(places)))
@@ -202,7 +209,7 @@ class CarriedVectors:
 
 
 class CarryingLayer:
-    """A layer in a run: what its heads carry, what its block reads, what W_O gives."""
+    """A layer in a run: the vectors of its heads, the input of its block, the output of W_O."""
 
     def __init__(self, run: ExplainedRun, stream: Stream, call: int) -> None:
         layer = stream.attention[call]
@@ -217,34 +224,34 @@ class CarryingLayer:
 
     @property
     def num_heads(self) -> int:
-        """How many heads read."""
+        """Number of query heads."""
         return self.attention.shape[1]
 
     def columns(self) -> Float[Tensor, "head embed value_dim"]:
-        """Of each head those of W_O."""
+        """The columns of W_O of each head."""
         return head_projections(self.projection, self.num_heads)
 
     def values(self) -> Float[Tensor, "head key value_dim"]:
-        """Of each head, the groups' repeated."""
+        """The values of each head, repeated within groups."""
         value = self.attention.value[0]
         return value.repeat_interleave(self.num_heads // len(value), dim=0)
 
     def weights(self) -> Float[Tensor, "head query key"]:
-        """Those of all queries."""
+        """The weights of all queries."""
         weights = attend(self.attention, Wanted(weights=True)).weights
         assert weights is not None
         return weights[0]
 
     def carried(self) -> CarriedVectors:
-        """What each head carries."""
+        """The vectors that each head carries."""
         vectors = torch.einsum("hev,hkv->hke", self.columns(), self.values())
         return CarriedVectors(self.weights(), vectors)
 
-    def behind(
+    def after_attention(
         self, rows: range, vectors: Float[Tensor, "query key embed"]
     ) -> tuple[Float[Tensor, "query key embed"], Float[Tensor, "query embed"]]:
-        """What is behind the attention of these queries, of each token's vector and of all with the biases:
-        where a norm stands there (BERT), that of it, its scale as it was in the run.
+        """The stream after the attention of these queries, split by token, and in total with the biases;
+        after the norm, if one follows (BERT), with its scale from the run.
         """
         whole = self.read[rows.start : rows.stop] + self.projected[rows.start : rows.stop]
         if self.norm is None:
@@ -261,13 +268,15 @@ class CarryingLayer:
 
     @property
     def bias(self) -> Tensor | float:
-        """That of W_O."""
+        """The bias of W_O."""
         _, bias = matrix_and_bias(self.projection)
         return 0.0 if bias is None else bias.detach()
 
 
 def carrying_layers(run: ExplainedRun, way: str) -> Iterator[CarryingLayer]:
-    """The layers of a run in order. UserError for a model whose stream is no sum of such parts."""
+    """The layers of a run in order. Raises UserError for a model whose stream is not a sum of block
+    outputs.
+    """
     run.refuse_unshown_layers(way)
     try:
         stream = run.stream
@@ -282,35 +291,35 @@ def carrying_layers(run: ExplainedRun, way: str) -> Iterator[CarryingLayer]:
 
 @torch.no_grad()
 def value_norms(run: ExplainedRun) -> Float[Tensor, " token"]:
-    """||sum over heads of a_ij v_j W_O||, as a share of the sum over j, mean over the layers.
+    """||sum over heads of a_ij v_j W_O||, as a share of the sum over j, averaged over the layers.
 
-    Kobayashi et al. 2020, equation 6. UserError where the vectors are not what W_O gives.
+    Kobayashi et al. 2020, equation 6. Raises UserError if the vectors do not add up to the output of W_O.
     """
     total = torch.zeros(len(run.places), len(run.ids), dtype=torch.float64)
     num_layers = 0
     for layer in carrying_layers(run, "value_norms"):
         num_layers += 1
         for rows, vectors in layer.carried().rows(run.places):
-            gave = layer.projected[run.places[rows.start : rows.stop]]
-            if not is_close(vectors.sum(dim=1) + layer.bias, gave):
-                run.refuse("value_norms", f"the vectors of {layer.name} do not add up to what W_O gives")
+            projected = layer.projected[run.places[rows.start : rows.stop]]
+            if not is_close(vectors.sum(dim=1) + layer.bias, projected):
+                run.refuse("value_norms", f"the vectors of {layer.name} do not add up to the output of W_O")
             norms = vectors.double().norm(dim=-1)
             total[rows.start : rows.stop] += (norms / norms.sum(dim=-1, keepdim=True)).cpu()
-    return run.of_prompt(total / num_layers)
+    return run.prompt_scores(total / num_layers)
 
 
 @torch.no_grad()
 def alti(run: ExplainedRun) -> Float[Tensor, " token"]:
-    """The product over the layers of C, c_ij ~ max(0, ||y_i||_1 - ||y_i - T_i(x_j)||_1), rows of sum 1.
+    """The product over the layers of C, c_ij ~ max(0, ||y_i||_1 - ||y_i - T_i(x_j)||_1), with rows of sum 1.
 
-    y_i is the stream behind the attention: its own vector x_i and the vectors that the heads carry,
-    y_i = sum over j of T_i(x_j) + b_O; through the norm that stands there in models as BERT, which keeps its
-    scale. Ferrando et al. 2022, equations 6 to 10. UserError where a block does anything else.
+    y_i is the stream after the attention: its own vector x_i and the vectors that the heads carry, y_i = sum
+    over j of T_i(x_j) + b_O, after the norm in models such as BERT, with its scale fixed. Ferrando et al.
+    2022, equations 6 to 10. Raises UserError if a block does anything else.
     """
     mixed = []
     for layer in carrying_layers(run, "alti"):
         if not layer.adds and layer.norm is None:
-            run.refuse("alti", f"the block of {layer.name} does not add to its stream what W_O gives")
+            run.refuse("alti", f"the block of {layer.name} does not add the output of W_O to its stream")
         count = len(run.ids)
         matrix = torch.zeros(count, count, dtype=torch.float64)
         for rows, vectors in layer.carried().rows(torch.arange(count)):
@@ -318,29 +327,29 @@ def alti(run: ExplainedRun) -> Float[Tensor, " token"]:
             vectors[places - rows.start, places] += layer.read[rows.start : rows.stop]
             summed = layer.read[rows.start : rows.stop] + layer.projected[rows.start : rows.stop]
             if not is_close(vectors.sum(dim=1) + layer.bias, summed):
-                run.refuse("alti", f"the vectors of {layer.name} do not add up to what W_O gives")
-            parts, whole = layer.behind(rows, vectors)
+                run.refuse("alti", f"the vectors of {layer.name} do not add up to the output of W_O")
+            parts, whole = layer.after_attention(rows, vectors)
             size = whole.abs().sum(dim=-1, keepdim=True)
-            rest = (whole.unsqueeze(1) - parts).abs_().sum(dim=-1)
-            near = (size - rest).clamp_min(0)
+            remainder = (whole.unsqueeze(1) - parts).abs_().sum(dim=-1)
+            near = (size - remainder).clamp_min(0)
             matrix[rows.start : rows.stop] = (near / near.sum(dim=-1, keepdim=True)).nan_to_num(0.0).cpu()
         mixed.append(matrix)
-    return run.of_prompt(rolled_out(mixed, run.places))
+    return run.prompt_scores(rolled_out(mixed, run.places))
 
 
 @torch.no_grad()
 def direct_contributions(
     run: ExplainedRun, directions: Float[Tensor, "row embed"]
 ) -> Float[Tensor, " token"]:
-    """What the heads of all layers carry from each token straight into the logits, sum over the heads.
+    """Direct contribution of each token to the logits by the heads of all layers, summed over the heads.
 
-    `directions` are what the logits read of the last stream at each place. UserError where a block adds
-    something else to its stream.
+    `directions` are the directions in which the logits read the last stream at each place. Raises UserError
+    if a block adds anything else to its stream.
     """
     total = torch.zeros(len(run.places), len(run.ids), dtype=torch.float64)
     for layer in carrying_layers(run, "direct_logit"):
         if not layer.adds:
-            run.refuse("direct_logit", f"the block of {layer.name} does not add what W_O gives")
+            run.refuse("direct_logit", f"the block of {layer.name} does not add the output of W_O")
         columns = torch.einsum("te,hev->htv", directions.to(layer.read), layer.columns())
         read = torch.einsum("htv,hkv->htk", columns, layer.values())
         total += (layer.weights()[:, run.places] * read).double().sum(dim=0).cpu()

@@ -1,4 +1,4 @@
-"""A fitted detector, applied to texts: only the layers that it needs are looked at."""
+"""Applying a fitted detector to texts: only the layers that it needs are measured."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.errors import NO_TEXT, UserError
-from attncli.features.separate.auroc import rates_of, separation
+from attncli.features.separate.auroc import call_rates, separation
 from attncli.features.separate.detectors import LinearDetector
 from attncli.features.separate.labelled_texts import LabelledReader
 from attncli.features.separate.results import (
@@ -39,22 +39,23 @@ MODEL = "model: {name} is not the model that the detector was fitted to, {fitted
 
 @dataclass(frozen=True)
 class Detector:
-    """A detector and its model: `detector.score("a text")` runs it up to the last layer that is needed.
+    """A detector and its model: `detector.score("a text")` runs the model up to the last layer that is
+    needed.
 
-    A text is `positive` where its score is above `threshold`.
+    A text is positive if its score is above `threshold`.
     """
 
     pretrained: Pretrained
     fitted: FittedDetector
     weights: Records[DetectorWeight]
     held_out: str = ""
-    """How well it did on groups left out, in a sentence."""
+    """Its performance on held-out groups, as a sentence."""
     fitted_to: frozenset[str] = frozenset()
-    """The digests of the texts that it was fitted to, where its report has them."""
+    """Digests of the texts that it was fitted to; empty if its report lacks them."""
 
     @property
     def threshold(self) -> float:
-        """Texts with a score above it are positive."""
+        """Texts with a score above this value are positive."""
         return self.fitted.threshold
 
     @cached_property
@@ -74,64 +75,70 @@ class Detector:
         return LabelledReader(self.pretrained)
 
     def score(self, text: object) -> float:
-        """The score of a text, or of a mapping with the parts that the detector was fitted to.
+        """Score a text, or a mapping with the parts that the detector was fitted to.
 
-        UserError for anything else, for other parts, and for a text that the model cannot read.
+        Raises UserError for other types or parts, and for a text that the model cannot read.
         """
-        parts = _parts_of(text)
+        parts = _text_parts(text)
         with in_use(self.pretrained) as pretrained:
             labelled = LabelledText(TextLine(1, parts["text"]), parts)
             self.check_parts(labelled)
             return float(self.scores(pretrained, [self._reader.read(labelled)])[0])
 
     def check_parts(self, text: LabelledText) -> None:
-        """UserError for a text with other parts than those that the detector was fitted to."""
+        """Raise UserError for a text whose parts differ from those that the detector was fitted to."""
         needed = self.fitted.parts.split(",")
         if text.kinds != needed:
             got = " and ".join(text.kinds)
             raise UserError(f"texts: must have the parts of the detector, {' and '.join(needed)} (got {got})")
 
     def scores(self, pretrained: Pretrained, readings: Sequence[Reading]) -> Float[Tensor, " text"]:
-        """The scores of texts of equal counts."""
+        """The scores of texts of equal lengths."""
         layers = {(feature.stack, feature.layer) for feature in self._features}
         if not layers:
             return torch.full((len(readings),), self.fitted.intercept, dtype=torch.float64)
         run = FeatureRun(pretrained, layers=layers).go(readings)
         numbers = run.numbers[:, self._places(run.features, pretrained.name)].double()
         lacking = numbers.isnan() | numbers.isinf()
-        # As if it were what it is on average, where a text lacks it.
+        # A text without a statistic gets its mean.
         return self._linear.scores(torch.where(lacking, self._linear.means, numbers))
 
-    def _places(self, given: tuple[HeadFeature, ...], name: str) -> list[int]:
-        """Where its features are among those of a run: looked up once, since runs are alike."""
-        if id(given) not in self._known_places:
-            places = {feature: place for place, feature in enumerate(given)}
+    def _places(self, features: tuple[HeadFeature, ...], name: str) -> list[int]:
+        """Positions of its features in the table of a run; cached, since runs share their tuple of
+        features.
+        """
+        if id(features) not in self._places_by_run:
+            places = {feature: place for place, feature in enumerate(features)}
             missing = next((feature for feature in self._features if feature not in places), None)
             if missing is not None:
-                raise UserError(f"texts: {name} gives no {missing.name} here, which the detector needs")
-            self._known_places[id(given)] = given, [places[feature] for feature in self._features]
-        return self._known_places[id(given)][1]
+                raise UserError(
+                    f"texts: {name} has no {missing.name} for these texts, which the detector needs"
+                )
+            self._places_by_run[id(features)] = features, [places[feature] for feature in self._features]
+        return self._places_by_run[id(features)][1]
 
     @cached_property
-    def _known_places(self) -> dict[int, tuple[tuple[HeadFeature, ...], list[int]]]:
-        """By the identity of what runs gave, which is kept so that it is not another's."""
+    def _places_by_run(self) -> dict[int, tuple[tuple[HeadFeature, ...], list[int]]]:
+        """Cached positions by the id of a tuple of features; the tuple is stored so that its id stays
+        unique.
+        """
         return {}
 
     def apply(
         self, many: ManyTexts[LabelledText], is_positive: Callable[[LabelledText], bool] | None = None
     ) -> AppliedDetector:
-        """What the detector says of many texts, in their order, and how well, where their labels are known.
+        """Score many texts in order and, if their labels are known, measure the detector on them.
 
-        UserError where none can be read.
+        Raises UserError if no text can be read.
         """
         labels: dict[int, bool] = {}
         rows = []
-        num_known = 0
+        num_fitted = 0
         for batch in many.batches():
             scores = self.scores(self.pretrained, [reading for _, reading in batch])
             labels |= {} if is_positive is None else {text.line.line: is_positive(text) for text, _ in batch}
             for (text, _), score in zip(batch, scores.tolist(), strict=True):
-                num_known += text.digest in self.fitted_to
+                num_fitted += text.digest in self.fitted_to
                 rows.append(
                     {
                         "text": text.line.line,
@@ -152,19 +159,19 @@ class Detector:
             num_texts=len(scored),
             num_positive=sum(row.margin > 0 for row in scored),
             notes=tuple(
-                note for note in (_known(num_known, len(scored)), self.held_out, *many.notes()) if note
+                note for note in (_fitted_note(num_fitted, len(scored)), self.held_out, *many.notes()) if note
             ),
         )
 
 
-def _known(count: int, total: int) -> str:
-    """How many texts are no test of a detector, since it was fitted to them."""
+def _fitted_note(count: int, total: int) -> str:
+    """A note on texts that the detector was fitted to, which are not a test of it."""
     if not count:
         return ""
     texts = "All of these texts are" if count == total else f"{count:,} of these {total:,} texts are"
     if count == 1 < total:
         texts = f"1 of these {total:,} texts is"
-    return f"{texts} among those that the detector was fitted to, which is no test of it."
+    return f"{texts} among those that the detector was fitted to, so this does not test it."
 
 
 def _measured(scored: Records[AppliedScore], is_positive: Tensor) -> MeasuredDetector:
@@ -174,15 +181,15 @@ def _measured(scored: Records[AppliedScore], is_positive: Tensor) -> MeasuredDet
         return MeasuredDetector.single(**{"hits" if is_positive.all() else "false_alarms": rate})
     result = separation(torch.from_numpy(scored.numbers("score")).unsqueeze(1), is_positive)
     lower, upper = (None if isnan(float(end)) else float(end) for end in result.interval())
-    rates = rates_of(is_called, is_positive)
+    rates = call_rates(is_called, is_positive)
     return MeasuredDetector.single(auroc=float(result.auroc[0]), lower=lower, upper=upper, **rates._asdict())
 
 
 MOST_TOKENS_DRAWN = 512
 
 
-def map_of_head(pretrained: Pretrained, reading: Reading, feature: SeparatingFeature) -> NamedTensor | None:
-    """What a head looks at in a text; None for a long one, and for a stack with other tokens."""
+def head_map(pretrained: Pretrained, reading: Reading, feature: SeparatingFeature) -> NamedTensor | None:
+    """The weights of a head in a text; None for a long text, or a stack with other tokens."""
     if feature.stack != "self" or len(reading.text.ids) > MOST_TOKENS_DRAWN:
         return None
     maps: list[NamedTensor] = []
@@ -197,15 +204,15 @@ def map_of_head(pretrained: Pretrained, reading: Reading, feature: SeparatingFea
     return maps[0] if maps else None
 
 
-def _parts_of(text: object) -> dict[str, str]:
-    """The parts of a text in the order in which a model reads them; columns of others are left alone."""
-    given = text if isinstance(text, Mapping) and not {"ids", "tokens"} & {*text} else {"text": text}
+def _text_parts(text: object) -> dict[str, str]:
+    """The parts of a text in the order in which a model reads them; ignores other keys."""
+    mapping = text if isinstance(text, Mapping) and not {"ids", "tokens"} & {*text} else {"text": text}
     parts = {}
     for part in PARTS:
-        if part not in given and part != "text":
+        if part not in mapping and part != "text":
             continue
         try:
-            parts[part] = text_or_ids(given.get(part))
+            parts[part] = text_or_ids(mapping.get(part))
         except ValueError as error:
             raise UserError(f"{part}: {error}") from None
         if not parts[part]:

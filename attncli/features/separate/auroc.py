@@ -1,4 +1,4 @@
-"""How well numbers tell two groups apart: AUROC with its interval, what chance makes of it, effect sizes."""
+"""Separation of two groups by numbers: AUROC with intervals, permutation tests, effect sizes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from attncli.core.summaries import LEVEL, t_quantile
 
 QUANTILE = NormalDist().inv_cdf((1 + LEVEL) / 2)
 TIE = 1e-6
-"""By how much float32 may round an AUROC: permutations this near the observed one count against it."""
+"""Rounding tolerance of a float32 AUROC: permutations this close to the observed value count against it."""
 BYTES_AT_ONCE = 2**28
-"""Of placements, in float64."""
+"""Memory for placements, in float64."""
 
 
 class Placements(NamedTuple):
-    """For each text the share of the other group's texts that it is on the right side of; ties count half.
+    """Per text, the share of the other group's texts that it is on the right side of; ties count half.
 
     V10 and V01 of DeLong et al. 1988; their means are the AUROC.
     """
@@ -32,11 +32,11 @@ class Placements(NamedTuple):
 
 @dataclass(frozen=True)
 class Separation:
-    """The AUROC of each of many features, P(positive > negative) + P(equal) / 2, and its standard error.
+    """AUROC of each of many features, P(positive > negative) + P(equal) / 2, with its standard error.
 
-    The error is that of DeLong, DeLong & Clarke-Pearson 1988 (10.2307/2531595); NaN with one text of a group,
-    where nothing is known of its variance, and where the groups do not overlap, whose placements are all 1.
-    `degrees` are those of freedom of the error: Welch 1947, Satterthwaite 1946.
+    The error is from DeLong, DeLong & Clarke-Pearson 1988 (10.2307/2531595). It is NaN if a group has one
+    text, whose variance is unknown, or if the groups do not overlap, so that all placements are 1. `degrees`
+    are the degrees of freedom of the error: Welch 1947, Satterthwaite 1946.
     """
 
     auroc: Float[Tensor, " feature"]
@@ -56,7 +56,7 @@ class Separation:
 
 
 MOST_DEGREES = 1000
-"""From here Student's t is the normal quantile to 1.2 parts in 1,000."""
+"""From this many degrees, Student's t differs from the normal quantile by less than 1.2 parts in 1,000."""
 
 
 def _quantile(degrees: float) -> float:
@@ -66,9 +66,9 @@ def _quantile(degrees: float) -> float:
 def auroc_interval(auroc: float, error: float, degrees: float) -> tuple[float, float]:
     """logistic(logit A -+ t error / (A (1 - A))): the 95 % interval of an AUROC, Student's t of `degrees`.
 
-    The logit keeps the ends within 0 and 1, and its errors are more nearly normal (Pepe 2003, The statistical
-    evaluation of medical tests, 5.2.4). An AUROC of 0 or 1 has no logit: 1.96 errors, within 0 and 1. NaN
-    where the error is not known.
+    The logit keeps the ends within 0 and 1, and its errors are closer to normal (Pepe 2003, The statistical
+    evaluation of medical tests, 5.2.4). An AUROC of 0 or 1 has no logit: its interval is 1.96 errors, clipped
+    to 0 and 1. NaN if the error is unknown.
     """
     if isnan(error):
         return nan, nan
@@ -76,40 +76,44 @@ def auroc_interval(auroc: float, error: float, degrees: float) -> tuple[float, f
         half = QUANTILE * error
         return max(0.0, auroc - half), min(1.0, auroc + half)
     odds = auroc / (1 - auroc)
-    # Beyond e^300 the odds are 0 or infinite in float64.
+    # Beyond e^300, the odds are 0 or infinite in float64.
     factor = exp(min(300.0, _quantile(degrees) * error / (auroc * (1 - auroc))))
     return odds / (odds + factor), odds * factor / (1 + odds * factor)
 
 
 def mean_degrees(errors: Sequence[float], degrees: Sequence[float]) -> float:
-    """Those of a mean of independent numbers with these errors: Satterthwaite 1946 (10.2307/3002019)."""
+    """Degrees of freedom of a mean of independent numbers with these errors: Satterthwaite 1946
+    (10.2307/3002019).
+    """
     squares = [error**2 for error in errors]
-    parts = sum(square**2 / of_error for square, of_error in zip(squares, degrees, strict=True))
+    parts = sum(square**2 / freedom for square, freedom in zip(squares, degrees, strict=True))
     return sum(squares) ** 2 / parts if parts else nan
 
 
 class Order(NamedTuple):
-    """The numbers of each feature from the smallest, and which text each is of."""
+    """The sorted numbers of each feature, and the text of each number."""
 
     numbers: Float[Tensor, "feature text"]
     texts: Int[Tensor, "feature text"]
 
     @classmethod
-    def of(cls, numbers: Float[Tensor, "text feature"]) -> "Order":
-        """By numpy, whose argsort has a vector of numbers at a time; equal ones in any order."""
+    def sort(cls, numbers: Float[Tensor, "text feature"]) -> "Order":
+        """Sort by numpy, whose argsort is vectorised; equal numbers come in any order."""
         by_feature = np.ascontiguousarray(numbers.T.numpy(force=True))
         order = np.argsort(by_feature, axis=1)
         return cls(torch.from_numpy(np.take_along_axis(by_feature, order, axis=1)), torch.from_numpy(order))
 
     def in_middle(self, amounts: Float[Tensor, "feature text"]) -> Float[Tensor, "feature text"]:
-        """For each place the sum of amounts before its run of equal numbers, plus half of that of the run."""
+        """Per place, the sum of the amounts before its run of equal numbers, plus half the sum over
+        the run.
+        """
         sums = amounts.cumsum(dim=1)
         middle = sums - amounts / 2
         is_tied = (self.numbers[:, 1:] == self.numbers[:, :-1]).any(dim=1)
         if is_tied.any():
             begins, ends = _runs(self.numbers[is_tied])
-            of_tied = torch.nn.functional.pad(sums[is_tied], (1, 0))
-            middle[is_tied] = (of_tied.gather(1, begins) + of_tied.gather(1, ends)) / 2
+            tied_sums = torch.nn.functional.pad(sums[is_tied], (1, 0))
+            middle[is_tied] = (tied_sums.gather(1, begins) + tied_sums.gather(1, ends)) / 2
         return middle
 
     def placed(self, is_positive: Bool[Tensor, " text"]) -> Placements:
@@ -123,25 +127,25 @@ class Order(NamedTuple):
         return Placements(by_text[:, is_positive].T, by_text[:, ~is_positive].T)
 
     def places(self) -> Float[Tensor, "feature text"]:
-        """The midrank of each place, less a half."""
+        """The midrank of each place, minus a half."""
         return self.in_middle(torch.ones_like(self.numbers, dtype=torch.float64))
 
     def by_text(self, amounts: Float[Tensor, "feature text"]) -> Float[Tensor, "feature text"]:
-        """What stands in this order, in that of the texts."""
+        """Amounts in this order, rearranged to the order of the texts."""
         return torch.empty_like(amounts).scatter_(1, self.texts, amounts)
 
 
 def placements(numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]) -> Placements:
-    """The placements of all texts, by one sort of each feature.
+    """The placements of all texts, from one sort of each feature.
 
-    The difference of a text's midrank among all texts and among its own group, as in Sun & Xu 2014
-    (10.1109/LSP.2014.2337313): both follow from where runs of equal numbers begin and end.
+    The difference between a text's midrank among all texts and within its group, as in Sun & Xu 2014
+    (10.1109/LSP.2014.2337313); both follow from the starts and ends of runs of equal numbers.
     """
-    return Order.of(numbers).placed(is_positive)
+    return Order.sort(numbers).placed(is_positive)
 
 
 def _runs(ordered: Float[Tensor, "feature text"]) -> tuple[Tensor, Tensor]:
-    """Where the run of equal numbers of each place begins, and where the next one does."""
+    """Per place, the start of its run of equal numbers and the start of the next run."""
     count = ordered.shape[1]
     places = torch.arange(count).expand_as(ordered)
     starts = torch.ones_like(ordered, dtype=torch.bool)
@@ -154,61 +158,63 @@ def _runs(ordered: Float[Tensor, "feature text"]) -> tuple[Tensor, Tensor]:
 
 
 def _error(placed: Placements) -> tuple[Float[Tensor, " feature"], Float[Tensor, " feature"]]:
-    """The error of a mean of placements, and its degrees of freedom; NaN where nothing varies."""
+    """The error of a mean of placements, and its degrees of freedom; NaN if nothing varies."""
     variance, parts = torch.zeros(2, placed.positive.shape[1], dtype=torch.float64)
     for part in placed:
-        of_part = part.var(dim=0) / len(part) if len(part) > 1 else torch.full_like(variance, torch.nan)
-        variance = variance + of_part
-        parts = parts + of_part.square() / (len(part) - 1 or torch.nan)
+        variance_part = part.var(dim=0) / len(part) if len(part) > 1 else torch.full_like(variance, torch.nan)
+        variance = variance + variance_part
+        parts = parts + variance_part.square() / (len(part) - 1 or torch.nan)
     error = variance.sqrt().masked_fill(variance == 0, torch.nan)
     return error, variance.square() / parts
 
 
 def error_without_variance(num_positive: int, num_negative: int) -> float:
-    """An error for placements that are all alike, as where two groups do not overlap; NaN with one text.
+    """Error for constant placements, as in two groups that do not overlap; NaN if a group has one text.
 
-    Of m pairs without a text in common, m the smaller count, all agree: by Clopper & Pearson 1934 the share
-    of those that do not is below 1 - 0.025^(1/m), and this is 1.96 errors.
+    Take m pairs without a common text, m the smaller group size, that all agree. By Clopper & Pearson 1934,
+    the share of disagreeing pairs is below 1 - 0.025^(1/m); this bound is 1.96 errors.
     """
     smaller = min(num_positive, num_negative)
     return (1 - ((1 - LEVEL) / 2) ** (1 / smaller)) / QUANTILE if smaller > 1 else nan
 
 
 class RankedFeatures(NamedTuple):
-    """How well each feature separates the texts, and the rank of each text less the mean rank."""
+    """The separation of each feature, and the centred ranks of the texts."""
 
     separation: Separation
     ranks: Float[Tensor, "feature text"]
 
 
 def separation(numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]) -> Separation:
-    """How well each feature separates the texts; both groups must have one. Numbers without NaN."""
+    """The separation of the texts by each feature; both groups must have a text, and numbers must not
+    be NaN.
+    """
     return ranked_features(numbers, is_positive).separation
 
 
 def ranked_features(
     numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]
 ) -> RankedFeatures:
-    """The separation of each feature and, by the same sort, the ranks that permutations of labels take."""
+    """The separation of each feature and, from the same sort, the ranks that permutation tests need."""
     step = max(1, BYTES_AT_ONCE // (64 * len(numbers)))
     aurocs, errors, degrees, ranks = [], [], [], []
     for part in torch.split(numbers, step, dim=1):
-        order = Order.of(part)
+        order = Order.sort(part)
         placed = order.placed(is_positive)
         aurocs.append(placed.positive.mean(dim=0))
-        error, of_error = _error(placed)
+        error, part_degrees = _error(placed)
         errors.append(error)
-        degrees.append(of_error)
-        # Centred, so that float32 keeps what differs.
+        degrees.append(part_degrees)
+        # Centred, so that float32 keeps the differences.
         ranks.append(order.by_text((order.places() - len(numbers) / 2).float()))
     every = Separation(torch.cat(aurocs), torch.cat(errors), torch.cat(degrees))
     return RankedFeatures(every, torch.cat(ranks))
 
 
-def aurocs_of(
+def feature_aurocs(
     numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]
 ) -> Float[Tensor, " feature"]:
-    """The AUROC of each feature alone, without what its error takes: both groups are sorted, and merged."""
+    """The AUROC of each feature without its error: both groups are sorted and merged."""
     positive, negative = (
         torch.from_numpy(np.sort(np.ascontiguousarray(part.T.numpy(force=True)), axis=1))
         for part in (numbers[is_positive], numbers[~is_positive])
@@ -219,8 +225,8 @@ def aurocs_of(
 
 
 class PairedDifference(NamedTuple):
-    """AUROC of one feature minus that of another on the same texts, its standard error (DeLong 1988), and the
-    degrees of freedom of the error.
+    """Difference of two features' AUROC on the same texts, its standard error (DeLong 1988), and its degrees
+    of freedom.
     """
 
     difference: float
@@ -233,7 +239,9 @@ class PairedDifference(NamedTuple):
 
 
 def difference_interval(difference: float, error: float, degrees: float) -> tuple[float, float]:
-    """d -+ t error within -1 and 1, Student's t of `degrees`: the 95 % interval of a difference of AUROCs."""
+    """d -+ t error, clipped to -1 and 1: the 95 % interval of a difference of AUROCs, Student's t of
+    `degrees`.
+    """
     if isnan(error):
         return nan, nan
     half = _quantile(degrees) * error
@@ -261,11 +269,10 @@ def largest_by_chance(
     count: int,
     generator: torch.Generator,
 ) -> Float[Tensor, " permutation"]:
-    """The largest |AUROC - 1/2| of all features where labels are permuted within groups, `count` times.
+    """The largest |AUROC - 1/2| of all features for each of `count` permutations of the labels within groups.
 
-    Groups of one label alone exchange theirs as wholes. Only labels move: `ranks`, less their mean, are
-    computed once, and a product with the labels gives their sums (Westfall & Young 1993, the largest
-    statistic).
+    Groups with a single label exchange labels as a whole. Only the labels move: the centred `ranks` are
+    computed once, and a matrix product sums them (Westfall & Young 1993, maximum statistic).
     """
     num_texts = ranks.shape[1]
     largest = []
@@ -281,10 +288,10 @@ def largest_by_chance(
 def _permuted(
     is_positive: Bool[Tensor, " text"], groups: Int[Tensor, " text"], count: int, generator: torch.Generator
 ) -> Float[Tensor, "permutation text"]:
-    """Labels, 1 for positive, permuted within groups, or between groups that have one label alone."""
+    """Labels, 1 for positive, permuted within groups, or between groups that have a single label."""
     by_group = groups.argsort(stable=True)
     keys = torch.rand(count, len(groups), generator=generator, dtype=torch.float64)
-    # Sorted by group, then by a random number: a permutation within each group.
+    # Sorting by group, then by a random number, permutes within each group.
     order = (keys[:, by_group] + groups[by_group]).argsort(dim=1)
     labels = torch.empty(count, len(groups))
     labels[:, by_group] = is_positive[by_group].float()[order]
@@ -293,18 +300,20 @@ def _permuted(
     num_positive = torch.bincount(numbers, weights=is_positive.double())
     alike = ((num_positive == 0) | (num_positive == sizes)).nonzero().flatten()
     if len(alike) > 1:
-        of_groups = torch.zeros(count, len(sizes))
+        group_labels = torch.zeros(count, len(sizes))
         order = torch.rand(count, len(alike), generator=generator, dtype=torch.float64).argsort(dim=1)
-        of_groups[:, alike] = (num_positive[alike] > 0).float()[order]
+        group_labels[:, alike] = (num_positive[alike] > 0).float()[order]
         in_alike = torch.isin(numbers, alike)
-        labels[:, in_alike] = of_groups[:, numbers[in_alike]]
+        labels[:, in_alike] = group_labels[:, numbers[in_alike]]
     return labels
 
 
 def corrected_p(
     aurocs: Float[Tensor, " feature"], largest: Float[Tensor, " permutation"]
 ) -> Float[Tensor, " feature"]:
-    """(1 + permutations whose largest |AUROC - 1/2| is as far) / (1 + permutations): Phipson & Smyth 2010."""
+    """(1 + number of permutations whose largest |AUROC - 1/2| is as large) / (1 + permutations): Phipson &
+    Smyth 2010.
+    """
     ordered = largest.sort().values
     below = torch.searchsorted(ordered, (aurocs - 0.5).abs().double() - TIE)
     return (1 + len(ordered) - below).double() / (1 + len(ordered))
@@ -315,8 +324,8 @@ def hedges_g(
 ) -> Float[Tensor, " feature"]:
     """(mean of the positive - mean of the negative) / pooled deviation, times 1 - 3 / (4 n - 9).
 
-    Cohen's d without its bias in small samples: Hedges 1981 (10.3102/10769986006002107). NaN where nothing
-    varies within the groups.
+    Cohen's d without its small-sample bias: Hedges 1981 (10.3102/10769986006002107). NaN if nothing varies
+    within the groups.
     """
     parts = numbers[is_positive].double(), numbers[~is_positive].double()
     degrees = len(numbers) - 2
@@ -328,14 +337,16 @@ def hedges_g(
 
 
 class RocCurve(NamedTuple):
-    """The corners of a curve: what share of each group a threshold calls positive, from (0, 0) to (1, 1)."""
+    """Corners of an ROC curve: the shares of each group that a threshold calls positive, from (0, 0) to (1,
+    1).
+    """
 
     false_positive_rate: Float[Tensor, " corner"]
     true_positive_rate: Float[Tensor, " corner"]
 
 
 def roc_curve(scores: Float[Tensor, " text"], is_positive: Bool[Tensor, " text"]) -> RocCurve:
-    """What each threshold on the scores gives, the highest first; equal scores are one step."""
+    """The rates at each threshold on the scores, the highest first; equal scores are one step."""
     ordered, order = scores.double().sort(descending=True)
     labels = is_positive[order].double()
     is_last = torch.ones_like(ordered, dtype=torch.bool)
@@ -352,8 +363,8 @@ class Rates(NamedTuple):
     false_alarms: float
 
 
-def rates_of(is_called: Bool[Tensor, " text"], is_positive: Bool[Tensor, " text"]) -> Rates:
-    """The rates of calls, at whatever threshold."""
+def call_rates(is_called: Bool[Tensor, " text"], is_positive: Bool[Tensor, " text"]) -> Rates:
+    """The rates of calls at any threshold."""
     return Rates(*(float(is_called[texts].double().mean()) for texts in (is_positive, ~is_positive)))
 
 

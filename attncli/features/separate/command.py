@@ -1,4 +1,4 @@
-"""The command `attn separate`: texts from a file, or from a store that it fills or reads."""
+"""The `attn separate` command: texts from a file, or from a store that it fills or reads."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 FITTING = "fitting detectors"
 
 
-STORE_OF_TEXTS = replace(
-    STORE, help="Take what was measured of the texts from the store of a survey of them, and run nothing."
+TEXT_STORE = replace(
+    STORE, help="Use the statistics of the texts from the store of an earlier survey; run nothing."
 )
 
 
@@ -38,95 +38,95 @@ def run_separate(
     destination: dict[str, Any],
     store: str | None,
     expect: Sequence[str],
-    **of_store: Any,
+    **store_options: Any,
 ) -> int:
-    """What separates texts, which may be measured into a store first, or have been."""
+    """Run `attn separate` on texts, which may first be measured into a store or read from one."""
     from attncli.system.files import is_store_name
 
-    kept = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
-    if errors := [*store_errors(kept, of_store)]:
+    target = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
+    if errors := [*store_errors(target, store_options)]:
         raise UserError(*errors)
-    given = given_settings(name, config, flags)
-    _refuse_unlabelled(given, expect)
-    texts = given.get("texts")
+    settings = given_settings(name, config, flags)
+    _refuse_unlabelled(settings, expect)
+    texts = settings.get("texts")
     source = store or (str(texts.value) if texts and is_store_name(str(texts.value)) else None)
-    if show_config or not (kept or source):
-        from attncli.features.separate.question import of_page
+    if show_config or not (target or source):
+        from attncli.features.separate.question import page_reports
 
-        code = run_experiment(name, config, show_config, flags, destination, expect, of_page)
-        if not show_config and "apply" not in given:
-            _say_how_to_apply(destination, given)
+        code = run_experiment(name, config, show_config, flags, destination, expect, page_reports)
+        if not show_config and "apply" not in settings:
+            _print_next_step(destination, settings)
         return code
-    if kept is not None:
+    if target is not None:
         if source is not None:
-            other = f"cannot be combined with the store {source}"
-            raise UserError(f"-o {kept}: {other}: -o FILE.json keeps reports")
+            problem = f"cannot be combined with the store {source}"
+            raise UserError(f"-o {target}: {problem}: use -o FILE.json for the report")
         destination = {**destination, "output": None}
     for key in ("apply", *(["model"] if source else [])):
-        if key in given:
-            why = "which names its model" if key == "model" else "which holds texts to fit a detector to"
+        if key in settings:
+            why = "which names its model" if key == "model" else "whose texts are for fitting a detector"
             raise UserError(
-                given[key].line(key, f"cannot be combined with the store {source or kept}, {why}")
+                settings[key].line(key, f"cannot be combined with the store {source or target}, {why}")
             )
     spec = checked_spec(
-        SPECS[name], given | ({} if texts or not store else {"texts": Given(store, "--store")})
+        SPECS[name], settings | ({} if texts or not store else {"texts": Given(store, "--store")})
     )
     to = Destination(**destination, experiment=name)
     code = DONE
-    with errors_at(spec, given, config):
-        if kept is not None:
-            code = _measure_texts(kept, spec, **of_store)
-            spec = spec.model_copy(update={"texts": str(kept)})
+    with errors_at(spec, settings, config):
+        if target is not None:
+            code = _measure_texts(target, spec, **store_options)
+            spec = spec.model_copy(update={"texts": str(target)})
         with progress_line() as line:
-            path = kept or Path(str(source))
+            path = target or Path(str(source))
             line.begin(f"reading {path.name}")
-            from attncli.features.separate.measured_texts import report_of_store
-            from attncli.features.separate.question import of_page
+            from attncli.features.separate.measured_texts import store_report
+            from attncli.features.separate.question import page_reports
 
             def progress(share: float) -> None:
                 line.stage(Stage(FITTING, share, 1.0))
 
-            report = report_of_store(path, cast("SeparateSpec", spec), draws=to.view.draws, progress=progress)
+            report = store_report(path, cast("SeparateSpec", spec), draws=to.view.draws, progress=progress)
     expected = Expected(expect, spec)
     expected.check(report)
-    expected.write(to, [*of_page(report)] if to.view.draws and to.view.whole else [report])
-    _say_how_to_apply(destination, given)
+    expected.write(to, [*page_reports(report)] if to.view.draws and to.view.whole else [report])
+    _print_next_step(destination, settings)
     return code or expected.exit_code()
 
 
-def _refuse_unlabelled(given: Mapping[str, Given], expect: Sequence[str]) -> None:
-    """Raise UserError for a condition on how well a detector does on texts whose labels are not known."""
-    if "apply" not in given or "label" in given:
+def _refuse_unlabelled(settings: Mapping[str, Given], expect: Sequence[str]) -> None:
+    """Raise UserError for a condition on a detector's performance if the texts have no labels."""
+    if "apply" not in settings or "label" in settings:
         return
     for text in expect:
         if text.strip().startswith("measured."):
-            raise UserError(f"--expect '{text}': needs --label, the column that says which texts are which")
+            raise UserError(f"--expect '{text}': needs --label, the column of the texts' labels")
 
 
-def _say_how_to_apply(destination: Mapping[str, Any], given: Mapping[str, Given]) -> None:
-    """What to type next where a detector was written."""
+def _print_next_step(destination: Mapping[str, Any], settings: Mapping[str, Given]) -> None:
+    """Print the command that applies the detector that was written."""
     file = destination.get("output") or ""
     if file.endswith(".json") and sys.stderr.isatty():
-        model = "".join(f" --model {each.value}" for key, each in given.items() if key == "model")
+        model = "".join(f" --model {each.value}" for key, each in settings.items() if key == "model")
         print(plain_text(f"Next: attn separate FILE.csv --apply {file}{model}"), file=sys.stderr)
 
 
-def _measure_texts(path: Path, spec: Any, **of_store: Any) -> int:
-    """Measure every text that a store does not have yet; those that the model cannot read are left out."""
+def _measure_texts(path: Path, spec: Any, **store_options: Any) -> int:
+    """Measure every text that the store lacks; texts that the model cannot read are left out."""
     from attncli.commands.keeping import keep
-    from attncli.features.separate.measured_texts import has_failed, plan_of
+    from attncli.features.separate.measured_texts import has_failed, measuring_plan
     from attncli.models.labelled_files import LabelNames, WholeLines
 
     checked_store(path)
     with WholeLines(spec.texts, LabelNames.of(spec.label), spec.hold_out) as file:
         code = keep(
-            plan_of(spec, file),
+            measuring_plan(spec, file),
             path,
             rows=False,
             weights=False,
             conditions=(),
             fail_fast=False,
-            **of_store,
+            **store_options,
         )
     return DONE if code == SOME_FAILED and not has_failed(path) else code
 
@@ -134,7 +134,7 @@ def _measure_texts(path: Path, spec: Any, **of_store: Any) -> int:
 command = partial(
     experiment.command,
     more=(
-        STORE_OF_TEXTS,
+        TEXT_STORE,
         replace(
             EXPECT,
             help='A condition that must hold, or exit 1: "held_out.auroc > 0.8"; repeatable.',

@@ -1,4 +1,4 @@
-"""Detectors of a label: chosen heads and regressions on their statistics, beside what needs no attention."""
+"""Detectors of a label: selected heads, regressions on head statistics, and baselines without attention."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,35 +11,35 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attncli.errors import UserError
-from attncli.features.separate.auroc import aurocs_of, best_threshold
+from attncli.features.separate.auroc import best_threshold, feature_aurocs
 from attncli.measure.folds import dealt, splits_of
 
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]  # an extra
 
-NEEDS = 'separate: needs: pip install "attncli[probe]"'
+NEEDS = 'separate: needs scikit-learn: pip install "attncli[probe]"'
 STRENGTHS = (0.5, 2.0, 8.0)
-"""Of the L1 penalty: C = strength / sqrt(number of texts), of which nested folds choose one."""
+"""Strengths of the L1 penalty, C = strength / sqrt(number of texts); nested folds choose one."""
 NUM_INNER = 3
 MOST_CHOOSING = 500
-"""Texts, at random, on which the strength of a penalty is chosen."""
+"""Number of random texts on which the strength of a penalty is chosen."""
 KKT_TOLERANCE = 1e-3
-"""By how much a gradient may pass the penalty, of which it is a share."""
+"""Tolerance of a gradient beyond the penalty, as a share of the penalty."""
 NUMBERS_OF_LIBLINEAR = 2**20
-"""Tables of fewer numbers are for liblinear, which takes ten times as long as products for a large one."""
+"""Smaller tables use liblinear, which takes ten times as long as matrix products on larger ones."""
 NUM_TAKEN_IN, MOST_STEPS = 64, 200
-"""Columns that a regression takes in at a step, or as many as it has."""
+"""Columns that a regression adds per step, at least; it may add as many as it has."""
 RIDGE, MOST_PROXIMAL_STEPS, STEPS_A_TRY = 1e-5, 1000, 50
 MOST_RANKED, NUM_LISTED = 2000, 50
 MOST_DEVIATIONS = 5
-"""Heads are chosen by a difference above so many standard deviations, or fewer where none has that many."""
+"""Heads are chosen by a difference above this many standard deviations, or fewer if none reaches it."""
 
 
 @dataclass(frozen=True)
 class LinearDetector:
     """score = sum_f w_f (x_f - m_f) / s_f + b over some features; a text above the threshold is positive.
 
-    `places` are those of the features in their table. `penalty` is the C of a regression, 0 for none.
+    `places` are the columns of the features in their table. `penalty` is the C of a regression, or 0.
     """
 
     places: Sequence[int]
@@ -58,27 +58,29 @@ class LinearDetector:
     def with_threshold(
         self, numbers: Float[Tensor, "text feature"], is_positive: Bool[Tensor, " text"]
     ) -> "LinearDetector":
-        """The detector with a threshold, if it has none: the best on the texts that it was fitted to."""
+        """The detector with a threshold, by default the best one on the texts that it was fitted to."""
         if not isnan(self.threshold):
             return self
         return replace(self, threshold=best_threshold(self.scores(numbers), is_positive))
 
     def in_places(self, places: Sequence[int]) -> "LinearDetector":
-        """The same of a wider table, in which its features are at these places."""
+        """The same detector for a wider table, whose columns `places` are the columns of the old one."""
         return replace(self, places=[places[place] for place in self.places])
 
 
 @dataclass(frozen=True)
 class TextsToFit:
-    """Features and labels of the texts that a detector is fitted to, and the part of each, to nest folds."""
+    """Features, labels and parts of the texts that a detector is fitted to; the parts are for nested
+    folds.
+    """
 
     numbers: Float[Tensor, "text feature"]
     is_positive: Bool[Tensor, " text"]
     parts: Int[Tensor, " text"]
     generator: torch.Generator
 
-    def of(self, texts: Bool[Tensor, " text"]) -> "TextsToFit":
-        """Some of the texts."""
+    def subset(self, texts: Bool[Tensor, " text"]) -> "TextsToFit":
+        """A subset of the texts."""
         return replace(
             self, numbers=self.numbers[texts], is_positive=self.is_positive[texts], parts=self.parts[texts]
         )
@@ -96,23 +98,23 @@ def signed_feature(place: int, sign: float) -> LinearDetector:
 def best_feature(texts: TextsToFit) -> LinearDetector:
     """The feature whose AUROC is the farthest from a half, in its direction.
 
-    Of many texts the first 50 on 2,000 at random are looked at on all.
+    With many texts, the best 50 features on 2,000 random texts are compared on all texts.
     """
     places = torch.arange(texts.numbers.shape[1])
     if len(texts.is_positive) > MOST_RANKED and len(places) > NUM_LISTED:
         some = _some(texts, MOST_RANKED)
-        places = (aurocs_of(some.numbers, some.is_positive) - 0.5).abs().topk(NUM_LISTED).indices
-    deviations = aurocs_of(texts.numbers[:, places], texts.is_positive) - 0.5
+        places = (feature_aurocs(some.numbers, some.is_positive) - 0.5).abs().topk(NUM_LISTED).indices
+    deviations = feature_aurocs(texts.numbers[:, places], texts.is_positive) - 0.5
     best = int(deviations.abs().argmax())
     return signed_feature(int(places[best]), 1.0 if deviations[best] >= 0 else -1.0)
 
 
 def distracted_heads(texts: TextsToFit) -> LinearDetector:
-    """Less weight on the instruction, mean over the heads that an attack distracts.
+    """Less weight on the instruction, averaged over the heads that an attack distracts.
 
-    A head is chosen where mean(plain) - mean(attack) > k (std(plain) + std(attack)), for the largest k of 5,
-    4, ... 0 that any head reaches; without one the head with the largest difference. Hung et al. 2024
-    (2411.00348), equation 3; deviations are those of a population, as in their program.
+    A head is selected if mean(plain) - mean(attack) > k (std(plain) + std(attack)), for the largest k of 5,
+    4, ... 0 that any head reaches; if none does, the head with the largest difference. Hung et al. 2024
+    (2411.00348), equation 3; standard deviations are the population's, as in their program.
     """
     plain, attack = (
         part.double() for part in (texts.numbers[~texts.is_positive], texts.numbers[texts.is_positive])
@@ -137,9 +139,9 @@ def _regression(**settings: object) -> "LogisticRegression":
 
 
 def logistic_regression(texts: TextsToFit) -> LinearDetector:
-    """A logistic regression on the features as they are, with scikit-learn's L2 penalty of C = 1.
+    """A logistic regression on the raw features, with scikit-learn's L2 penalty of C = 1.
 
-    On lookback ratios it is that of Lookback Lens (Chuang et al. 2024, 2407.07071).
+    On lookback ratios, this is Lookback Lens (Chuang et al. 2024, 2407.07071).
     """
     model = _regression()
     model.fit(texts.numbers.double().numpy(), texts.is_positive.numpy())
@@ -155,24 +157,24 @@ def logistic_regression(texts: TextsToFit) -> LinearDetector:
 
 
 def sparse_regression(texts: TextsToFit) -> LinearDetector:
-    """A logistic regression with an L1 penalty on all features, standardised; nested folds choose its C.
+    """An L1 logistic regression on all standardised features; nested folds choose its C.
 
-    Of the strengths that part the texts held out within these equally well the one with the fewest features.
-    The threshold is midway between the mean scores of both labels held out there, in deviations of the scores
-    that each regression was fitted to: what it fits it parts too well, and each has a scale of its own.
+    Of the strengths that separate the inner held-out texts equally well, the one with the fewest features
+    wins. The threshold is midway between the mean held-out scores of both labels, in standard deviations of
+    the training scores: training scores separate too well, and each regression has its own scale.
     """
     aurocs = torch.zeros(len(STRENGTHS), dtype=torch.float64)
     some = _some(texts, MOST_CHOOSING)
     parts = _inner_parts(some)
     held_out_scores, labels = list[Tensor](), list[Tensor]()
     for split in splits_of(parts, range(int(parts.max()) + 1)):
-        choosing, held_out = some.of(split.choosing), some.of(split.held_out)
+        choosing, held_out = some.subset(split.choosing), some.subset(split.held_out)
         if not (_has_both(choosing.is_positive) and _has_both(held_out.is_positive)):
             continue
         scores = torch.stack(
             [_standardised(_sparse(choosing, strength), choosing, held_out) for strength in STRENGTHS], dim=1
         )
-        aurocs += aurocs_of(scores, held_out.is_positive)
+        aurocs += feature_aurocs(scores, held_out.is_positive)
         held_out_scores.append(scores)
         labels.append(held_out.is_positive)
     best = int(aurocs.argmax()) if labels else 0
@@ -188,7 +190,7 @@ def sparse_regression(texts: TextsToFit) -> LinearDetector:
 def _standardised(
     detector: LinearDetector, choosing: TextsToFit, held_out: TextsToFit
 ) -> Float[Tensor, " text"]:
-    """Scores in deviations of those of the texts that it was fitted to; 0 where these are all alike."""
+    """Scores in standard deviations of the training scores; 0 if these are constant."""
     fitted = detector.scores(choosing.numbers)
     deviation = float(fitted.std(correction=0))
     return (detector.scores(held_out.numbers) - fitted.mean()) / (deviation or 1.0)
@@ -199,17 +201,17 @@ def _has_both(is_positive: Bool[Tensor, " text"]) -> bool:
 
 
 def _some(texts: TextsToFit, most: int) -> TextsToFit:
-    """At most so many of the texts, at random."""
+    """At most `most` of the texts, at random."""
     count = len(texts.is_positive)
     if count <= most:
         return texts
-    kept = torch.zeros(count, dtype=torch.bool)
-    kept[torch.randperm(count, generator=texts.generator)[:most]] = True
-    return texts.of(kept)
+    chosen = torch.zeros(count, dtype=torch.bool)
+    chosen[torch.randperm(count, generator=texts.generator)[:most]] = True
+    return texts.subset(chosen)
 
 
 def _inner_parts(texts: TextsToFit) -> Int[Tensor, " text"]:
-    """Three parts of the texts, of whole parts where there are as many."""
+    """Three parts of the texts, made of whole outer parts if there are enough."""
     numbers: Tensor = torch.unique(texts.parts, return_inverse=True)[1]
     if int(numbers.max()) + 1 < NUM_INNER:
         return dealt(texts.is_positive, NUM_INNER, texts.generator)
@@ -218,7 +220,7 @@ def _inner_parts(texts: TextsToFit) -> Int[Tensor, " text"]:
 
 def _sparse(texts: TextsToFit, strength: float) -> LinearDetector:
     penalty = strength / sqrt(len(texts.numbers))
-    standard = StandardFeatures.of(texts.numbers)
+    standard = StandardFeatures.standardise(texts.numbers)
     if texts.numbers.numel() < NUMBERS_OF_LIBLINEAR:
         seed = int(torch.randint(2**31, (), generator=texts.generator))
         model = _regression(l1_ratio=1, C=penalty, solver="liblinear", random_state=seed)
@@ -240,7 +242,7 @@ def _sparse(texts: TextsToFit, strength: float) -> LinearDetector:
 
 @dataclass(frozen=True)
 class StandardFeatures:
-    """Features less their means, in their deviations, and a column of ones behind them, for the intercept."""
+    """Standardised features, with a column of ones at the end for the intercept."""
 
     numbers: Float[Tensor, "text feature"]
     means: Float[Tensor, " feature"]
@@ -249,8 +251,8 @@ class StandardFeatures:
     """The columns in float32."""
 
     @classmethod
-    def of(cls, numbers: Float[Tensor, "text feature"]) -> "StandardFeatures":
-        """A feature that does not vary is 0."""
+    def standardise(cls, numbers: Float[Tensor, "text feature"]) -> "StandardFeatures":
+        """Standardise features; a constant feature becomes 0."""
         means = numbers.mean(dim=0, dtype=torch.float64)
         centred = numbers - means.to(numbers)
         scales = (
@@ -262,7 +264,7 @@ class StandardFeatures:
         return cls(numbers, means, scales, rounded)
 
     def columns(self, places: Int[Tensor, " chosen"]) -> Float[Tensor, "text chosen"]:
-        """Some of them in float64."""
+        """Some of the columns in float64."""
         columns = torch.ones(len(self.numbers), len(places), dtype=torch.float64)
         is_feature = places < len(self.means)
         features = places[is_feature]
@@ -274,12 +276,12 @@ class StandardFeatures:
 def lasso_logistic(
     standard: StandardFeatures, is_positive: Bool[Tensor, " text"], penalty: float
 ) -> Float[Tensor, " column"]:
-    """argmin_w |w|_1 + C sum_i log(1 + exp(-y_i x_i w)), y = -+1: scikit-learn's with liblinear, C = penalty.
+    """argmin_w |w|_1 + C sum_i log(1 + exp(-y_i x_i w)), y = -+1, as liblinear in scikit-learn, C = penalty.
 
-    Newton's steps, each the minimum of a quadratic with |w|_1 over the columns with a weight and those whose
-    gradient is beyond the penalty (Yuan, Ho & Lin 2012, newGLMNET, whose coordinates are those of products
-    here: some hundred columns of thousands of texts). It ends where the conditions of Karush, Kuhn and Tucker
-    hold for every column.
+    Newton steps: each minimises a quadratic plus |w|_1 over the columns with a weight and the columns whose
+    gradient exceeds the penalty (Yuan, Ho & Lin 2012, newGLMNET, but with matrix products instead of
+    coordinates: a few hundred columns of thousands of texts). Ends when every column meets the
+    Karush-Kuhn-Tucker conditions.
     """
     signs = torch.where(is_positive, 1.0, -1.0).double()
     weights = torch.zeros(standard.rounded.shape[1], dtype=torch.float64)
@@ -293,16 +295,16 @@ def lasso_logistic(
         most = min(len(beyond), max(NUM_TAKEN_IN, int(is_active.sum())))
         is_active[beyond[gradients[beyond].topk(most).indices]] = True
         places = is_active.nonzero().flatten()
-        columns, kept = standard.columns(places), weights[places]
+        columns, active_weights = standard.columns(places), weights[places]
         slopes = residuals @ columns
-        if not len(beyond) and bool(((slopes + kept.sign()).abs() <= KKT_TOLERANCE).all()):
+        if not len(beyond) and bool(((slopes + active_weights.sign()).abs() <= KKT_TOLERANCE).all()):
             break
         scaled = columns.float() * (penalty * chances * (1 - chances)).sqrt().float().unsqueeze(1)
-        step = _quadratic_minimum((scaled.T @ scaled).double(), slopes, kept) - kept
-        length = _length_of_step(step, kept, slopes, columns @ step, signs, scores, penalty)
+        step = _quadratic_minimum((scaled.T @ scaled).double(), slopes, active_weights) - active_weights
+        length = _step_length(step, active_weights, slopes, columns @ step, signs, scores, penalty)
         if not length:
             break
-        weights[places] = kept + length * step
+        weights[places] = active_weights + length * step
         scores = columns @ weights[places]
     return weights
 
@@ -312,11 +314,11 @@ def _quadratic_minimum(
     slopes: Float[Tensor, " chosen"],
     start: Float[Tensor, " chosen"],
 ) -> Float[Tensor, " chosen"]:
-    """argmin_z slopes (z - start) + (z - start) H (z - start) / 2 + |z|_1, or near it.
+    """Approximates argmin_z slopes (z - start) + (z - start) H (z - start) / 2 + |z|_1.
 
-    Proximal gradients (FISTA, Beck & Teboulle 2009, begun anew where a step goes back) say which are 0 and
-    the signs of the others. For these it is a system of equations, whose solution is taken if it has the same
-    signs, and ends this if 0 is right for the others.
+    Proximal gradients (FISTA, Beck & Teboulle 2009, restarted when a step goes back) determine the zeros and
+    the signs of the other weights. Given these, the minimum solves a linear system; its solution is used if
+    it has the same signs, and final if the zeros are right.
     """
     curvature = curvature + RIDGE * curvature.diagonal().mean() * torch.eye(
         len(curvature), dtype=torch.float64
@@ -345,7 +347,7 @@ def _quadratic_minimum(
     return best
 
 
-def _length_of_step(
+def _step_length(
     step: Float[Tensor, " chosen"],
     start: Float[Tensor, " chosen"],
     slopes: Float[Tensor, " chosen"],
@@ -354,7 +356,7 @@ def _length_of_step(
     scores: Float[Tensor, " text"],
     penalty: float,
 ) -> float:
-    """The largest of 1, 1/2, 1/4 ... that lessens what is minimised by Armijo's rule; 0 where none does."""
+    """The largest of 1, 1/2, 1/4, ... that lowers the objective by Armijo's rule; 0 if none does."""
 
     def minimised(length: float) -> Tensor:
         losses = torch.nn.functional.softplus(-signs * (scores + length * along))
@@ -369,9 +371,9 @@ def _length_of_step(
 def bag_of_words_scores(
     words: Sequence[str], is_positive: Bool[Tensor, " text"], choosing: Bool[Tensor, " text"]
 ) -> Float[Tensor, " text"]:
-    """The scores of all texts by a logistic regression on the words of those that it is fitted to.
+    """The scores of all texts by a logistic regression on the words of the `choosing` texts.
 
-    scikit-learn's CountVectorizer, words in lower case and single signs, and C = 1.
+    scikit-learn's CountVectorizer with lower-case words and single punctuation marks, and C = 1.
     """
     from sklearn.feature_extraction.text import CountVectorizer  # type: ignore[import-untyped]
 

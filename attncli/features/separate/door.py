@@ -1,4 +1,4 @@
-"""What separates two groups of texts, and detectors of them: the doors of `measure`, as in `library`."""
+"""Library functions that separate two groups of texts, and apply the resulting detectors."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.errors import UserError
-from attncli.features.separate.applied import MODEL, Detector, map_of_head
+from attncli.features.separate.applied import MODEL, Detector, head_map
 from attncli.features.separate.labelled_texts import LabelledReader
 from attncli.features.separate.results import (
     BASELINE,
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from attncli.features.separate.text_features import FeatureTable
 
 NUM_MAPS = 6
-"""Of misclassified texts that are drawn."""
-OF_RUNS = 0.8
-"""The share of the time that runs of the model take, in what is told of progress."""
+"""Number of misclassified texts with a map."""
+RUN_SHARE = 0.8
+"""Share of the progress that the runs of the model take."""
 
 
 def _labelled(value: Any) -> Any:
@@ -59,7 +59,7 @@ def _labelled(value: Any) -> Any:
     rows = listed(value)
     for row in rows:
         if not isinstance(row, Mapping):
-            raise ValueError(f'must be mappings as {{"text": "...", "injected": 1}} (got {shown(row)})')
+            raise ValueError(f'must be mappings such as {{"text": "...", "injected": 1}} (got {shown(row)})')
     return rows
 
 
@@ -78,28 +78,28 @@ def separate(
     truncate: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> SeparatedTexts:
-    """Which heads tell texts with a label from those without, and what holds on groups that were left out.
+    """Find the heads that separate texts by a label, tested on held-out groups.
 
-    `texts` is a file (CSV, JSON Lines) or mappings, with text, the column `label` of two values
-    (`kind=attack` names the positive one) and, optionally, instruction, document and answer: then also how
-    much weight the answer's rows, or the last one, have on each, and on parts that are marked in the text as
-    <<...>>. Each group of the column `hold_out` is left out in turn, its texts together. See
-    `SeparatedTexts`. UserError for labels and groups that do not fit, and without scikit-learn.
+    `texts` is a file (CSV, JSON Lines) or mappings, with text, a column `label` of two values (`kind=attack`
+    names the positive one) and, optionally, instruction, document and answer. With these parts, the
+    statistics include the weight that the answer's rows, or the last row, have on each part, and on passages
+    marked in the text as <<...>>. The groups of the column `hold_out` are held out in turn. Raises UserError
+    for labels or groups that do not fit, and without scikit-learn. See `SeparatedTexts`.
     """
     from attncli.features.separate.text_features import feature_table
 
     source = fspath(texts) if isinstance(texts, str | PathLike) else "texts"
     with LabelledFile(texts, LabelNames.of(label), hold_out) as file, in_use(model) as pretrained:
         reader = LabelledReader(pretrained, truncate=truncate)
-        many = ManyTexts(file, reader.read, _part_of(progress, 0.0, OF_RUNS))
+        many = ManyTexts(file, reader.read, _progress_part(progress, 0.0, RUN_SHARE))
         table = feature_table(pretrained, many, with_loss=True)
-        way = Separating(hold_out or "", permutations, seed, _part_of(progress, OF_RUNS, 1.0))
-        result = _of_table(pretrained, table, file, source, way)
+        way = Separating(hold_out or "", permutations, seed, _progress_part(progress, RUN_SHARE, 1.0))
+        result = _separate_table(pretrained, table, file, source, way)
         return with_map(pretrained, result, table.texts, reader)
 
 
 class Separating(NamedTuple):
-    """How what separates texts is looked for: see `separate`."""
+    """Options of the search for separating features: see `separate`."""
 
     hold_out: str = ""
     permutations: int = 1000
@@ -107,7 +107,7 @@ class Separating(NamedTuple):
     progress: Callable[[float], None] | None = None
 
 
-def _of_table(
+def _separate_table(
     pretrained: Pretrained, table: "FeatureTable", file: LabelledFile, source: str, way: Separating
 ) -> SeparatedTexts:
     from attncli.features.separate.separation import Measured, separated
@@ -135,12 +135,12 @@ def _of_table(
 def with_map(
     pretrained: Pretrained, result: SeparatedTexts, texts: Iterable[LabelledText], reader: LabelledReader
 ) -> SeparatedTexts:
-    """The result with what the strongest head looks at in the texts that are farthest from their label."""
+    """The result, with maps of the strongest head in the misclassified texts farthest from the threshold."""
     by_line = {text.line.line: text for text in texts}
     maps: list[MapOfText] = []
     for row in result.wrong[:NUM_MAPS]:
         reading = reader.read(by_line[row.text])
-        drawn = map_of_head(pretrained, reading, result.strongest[0])
+        drawn = head_map(pretrained, reading, result.strongest[0])
         if drawn is not None:
             maps.append(MapOfText(row.text, row.id or str(row.text), reading.text.tokens, drawn))
     if not maps:
@@ -149,7 +149,7 @@ def with_map(
 
 
 class TextRows(NamedTuple):
-    """What was measured of texts before: their columns, as `separate` takes them, and their numbers.
+    """Texts that were measured earlier: their columns, as `separate` takes them, and their statistics.
 
     `features` are (stack, layer, head, statistic).
     """
@@ -170,10 +170,10 @@ def separate_measured(
     truncate: bool = False,
     draws: bool = False,
 ) -> SeparatedTexts:
-    """What separates texts that were measured before; `separate` says how.
+    """Separate texts that were measured earlier; see `separate`.
 
-    The model reads the texts again, without a run: `pretrained` may be without weights, unless `draws` asks
-    for the map of a head.
+    The model reads the texts again, without a run: `pretrained` may lack weights, unless `draws` requests the
+    map of a head.
     """
     from attncli.features.separate.text_features import FeatureTable, HeadFeature, without_gaps
 
@@ -193,17 +193,19 @@ def separate_measured(
             torch.tensor(answers) if any(answers) else None,
             [reading.text.ids.tolist() for reading in readings],
         )
-        result = _of_table(pretrained, table, file, source, way)
+        result = _separate_table(pretrained, table, file, source, way)
         return with_map(pretrained, result, texts, reader) if draws else result
 
 
 def read_line(pretrained: Pretrained, line: str, *, truncate: bool = False) -> Reading:
-    """The text of a line of `WholeLines` as the model reads it."""
+    """Read a line of `WholeLines` as the model does."""
     return LabelledReader(pretrained, truncate=truncate).read(line_text(line))
 
 
 class MeasuredTexts(NamedTuple):
-    """The numbers of texts that ran together: of heads, and their losses; which layers are not in them."""
+    """Statistics of texts that ran together: of heads, and losses; `unshown` names the layers without
+    statistics.
+    """
 
     features: Sequence[tuple[str, int, int, str]]
     numbers: Float[Tensor, "text feature"]
@@ -212,7 +214,7 @@ class MeasuredTexts(NamedTuple):
 
 
 def measure_texts(pretrained: Pretrained, readings: Sequence[Reading]) -> MeasuredTexts:
-    """What `separate` measures of texts of equal counts."""
+    """Measure the statistics that `separate` needs on texts of equal lengths."""
     from attncli.features.separate.text_features import FeatureRun
 
     run = FeatureRun(pretrained, with_loss=pretrained.predicts == "next")
@@ -222,14 +224,14 @@ def measure_texts(pretrained: Pretrained, readings: Sequence[Reading]) -> Measur
     return MeasuredTexts(parts[0].features, numbers, torch.cat(losses) if losses else None, run.unshown)
 
 
-def _part_of(
+def _progress_part(
     progress: Callable[[float], None] | None, start: float, end: float
 ) -> Callable[[float], None] | None:
     return None if progress is None else lambda done: progress(start + (end - start) * done)
 
 
 def weights_digest(pretrained: Pretrained) -> str:
-    """The SHA-256 of a model's weights: of its files, else of its parameters."""
+    """The SHA-256 of a model's weights: of its files, or else of its parameters."""
     if isinstance(pretrained.source, str) and Path(pretrained.source).exists():
         digests = [content_digest(file) for file in sorted(weight_files(Path(pretrained.source)))]
         if digests:
@@ -244,10 +246,10 @@ def weights_digest(pretrained: Pretrained) -> str:
 
 @checked
 def read_detector(file: FilePath, model: Model) -> Detector:
-    """The detector in a report that `attn separate -o detector.json` wrote, for the model it was fitted to.
+    """Open the detector in a report from `attn separate -o detector.json`, for the model it was fitted to.
 
-    `detector.score("a text")` is its score, positive above `detector.threshold`. UserError for a file without
-    a detector, and for another model.
+    `detector.score("a text")` is positive above `detector.threshold`. Raises UserError for a file without a
+    detector, and for another model.
     """
     fitted, weights, held_out, fitted_to = _read(Path(fspath(file)))
     pretrained = model if isinstance(model, Pretrained) else open_model(model)
@@ -257,7 +259,7 @@ def read_detector(file: FilePath, model: Model) -> Detector:
 
 
 def _read(file: Path) -> tuple[FittedDetector, Records[DetectorWeight], str, frozenset[str]]:
-    """The detector in a report, its weights, how well it did on groups left out, what it was fitted to."""
+    """The detector in a report, its weights, its performance on held-out groups, and its training texts."""
     try:
         statistics = parsed_json(read_whole(file, TEXT_BYTES))["statistics"]
         fitted = FittedDetector.rows(statistics["fitted"])
@@ -266,10 +268,12 @@ def _read(file: Path) -> tuple[FittedDetector, Records[DetectorWeight], str, fro
     except OSError as error:
         raise UserError(f"apply: {file}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, LookupError, OverflowError):
-        raise UserError(f"apply: {file}: holds no detector: attn separate -o FILE.json writes one") from None
+        raise UserError(
+            f"apply: {file}: contains no detector: write one with attn separate -o FILE.json"
+        ) from None
     weights = weights.where(lambda row: row.detector == first.detector)
     if not weights:
-        nothing = "nothing told its groups apart, so that it calls every text the same"
+        nothing = "no statistic separated its groups, so it labels every text the same"
         raise UserError(f"apply: {file}: its detector has no statistics: {nothing}")
     for name in ("detector", "model", "digest", "positive", "negative", "parts"):
         if not isinstance(first[name], str):
@@ -282,15 +286,15 @@ def _read(file: Path) -> tuple[FittedDetector, Records[DetectorWeight], str, fro
         for name in ("layer", "head"):
             value = row[name]
             if not isinstance(value, int) or value < 0:
-                wrong = f"coefficients[{place}]: {name} must be a whole number from 0"
+                wrong = f"coefficients[{place}]: {name} must be a whole number, at least 0"
                 raise UserError(f"apply: {file}: {wrong} (got {shown(value)})")
         if not row.scale > 0:
             raise UserError(f"apply: {file}: coefficients[{place}]: scale must be above 0 (got {row.scale})")
-    return first, weights, _how_good(statistics), _fitted_to(statistics)
+    return first, weights, _held_out_line(statistics), _fitted_digests(statistics)
 
 
 LARGEST = 1e30
-"""Of a number in a detector: far beyond what statistics of heads come to, and their products are finite."""
+"""Limit for the numbers of a detector: far above any statistic of a head, with finite products."""
 
 
 def _check_number(file: Path, name: str, value: object) -> None:
@@ -299,20 +303,24 @@ def _check_number(file: Path, name: str, value: object) -> None:
         raise UserError(f"apply: {file}: {name} must be a finite number (got {shown(value)})")
 
 
-def _how_good(statistics: Any) -> str:
-    """As `Held out: AUROC 0.56 (0.39 to 0.72); bag of words 0.61.`; nothing where a report lacks it."""
+def _held_out_line(statistics: Any) -> str:
+    """A line such as `Held out: AUROC 0.56 (0.39 to 0.72); bag of words 0.61.`; empty if the report
+    lacks it.
+    """
     try:
-        held = statistics["held_out"]
-        interval = "" if held["lower"] is None else f" ({held['lower']:.2f} to {held['upper']:.2f})"
+        held_out = statistics["held_out"]
+        interval = (
+            "" if held_out["lower"] is None else (f" ({held_out['lower']:.2f} to {held_out['upper']:.2f})")
+        )
         baselines = [row for row in statistics["detectors"] if row["kind"] == BASELINE]
         best = max(baselines, key=lambda row: row["auroc"])
-        return f"Held out: AUROC {held['auroc']:.2f}{interval}; {best['detector']} {best['auroc']:.2f}."
+        return f"Held out: AUROC {held_out['auroc']:.2f}{interval}; {best['detector']} {best['auroc']:.2f}."
     except (KeyError, TypeError, ValueError):
         return ""
 
 
-def _fitted_to(statistics: Any) -> frozenset[str]:
-    """The digests of the texts in a report; nothing where it lacks them."""
+def _fitted_digests(statistics: Any) -> frozenset[str]:
+    """The digests of the texts in a report; empty if it lacks them."""
     try:
         return frozenset(str(row["digest"]) for row in statistics["predictions"])
     except (KeyError, TypeError):
@@ -329,11 +337,12 @@ def apply_detector(
     truncate: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> AppliedDetector:
-    """What the detector in a report says of texts: a file (CSV, JSON Lines) or mappings with text.
+    """Apply the detector in a report to texts: a file (CSV, JSON Lines) or mappings with text.
 
-    With `label`, as in `separate`, also how well: AUROC, hits and false alarms; of the detector's own column
-    its positive value is positive. UserError for another model, for the detector's negative value as the
-    positive one, and for texts without the parts that the detector was fitted to.
+    With `label`, as in `separate`, the result also has the AUROC, hits and false alarms; in the detector's
+    own label column, its positive value stays positive. Raises UserError for another model, for the
+    detector's negative value as the positive one, and for texts without the parts that the detector was
+    fitted to.
     """
     with in_use(model) as pretrained:
         opened = replace(read_detector(detector, pretrained), pretrained=pretrained)

@@ -6,14 +6,14 @@ FEATURE = Feature(
     questions=(
         Question(
             "separate",
-            "Which heads tell two groups of texts apart",
+            "Heads that separate two groups of texts",
             "Models",
             spec="question:SeparateSpec",
             command="command:command",
         ),
         Question(
             "detected_texts",
-            "What a detector says of texts",
+            "Texts scored by a detector",
             spec="question:DetectedTextsSpec",
             page="question:DETECTED_PAGE",
             form_of="separate",

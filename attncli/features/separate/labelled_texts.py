@@ -1,4 +1,4 @@
-"""Readings of texts with a label of two values: the parts of each, one after the other."""
+"""Reading labelled texts: the parts of each, one after the other."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,10 @@ from attncli.records.token_ids import TokenIds
 
 @dataclass(frozen=True, kw_only=True)
 class PartedReading(Reading):
-    """What a model reads; the tokens of each part, where the context ends and the answer begins.
+    """A reading with the tokens of each part, the end of the context and the length of the answer.
 
-    The context ends behind the last part but the answer; what a chat template writes behind it is no context.
-    `num_answer` counts the tokens of the answer, the last ones.
+    The context ends with the last part before the answer; it excludes what a chat template adds after that.
+    `num_answer` counts the tokens of the answer, which are the last ones.
     """
 
     places: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -33,36 +33,38 @@ class PartedReading(Reading):
 
     @property
     def rows(self) -> range:
-        """The queries that are looked at: those that wrote the answer, else the last one."""
+        """The queries that are measured: those that wrote the answer, or the last one."""
         stop = len(self.text.ids) - (self.num_answer > 0)
         return range(stop - max(1, self.num_answer), stop)
 
     def mask(self, part: str, num_keys: int) -> Bool[Tensor, " key"]:
-        """Which keys are those of a part."""
+        """A mask of the keys of a part."""
         mask = torch.zeros(num_keys, dtype=torch.bool)
         mask[[*self.places.get(part, ())]] = True
         return mask
 
 
 FRAMES: WeakKeyDictionary[Any, dict[tuple[str, ...], list[str]]] = WeakKeyDictionary()
-"""What the chat template of a tokenizer writes around the parts of a text, by their names."""
+"""Per tokenizer, the text that its chat template writes around the parts, by part names."""
 
 
 class LabelledReader:
-    """Reads texts with their parts, as a model does; a chat template is rendered for the first alone."""
+    """Reads texts with their parts; a chat template is only rendered for the first text."""
 
     def __init__(self, pretrained: Pretrained, *, truncate: bool = False) -> None:
         self.pretrained, self.truncate = pretrained, truncate
 
     def read(self, text: LabelledText) -> Reading:
-        """A text alone as a survey reads it, else its parts. UserError for what does not fit."""
+        """Read a plain text like a survey, other texts by parts. Raises UserError for texts that do
+        not fit.
+        """
         plain, marked = without_marks(text.line.text)
         if isinstance(text.line.text, TokenIds) or (len(text.parts) == 1 and not marked):
             return read_text(self.pretrained, text.line.text, key="texts", truncate=self.truncate)
         if self.pretrained.has_decoder:
-            self._refuse("has an encoder and a decoder: give it texts alone, without other parts")
+            self._refuse("has an encoder and a decoder: use texts without other parts")
         if not self.pretrained.tokenizer.is_fast:
-            self._refuse("does not say which characters a token covers, so that no part is known")
+            self._refuse("does not report the characters of its tokens, so parts cannot be located")
         return self._parted({**text.parts, "text": plain}, marked)
 
     def _refuse(self, why: str) -> NoReturn:
@@ -86,14 +88,14 @@ class LabelledReader:
         for name, begin, end in passages:
             tokens = (i for i, span in enumerate(spans) if max(span[0], begin) < min(span[1], end))
             places[name] = (*places.get(name, ()), *tokens)
-        for name, tokens_of_part in places.items():
-            if not tokens_of_part:
+        for name, part_tokens in places.items():
+            if not part_tokens:
                 raise UserError(f"texts: {name}: {NO_TEXT}")
         last = max(place for tokens in places.values() for place in tokens)
         answer: list[int] = []
         if "answer" in parts:
             if not is_chat:
-                while spans and spans[-1][0] == spans[-1][1]:  # [SEP], behind which nothing is written
+                while spans and spans[-1][0] == spans[-1][1]:  # [SEP], which must come last
                     ids, spans = ids[:-1], spans[:-1]
             answer = self.pretrained.encoded(parts["answer"], add_special_tokens=False)["input_ids"]
             if not answer:
@@ -109,10 +111,11 @@ class LabelledReader:
         return PartedReading(read, places=places, context_end=last + 1, num_answer=len(answer))
 
     def _in_chat(self, parts: Mapping[str, str]) -> SourcedText:
-        """The instruction as the system's message, the rest as the user's, in the model's chat template.
+        """The instruction as the system message and the rest as the user message, in the model's chat
+        template.
 
-        A template is rendered for the first text with these parts, and once more to see that it says the same
-        whatever the parts hold.
+        A template is rendered for the first text with these parts, and once more to check that it is
+        independent of their contents.
         """
         key, frames = (*parts,), FRAMES.setdefault(self.pretrained.tokenizer, {})
         if key not in frames:
@@ -120,7 +123,7 @@ class LabelledReader:
             frame = self._rendered(marks)
             pieces = re.split("|".join(marks.values()), frame)
             if len(pieces) != len(parts) + 1 or self._rendered(parts) != _filled(pieces, parts)[0]:
-                self._refuse("has a chat template that changes, repeats or leaves out what it is given")
+                self._refuse("has a chat template that changes, repeats or omits parts")
             frames[key] = pieces
         text, sources = _filled(frames[key], parts)
         return SourcedText(text, tuple(sources), is_whole=True)
@@ -132,7 +135,7 @@ class LabelledReader:
 
 
 def _filled(pieces: Sequence[str], parts: Mapping[str, str]) -> tuple[str, list[Passage]]:
-    """Parts between the pieces of a frame, and where they stand."""
+    """Insert parts between the pieces of a frame; returns the text and the place of each part."""
     text, sources = pieces[0], list[Passage]()
     for (part, content), piece in zip(parts.items(), pieces[1:], strict=True):
         sources.append(Passage(part, len(text), len(text) + len(content)))
@@ -141,6 +144,6 @@ def _filled(pieces: Sequence[str], parts: Mapping[str, str]) -> tuple[str, list[
 
 
 def _joined(parts: Mapping[str, str]) -> SourcedText:
-    """Parts one below the other, a blank line between them."""
+    """The parts with a blank line between them."""
     text, sources = _filled(["", *["\n\n"] * (len(parts) - 1), ""], parts)
     return SourcedText(text, tuple(sources))

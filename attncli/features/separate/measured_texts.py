@@ -1,4 +1,4 @@
-"""The texts that a store has measured, with their labels: what `attn separate` reads in place of runs."""
+"""Labelled texts that a store has measured, which `attn separate` reads instead of running a model."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,7 +10,7 @@ import torch
 
 from attncli.errors import UserError
 from attncli.features.separate.door import Separating, TextRows, separate_measured
-from attncli.features.separate.question import LOSS, MeasuredTextSpec, SeparateSpec, report_of
+from attncli.features.separate.question import LOSS, MeasuredTextSpec, SeparateSpec, separation_report
 from attncli.models.folder import model_on_disk
 from attncli.models.labelled_files import LabelNames, WholeLines, line_text
 from attncli.models.loading import in_use, source_of, without_weights
@@ -24,61 +24,61 @@ from attncli.settings.text import FILE_SETTINGS
 from attncli.system.plain_text import counted
 
 OTHER_WEIGHTS = {"skip_sink": 0, "words": False, "weighted": False, "ablate": []}
-"""Settings of a survey that change what its numbers are of; a detector reads a model as it is."""
-OF_OTHER_INPUT = ("texts", "relations", "pairs", *FILE_SETTINGS, "probe")
+"""Survey settings that change the attention weights; a detector needs the unchanged model."""
+OTHER_INPUTS = ("texts", "relations", "pairs", *FILE_SETTINGS, "probe")
 SHARED = ("model", "allow_download", "truncate", "dtype", "load", "device")
-"""Settings with which texts were measured, and a detector reads others."""
+"""Settings with which texts were measured, and with which a detector reads new ones."""
 
 FeatureColumn = tuple[str, int, int, str]
 TextParts = tuple[tuple[str, str], ...]
-"""What a model reads of a text."""
+"""The parts of a text that a model reads."""
 
 
-def plan_of(spec: SeparateSpec, file: WholeLines) -> Plan:
-    """The plan that measures each text of a file by itself."""
+def measuring_plan(spec: SeparateSpec, file: WholeLines) -> Plan:
+    """The plan that measures each text of a file separately."""
     settings = {name: getattr(spec, name) for name in SHARED}
     return plan_of_texts(MeasuredTextSpec(**settings), "attn separate", file)
 
 
-def report_of_store(
+def store_report(
     path: Path,
     spec: SeparateSpec,
     *,
     draws: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Report:
-    """What separates the texts that a store has measured; a model runs for maps alone, if `draws` asks.
+    """Separate the texts that a store has measured; the model only runs for maps, if `draws` is set.
 
-    Their labels are in the store where `texts` names it, else in the file of that name, of whose texts the
-    store has a survey. UserError where texts or labels are missing.
+    Their labels are in the store if `texts` names it; otherwise in the file `texts`, whose texts the store
+    has surveyed. Raises UserError if texts or labels are missing.
     """
-    label, kept = spec.label, kept_texts(path, spec)
-    assert label is not None, "checked"
-    spec = spec.model_copy(update=kept.settings)
-    with in_use(_reader_of(spec, draws=draws)) as pretrained:
+    label, stored = spec.label, stored_texts(path, spec)
+    assert label is not None, "checked by the spec"
+    spec = spec.model_copy(update=stored.settings)
+    with in_use(_reading_model(spec, draws=draws)) as pretrained:
         result = separate_measured(
             pretrained,
-            kept.rows,
+            stored.rows,
             spec.texts,
             label=label,
             way=Separating(spec.hold_out or "", spec.permutations, spec.seed, progress),
             truncate=spec.truncate,
             draws=draws,
         )
-        return report_of(spec, pretrained, result, kept.notes)
+        return separation_report(spec, pretrained, result, stored.notes)
 
 
-def _reader_of(spec: SeparateSpec, *, draws: bool) -> Pretrained:
-    """The model, without its weights where nothing runs and it is on this machine."""
+def _reading_model(spec: SeparateSpec, *, draws: bool) -> Pretrained:
+    """The model, without its weights if nothing runs and the model is on this machine."""
     source = spec.model_source()
-    assert source is not None, "one ships"
+    assert source is not None, "a default model ships with attn"
     if draws or model_on_disk(source, allow_download=spec.allow_download) is None:
         return model_of(spec)
     asked = source_of(source, allow_download=spec.allow_download)
     return without_weights(asked, allow_download=spec.allow_download)
 
 
-class KeptTexts(NamedTuple):
+class StoredTexts(NamedTuple):
     """The texts of a store, the settings with which they were measured, and notes."""
 
     rows: TextRows
@@ -86,19 +86,19 @@ class KeptTexts(NamedTuple):
     notes: list[str]
 
 
-def kept_texts(path: Path, spec: SeparateSpec) -> KeptTexts:
-    """The texts of a store that `spec.texts` names, or those of its file whose numbers the store has."""
+def stored_texts(path: Path, spec: SeparateSpec) -> StoredTexts:
+    """The texts of a store that `spec.texts` names, or the texts of its file that the store has measured."""
     with reading(path) as reader:
         number, settings = _measured_settings(path, reader)
         texts = reader.texts(number)
         if not texts:
-            raise UserError(f"{path}: keeps no texts, as a store in a folder: -o FILE.db keeps them")
+            raise UserError(f"{path}: contains no texts, like every store in a folder: use -o FILE.db")
         numbers = _numbers(reader, number)
         notes = [*_left_out(failed for failed in reader.failed() if failed.run.settings == number)]
     is_survey = settings["experiment"] != MeasuredTextSpec.experiment
     if spec.texts == str(path):
         columns = {
-            run: {"id": numbers.labels[run], **_columns_of(line)}
+            run: {"id": numbers.labels[run], **_line_columns(line)}
             for run, (_, line) in texts.items()
             if run in numbers.places and line is not None
         }
@@ -106,33 +106,33 @@ def kept_texts(path: Path, spec: SeparateSpec) -> KeptTexts:
         chosen = [(row, numbers.places[run]) for run, row in sorted(columns.items())]
     else:
         places = {
-            _parts_of(*text, is_survey=is_survey): numbers.places[run]
+            _text_parts(*text, is_survey=is_survey): numbers.places[run]
             for run, text in texts.items()
             if run in numbers.places
         }
-        chosen = [*_texts_of_file(path, spec, places, is_survey=is_survey)]
+        chosen = [*_file_texts(path, spec, places, is_survey=is_survey)]
     rows = [row for row, _ in chosen]
-    kept = torch.from_numpy(numbers.values[[place for _, place in chosen]])
-    losses = kept[:, -1] if numbers.has_losses else None
-    of_heads = kept[:, : len(numbers.features)].float()
+    values = torch.from_numpy(numbers.values[[place for _, place in chosen]])
+    losses = values[:, -1] if numbers.has_losses else None
+    head_values = values[:, : len(numbers.features)].float()
     if losses is None and is_survey:
-        notes.append(f"{path.name} is a survey without the losses of its texts: no baseline here.")
+        notes.append(f"{path.name} is a survey without losses, so there is no loss baseline.")
     used = {name: settings[name] for name in SHARED if name in settings}
-    return KeptTexts(TextRows(rows, numbers.features, of_heads, losses), used, notes)
+    return StoredTexts(TextRows(rows, numbers.features, head_values, losses), used, notes)
 
 
 UNREADABLE = "texts: "
-"""How the error of a text begins that the model cannot read, as one that is too long."""
+"""Prefix of errors about a text that the model cannot read, such as a text that is too long."""
 
 
 def has_failed(path: Path) -> bool:
-    """Whether a run failed for another reason than that the model cannot read its text."""
+    """True if a run failed for a reason other than an unreadable text."""
     with reading(path) as reader:
         return any(not failed.error.startswith(UNREADABLE) for failed in reader.failed())
 
 
 def _left_out(failed: Iterable[FailedRun]) -> Iterator[str]:
-    """How many texts are left out, and why the first of them is."""
+    """The number of failed texts, with the reason for the first."""
     runs = [*failed]
     if runs:
         are = "is" if len(runs) == 1 else "are"
@@ -141,29 +141,31 @@ def _left_out(failed: Iterable[FailedRun]) -> Iterator[str]:
 
 
 def _measured_settings(path: Path, reader: Reader) -> tuple[int, dict[str, Any]]:
-    """The number and the settings of the one survey of texts in a store. UserError without it."""
+    """The number and settings of the only text survey in a store. Raises UserError if there is not exactly
+    one.
+    """
     surveys = {
         number: settings
         for number, settings in reader.settings_in_use().items()
         if settings.get("experiment") in (MeasuredTextSpec.experiment, "heads")
-        and not any(map(settings.get, OF_OTHER_INPUT))
+        and not any(map(settings.get, OTHER_INPUTS))
     }
     if not surveys or reader.has_steps():
-        raise UserError(f"{path}: has no statistics of heads, text by text: attn results shows what it has")
+        raise UserError(f"{path}: has no statistics of heads per text: see attn results for its contents")
     if len(surveys) > 1:
-        raise UserError(f"{path}: has {len(surveys)} surveys: give a store of one")
+        raise UserError(f"{path}: has {len(surveys)} surveys: use a store with one")
     ((number, settings),) = surveys.items()
     for key, usual in OTHER_WEIGHTS.items():
         if settings.get(key, usual) != usual:
             raise UserError(
-                f"{path}: was surveyed with {key} {settings[key]}: detectors read a model as it is"
+                f"{path}: was surveyed with {key} {settings[key]}: detectors need a survey without it"
             )
     return number, settings
 
 
-class KeptNumbers(NamedTuple):
-    """The numbers of the runs of a store, losses in the last column; by its number the place of each, and the
-    id of its text, or its line.
+class StoredNumbers(NamedTuple):
+    """The statistics of the runs of a store, with losses in the last column; by run number, the row and the
+    label (id or line) of each text.
     """
 
     features: list[FeatureColumn]
@@ -173,21 +175,21 @@ class KeptNumbers(NamedTuple):
     has_losses: bool
 
 
-def _numbers(reader: Reader, number: int) -> KeptNumbers:
+def _numbers(reader: Reader, number: int) -> StoredNumbers:
     features: dict[FeatureColumn, int] = {}
     parts: list[tuple[list[int], np.ndarray, np.ndarray]] = []
     places: dict[int, int] = {}
     labels: dict[int, str | None] = {}
     for runs in reader.done():
-        kept = [row for row, settings in enumerate(runs.settings) if settings == number]
-        if not kept:
+        rows = [row for row, settings in enumerate(runs.settings) if settings == number]
+        if not rows:
             continue
-        named, loss = _features_of(runs.columns)
-        targets = [features.setdefault(feature, len(features)) for feature in named]
-        losses = np.full(len(kept), np.nan) if loss is None else runs.values[kept, loss]
-        parts.append((targets, runs.values[kept][:, [*named.values()]], losses))
+        places_by_feature, loss = _loss_and_features(runs.columns)
+        targets = [features.setdefault(feature, len(features)) for feature in places_by_feature]
+        losses = np.full(len(rows), np.nan) if loss is None else runs.values[rows, loss]
+        parts.append((targets, runs.values[rows][:, [*places_by_feature.values()]], losses))
         labels |= zip(runs.run, runs.id, strict=True)
-        places |= {runs.run[row]: len(places) + place for place, row in enumerate(kept)}
+        places |= {runs.run[row]: len(places) + place for place, row in enumerate(rows)}
     values = np.full((len(places), len(features) + 1), np.nan)
     start = 0
     for targets, numbers, losses in parts:
@@ -195,11 +197,11 @@ def _numbers(reader: Reader, number: int) -> KeptNumbers:
         values[start:end, targets] = numbers
         values[start:end, -1] = losses
         start = end
-    return KeptNumbers([*features], values, places, labels, not np.isnan(values[:, -1]).all())
+    return StoredNumbers([*features], values, places, labels, not np.isnan(values[:, -1]).all())
 
 
-def _features_of(columns: StoredColumns) -> tuple[dict[FeatureColumn, int], int | None]:
-    """The statistics of heads with their columns, and the column of the loss."""
+def _loss_and_features(columns: StoredColumns) -> tuple[dict[FeatureColumn, int], int | None]:
+    """The columns of head statistics, and the column of the loss."""
     features = {
         (number.stack, layer, head, number.statistic): place
         for number, place, layer, head in survey_columns_of(columns).of_all
@@ -209,45 +211,45 @@ def _features_of(columns: StoredColumns) -> tuple[dict[FeatureColumn, int], int 
     return features, losses[0] if losses else None
 
 
-def _columns_of(line: str | None) -> dict[str, Any]:
+def _line_columns(line: str | None) -> dict[str, Any]:
     columns: dict[str, Any] = {} if line is None else json.loads(line)
     return columns
 
 
-def _parts_of(text: str, line: str | None, *, is_survey: bool) -> TextParts:
+def _text_parts(text: str, line: str | None, *, is_survey: bool) -> TextParts:
     if is_survey or line is None:
         return (("text", text),)
     return tuple(line_text(line).parts.items())
 
 
 def _refuse_unknown_columns(path: Path, spec: SeparateSpec, rows: Any) -> None:
-    """UserError where a store has no labels, or not the groups that are asked for."""
+    """Raise UserError if a store lacks the labels, or the groups to hold out."""
     names = dict.fromkeys(name for row in rows for name in row)
-    assert spec.label is not None, "checked"
+    assert spec.label is not None, "checked by the spec"
     for key, name in (("label", LabelNames.of(spec.label).column), ("hold_out", spec.hold_out)):
         if name is not None and name not in names:
             has = (
                 f"it has {', '.join(name for name in names if name != 'id')}"
                 if names
-                else "a survey keeps texts alone"
+                else "a survey only stores texts"
             )
-            advice = f"give the file that has it: attn separate FILE.csv --label {spec.label} --store {path}"
+            advice = f"use the file that has it: attn separate FILE.csv --label {spec.label} --store {path}"
             raise UserError(f"{key}: {path} has no column {name} ({has}): {advice}")
 
 
-def _texts_of_file(
+def _file_texts(
     path: Path, spec: SeparateSpec, places: Mapping[TextParts, int], *, is_survey: bool
 ) -> Iterator[tuple[dict[str, Any], int]]:
-    """The columns of each text of a file, and where its numbers are."""
-    assert spec.label is not None, "checked"
+    """The columns of each text of a file, and the row of its statistics."""
+    assert spec.label is not None, "checked by the spec"
     with WholeLines(spec.texts, LabelNames.of(spec.label), spec.hold_out) as file:
         file.count()
         for (number, labelled), line in zip(file.numbered(), file, strict=True):
             if is_survey and labelled.kinds != ["text"]:
                 kinds = " and ".join(labelled.kinds)
                 advice = f"attn separate {spec.texts} --label {spec.label} -o FILE.db measures them"
-                raise UserError(f"{file.label}:{number}: has {kinds}, a survey texts alone: {advice}")
+                raise UserError(f"{file.label}:{number}: has {kinds}, but a survey only has texts: {advice}")
             place = places.get(tuple(labelled.parts.items()))
             if place is None:
                 raise UserError(f"{file.label}:{number}: is not among the texts of {path}")
-            yield {"id": line.label, **_columns_of(line.context)}, place
+            yield {"id": line.label, **_line_columns(line.context)}, place

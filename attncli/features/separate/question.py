@@ -1,4 +1,4 @@
-"""`attn separate`: which heads tell two groups of texts apart, on groups that were left out."""
+"""`attn separate`: heads that separate two groups of texts, tested on held-out groups."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from attncli.runs.report_values import ValueTable
 
 EXAMPLE = Path(attncli.__file__).parent / "data" / "answered.csv"
-"""Questions to the model that ships, which are answered in their texts or not."""
+"""Questions to the shipped model, some of which their texts answer."""
 EXAMPLE_LABEL, EXAMPLE_GROUP = "answered", "lines"
 
 
@@ -45,15 +45,15 @@ def _column(value: str) -> str:
 NameOfColumn = Annotated[str, AfterValidator(_column)]
 
 
-ColumnOfLabels = Annotated[NameOfColumn | None, Everyday("the column of labels, of two values")]
-LABEL_HELP = "the column of labels, which has two values; `kind=attack` says which is positive"
+ColumnOfLabels = Annotated[NameOfColumn | None, Everyday("the column of labels, with two values")]
+LABEL_HELP = "the column of labels, which has two values; `kind=attack` makes attack the positive one"
 
 
 class LabelledTextsSpec(ModelSpec):
-    """The settings that the forms of `attn separate` share."""
+    """Settings that all forms of `attn separate` share."""
 
     experiment = "separate"
-    title = "What tells two groups of texts apart"
+    title = "Separating two groups of texts"
     main_table = "heads"
     default_model = SHIPPED_MODEL
     needs_head = True
@@ -82,21 +82,20 @@ class SeparateSpec(LabelledTextsSpec):
 
     texts: Annotated[TextPath, Everyday("CSV or JSON Lines with text and a label; - reads stdin")] = Field(
         default_factory=_default_texts,
-        description="CSV or JSON Lines with text and a column of labels, where you like also instruction, "
-        "document, answer and id; << and >> mark parts that are measured by themselves; - reads stdin",
+        description="CSV or JSON Lines with text and a column of labels, and optionally instruction, "
+        "document, answer and id; << and >> mark passages that are measured separately; - "
+        "reads stdin",
     )
     label: ColumnOfLabels = Field(
         default_factory=lambda data: EXAMPLE_LABEL if _is_example(data) else None, description=LABEL_HELP
     )
-    hold_out: Annotated[NameOfColumn | None, Everyday("the column of groups that are left out in turn")] = (
-        Field(
-            default_factory=lambda data: EXAMPLE_GROUP if _is_example(data) else None,
-            description="the column of groups that are left out in turn, as families of attacks (default: "
-            "five random parts of the texts)",
-        )
+    hold_out: Annotated[NameOfColumn | None, Everyday("the column of groups to hold out in turn")] = Field(
+        default_factory=lambda data: EXAMPLE_GROUP if _is_example(data) else None,
+        description="the column of groups to hold out in turn, such as families of attacks (default: "
+        "five random parts of the texts)",
     )
     permutations: Size = Field(
-        1000, description="permutations of the labels, which correct p for all heads and statistics"
+        1000, description="permutations of the labels, to correct p for the number of heads and statistics"
     )
 
     def extras(self) -> Iterator[Extra]:
@@ -121,10 +120,10 @@ class DetectedTextsSpec(LabelledTextsSpec):
     label: ColumnOfLabels = Field(None, description=LABEL_HELP)
     apply: Annotated[
         Annotated[str, AfterValidator(check_file)] | None,
-        Everyday("a report with a detector: what it says of the texts"),
+        Everyday("score the texts with the detector in this report"),
     ] = Field(
         None,
-        description="a report that `attn separate -o FILE.json` wrote: what its detector says of the texts",
+        description="score the texts with the detector in this report, from `attn separate -o FILE.json`",
     )
 
     def result_kind(self) -> str:
@@ -132,7 +131,7 @@ class DetectedTextsSpec(LabelledTextsSpec):
 
 
 class MeasuredTextSpec(ModelSpec):
-    """One of the texts that are measured into a store; `context` is its line, with all columns."""
+    """Settings for one text that is measured into a store; `context` is its line with all columns."""
 
     experiment = "separate"
     examples: ClassVar[tuple[str, ...]] = ()
@@ -148,17 +147,17 @@ class MeasuredTextSpec(ModelSpec):
 
 
 def read(spec: MeasuredTextSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> Any:
-    """One text, with its parts; many are read as they are measured."""
+    """Read one text with its parts; files of many texts are read as they are measured."""
     from attncli.features.separate.door import read_line
 
-    assert texts.context is not None, "it reads many texts"
+    assert texts.context is not None, "a text in a store has its line"
     return read_line(pretrained, texts.context, truncate=spec.truncate)
 
 
 def values_each(
     specs: Sequence[MeasuredTextSpec], readings: "Sequence[Reading]", pretrained: "Pretrained"
 ) -> "tuple[ValueTable, Mapping[str, str]]":
-    """What is measured of some texts of equal counts, and what it was measured with."""
+    """The statistics of texts of equal lengths, and the versions that measured them."""
     import numpy as np
 
     from attncli.core.runtime import versions
@@ -168,19 +167,19 @@ def values_each(
 
     measured = measure_texts(pretrained, readings)
     values = measured.numbers.double().numpy(force=True)
-    others: tuple[str, ...] = ()
+    statistics: tuple[str, ...] = ()
     if measured.losses is not None:
-        others = (LOSS,)
+        statistics = (LOSS,)
         values = np.concatenate([values, measured.losses.double().numpy(force=True)[:, None]], axis=1)
     values[~np.isfinite(values)] = np.nan
-    columns = columns_of_features((*measured.features,), others)
+    columns = columns_of_features((*measured.features,), statistics)
     return ValueTable(columns, values), versions() | with_unshown(measured.unshown)
 
 
 def report_many(
     spec: SeparateSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
-    """What separates the texts of a file."""
+    """The report on the texts of a file."""
     from attncli.features.separate.door import separate
 
     assert spec.label is not None
@@ -194,17 +193,17 @@ def report_many(
         truncate=spec.truncate,
         progress=progress,
     )
-    return report_of(spec, pretrained, result)
+    return separation_report(spec, pretrained, result)
 
 
-def report_of(
+def separation_report(
     spec: SeparateSpec, pretrained: "Pretrained", result: "SeparatedTexts", more: Sequence[str] = ()
 ) -> Report:
-    """The report of what separates texts."""
+    """Build the report of a separation."""
     from attncli.runs.report_parts import build_report
 
     tensors = {} if result.weights is None else {"weights": result.weights}
-    # So that colours part at chance, to either side.
+    # Centred at chance, so that colours diverge from there.
     tensors |= {
         f"{ABOVE_CHANCE} {stack}".strip(): replace(grid, values=grid.values - 0.5)
         for stack, grid in result.heads.grids("auroc").items()
@@ -212,17 +211,17 @@ def report_of(
     texts = Texts(result.tokens, token_spelling=pretrained.token_spelling)
     notes = [*more, *result.notes, *_notes(spec, result)]
     if result.weights is not None:
-        notes.append(MAP_NOTE.format(head=_name_of(result), text=result.maps[0].name))
+        notes.append(MAP_NOTE.format(head=_strongest_head(result), text=result.maps[0].name))
     return build_report(spec, texts, tensors, result, notes, about=_verdict(spec, result))
 
 
-def _name_of(result: "SeparatedTexts") -> str:
-    """The strongest head."""
+def _strongest_head(result: "SeparatedTexts") -> str:
+    """The name of the strongest head."""
     return f"{result.strongest[0].layer}:{result.strongest[0].head}"
 
 
-def of_page(report: Report) -> Iterator[Report]:
-    """The report as a page has it: what was found alone, then each misclassified text with its map."""
+def page_reports(report: Report) -> Iterator[Report]:
+    """The page's reports: the result without a map, then each misclassified text with its map."""
     from attncli.features.separate.results import SeparatedTexts
     from attncli.records.columns import UntypedResult
 
@@ -236,12 +235,12 @@ def of_page(report: Report) -> Iterator[Report]:
     result = replace(whole, weights=None, tokens=(), notes=notes)
     yield replace(report, tokens=(), tensors=tensors, result=result, notes=notes)
     rows = {row.text: row for row in whole.wrong}
-    num_named = Counter(row.id for row in whole.predictions)
+    name_counts = Counter(row.id for row in whole.predictions)
     for line, name, tokens, weights in maps:
         row = rows[line]
-        where = f"{name} (line {line})" if row.id and num_named[row.id] > 1 else name
-        labels = f"Text {where} is {row.label}, and is called {row.predicted}"
-        about = f"{labels}: what head {_name_of(whole)} looks at."
+        where = f"{name} (line {line})" if row.id and name_counts[row.id] > 1 else name
+        labels = f"Text {where} is {row.label} but is called {row.predicted}"
+        about = f"{labels}: weights of head {_strongest_head(whole)}."
         yield replace(
             report,
             tokens=tokens,
@@ -259,30 +258,30 @@ BASELINES = {
     "bag of words": "a bag of words",
     "bag of tokens": "a bag of tokens",
 }
-"""What needs no attention, as a sentence has it."""
+"""Names of the baselines in a sentence."""
 
 
 def _verdict(spec: SeparateSpec, result: "SeparatedTexts") -> str:
-    """Whether the heads add to what needs no attention, on groups left out."""
-    held, best = result.held_out, result.of_baseline()
+    """A sentence on whether the heads improve on the baselines, on held-out groups."""
+    held_out, best = result.held_out, result.best_baseline()
     name = BASELINES.get(best.detector, best.detector)
     alone = f"{name[0].upper()}{name[1:]} alone"
-    heads = f"all heads {held.auroc:.2f}{_between(held.lower, held.upper, ' ({})')}"
+    heads = f"all heads {held_out.auroc:.2f}{_between(held_out.lower, held_out.upper, ' ({})')}"
     baseline = f"{best.detector} {best.auroc:.2f}"
-    numbers = f"AUROC on {'groups' if spec.hold_out else 'texts'} left out: {heads}, {baseline}."
-    if held.hits is not None and held.false_alarms is not None:
-        numbers = f"{numbers[:-1]}; {held.hits:.0%} hits, {held.false_alarms:.0%} false alarms."
+    numbers = f"AUROC on held-out {'groups' if spec.hold_out else 'texts'}: {heads}, {baseline}."
+    if held_out.hits is not None and held_out.false_alarms is not None:
+        numbers = f"{numbers[:-1]}; {held_out.hits:.0%} hits, {held_out.false_alarms:.0%} false alarms."
     lowest = [row.lower for row in result.detectors if row.lower is not None]
     if not next(row.num_features for row in result.detectors):
-        return f"The heads say nothing: the regression keeps no statistic of them. {numbers}"
+        return f"The heads do not help: the regression uses none of their statistics. {numbers}"
     if not lowest:
-        return f"Too few texts in each group to say. {numbers}"
+        return f"Too few texts per group for a verdict. {numbers}"
     if max(lowest) <= 0.5:
-        return f"Nothing tells them apart. {numbers}"
+        return f"No detector separates them. {numbers}"
     if result.attention_adds:
-        return f"The heads add to {name}. {numbers}"
-    if (held.difference or 0.0) > 0:
-        interval = _between(held.difference_lower, held.difference_upper, " (difference {})")
+        return f"The heads improve on {name}. {numbers}"
+    if (held_out.difference or 0.0) > 0:
+        interval = _between(held_out.difference_lower, held_out.difference_upper, " (difference {})")
         return f"{alone} may do as well{interval}. {numbers}"
     return f"{alone} does as well. {numbers}"
 
@@ -292,20 +291,20 @@ def _between(lower: float | None, upper: float | None, form: str) -> str:
 
 
 HELD_OUT_NOTE = (
-    "AUROC: the chance that a text with {positive} scores above one without. Each group is tested by what "
-    "was fitted without it; intervals are over its texts, not over groups to come."
+    "AUROC: the probability that a text with {positive} scores above one without. Each group is tested by "
+    "a detector fitted without it; intervals cover the sampling of its texts, not new groups."
 )
-FEW_OF_A_KIND = 50
-"""Below this many, intervals of differences cover in under 94 of 100 cases."""
-P_NOTE = "p is corrected for all {count:,} statistics by {permutations:,} permutations of labels."
-MAP_NOTE = "weights: what head {head} looks at in text {text}, which is misclassified by most."
-SHARED_NOTE = "The texts of {group}, which alone has its label, are dealt to all groups."
+FEW_TEXTS = 50
+"""With fewer texts than this, intervals of differences cover less than 94 % of cases."""
+P_NOTE = "p is corrected for all {count:,} statistics with {permutations:,} permutations of the labels."
+MAP_NOTE = "weights: head {head} in text {text}, the misclassified text farthest from the threshold."
+SHARED_NOTE = "The texts of {group}, the only group with its label, are divided among all groups."
 
 
 def _notes(spec: SeparateSpec, result: "SeparatedTexts") -> Iterator[str]:
     yield HELD_OUT_NOTE.format(positive=result.fitted[0].positive)
-    if min(min(row.positive, row.texts - row.positive) for row in result.by_group) < FEW_OF_A_KIND:
-        yield f"Under {FEW_OF_A_KIND} texts of a kind in a group: intervals of differences are too narrow."
+    if min(min(row.positive, row.texts - row.positive) for row in result.by_group) < FEW_TEXTS:
+        yield f"Under {FEW_TEXTS} texts per label in a group: intervals of differences are too narrow."
     yield P_NOTE.format(count=result.num_features, permutations=result.num_permutations)
     if result.shared is not None:
         yield SHARED_NOTE.format(group=result.shared)
@@ -316,7 +315,7 @@ def _notes(spec: SeparateSpec, result: "SeparatedTexts") -> Iterator[str]:
 def report_detected(
     spec: DetectedTextsSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
-    """What a detector says of the texts of a file."""
+    """The report of a detector applied to a file of texts."""
     from attncli.features.separate.door import apply_detector
     from attncli.runs.report_parts import build_report
 
@@ -329,16 +328,16 @@ def report_detected(
         between = _between(measured.lower, measured.upper, " ({})")
         auroc = "" if measured.auroc is None else f"AUROC {measured.auroc:.2f}{between}; "
         rates = (("hits", measured.hits), ("false alarms", measured.false_alarms))
-        told = ", ".join(f"{rate:.0%} {name}" for name, rate in rates if rate is not None)
-        alike = "" if auroc else f", all of them {'positive' if measured.hits is not None else 'negative'}"
-        about = f"On these texts{alike}: {auroc}{told}."
-    notes = ["margin: the score less the threshold; above 0 is positive.", *result.notes]
+        rate_list = ", ".join(f"{rate:.0%} {name}" for name, rate in rates if rate is not None)
+        alike = "" if auroc else f", all {'positive' if measured.hits is not None else 'negative'}"
+        about = f"On these texts{alike}: {auroc}{rate_list}."
+    notes = ["margin: score minus threshold; above 0 is positive.", *result.notes]
     return build_report(spec, Texts(), {}, result, notes, about=about)
 
 
 ABOVE_CHANCE = "auroc_above_chance"
 LOSS = "loss"
-"""What a store calls the loss of a text."""
+"""Name of the loss column in a store."""
 
 
 PAGE = ModelPage(read=read, report_many=report_many, values_each=values_each)

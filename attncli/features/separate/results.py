@@ -1,4 +1,4 @@
-"""Which heads tell two groups of texts apart, and how well detectors do on groups that were left out."""
+"""Results of `attn separate`: heads that separate two groups of texts, and detectors on held-out groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,11 +9,11 @@ from attncli.records.values import NamedTensor
 
 
 class HeldOutAuroc(Record):
-    """The sparse regression over all heads on groups left out, beside the best of what needs no attention.
+    """The sparse regression over all heads on held-out groups, with the best baseline without attention.
 
-    `auroc` is the mean over the groups with its 95 % interval, `lowest` that of the worst of them.
-    `difference` is by how much it is above the `baseline`, on the same texts. `hits` and `false_alarms` are
-    the shares of positive and of negative texts of groups left out that it calls positive.
+    `auroc` is the mean over the groups with its 95 % interval, `lowest` the AUROC of the worst group.
+    `difference` is `auroc` minus the `baseline`'s, on the same texts. `hits` and `false_alarms` are the
+    shares of positive and of negative held-out texts that it calls positive.
     """
 
     auroc: float | None
@@ -29,10 +29,10 @@ class HeldOutAuroc(Record):
 
 
 class DetectorAuroc(Record):
-    """A detector: `kind` is attention or baseline. Its AUROC on groups left out, mean over them.
+    """A detector, with its mean AUROC over held-out groups; `kind` is attention or baseline.
 
-    The interval is over texts, of these groups. `choosing` is its AUROC on the texts that it was fitted to,
-    `num_features` how many features it has, fitted to all texts. `difference` is to the best baseline.
+    The interval covers the texts of these groups. `choosing` is its AUROC on the texts that it was fitted to,
+    `num_features` its number of features when fitted to all texts. `difference` is to the best baseline.
     """
 
     detector: str
@@ -49,7 +49,7 @@ class DetectorAuroc(Record):
 
 
 class GroupAuroc(Record):
-    """The AUROC of a detector on a group that it was not fitted to, with DeLong's 95 % interval."""
+    """AUROC of a detector on a group that it was not fitted to, with DeLong's 95 % interval."""
 
     detector: str
     group: str
@@ -63,7 +63,7 @@ class GroupAuroc(Record):
 class SeparatingFeature(Record):
     """A statistic of a head over all texts: P(positive > negative), with DeLong's 95 % interval.
 
-    `p_value` is corrected for all heads and statistics: labels are permuted. `effect_size` is Hedges' g.
+    `p_value` is corrected for all heads and statistics by permuting labels. `effect_size` is Hedges' g.
     """
 
     stack: str
@@ -78,7 +78,7 @@ class SeparatingFeature(Record):
 
 
 class SeparatingHead(Record):
-    """A head with that of its statistics whose AUROC is the farthest from a half; see `SeparatingFeature`."""
+    """A head with the statistic whose AUROC is the farthest from a half; see `SeparatingFeature`."""
 
     stack: str
     layer: int = column(is_kept=False)
@@ -92,10 +92,10 @@ class SeparatingHead(Record):
 
 
 class TextScore(Record):
-    """What the sparse regression says of a text of a group left out: positive above the threshold.
+    """Prediction of the sparse regression for a held-out text: positive above the threshold.
 
-    `margin` is the score less the threshold, in standard deviations of the scores that it was fitted to.
-    `digest` is the beginning of the SHA-256 of its words, by which a detector knows it again.
+    `margin` is the score minus the threshold, in standard deviations of the training scores. `digest` is the
+    beginning of the SHA-256 of its words, by which a detector recognises its training texts.
     """
 
     text: int
@@ -110,10 +110,10 @@ class TextScore(Record):
 
 
 class FittedDetector(Record):
-    """A detector that was fitted to all texts: what it is applied to another text with.
+    """A detector that was fitted to all texts, with all that is needed to apply it.
 
-    `digest` is the SHA-256 of the model's weights, `measured_on` says which texts. A text with a score above
-    the threshold is called `positive`.
+    `digest` is the SHA-256 of the model's weights, `measured_on` the name of the texts. A text with a score
+    above the threshold is called `positive`.
     """
 
     detector: str
@@ -143,9 +143,10 @@ class DetectorWeight(Record):
 
 
 class RocOfGroup(Record):
-    """The ROC curve of a detector on a group that it was not fitted to: both rates, at the same places.
+    """ROC curve of a detector on a group that it was not fitted to: both rates at the same points.
 
-    `curve` is the group, and behind a comma the detector where that is a baseline; the first is chance.
+    `curve` is the group, followed by a comma and the detector if that is a baseline; the first curve is
+    chance.
     """
 
     curve: str
@@ -156,7 +157,7 @@ class RocOfGroup(Record):
 
 
 class MapOfText(NamedTuple):
-    """What a head looks at in a text: its line, its name, its tokens, and the weights (query, key)."""
+    """A head's weights in a text: the text's line, name and tokens, and the weights (query, key)."""
 
     line: int
     name: str
@@ -166,14 +167,14 @@ class MapOfText(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SeparatedTexts(Result):
-    """Which heads tell two groups of texts apart, and what holds on groups that were left out.
+    """Heads that separate two groups of texts, tested on held-out groups.
 
-    `held_out` is the regression over all heads, `detectors` and `by_group` every detector, `predictions` what
-    the regression says of each text, `curves` its ROC curves and those of the best baseline. `heads` has one
-    row per head, `strongest` the first features, `features` one row per head and statistic. `fitted` and
+    `held_out` has the regression over all heads, `detectors` and `by_group` every detector, `predictions` the
+    regression's prediction of each text, `curves` its ROC curves and those of the best baseline. `heads` has
+    one row per head, `strongest` the best features, `features` one row per head and statistic. `fitted` and
     `coefficients` are the detectors fitted to all texts, which `attncli.read_detector` opens. `weights` is
-    what the strongest head looks at in the text that is misclassified by most, whose `tokens` these are;
-    `maps` has it of the first of these texts.
+    the map of the strongest head in the misclassified text farthest from the threshold, `tokens` that text's
+    tokens; `maps` has the maps of the first misclassified texts.
     """
 
     compares: ClassVar[bool] = True
@@ -201,18 +202,18 @@ class SeparatedTexts(Result):
     notes: tuple[str, ...] = ()
 
     def in_report(self, tensors: Mapping[str, NamedTensor]) -> Result:
-        """See `Result.in_report`: with the maps, for pages."""
+        """Adds the maps, for pages; see `Result.in_report`."""
         result = super().in_report(tensors)
         return replace(result, maps=self.maps) if isinstance(result, SeparatedTexts) else result
 
-    def of_baseline(self) -> DetectorAuroc:
+    def best_baseline(self) -> DetectorAuroc:
         """The best of the detectors that need no attention."""
         baselines = [row for row in self.detectors if row.kind == BASELINE]
         return max(baselines, key=lambda row: row.auroc or 0.0)
 
     @property
     def attention_adds(self) -> bool:
-        """Whether the regression over all heads is above the best baseline, by its interval."""
+        """True if the interval of the regression's difference to the best baseline is above 0."""
         lower = self.held_out.difference_lower
         return lower is not None and lower > 0
 
@@ -221,9 +222,10 @@ ATTENTION, BASELINE = "attention", "baseline"
 
 
 class MeasuredDetector(Record):
-    """How a detector does on texts with labels: DeLong's 95 % interval, hits and false alarms as rates.
+    """Performance of a detector on labelled texts: AUROC with DeLong's 95 % interval, and rates of hits and
+    false alarms.
 
-    Texts of one label have only one of these rates.
+    Texts that share one label have only one of the rates.
     """
 
     auroc: float | None = column(is_needed=False)
@@ -234,7 +236,9 @@ class MeasuredDetector(Record):
 
 
 class AppliedScore(Record):
-    """What a detector says of a text: `predicted` is a value of the label, `margin` beyond the threshold."""
+    """A detector's prediction for a text: `predicted` is a value of the label, `margin` the score minus the
+    threshold.
+    """
 
     text: int
     id: str | None
@@ -246,7 +250,7 @@ class AppliedScore(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AppliedDetector(Result):
-    """What a fitted detector says of texts, and `measured`, how well, where these have labels."""
+    """Predictions of a fitted detector and, for labelled texts, its performance in `measured`."""
 
     compares: ClassVar[bool] = True
 

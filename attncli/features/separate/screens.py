@@ -1,4 +1,4 @@
-"""The first screens of `separate`: what holds on groups left out, then the heads; what a detector says."""
+"""The first screens of `separate`: detectors on held-out groups, then heads; a detector applied to texts."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ DECIMALS = 2
 MOST_HEADS, MOST_NOTE_LINES = 4, 4
 LABEL_WIDTH, MEAN_WIDTH, CELL_WIDTH, INTERVAL_WIDTH = 17, 40, 9, 17
 SHORTEST = 24
-"""Lines of a terminal that has little room."""
+"""Number of lines of the shortest terminal."""
 
 
 def _title(report: Report) -> str:
@@ -47,7 +47,7 @@ def _title(report: Report) -> str:
 
 
 def _verdict(report: Report, display: Display) -> Iterator[str]:
-    """Whether the heads add to what needs no attention, on groups left out."""
+    """The verdict on whether the heads improve on the baselines."""
     if report.about:
         yield plain_text(f"separate: {report.about[0].lower()}{report.about[1:]}")
 
@@ -57,7 +57,7 @@ def _over_baseline(row: DetectorAuroc) -> str:
 
 
 def _by_group(report: Report, rows: Records[DetectorAuroc], display: Display) -> list[Column]:
-    """Each group, with its interval where there is room; the lowest alone where there is none for all."""
+    """One column per group, with intervals if there is room; the worst group if there is no room for all."""
     result = report.result_of(SeparatedTexts)
     names = [row.group for row in result.by_group if rows and row.detector == rows[0].detector]
     cells = {(row.detector, row.group): row for row in result.by_group}
@@ -70,15 +70,15 @@ def _by_group(report: Report, rows: Records[DetectorAuroc], display: Display) ->
     for name in names:
         if any((row.detector, name) not in cells for row in rows):  # edited
             continue
-        of_group = [cells[row.detector, name] for row in rows]
-        numbers = [fixed(each.auroc, DECIMALS) for each in of_group]
+        group_cells = [cells[row.detector, name] for row in rows]
+        numbers = [fixed(each.auroc, DECIMALS) for each in group_cells]
         if has_intervals:
             numbers = [
                 f"{number} {interval(each.lower, each.upper, DECIMALS)}"
-                for number, each in zip(numbers, of_group, strict=True)
+                for number, each in zip(numbers, group_cells, strict=True)
             ]
-        first, _, rest = plain_text(name).partition(" ")
-        columns.append(Column((first, rest) if rest else ("", first), numbers, left=has_intervals))
+        first, _, remainder = plain_text(name).partition(" ")
+        columns.append(Column((first, remainder) if remainder else ("", first), numbers, left=has_intervals))
     return columns
 
 
@@ -90,7 +90,7 @@ def _heads_title(report: Report, rows: Records[SeparatingFeature], total: int) -
 def _wrong_title(report: Report, rows: Records[TextScore], total: int) -> str:
     result = report.result_of(SeparatedTexts)
     count = len(result.predictions) - sum(row.is_right for row in result.predictions)
-    return f"{counted(count, 'text')} misclassified by all heads, the farthest from the threshold first:"
+    return f"{counted(count, 'text')} misclassified by all heads, farthest from the threshold first:"
 
 
 def _usual(report: Report, display: Display) -> int:
@@ -148,7 +148,7 @@ SEPARATE_SCREEN = FirstScreen(
         Notes(apart=True, usual=MOST_NOTE_LINES),
     ),
 )
-"""Whether the heads add to what needs no attention; each detector by group; heads; misclassified texts."""
+"""The verdict; each detector by group; heads; misclassified texts."""
 
 
 def _applied_title(report: Report) -> str:
@@ -158,13 +158,13 @@ def _applied_title(report: Report) -> str:
 
 
 def _measured(report: Report, display: Display) -> Iterator[str]:
-    """How well the detector does, where the texts have labels."""
+    """Performance of the detector, if the texts have labels."""
     if report.result_of(AppliedDetector).measured:
         yield plain_text(report.about)
 
 
 def _after_applying(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
-    """What is offered of texts: scores are no detector, and have no groups."""
+    """Next steps that apply to scores, which have no detector and no groups."""
     return tuple(step for step in steps if step == "-o page.html")
 
 

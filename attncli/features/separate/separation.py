@@ -1,4 +1,4 @@
-"""Which heads tell two groups of texts apart, and what holds on groups that were left out."""
+"""Finding heads that separate two groups of texts, and testing detectors on held-out groups."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from attncli.errors import UserError
 from attncli.features.separate.auroc import (
     Separation,
     auroc_interval,
+    call_rates,
     corrected_p,
     difference_interval,
     error_without_variance,
@@ -22,7 +23,6 @@ from attncli.features.separate.auroc import (
     mean_degrees,
     paired_difference,
     ranked_features,
-    rates_of,
     roc_curve,
     separation,
 )
@@ -62,7 +62,7 @@ from attncli.measure.folds import NamedParts, named_parts
 from attncli.records.columns import Records
 
 ALL_HEADS = "all heads"
-"""The detector that was named before anything was measured: its AUROC is `held_out.auroc`."""
+"""The detector chosen in advance: its AUROC is `held_out.auroc`."""
 BEST_HEAD, DISTRACTED, LOOKBACK_LENS = "best head", "Attention Tracker", "Lookback Lens"
 LENGTH, LOSS, WORDS = "length", "loss", "bag of words"
 ANSWER_LENGTH, TOKENS = "answer length", "bag of tokens"
@@ -70,13 +70,13 @@ CHANCE = "chance"
 PERMUTATIONS = 1000
 NUM_STRONGEST, NUM_WRONG = 20, 20
 RATES = torch.linspace(0, 1, 51, dtype=torch.float64)
-"""The false positive rates at which curves are drawn."""
+"""False positive rates at which curves are drawn."""
 START = 60
-"""Characters of a text that are shown."""
+"""Characters of a text in a table."""
 
 
 class Measured(NamedTuple):
-    """What a detector is fitted to: a model, the SHA-256 of its weights, the values of the label, a file."""
+    """Sources of a detector: a model, the SHA-256 of its weights, the values of the label, a file."""
 
     model: str = ""
     digest: str = ""
@@ -90,7 +90,7 @@ UNKNOWN = Measured()
 
 @dataclass(frozen=True)
 class Trial:
-    """A detector on trial: what it is fitted to, and the scores of all texts by the fit of each split."""
+    """A detector with the scores of all texts and the threshold from each split, and its fit to all texts."""
 
     name: str
     kind: str
@@ -110,9 +110,9 @@ def separated(
     measured: Measured = UNKNOWN,
     progress: Callable[[float], None] | None = None,
 ) -> SeparatedTexts:
-    """What the features of texts say of their labels; the groups of the texts are held out in turn.
+    """Separate labelled texts by their features; the groups of the texts are held out in turn.
 
-    UserError for groups that cannot be held out, and without scikit-learn.
+    Raises UserError for groups that cannot be held out, and without scikit-learn.
     """
     generator = torch.Generator().manual_seed(seed)
     groups = [text.group for text in table.texts]
@@ -120,8 +120,8 @@ def separated(
     usable = usable_features(table.numbers)
     features = [table.features[place] for place in usable.places]
     if not features:
-        raise UserError("texts: must differ: every statistic of every head is the same in all of them")
-    trials = _trials(table, usable, is_positive, parts, generator, progress or _nothing)
+        raise UserError("texts: must differ: every statistic of every head is the same for all of them")
+    trials = _trials(table, usable, is_positive, parts, generator, progress or ignore_progress)
     baselines = [trial for trial in trials if trial.kind == BASELINE]
     best = max(baselines, key=lambda trial: _mean_auroc(trial, is_positive, parts)[0])
     detectors = DetectorAuroc.rows(
@@ -159,18 +159,18 @@ def separated(
     )
 
 
-def _nothing(_: float) -> None:
-    """Nobody wants to know."""
+def ignore_progress(_: float) -> None:
+    """No-op progress callback."""
 
 
 def _same_texts(table: FeatureTable, parts: NamedParts) -> Iterator[str]:
-    """How many texts stand in several of the groups that are held out."""
-    parts_of = dict[str, set[int]]()
+    """A note on texts that occur in several of the held-out groups."""
+    parts_by_text = dict[str, set[int]]()
     for text, part in zip(table.texts, parts.by_text.tolist(), strict=True):
-        parts_of.setdefault(text.words, set()).add(part)
-    if count := sum(len(of_text) > 1 for of_text in parts_of.values()):
-        stand = "text stands" if count == 1 else "texts stand"
-        yield f"{count:,} {stand} in several groups: these are tested on what they were fitted to."
+        parts_by_text.setdefault(text.words, set()).add(part)
+    if count := sum(len(part_numbers) > 1 for part_numbers in parts_by_text.values()):
+        occur = "text occurs" if count == 1 else "texts occur"
+        yield f"{count:,} {occur} in several groups, so a detector is tested on texts that it was fitted to."
 
 
 def _trials(
@@ -181,7 +181,7 @@ def _trials(
     generator: torch.Generator,
     progress: Callable[[float], None],
 ) -> list[Trial]:
-    """Every detector, fitted on each split to the texts that are not held out, and at last to all."""
+    """Every detector, fitted to the choosing texts of each split, and finally to all texts."""
     statistics = [table.features[place].statistic for place in usable.places]
     every = range(len(statistics))
     kinds: list[tuple[str, str, Tensor, Sequence[int], Fit]] = [
@@ -192,9 +192,9 @@ def _trials(
         (DISTRACTED, SHARE, distracted_heads),
         (LOOKBACK_LENS, LOOKBACK, logistic_regression),
     ]
-    for name, statistic, fit_of_paper in published:
-        if of_statistic := [place for place, each in enumerate(statistics) if each == statistic]:
-            kinds.append((name, ATTENTION, usable.numbers, of_statistic, fit_of_paper))
+    for name, statistic, published_fit in published:
+        if statistic_places := [place for place, each in enumerate(statistics) if each == statistic]:
+            kinds.append((name, ATTENTION, usable.numbers, statistic_places, published_fit))
     for name, column in (
         (LENGTH, table.lengths),
         (ANSWER_LENGTH, table.answer_lengths),
@@ -206,22 +206,22 @@ def _trials(
     progress(0.0)
     for number, (name, kind, numbers, places, fit) in enumerate(kinds):
         texts = TextsToFit(numbers[:, [*places]], is_positive, parts.by_text, generator)
-        trials.append(_tried(name, kind, texts, places, fit, parts))
+        trials.append(_run_trial(name, kind, texts, places, fit, parts))
         progress((number + 1) / (len(kinds) + 1))
-    trials.append(_tried_words(WORDS, [text.words for text in table.texts], is_positive, parts))
+    trials.append(_run_words_trial(WORDS, [text.words for text in table.texts], is_positive, parts))
     if table.ids:
         tokens = [" ".join(map(str, ids)) for ids in table.ids]
-        trials.append(_tried_words(TOKENS, tokens, is_positive, parts))
+        trials.append(_run_words_trial(TOKENS, tokens, is_positive, parts))
     progress(1.0)
     return trials
 
 
-def _tried(
+def _run_trial(
     name: str, kind: str, texts: TextsToFit, places: Sequence[int], fit: Fit, parts: NamedParts
 ) -> Trial:
     scores, thresholds = [], []
     for split in parts.splits():
-        choosing = texts.of(split.choosing)
+        choosing = texts.subset(split.choosing)
         detector = fit(choosing).with_threshold(choosing.numbers, choosing.is_positive)
         scores.append(detector.scores(texts.numbers))
         thresholds.append(detector.threshold)
@@ -231,7 +231,7 @@ def _tried(
     return Trial(name, kind, places, scores, thresholds, whole)
 
 
-def _tried_words(
+def _run_words_trial(
     name: str, words: Sequence[str], is_positive: Bool[Tensor, " text"], parts: NamedParts
 ) -> Trial:
     scores = [bag_of_words_scores(words, is_positive, split.choosing) for split in parts.splits()]
@@ -239,7 +239,7 @@ def _tried_words(
 
 
 class MeanAuroc(NamedTuple):
-    """The mean AUROC over the groups left out, its error with its degrees of freedom, and the lowest."""
+    """Mean AUROC over the held-out groups, its error with degrees of freedom, and the lowest AUROC."""
 
     auroc: float
     error: float
@@ -248,23 +248,25 @@ class MeanAuroc(NamedTuple):
 
 
 def _mean_auroc(trial: Trial, is_positive: Bool[Tensor, " text"], parts: NamedParts) -> MeanAuroc:
-    groups = [_of_group(trial, number, is_positive, parts) for number in range(len(parts.names))]
+    groups = [_group_separation(trial, number, is_positive, parts) for number in range(len(parts.names))]
     aurocs = [float(each.auroc) for each in groups]
     errors = [
         _error(float(each.error), float(each.degrees), is_positive[parts.by_text == part])
         for part, each in enumerate(groups)
     ]
-    return MeanAuroc(_mean(aurocs), *_error_of_mean(errors), min(aurocs))
+    return MeanAuroc(_mean(aurocs), *_mean_error(errors), min(aurocs))
 
 
 def _error(error: float, degrees: float, is_positive: Bool[Tensor, " text"]) -> tuple[float, float]:
-    """The error of a group, and a bound where its texts do not vary, which says little of a few."""
+    """The error of a group, or a bound if its texts do not vary, which is wide for few texts."""
     if error > 0:
         return error, degrees
     return error_without_variance(int(is_positive.sum()), int((~is_positive).sum())), inf
 
 
-def _of_group(trial: Trial, number: int, is_positive: Bool[Tensor, " text"], parts: NamedParts) -> Separation:
+def _group_separation(
+    trial: Trial, number: int, is_positive: Bool[Tensor, " text"], parts: NamedParts
+) -> Separation:
     in_group = parts.by_text == number
     return separation(trial.scores[number][in_group].unsqueeze(1), is_positive[in_group])
 
@@ -273,14 +275,14 @@ def _mean(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
-def _error_of_mean(errors: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Of a mean over independent groups, and its degrees of freedom; NaN where that of one is not known."""
-    of_groups, degrees = [error for error, _ in errors], [of_error for _, of_error in errors]
-    total = sqrt(sum(error**2 for error in of_groups))
-    return total / len(errors), mean_degrees(of_groups, degrees)
+def _mean_error(errors: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Error of a mean over independent groups, and its degrees of freedom; NaN if any error is unknown."""
+    group_errors, degrees = [error for error, _ in errors], [group_degrees for _, group_degrees in errors]
+    total = sqrt(sum(error**2 for error in group_errors))
+    return total / len(errors), mean_degrees(group_errors, degrees)
 
 
-def _known(ends: tuple[float, float]) -> tuple[float, float] | tuple[None, None]:
+def _finite_interval(ends: tuple[float, float]) -> tuple[float, float] | tuple[None, None]:
     return (None, None) if isnan(ends[0]) else ends
 
 
@@ -288,7 +290,7 @@ def _detector_row(
     trial: Trial, baseline: Trial | None, is_positive: Bool[Tensor, " text"], parts: NamedParts
 ) -> dict[str, object]:
     mean = _mean_auroc(trial, is_positive, parts)
-    lower, upper = _known(auroc_interval(mean.auroc, mean.error, mean.degrees))
+    lower, upper = _finite_interval(auroc_interval(mean.auroc, mean.error, mean.degrees))
     choosing = [
         float(separation(scores[split.choosing].unsqueeze(1), is_positive[split.choosing]).auroc)
         for scores, split in zip(trial.scores, parts.splits(), strict=True)
@@ -308,8 +310,8 @@ def _detector_row(
             _error(each.error, each.degrees, is_positive[parts.by_text == part])
             for part, each in enumerate(differences)
         ]
-        error, degrees = (nan, nan) if isnan(mean.error) else _error_of_mean(errors)
-        difference_lower, difference_upper = _known(difference_interval(difference, error, degrees))
+        error, degrees = (nan, nan) if isnan(mean.error) else _mean_error(errors)
+        difference_lower, difference_upper = _finite_interval(difference_interval(difference, error, degrees))
     return {
         "detector": trial.name,
         "kind": trial.kind,
@@ -331,7 +333,7 @@ def _held_out(
     predictions: Records[TextScore],
     is_positive: Bool[Tensor, " text"],
 ) -> HeldOutAuroc:
-    rates = rates_of(torch.from_numpy(predictions.numbers("margin")) > 0, is_positive)
+    rates = call_rates(torch.from_numpy(predictions.numbers("margin")) > 0, is_positive)
     names = ("auroc", "lower", "upper", "lowest", "difference", "difference_lower", "difference_upper")
     return HeldOutAuroc.single(
         **{name: row[name] for name in names}, baseline=baseline.auroc, **rates._asdict()
@@ -343,9 +345,9 @@ def _group_rows(
 ) -> list[dict[str, object]]:
     rows = []
     for number, name in enumerate(parts.names):
-        result = _of_group(trial, number, is_positive, parts)
+        result = _group_separation(trial, number, is_positive, parts)
         ((lower, upper),) = zip(*(end.tolist() for end in result.interval()), strict=True)
-        lower, upper = _known((lower, upper))
+        lower, upper = _finite_interval((lower, upper))
         in_group = parts.by_text == number
         rows.append(
             {
@@ -362,7 +364,7 @@ def _group_rows(
 
 
 def _chance() -> dict[str, object]:
-    """The diagonal, beside which curves are read."""
+    """The diagonal, for comparison with the curves."""
     rates = RATES.tolist()
     return {
         "curve": CHANCE,
@@ -374,7 +376,7 @@ def _chance() -> dict[str, object]:
 
 
 def _curves(trial: Trial, is_positive: Bool[Tensor, " text"], parts: NamedParts) -> list[dict[str, object]]:
-    """The share of positive texts above the threshold that calls so many others positive at most."""
+    """The true positive rate at each of the false positive rates `RATES`."""
     rows: list[dict[str, object]] = []
     for number, name in enumerate(parts.names):
         in_group = parts.by_text == number
@@ -400,7 +402,7 @@ def _measures(
     permutations: int,
     generator: torch.Generator,
 ) -> Records[SeparatingFeature]:
-    """The AUROC of each feature over all texts, what chance makes of the largest, and effect sizes."""
+    """The AUROC of each feature over all texts, with corrected p values and effect sizes."""
     result, ranks = ranked_features(numbers, is_positive)
     lower, upper = result.interval()
     largest = largest_by_chance(ranks, is_positive, parts.groups, count=permutations, generator=generator)
@@ -423,7 +425,9 @@ def _measures(
 def _strongest(
     measures: Records[SeparatingFeature], numbers: Float[Tensor, "text feature"]
 ) -> Records[SeparatingFeature]:
-    """The first features, one of those of a head that are equal in all texts, as NAME and NAME_mul may be."""
+    """The best features; of a head's features that are equal in all texts, such as NAME and NAME_mul, only
+    the first.
+    """
     order = np.argsort(-np.abs(measures.numbers("auroc") - 0.5), kind="stable").tolist()
     places = list[int]()
     for place in order:
@@ -441,15 +445,15 @@ def _strongest(
 
 
 def _heads(every: Sequence[HeadFeature], measures: Records[SeparatingFeature]) -> Records[SeparatingHead]:
-    """One row for each head: the best of its statistics."""
+    """One row per head, with the best of its statistics."""
     by_head: dict[tuple[str, int, int], list[SeparatingFeature]] = {
         (feature.stack, feature.layer, feature.head): [] for feature in every
     }
     for row in measures:
         by_head[row.stack, row.layer, row.head].append(row)
     rows = []
-    for (stack, layer, head), of_head in by_head.items():
-        best = max(of_head, key=lambda row: abs(row.auroc - 0.5), default=None)
+    for (stack, layer, head), head_rows in by_head.items():
+        best = max(head_rows, key=lambda row: abs(row.auroc - 0.5), default=None)
         names = ("auroc", "lower", "upper", "p_value", "effect_size")
         rows.append(
             {
@@ -470,23 +474,23 @@ def _predictions(
     parts: NamedParts,
     measured: Measured,
 ) -> Records[TextScore]:
-    """What a detector says of each text by the fit that did not see its group."""
+    """The prediction for each text by the fit that excluded its group."""
     names = measured.negative, measured.positive
     rows = []
     deviations = [float(scores.std()) or 1.0 for scores in trial.scores]
     for place, text in enumerate(table.texts):
         part = int(parts.by_text[place])
         margin = (float(trial.scores[part][place]) - trial.thresholds[part]) / deviations[part]
-        is_called, is_so = margin > 0, bool(is_positive[place])
+        is_called, is_truly_positive = margin > 0, bool(is_positive[place])
         rows.append(
             {
                 "text": text.line.line,
                 "id": text.line.id,
                 "group": text.group or parts.names[part],
-                "label": names[is_so],
+                "label": names[is_truly_positive],
                 "predicted": names[is_called],
                 "margin": margin,
-                "is_right": int(is_called == is_so),
+                "is_right": int(is_called == is_truly_positive),
                 "start": text.words[:START],
                 "digest": text.digest,
             }
@@ -514,7 +518,7 @@ def _fitted(trial: Trial, table: FeatureTable, measured: Measured) -> dict[str, 
 def _coefficients(
     trial: Trial, features: Sequence[HeadFeature], usable: UsableFeatures
 ) -> list[dict[str, object]]:
-    """The weights of a detector by the places of its features in the whole table."""
+    """The weights of a detector, with the names of its features in the whole table."""
     if trial.whole is None:
         return []
     detector = trial.whole.in_places(trial.places).in_places(usable.places)

@@ -1,4 +1,4 @@
-"""Statistics of every head on each of many texts, as a table of features: text by (head, statistic)."""
+"""Statistics of every head on many texts, as a table of features: text by (head, statistic)."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,11 +27,11 @@ from attncli.models.side_by_side import of_this_run
 from attncli.models.text_files import ManyTexts
 
 LOGIT_BYTES = 2**28
-"""Of the logits of texts that run together, of which the loss is taken."""
+"""Memory for the logits of texts that run together, from which losses are computed."""
 BYTES_PER_NUMBER = 24
 """In float32, and in the float64 of ranks and regressions."""
 EPSILON = 1e-8
-"""What Attention Tracker adds to the weight that it divides by: heads may have none on either."""
+"""Added by Attention Tracker to the weight that it divides by, since heads may have no weight on any part."""
 LOOKBACK, SHARE = "lookback_ratio", "instruction_share"
 
 
@@ -45,17 +45,17 @@ class HeadFeature(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As 5:11 entropy."""
+        """Layer, head and statistic, as in 5:11 entropy."""
         return f"{self.layer}:{self.head} {self.statistic}"
 
 
 @dataclass
 class FeatureTable:
-    """The statistics of every head on each text, in the order of the file, and what needs no attention.
+    """The statistics of every head on each text, in the order of the file, and the baselines' inputs.
 
-    `losses` are the mean negative log-likelihood of a text's tokens, or of its answer's, in nats; None where
-    the model predicts no next token. `lengths` are in tokens, `answer_lengths` those of answers, None without
-    any; `ids` the tokens of each text.
+    `losses` are the mean negative log-likelihood of a text's tokens, or of its answer's, in nats; None if the
+    model does not predict the next token. `lengths` and `answer_lengths` are in tokens, the latter None
+    without answers; `ids` has the tokens of each text.
     """
 
     features: Sequence[HeadFeature]
@@ -68,18 +68,18 @@ class FeatureTable:
     ids: list[list[int]] = field(default_factory=list)
 
     def places(self, *statistics: str) -> list[int]:
-        """Where the features of these statistics are."""
+        """The columns of these statistics."""
         return [place for place, feature in enumerate(self.features) if feature.statistic in statistics]
 
 
 class PartMasses:
-    """How much weight the rows of an answer, or the last one, have on the parts of texts that run together.
+    """Weight of an answer's rows, or of the last row, on the parts of texts that run together.
 
-    mean over the rows of sum_j p_ij over the keys j of a part. instruction_share is the instruction's of that
-    on the instruction, document and text together (Attention Tracker, Hung et al. 2024, 2411.00348).
-    lookback_ratio is m / (m + n), the mean over the rows of it, where m is the mean weight on the keys of the
-    context, n that on the keys behind it (Lookback Lens, Chuang et al. 2024, 2407.07071); 1 without any.
-    Rows of a model that sees what comes after are those of all tokens.
+    The mean over the rows of sum_j p_ij over the keys j of a part. instruction_share is the instruction's
+    share of the weight on the instruction, document and text together (Attention Tracker, Hung et al. 2024,
+    2411.00348). lookback_ratio is the mean over the rows of m / (m + n), with m the mean weight on the keys
+    of the context and n that on the keys after it (Lookback Lens, Chuang et al. 2024, 2407.07071); 1 if there
+    are none. For a bidirectional model, the rows are those of all tokens.
     """
 
     def __init__(self, readings: Sequence[PartedReading], *, is_causal: bool) -> None:
@@ -101,7 +101,7 @@ class PartMasses:
         )
 
     def statistics(self) -> list[str]:
-        """The names of what is measured."""
+        """The names of the statistics."""
         names = [f"{name}_mass" for name in self.names if name != "text" or self.has_answer]
         return [
             *names,
@@ -109,9 +109,9 @@ class PartMasses:
             *([LOOKBACK] if self.has_answer else []),
         ]
 
-    def of_layer(self, layer: CapturedLayer) -> Float[Tensor, "text head statistic"]:
-        """The numbers of a layer."""
-        weights = self._rows_of(layer)
+    def layer_masses(self, layer: CapturedLayer) -> Float[Tensor, "text head statistic"]:
+        """The statistics of a layer."""
+        weights = self._row_weights(layer)
         counts = self.rows.sum(dim=1).to(weights)
         rows = self.rows.to(weights)
         masks = self.masks[..., : weights.shape[-1]].to(weights)
@@ -125,8 +125,8 @@ class PartMasses:
             numbers.append(self._lookback(weights, rows) / counts.unsqueeze(1))
         return torch.stack(numbers, dim=-1)
 
-    def _rows_of(self, layer: CapturedLayer) -> Float[Tensor, "text head query key"]:
-        """The weights of the rows that are looked at; cut to them first where later keys are never seen."""
+    def _row_weights(self, layer: CapturedLayer) -> Float[Tensor, "text head query key"]:
+        """The weights of the measured rows; a causal layer is cut to them first."""
         attention = layer.attention
         if self.is_causal and isinstance(attention, AttentionLayer) and attention.visibility.causal:
             return _weights(with_queries(layer, self.start, self.stop).attention)
@@ -139,8 +139,8 @@ class PartMasses:
         ends = [reading.context_end for reading in self.readings]
         return torch.stack(
             [
-                lookback_ratios(of_text, end, self.start if self.is_causal else None) @ kept
-                for of_text, end, kept in zip(weights, ends, rows, strict=True)
+                lookback_ratios(text_weights, end, self.start if self.is_causal else None) @ row_mask
+                for text_weights, end, row_mask in zip(weights, ends, rows, strict=True)
             ]
         )
 
@@ -148,7 +148,7 @@ class PartMasses:
 def lookback_ratios(
     weights: Float[Tensor, "head query key"], context_end: int, first_query: int | None
 ) -> Float[Tensor, "head query"]:
-    """The lookback ratio of each row, m / (m + n): see `PartMasses`. Query i stands at first_query + i.
+    """The lookback ratio of each row, m / (m + n): see `PartMasses`. Query i is at position first_query + i.
 
     Without `first_query` every row sees all keys, as in an encoder.
     """
@@ -170,9 +170,9 @@ def _weights(attention: LayerOrWeights) -> Float[Tensor, "text head query key"]:
 
 
 class FeatureRun:
-    """Runs a model over texts of equal counts and takes the features of its heads.
+    """Runs a model over texts of equal lengths and measures the features of its heads.
 
-    `layers` are those that are needed, by stack and number, all by default; the model stops behind the last.
+    `layers` are the needed layers, by stack and number, all by default; the model stops after the last one.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class FeatureRun:
         self.unshown = ""
 
     def in_parts(self, readings: Sequence[Reading]) -> Iterator["TextNumbers"]:
-        """The same, of as many of the texts at a time as have logits that fit, where these are computed."""
+        """Run the texts in batches whose logits fit in memory, if losses are computed."""
         step = len(readings)
         if self.with_loss:
             vocabulary = self.model.config.get_text_config().vocab_size
@@ -194,11 +194,11 @@ class FeatureRun:
             yield self.go(readings[start : start + step])
 
     def go(self, readings: Sequence[Reading]) -> "TextNumbers":
-        """The features of some texts, and their losses where these are asked for."""
+        """The features of texts and, with `with_loss`, their losses."""
         parted = [reading for reading in readings if isinstance(reading, PartedReading)]
         has_survey = not parted or not parted[0].num_answer
         losses: list[Tensor] = []
-        of_parts: list[tuple[CapturedLayer, Tensor]] = []
+        part_masses: list[tuple[CapturedLayer, Tensor]] = []
         left, fused = {*self.layers}, FusedAttention()
         with ExitStack() as hooks:
             survey = Survey(HeadOptions(), readings, self.pretrained, None, hooks) if has_survey else None
@@ -214,13 +214,13 @@ class FeatureRun:
                 left.discard(place)
                 if parted:
                     masses = masses or PartMasses(parted, is_causal=self._is_causal(layer))
-                    of_parts.append((layer, masses.of_layer(layer)))
+                    part_masses.append((layer, masses.layer_masses(layer)))
                 return _output(layer, fused) if survey is None else survey.take(layer)
 
             way = self._captured(readings, take, losses)
         self.notes |= dict.fromkeys(way.notes())
         self.unshown = way.unshown
-        return self._numbers(survey, masses, of_parts, losses)
+        return self._numbers(survey, masses, part_masses, losses)
 
     def _is_causal(self, layer: CapturedLayer) -> bool:
         attention = layer.attention
@@ -252,35 +252,37 @@ class FeatureRun:
         self,
         survey: Survey | None,
         masses: PartMasses | None,
-        of_parts: Sequence[tuple[CapturedLayer, Tensor]],
+        part_masses: Sequence[tuple[CapturedLayer, Tensor]],
         losses: Sequence[Tensor],
     ) -> "TextNumbers":
         shapes: list[tuple[str, int, int, tuple[str, ...]]] = []
         numbers: list[Tensor] = []
         if survey is not None:
             layers = zip(survey.layers.layers, head_numbers(survey.layers), strict=True)
-            for layer, of_layer in layers:
-                place, num_heads = layer.place, of_layer.values.shape[1]
-                shapes.append((place.stack, place.layer, num_heads, of_layer.names))
-                numbers.append(of_layer.values.flatten(1).float().cpu())
+            for layer, layer_numbers in layers:
+                place, num_heads = layer.place, layer_numbers.values.shape[1]
+                shapes.append((place.stack, place.layer, num_heads, layer_numbers.names))
+                numbers.append(layer_numbers.values.flatten(1).float().cpu())
         if masses is not None:
-            for layer_taken, values in of_parts:
+            for layer_taken, values in part_masses:
                 statistics = tuple(masses.statistics())
                 shapes.append((layer_taken.stack_name, layer_taken.layer, values.shape[1], statistics))
                 numbers.append(values.flatten(1).float().cpu())
         loss = losses[-1].double().cpu() if losses else None
         table = torch.cat(numbers, dim=1) if numbers else torch.empty(0, 0)  # no such layer
-        return TextNumbers(_features_of(tuple(shapes)), table, loss)
+        return TextNumbers(_layer_features(tuple(shapes)), table, loss)
 
 
 def _losses(
     logits: Float[Tensor, "text token word"], ids: Int[Tensor, "text token"], num_scored: Sequence[int]
 ) -> Float[Tensor, " text"]:
-    """The mean negative log-likelihood of the last so many tokens of each text; NaN of a single token."""
+    """The mean negative log-likelihood of the last `num_scored` tokens of each text; NaN for a single
+    token.
+    """
     return torch.stack(
         [
-            nn.functional.cross_entropy(of_text[-1 - count : -1].float(), targets[len(targets) - count :])
-            for of_text, targets, count in zip(logits, ids, num_scored, strict=True)
+            nn.functional.cross_entropy(text_logits[-1 - count : -1].float(), targets[len(targets) - count :])
+            for text_logits, targets, count in zip(logits, ids, num_scored, strict=True)
         ]
     )
 
@@ -299,7 +301,7 @@ class TextNumbers(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def _features_of(layers: tuple[tuple[str, int, int, tuple[str, ...]], ...]) -> tuple[HeadFeature, ...]:
+def _layer_features(layers: tuple[tuple[str, int, int, tuple[str, ...]], ...]) -> tuple[HeadFeature, ...]:
     """The features of layers, each with its stack, number, count of heads and statistics."""
     return tuple(
         HeadFeature(stack, layer, head, name)
@@ -312,9 +314,10 @@ def _features_of(layers: tuple[tuple[str, int, int, tuple[str, ...]], ...]) -> t
 def feature_table(
     pretrained: Pretrained, many: ManyTexts[LabelledText], *, with_loss: bool = False
 ) -> FeatureTable:
-    """The statistics of every head on each text; a survey's, and those of marked parts or of an answer.
+    """Measure the statistics of every head on each text: a survey's, and those of marked parts or of an
+    answer.
 
-    UserError where texts cannot be read or do not fit; MemoryError.
+    Raises UserError for texts that cannot be read or do not fit; MemoryError.
     """
     run = FeatureRun(pretrained, with_loss=with_loss and pretrained.predicts == "next")
     texts: list[LabelledText] = []
@@ -327,13 +330,13 @@ def feature_table(
         texts += [text for text, _ in batch]
         ids += [reading.text.ids.tolist() for _, reading in batch]
         answer_lengths += [getattr(reading, "num_answer", 0) for _, reading in batch]
-        for of_part in run.in_parts([reading for _, reading in batch]):
-            if features and of_part.features != features:
+        for part in run.in_parts([reading for _, reading in batch]):
+            if features and part.features != features:
                 raise UserError("texts: must all have the same statistics")
-            features = of_part.features
-            numbers.append(of_part.numbers)
+            features = part.features
+            numbers.append(part.numbers)
             refuse_bytes("texts", len(texts) * len(features) * BYTES_PER_NUMBER, "fewer texts")
-            losses += [] if of_part.losses is None else [of_part.losses]
+            losses += [] if part.losses is None else [part.losses]
     order = sorted(range(len(texts)), key=lambda place: texts[place].line.line)
     return FeatureTable(
         features,
@@ -348,19 +351,19 @@ def feature_table(
 
 
 def without_gaps(losses: Float[Tensor, " text"]) -> Float[Tensor, " text"] | None:
-    """The median for a text of one token, which has no loss; None where none has one."""
+    """Replace the missing loss of texts of one token by the median; None if no text has a loss."""
     return None if losses.isnan().all() else losses.where(~losses.isnan(), losses.nanmedian())
 
 
 class UsableFeatures(NamedTuple):
-    """The places of features that say something, and their numbers without gaps."""
+    """The columns of usable features, and their numbers without gaps."""
 
     places: list[int]
     numbers: Float[Tensor, "text feature"]
 
 
 def usable_features(numbers: Float[Tensor, "text feature"]) -> UsableFeatures:
-    """Those that differ between texts and that most texts have; a text that lacks one has its median."""
+    """The features that vary and that most texts have; a missing number is replaced by the median."""
     lacking = numbers.isnan() | numbers.isinf()
     medians = numbers.masked_fill(lacking, torch.nan).nanmedian(dim=0).values
     filled = torch.where(lacking, medians, numbers)

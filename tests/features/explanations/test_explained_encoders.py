@@ -101,14 +101,14 @@ class NaiveBert:
         self.body = self.model if head == "Model" else self.model.bert
         self.reads: list[Tensor] = []
         self.values: list[Tensor] = []
-        self.behind: list[Tensor] = []
+        self.after_attention: list[Tensor] = []
         for layer in self.body.encoder.layer:
             layer.register_forward_pre_hook(lambda _, given: self.reads.append(given[0][0].detach().double()))
             layer.attention.self.value.register_forward_hook(
                 lambda *call: self.values.append(call[2][0].detach().double())
             )
             layer.attention.output.register_forward_hook(
-                lambda *call: self.behind.append(call[2][0].detach().double())
+                lambda *call: self.after_attention.append(call[2][0].detach().double())
             )
         ids = inputs.pop("input_ids")
         self.vectors = self.body.embeddings.word_embeddings(ids).detach().requires_grad_()
@@ -138,7 +138,7 @@ class NaiveBert:
             total = torch.stack(vectors).sum(dim=0) + output.dense.bias.detach().double()
             deviation = (total.var(unbiased=False) + output.LayerNorm.eps).sqrt()
             through = [(vector - vector.mean()) / deviation * gain for vector in vectors]
-            whole = self.behind[number][query]
+            whole = self.after_attention[number][query]
             near = [max(0.0, float(whole.abs().sum() - (whole - part).abs().sum())) for part in through]
             rows.append(torch.tensor(near, dtype=torch.float64) / sum(near))
         return torch.stack(rows)
@@ -178,7 +178,7 @@ def test_ways_of_bert_are_those_of_naive_loops(kind: EncoderSays, tmp_path: Path
         naive = NaiveBert(tmp_path, HEADS[kind], dict(inputs))
         with torch.no_grad():
             plain = naive.body(**of_question).last_hidden_state[0].mean(dim=0)
-        for kept in (naive.reads, naive.values, naive.behind):
+        for kept in (naive.reads, naive.values, naive.after_attention):
             del kept[3:]
         number, shares = naive_number(naive, read, plain)
         of_vectors, *of_weights = torch.autograd.grad(number, [naive.vectors, *naive.weights])
@@ -214,8 +214,8 @@ def test_relevance_adds_up_to_what_is_explained(name: str, kind: EncoderSays, tm
     with in_use(open_model(tmp_path)) as pretrained:
         run = read_of(pretrained, kind).run
         parts = attnlrp(run)
-        assert parts.error < 1e-4 * max(1.0, abs(parts.logits)) and parts.rest == 0
-        assert float(parts.of_prompt.abs().sum()) > 1e-3
+        assert parts.error < 1e-4 * max(1.0, abs(parts.logits)) and parts.answer == 0
+        assert float(parts.prompt.abs().sum()) > 1e-3
         if name == "DebertaV2":
             for way in (value_norms, alti):
                 with pytest.raises(UserError, match=f"deberta-v2 {COMPUTES_ITSELF}$"):
@@ -227,7 +227,7 @@ def test_relevance_adds_up_to_what_is_explained(name: str, kind: EncoderSays, tm
         if name == "ModernBert":
             assert torch.isfinite(direct_contributions(run, directions(run))).all()
         else:
-            with pytest.raises(UserError, match="does not add what W_O gives"):
+            with pytest.raises(UserError, match="does not add the output of W_O"):
                 direct_contributions(run, directions(run))
 
 
@@ -366,15 +366,15 @@ def test_what_encoders_cannot_say_is_one_line(attn: Attn, tmp_path: Path, minilm
         attncli.explanations(minilm, "Where?", " ".join([VIOLIN] * 6))
     with pytest.raises(UserError, match="head: "):
         attncli.explanations(minilm, "Where?", VIOLIN, heads=["9:0"])
-    with pytest.raises(UserError, match=r"head_weights: .* writes no answers, which they are learned from"):
+    with pytest.raises(UserError, match=r"head_weights: .* writes no answers to learn them from"):
         attncli.explanations(minilm, "Where?", VIOLIN, head_weights={"0:1": 1.0})
-    with pytest.raises(UserError, match=r"at2: .* writes no answers, which weights of heads are"):
+    with pytest.raises(UserError, match=r"at2: .* writes no answers to learn head weights"):
         attncli.explanations(minilm, "Where?", VIOLIN, ways="at2")
     file = tmp_path / "prompts.jsonl"
     file.write_text(json.dumps({"sentence": "Where?", "context": VIOLIN}))
     learned = attn(["source", str(file), "--learn", "--model", str(MINILM)])
     assert learned.code == 2 and learned.err.count("\n") == 1
-    assert "writes no answers, which weights are learned from" in learned.err
+    assert "writes no answers to learn weights from" in learned.err
     folder = save_encoder(tmp_path / "word", "Bert", "ForMaskedLM")
     with pytest.raises(UserError, match=r"must contain one \[MASK\], the word to explain \(got 0\)"):
         attncli.explanations(folder, None, TEXT)
@@ -427,7 +427,7 @@ def test_relevance_is_that_of_lxt_and_captum(minilm: Pretrained) -> None:
         read = ReadEncoder(pretrained, reading)
         assert read.run.ids.tolist() == by_others["ids"]
         assert read.value == pytest.approx(by_others["cosine"], abs=1e-6)
-        of_tokens = attnlrp(read.run).of_prompt
+        of_tokens = attnlrp(read.run).prompt
         of_inputs = gradients(read.run).gradient_input
     np.testing.assert_allclose(of_tokens, by_others["attnlrp"], atol=2e-6)
     np.testing.assert_allclose(of_inputs, by_others["gradient_input"], atol=2e-6)

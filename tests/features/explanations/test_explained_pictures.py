@@ -182,8 +182,8 @@ def test_relevance_adds_up_to_what_is_explained(name: str, tmp_path: Path, file:
     with in_use(open_model(tmp_path)) as pretrained:
         run = ReadPicture(pretrained, cells_of(pretrained, file), num_runs=2).run
         parts = attnlrp(run)
-        assert parts.error < 1e-4 * max(1.0, abs(parts.logits)) and parts.rest == 0
-        assert float(parts.of_prompt.abs().sum()) > 1e-3
+        assert parts.error < 1e-4 * max(1.0, abs(parts.logits)) and parts.answer == 0
+        assert float(parts.prompt.abs().sum()) > 1e-3
         for way in (value_norms, rollout):
             assert float(way(run).sum()) == pytest.approx(1, abs=1e-5)
         if name.removesuffix(HEAD).removesuffix("Model") in LAYER_SCALE:
@@ -254,7 +254,7 @@ def test_a_class_is_named_and_the_centre_is_an_order(tmp_path: Path, file: Path)
     assert all(row.text is None for row in result.sources)  # each cell is a patch
     with pytest.raises(UserError, match="answer: must be one of tabby, tabby cat, dog"):
         attncli.explanations(folder, None, reading, answer="bird")
-    with pytest.raises(UserError, match="question: is not for a picture"):
+    with pytest.raises(UserError, match="question: must be None for a picture"):
         attncli.explanations(folder, "What is it?", reading)
     with in_use(open_model(folder)) as pretrained:
         read = ReadPicture(pretrained, cells_of(pretrained, file), num_runs=8)
@@ -277,7 +277,7 @@ def test_pictures_from_the_command_line(attn: Attn, tmp_path: Path, file: Path) 
     assert of_tokens["r2c3"] == pytest.approx(max(lost["r2c3"], 0)) and of_tokens["[CLS]"] == 0
     screen = attn(["show", str(saved)]).out
     assert "5 × 5 cells of 1 patch by 9 ways" in screen and "noise.png → LABEL_" in screen
-    assert "lost without it" in screen and "where the cell has the picture's mean colour" in screen
+    assert "lost without it" in screen and "with the cell in the picture's mean" in screen
     words[3] = str(tmp_path)
     ended = attn(words)
     assert ended.code == 2 and ended.err.startswith("--image: must be one picture (got the folder")

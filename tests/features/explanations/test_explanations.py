@@ -14,7 +14,7 @@ from torch import Tensor
 
 import attncli
 from attncli.errors import UserError
-from attncli.features.explanations.compared_ways import removal_curves, steps_of
+from attncli.features.explanations.compared_ways import removal_curves, removal_steps
 from attncli.features.explanations.explanations import (
     WAYS,
     ReadAnswer,
@@ -24,7 +24,7 @@ from attncli.features.explanations.explanations import (
     first_agrees,
 )
 from attncli.features.explanations.relevance import attnlrp, directions, gradients
-from attncli.features.explanations.results import TIED_NATS, first_of_ranks, tied_ranks
+from attncli.features.explanations.results import TIED_NATS, first_ranked, tied_ranks
 from attncli.features.explanations.screens import _agreements
 from attncli.features.explanations.token_flow import (
     AnswerRun,
@@ -178,7 +178,7 @@ def test_relevance_adds_up_to_the_logits(name: str, tmp_path: Path) -> None:
         run = AnswerRun(pretrained, PROMPT, ANSWER)
         parts = attnlrp(run)
         assert parts.error < 1e-4 * max(1.0, abs(parts.logits))
-        assert float(parts.of_prompt.abs().sum()) > 1e-3
+        assert float(parts.prompt.abs().sum()) > 1e-3
         assert value_norms(run).sum() <= len(ANSWER) + 1e-9
         if name not in ("OPTForCausalLM", "Gemma2ForCausalLM"):
             # Rows of sum 1: what is not of the prompt is of the answer's tokens.
@@ -190,7 +190,7 @@ def test_a_rule_that_is_missing_is_found_by_the_sum(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("attncli.models.relevance_rules.PRODUCTS", set())
     with (
         in_use(open_model(tmp_path)) as pretrained,
-        pytest.raises(UserError, match="attnlrp: is not right for"),
+        pytest.raises(UserError, match="attnlrp: does not apply to"),
     ):
         attnlrp(AnswerRun(pretrained, PROMPT, ANSWER))
 
@@ -212,8 +212,9 @@ def test_of_a_model_that_copies_ways_find_the_line(copier: Pretrained) -> None:
     assert {"all_heads", "value_norms", "attnlrp", "direct_logit", "context_cite"} <= right
     assert found.sources[0].source == 4 and found.sources[0].lost == max(found.sources.column("lost"))
     assert found.notes == (
-        "best_heads: no retrieving heads of tiny-induction are known: attn source --find-heads",
-        "at2: no weights of the heads of tiny-induction are learned: attn source PROMPTS --learn",
+        "best_heads: no retrieving heads of tiny-induction are known: find them with attn source "
+        "--find-heads",
+        "at2: no learned head weights of tiny-induction: learn them with attn source PROMPTS --learn",
     )
     assert found.tokens is not None
     assert found.tokens.shape == (len(found.ways), 54)
@@ -237,7 +238,11 @@ def test_every_way_beside_the_truth_of_a_model_that_copies(copier: Pretrained) -
 
 
 def test_areas_are_those_of_runs_one_by_one(copier: Pretrained) -> None:
-    assert steps_of(5) == [1, 2, 4, 5] and steps_of(3) == [1, 2, 3] and steps_of(8) == [1, 2, 4, 8]
+    assert (
+        removal_steps(5) == [1, 2, 4, 5]
+        and removal_steps(3) == [1, 2, 3]
+        and removal_steps(8) == [1, 2, 4, 8]
+    )
     with in_use(copier) as pretrained:
         reading = read_sourced(pretrained, split_text(LINES, "line", question="lamp="))
         answer = given_answer(pretrained, "green", reading.prompt.ids)
@@ -261,7 +266,7 @@ def test_equal_scores_have_equal_ranks() -> None:
     assert tied_ranks([0.2, 0.5, 0.2, 0.9]) == [3, 2, 3, 1]
     assert tied_ranks([1.0, 1.0 + 1e-9, 0.5]) == [1, 1, 3]
     assert tied_ranks([7e-6, 0.3, -3e-5], TIED_NATS) == [2, 1, 2]
-    assert first_of_ranks([3, 2, 3, 1]) == 4 and first_of_ranks([1, 1, 3]) is None
+    assert first_ranked([3, 2, 3, 1]) == 4 and first_ranked([1, 1, 3]) is None
     assert correlation([1, 1, 1], [1, 2, 3]) is None and first_agrees([1, 1, 3], [1, 2, 3]) == 0
     assert first_agrees([1, 2, 3], [1, 1, 3]) is None
     expected = spearmanr([0.2, 0.5, 0.2, 0.9], [0.3, 0.1, 0.0, 2.0]).statistic
@@ -276,7 +281,9 @@ def test_a_way_that_says_nothing_has_no_order(monkeypatch: pytest.MonkeyPatch, c
     assert found.ranks("rollout") == [None] * 5 and found.ranks("attnlrp")[0] == 1
     row = found.ways[0]
     assert (row.way, row.first, row.first_agrees, row.spearman) == ("rollout", None, 0, None)
-    assert found.is_of_one_source and [*_agreements(found, "source")][1:] == ["No source first: rollout."]
+    assert found.has_single_source and [*_agreements(found, "source")][1:] == [
+        "Several are first in: rollout."
+    ]
 
 
 def test_random_orders_differ_between_prompts_of_equal_length(copier: Pretrained) -> None:
@@ -302,7 +309,7 @@ def test_layers_without_a_softmax_are_not_skipped_in_silence(tmp_path: Path) -> 
     found = attncli.explanations(str(tmp_path), "it", text, split="line", answer="was", ways=ways)
     assert [row.way for row in found.ways] == ["all_heads", "gradient_input"]
     mean, *refused = found.notes
-    assert mean.startswith("all_heads: the mean over the layers that have weights. ")
+    assert mean.startswith("all_heads: the mean only covers layers with weights. ")
     assert [note.partition(":")[0] for note in refused] == [*HYBRID]
     reasons = {note.rpartition(": ")[2] for note in refused}
     assert reasons == {"some layers mix tokens without a softmax, or not at all"}
@@ -355,15 +362,13 @@ def test_ways_are_compared_over_prompts(attn: Attn, tmp_path: Path) -> None:
     assert rows["attnlrp"]["gap_high"] == pytest.approx(rows["attnlrp"]["gap"] + spread, rel=1e-5)
     assert report["statistics"]["refused"][0]["refused"] == "best_heads"
     shown = attn(["source", str(file), "--compare", "--split", "line", "--runs", "16"])
-    assert (
-        "AttnLRP" in shown.out and "(the last first)" in shown.out and "position or length alone" in shown.out
-    )
-    assert "gap: nats per token, MoRF - LeRF; rank corr., first agrees: with removal." in shown.out
-    assert "on 3 prompts" in shown.out
+    assert "AttnLRP" in shown.out and "(last first)" in shown.out and "order by position or" in shown.out
+    assert "gap: MoRF - LeRF, nats per token; rank corr. and first agrees: with removal." in shown.out
+    assert "on 3 prompts" in " ".join(shown.out.split())
     page = tmp_path / "page.html"
     line = ["source", str(file), "--compare", "--split", "line", "--runs", "2", "-o", str(page)]
     assert attn(line).code == 0
-    assert re.search(r'"finding": ?"[^"]*position or length alone', page.read_text())
+    assert re.search(r'"finding": ?"[^"]*order by position or length', page.read_text())
     many = attncli.compare_explanations(
         attncli.open_model(),
         [json.loads(line) for line in file.read_text().splitlines()],
@@ -376,7 +381,7 @@ def test_ways_are_compared_over_prompts(attn: Attn, tmp_path: Path) -> None:
 def test_one_prompt_has_its_ways_side_by_side(attn: Attn) -> None:
     shown = attn(["source", "--compare", "--runs", "16"])
     assert shown.code == 0, shown.err
-    assert "the rank of each source" in shown.out and "without which most is lost" in shown.out
+    assert "rank of each source" in shown.out and "with the largest loss" in shown.out
     ended = attn(["source", "--compare", "--runs", "16", "--format", "json"])
     assert ended.code == 0, ended.err
     report = json.loads(ended.out)
@@ -393,11 +398,11 @@ def test_what_cannot_be_compared_is_one_line(attn: Attn, tmp_path: Path, copier:
     assert "is not a decoder that predicts the next token: use --method removal" in ended.err
     conflict = attn(["source", "--compare", "--method", "removal"])
     assert conflict.code == 2 and "compare" in conflict.err
-    with pytest.raises(UserError, match="ways: must be of all_heads"):
+    with pytest.raises(UserError, match="ways: must be one of all_heads"):
         attncli.explanations(copier, "lamp=", LINES, split="line", answer="green", ways="lrp")
     with pytest.raises(UserError, match="sources: must be at least 3"):
         attncli.explanations(copier, "lamp=", "lamp=green", split="line", answer="green")
-    with pytest.raises(UserError, match="right: must be of line1 to line5"):
+    with pytest.raises(UserError, match="right: must be one of line1 to line5"):
         attncli.compare_explanations(
             copier, [{"sentence": "lamp=", "context": LINES, "answer": "green", "right": 7}], split="line"
         )

@@ -29,7 +29,7 @@ def test_a_picture_stands_in_each_way_side_by_side(opened: Opened) -> None:
     assert cards.locator("h3").all_text_contents() == ["lost without it", "rollout"]
     assert cards.locator("p").all_text_contents() == [
         "first: r1c1",
-        "first: r1c2, not the one without which most is lost, rank correlation -1.00",
+        "first: r1c2, not the source with the largest loss, rank correlation -1.00",
     ]
     assert page.locator("#picture-maps").is_hidden()
     for place, tile in enumerate(tiles_of(maps, maps.rows[0])[1:]):

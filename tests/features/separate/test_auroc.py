@@ -14,11 +14,11 @@ from sklearn.metrics import roc_curve as sklearn_roc_curve
 from attncli.features.separate.auroc import (
     QUANTILE,
     auroc_interval,
-    aurocs_of,
     best_threshold,
     corrected_p,
     difference_interval,
     error_without_variance,
+    feature_aurocs,
     hedges_g,
     largest_by_chance,
     paired_difference,
@@ -51,7 +51,7 @@ def ties(seed: int, num_texts: int = 53, num_features: int = 7) -> tuple[torch.T
 def test_auroc_and_its_error_are_those_of_the_definition(seed: int) -> None:
     numbers, labels = ties(seed)
     result = separation(numbers, labels)
-    assert torch.allclose(aurocs_of(numbers, labels), result.auroc, atol=1e-12)
+    assert torch.allclose(feature_aurocs(numbers, labels), result.auroc, atol=1e-12)
     for feature in range(numbers.shape[1]):
         column = numbers[:, feature].double()
         assert float(result.auroc[feature]) == pytest.approx(roc_auc_score(labels, column), abs=1e-12)

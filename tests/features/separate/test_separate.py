@@ -107,7 +107,7 @@ def test_a_sparse_regression_of_alike_features_is_scikit_learn_s(num_texts: int,
         num_texts, 307, generator=generator
     )
     labels = torch.rand(num_texts, generator=generator) < torch.sigmoid(shared[:, 0])
-    standard, penalty = StandardFeatures.of(3 + numbers), strength / num_texts**0.5
+    standard, penalty = StandardFeatures.standardise(3 + numbers), strength / num_texts**0.5
     weights = lasso_logistic(standard, labels, penalty).numpy()
     columns = standard.columns(torch.arange(307)).numpy()
     theirs = LogisticRegression(l1_ratio=1, C=penalty, solver="liblinear", max_iter=20000, tol=1e-8)
@@ -152,7 +152,7 @@ def test_equal_columns_of_a_head_are_listed_once() -> None:
 
 def test_a_leak_by_length_is_named_as_such() -> None:
     result = result_of(3, longer=12)
-    assert result.of_baseline().detector == LENGTH
+    assert result.best_baseline().detector == LENGTH
     assert (result.held_out.baseline or 0) > 0.95
     assert not result.attention_adds
     by_name = {row.detector: row for row in result.detectors}

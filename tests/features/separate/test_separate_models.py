@@ -202,7 +202,7 @@ def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts
     nothing = json.loads(file.read_text())
     nothing["statistics"]["coefficients"] = []
     page.write_text(json.dumps(nothing))
-    with pytest.raises(UserError, match="its detector has no statistics: nothing told its groups apart"):
+    with pytest.raises(UserError, match="its detector has no statistics: no statistic separated its groups"):
         attncli.read_detector(page, tiny)
     for rows, name, value in edits:
         edited = json.loads(file.read_text())
@@ -214,11 +214,11 @@ def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts
     for row in edited["statistics"]["coefficients"]:
         row["layer"] = 99
     page.write_text(json.dumps(edited))
-    with pytest.raises(UserError, match="gives no 99:"):
+    with pytest.raises(UserError, match="has no 99:"):
         attncli.read_detector(page, tiny).score("hat=")
     edited["statistics"]["fitted"] = []
     page.write_text(json.dumps(edited))
-    with pytest.raises(UserError, match="holds no detector"):
+    with pytest.raises(UserError, match="contains no detector"):
         attncli.read_detector(page, tiny)
 
     ended = attn(["separate", str(EXAMPLE), "--apply", str(file)])
@@ -232,7 +232,7 @@ def test_a_detector_in_a_report_says_the_same_and_refuses_other_models_and_texts
     assert ended.code == 2 and "is not the model that the detector was fitted to" in ended.err
     assert ended.err.count("\n") == 1
     page.write_text("{}")
-    with pytest.raises(UserError, match="holds no detector"):
+    with pytest.raises(UserError, match="contains no detector"):
         attncli.read_detector(page, tiny)
     with pytest.raises(UserError, match="must have the parts of the detector, text"):
         detector.score({"text": "hat=", "answer": "oak"})
@@ -260,7 +260,7 @@ def test_a_detector_s_direction_is_kept(tiny: Pretrained, attn: Attn, tmp_path: 
     ]
     assert applied[0] == applied[1] and (applied[0].measured.auroc or 0) > 0.9
     assert applied[0].notes[0] == (
-        "All of these texts are among those that the detector was fitted to, which is no test of it."
+        "All of these texts are among those that the detector was fitted to, so this does not test it."
     )
     ended = attn(["separate", str(EXAMPLE), "--apply", str(file), "--label", "answered=yes"])
     assert ended.code == 2 and ended.err.count("\n") == 1
@@ -292,7 +292,7 @@ def test_a_detector_s_direction_is_kept(tiny: Pretrained, attn: Attn, tmp_path: 
     path = tmp_path / "plain.csv"
     path.write_text("text,answered\nhat=1,yes\nhat=2,yes\n")
     shown = attn(["separate", str(path), "--apply", str(file), "--label", "answered"]).out
-    assert re.search(r"On these texts, all of them negative: \d+% false alarms\.", shown)
+    assert re.search(r"On these texts, all negative: \d+% false alarms\.", shown)
     ended = attn(["separate", str(EXAMPLE), "--apply", str(file), "--expect", "measured.auroc > 0.9"])
     assert ended.code == 2 and "needs --label" in ended.err and ended.err.count("\n") == 1
 

@@ -1,4 +1,4 @@
-"""The learned weights of a model's heads, kept in the user's cache."""
+"""The learned head weights of a model, in the user's cache."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 WEIGHTS = "head-weights"
 
 
-def kept_weights(spec: ModelSpec) -> dict[str, float] | None:
-    """The weights that were learned for the heads of a model; None before that."""
+def cached_weights(spec: ModelSpec) -> dict[str, float] | None:
+    """The learned weights of a model's heads; None if there are none."""
     place = place_of(spec, WEIGHTS)
     if place is None or not place.exists():
         return None
@@ -28,10 +28,12 @@ def kept_weights(spec: ModelSpec) -> dict[str, float] | None:
                 return dict(zip(names, weights.values(), strict=True))
         raise ValueError("without weights")
     except (OSError, ValueError):
-        raise UserError(f"learn: {place} is damaged: attn source PROMPTS --learn writes it anew") from None
+        raise UserError(
+            f"learn: {place} is damaged: write it again with attn source PROMPTS --learn"
+        ) from None
 
 
-def keep_weights(spec: ModelSpec, result: "LearnedWeights") -> Path | None:
-    """Write the weights of all heads whole; None where there is no place for them."""
+def cache_weights(spec: ModelSpec, result: "LearnedWeights") -> Path | None:
+    """Write the weights of all heads; returns None if there is no folder for them."""
     about = {"prompts": result.fit.prompts, "runs": result.num_runs, "seed": result.seed}
     return keep(spec, WEIGHTS, {**about, "weights": result.by_name}, "learn")
