@@ -123,7 +123,7 @@ MISTAKES = [
     ("batch t.txt", "t.txt:1:1: must be a mapping with `experiment: NAME` or `steps:`: --file t.txt reads texts"),
     ("results t.txt", "t.txt: is not an attn store, left unchanged: give a file that -o FILE.db wrote, or a new name to write one"),
     ("generate --needle --model ./my-model", "--needle: needs a value: --needle TEXT (got --model)"),
-    ("diff runs.sqlite other.json", "runs.sqlite: is a store of many runs: attn heads --store runs.sqlite -o runs.json saves a survey in one, to compare that"),
+    ("diff runs.sqlite other.json", "runs.sqlite: is a store of many runs: save a survey of them first: attn heads --store runs.sqlite -o runs.json"),
     ("diff paper.pdf other.json", "paper.pdf: no report can be read from .pdf: save the report as JSON too (-o paper.json) and compare that"),
     ("diff paper other.json", "paper: is a PDF, not text: convert it with pdftotext"),
     ("show report.json", "report.json: is a database: attn results, watch and heads --store show a store, results --tidy all of it"),

@@ -431,6 +431,6 @@ def test_texts_on_which_a_head_looks_nowhere_are_told(llama: LlamaForCausalLM) -
         attncli.patch(
             attncli.open_model(llama), "1:2", lambda head: head.query * torch.nan, part="query"
         ) as m,
-        pytest.raises(attncli.UserError, match=r"1:2 looks nowhere on one of the texts"),
+        pytest.raises(attncli.UserError, match=r"the weights of head 1:2 are NaN on one of the texts"),
     ):
         attncli.text_differences(m, {"ids": [5, 6, 7]}, {"ids": [5, 8, 7]})

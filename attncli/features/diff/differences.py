@@ -1,4 +1,4 @@
-"""Two sets of weights, or two surveys of heads, compared: aligned by their tokens, and what changed."""
+"""Differences of two sets of weights or two surveys of heads, aligned by their tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ ARROW = " → "
 
 
 def align(a: Sequence[str], b: Sequence[str]) -> Alignment:
-    """The longest common runs come first; between them, runs of equal length correspond to each other."""
+    """Align tokens: the longest common runs first; between them, runs of equal length correspond."""
     tokens: list[str] = []
     places: list[tuple[int, int]] = []
     for kind, i, last_i, j, last_j in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
@@ -47,24 +47,26 @@ def align(a: Sequence[str], b: Sequence[str]) -> Alignment:
 
 
 def align_positions(axis: str, a: int, b: int) -> Alignment:
-    """Places without tokens: they correspond, if there are as many; UserError if not."""
+    """Align positions without tokens, which correspond one to one. Raises UserError if their numbers
+    differ.
+    """
     if a != b:
-        raise UserError(f"diff: A has {a} entries along {axis} and B has {b}, and no tokens to align them by")
+        raise UserError(f"diff: A has {a} entries along {axis} and B has {b}, but no tokens to align them")
     return Alignment((), np.arange(a), np.arange(b))
 
 
 MAX_CHANGED_ROWS = 10
 ROUNDING = 1e-6
-"""A distance below this is rounding between equal rows, not a change."""
+"""A smaller distance is rounding error between equal rows, not a change."""
 COMMON_AXES = ("layer", "head")
-"""Axes of which both sides may have different numbers: the first are compared."""
+"""Axes whose lengths may differ; only the common places are compared."""
 
 
 @dataclass(frozen=True)
 class NamedWeights:
-    """Weights of every query on every key, the last two axes, and the tokens of both where there are any.
+    """Weights of every query on every key, the last two axes, with the tokens of both if known.
 
-    `mask` tells which keys each query sees.
+    `mask` marks the keys that each query sees.
     """
 
     axes: tuple[str, ...]
@@ -76,12 +78,12 @@ class NamedWeights:
 
 @dataclass(frozen=True)
 class WeightDifferences:
-    """The weights of both sides at the places of both, and how far each row of B is from that of A.
+    """The weights of both sides at the aligned places, and the distance between their rows.
 
-    A query that one side lacks has no row there (NaN), such a key the weight 0. `distances` are
-    Jensen-Shannon distances by row, NaN where a row is not a distribution; see `jensen_shannon`.
-    `changed_rows` are the rows that moved furthest, `by_head` the heads, the one that moved most first; it is
-    empty where the weights have no axis but query and key. `masks` are those of both sides, at these places.
+    A query that one side lacks has no row there (NaN); such a key has weight 0. `distances` are
+    Jensen-Shannon distances per row, NaN if a row is not a distribution; see `jensen_shannon`. `changed_rows`
+    are the rows that moved furthest, `by_head` the heads, the one that moved most first, empty if the weights
+    only have the axes query and key. `masks` are the masks of both sides at the aligned places.
     """
 
     axes: tuple[str, ...]
@@ -96,18 +98,18 @@ class WeightDifferences:
 
     @property
     def shared_mask(self) -> Mask | None:
-        """The mask of both sides; None where they differ."""
+        """The common mask of both sides; None if they differ."""
         return self.masks[0] if self.masks[0] == self.masks[1] else None
 
 
 def weight_differences(a: NamedWeights, b: NamedWeights) -> WeightDifferences:
-    """B compared with A. UserError where their axes, or sizes other than layers, heads and tokens, differ."""
+    """Compare B with A. Raises UserError if axes differ, or sizes other than of layers, heads and tokens."""
     sizes = tuple(zip(a.axes, a.values.shape, b.values.shape, strict=False))[:-2]
     if a.axes != b.axes or any(i != j for axis, i, j in sizes if axis not in COMMON_AXES):
         sides = [f"{' × '.join(t.axes)} ({' × '.join(map(str, t.values.shape))})" for t in (a, b)]
         raise UserError(
             f"diff: the weights of A are {sides[0]}, of B {sides[1]}: "
-            "all but layers, heads and tokens must agree"
+            "they may only differ in layers, heads and tokens"
         )
     shared = tuple(slice(min(i, j)) for _, i, j in sizes)
     values_a, values_b = a.values[shared], b.values[shared]
@@ -130,7 +132,7 @@ def weight_differences(a: NamedWeights, b: NamedWeights) -> WeightDifferences:
 
 
 def _aligned(axis: str, tokens: tuple[Sequence[str], Sequence[str]], sizes: tuple[int, int]) -> Alignment:
-    """The queries, or the keys, of both sides."""
+    """The alignment of the queries, or the keys, of both sides."""
     if all(len(names) == size for names, size in zip(tokens, sizes, strict=True)) and all(sizes):
         return align(*tokens)
     return align_positions(axis, *sizes)
@@ -139,7 +141,7 @@ def _aligned(axis: str, tokens: tuple[Sequence[str], Sequence[str]], sizes: tupl
 def _spread(
     values: npt.NDArray[np.float64], queries: npt.NDArray[np.int64], keys: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
-    """One side's weights at the places of both: NaN for a query that it lacks, 0 for such a key."""
+    """One side's weights at the aligned places: NaN for a query that it lacks, 0 for such a key."""
     columns = np.where(keys >= 0, values[..., keys], 0)
     return np.where(queries[:, np.newaxis] >= 0, columns[..., queries, :], np.nan)
 
@@ -150,7 +152,7 @@ def _mask_at(
     queries: npt.NDArray[np.int64],
     keys: npt.NDArray[np.int64],
 ) -> Mask | None:
-    """One side's mask at the places of both; a causal one stays so, whatever stands between its tokens."""
+    """One side's mask at the aligned places; a causal mask stays causal if the tokens are its own."""
     num_queries, num_keys = side.values.shape[-2:]
     hidden = None if side.mask is None else side.mask.hidden(num_queries, num_keys)
     is_causal = num_queries == num_keys and np.array_equal(queries, keys) and side.mask == Mask(causal=True)
@@ -182,22 +184,22 @@ def _changed_rows(
 
 
 def _by_head(axes: tuple[str, ...], distances: npt.NDArray[np.float64]) -> Records[MovedHead]:
-    """The heads with a row that both sides have; none without an axis of heads."""
+    """The heads with a row on both sides; empty without an axis of heads."""
     if not axes or np.isnan(distances).all():
         return MovedHead.rows([])
     index = np.nonzero(~np.isnan(distances).all(axis=-1))
-    of_heads = [row[~np.isnan(row)] for row in distances[index]]
+    finite_rows = [row[~np.isnan(row)] for row in distances[index]]
     places = dict(zip(axes, index, strict=True))
-    mean, largest = np.array([[row.mean(), row.max()] for row in of_heads]).T
+    mean, largest = np.array([[row.mean(), row.max()] for row in finite_rows]).T
     heads = MovedHead.table(**places, mean_jensen_shannon=mean, max_jensen_shannon=largest)
     return heads.taken(np.argsort(-mean, kind="stable").tolist())
 
 
 WHERE = ("stack", "layer", "head")
-OF_HEAD = ("layer", "head", "stack", "kind")
+HEAD_COLUMNS = ("layer", "head", "stack", "kind")
 ENDS = ("lower", "upper")
 NAMING = frozenset(pattern.statistic for pattern in HEAD_PATTERNS.values())
-"""The statistics that name heads."""
+"""Statistics that define head patterns."""
 
 HeadTable = Annotated[Table, by(rows_with(*WHERE, given_as=Table))]
 IntervalTable = Annotated[Table, by(rows_with(*WHERE, "statistic", "mean", *ENDS, given_as=Table))]
@@ -205,9 +207,9 @@ IntervalTable = Annotated[Table, by(rows_with(*WHERE, "statistic", "mean", *ENDS
 
 @dataclass(frozen=True)
 class ChangedHeads:
-    """The statistics of heads whose 95 % intervals do not overlap, the largest change first.
+    """Statistics of heads whose 95 % intervals do not overlap, the largest change first.
 
-    `num_changed` heads have one, of `num_shared` heads that both surveys have.
+    `num_changed` of the `num_shared` heads that both surveys have are affected.
     """
 
     rows: Records[ChangedStatistic]
@@ -219,7 +221,7 @@ class ChangedHeads:
 def changed_heads(
     intervals_a: IntervalTable, intervals_b: IntervalTable, heads_a: HeadTable, heads_b: HeadTable
 ) -> ChangedHeads:
-    """Of two surveys over texts, by the statistics that name heads, and what these find of pairs."""
+    """Compare two surveys over texts by the statistics that define patterns, and by shares of pairs."""
     every_a, every_b = _read(intervals_a), _read(intervals_b)
     places_b = {(row.place, row.statistic): place for place, row in enumerate(every_b)}
     pairs = [
@@ -260,37 +262,43 @@ def changed_heads(
 
 
 def _read(intervals: Table) -> Records[HeadInterval]:
-    """The intervals with typed columns, those that are read here. Raises UserError for other cells."""
+    """Typed columns of the intervals. Raises UserError for invalid cells."""
     try:
         return HeadInterval.rows({name: row.get(name) for name in HeadInterval.columns} for row in intervals)
     except TypeError as error:  # a saved report was edited
-        raise UserError(f"intervals: are not those of a survey: {error}") from None
+        raise UserError(f"intervals: invalid in this survey: {error}") from None
 
 
 def _patterns(heads: Table) -> dict[tuple[object, ...], object]:
-    """The pattern of each head by its place."""
+    """The pattern of each head, by its place."""
     return {tuple(map(row.get, WHERE)): row["pattern"] for row in heads if "pattern" in row}
 
 
 def _apart(a: Records[HeadInterval], b: Records[HeadInterval]) -> npt.NDArray[np.bool_]:
-    """Whether one interval ends before the other begins; one without ends is apart from none."""
+    """True if one interval ends before the other begins; False if an end is missing."""
     lower_a, upper_a, lower_b, upper_b = (side.column(end) for side in (a, b) for end in ENDS)
-    are_known = ~np.isnan([lower_a, upper_a, lower_b, upper_b]).any(axis=0)
-    apart: npt.NDArray[np.bool_] = are_known & ((upper_a < lower_b) | (upper_b < lower_a))
+    have_ends = ~np.isnan([lower_a, upper_a, lower_b, upper_b]).any(axis=0)
+    apart: npt.NDArray[np.bool_] = have_ends & ((upper_a < lower_b) | (upper_b < lower_a))
     return apart
 
 
 @checked
 def head_differences(heads_a: HeadTable, heads_b: HeadTable) -> Records[HeadDifference]:
-    """B - A of every statistic of the heads that both surveys have; NaN where one has no number."""
-    of_b = {tuple(map(row.get, OF_HEAD)): row for row in heads_b}
-    pairs = [(row, other) for row in heads_a if (other := of_b.get(tuple(map(row.get, OF_HEAD)))) is not None]
+    """B - A of every statistic of the heads that both surveys have; NaN if a side has no number."""
+    rows_b = {tuple(map(row.get, HEAD_COLUMNS)): row for row in heads_b}
+    pairs = [
+        (row, row_b)
+        for row in heads_a
+        if (row_b := rows_b.get(tuple(map(row.get, HEAD_COLUMNS)))) is not None
+    ]
     if not pairs:
         return HeadDifference.rows([])
     first, _ = pairs[0]
-    cells: dict[str, Cells] = {name: [row.get(name) for row, _ in pairs] for name in OF_HEAD if name in first}
-    for name in dict.fromkeys(name for row, other in pairs for name in row if name in other):
-        numbers = [(row.get(name), other.get(name)) for row, other in pairs]
+    cells: dict[str, Cells] = {
+        name: [row.get(name) for row, _ in pairs] for name in HEAD_COLUMNS if name in first
+    }
+    for name in dict.fromkeys(name for row, row_b in pairs for name in row if name in row_b):
+        numbers = [(row.get(name), row_b.get(name)) for row, row_b in pairs]
         if _is_statistic(name) and all(isinstance(cell, float | None) for both in numbers for cell in both):
             cells[name] = np.array(
                 [b - a if isinstance(a, float) and isinstance(b, float) else np.nan for a, b in numbers]
@@ -299,6 +307,6 @@ def head_differences(heads_a: HeadTable, heads_b: HeadTable) -> Records[HeadDiff
 
 
 def _is_statistic(name: str) -> bool:
-    """Whether a column of heads holds numbers, even where no head has one."""
+    """True for a column of numbers, even if no head has one."""
     declared = SurveyedHead.declared(name)
-    return name not in OF_HEAD and (declared is None or declared.is_number)
+    return name not in HEAD_COLUMNS and (declared is None or declared.is_number)

@@ -1,4 +1,4 @@
-"""`attncli.text_differences`."""
+"""The library function `attncli.text_differences`."""
 
 from attncli.features.diff.results import TextDifferences
 from attncli.models.loading import in_use
@@ -9,13 +9,11 @@ from attncli.records.arguments import checked
 
 @checked
 def text_differences(model: Model, a: TextOrReading, b: TextOrReading) -> TextDifferences:
-    """What a model does otherwise on text B than on text A: which heads look elsewhere, what comes next.
+    """Compare a model's heads and predictions on text B with those on text A.
 
-    UserError for what the model cannot do; MemoryError.
+    Raises UserError for texts that the model cannot read; MemoryError.
     """
-    from attncli.features.diff.two_texts import text_differences as differences_of_texts
+    from attncli.features.diff.two_texts import text_differences as compare_texts
 
     with in_use(model) as pretrained:
-        return differences_of_texts(
-            pretrained, reading_for(pretrained, a, "a"), reading_for(pretrained, b, "b")
-        )
+        return compare_texts(pretrained, reading_for(pretrained, a, "a"), reading_for(pretrained, b, "b"))

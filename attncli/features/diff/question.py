@@ -40,19 +40,19 @@ STACKS = {
     "encoder": "the encoder",
     "decoder": "the decoder",
 }
-MAX_NAMED = 3
+MAX_LISTED = 3
 
 
 class ComparedHead(NamedTuple):
-    """The place of a head: its stack, its layer (None where there is only one) and its number."""
+    """The place of a head: its stack, its layer (None if there is only one) and its number."""
 
     stack: str
     layer: Any
     head: Any
 
 
-def places_of(report: Report, weights: NamedTensor | None) -> set[ComparedHead]:
-    """The heads of a survey, else those on the axes of the weights."""
+def head_places(report: Report, weights: NamedTensor | None) -> set[ComparedHead]:
+    """The heads of a survey, or those on the axes of the weights."""
     if rows := report.table("heads"):
         return {ComparedHead._make(map(row.get, ComparedHead._fields)) for row in rows}
     if weights is None or "head" not in weights.axes:
@@ -63,30 +63,30 @@ def places_of(report: Report, weights: NamedTensor | None) -> set[ComparedHead]:
 
 
 def left_out_notes(a: set[ComparedHead], b: set[ComparedHead]) -> Iterator[str]:
-    """`In A alone, and left out where heads are compared: layers 6 to 11.`, and the same for B."""
+    """Sentences such as `Only in A, so not compared: layers 6 to 11.`, and the same for B."""
     for side, heads, others in (("A", a, b), ("B", b, a)):
         if parts := [part for stack in STACKS for part in _alone(stack, heads, others)]:
-            yield f"In {side} alone, and left out where heads are compared: {'; '.join(parts)}."
+            yield f"Only in {side}, so not compared: {'; '.join(parts)}."
 
 
 def _alone(stack: str, places: set[ComparedHead], others: set[ComparedHead]) -> Iterator[str]:
-    """What a stack has and that of the other side lacks: itself, layers, heads."""
-    of_stack = {place for place in others if place.stack == stack}
+    """The parts of a stack that the other side lacks: the stack itself, layers, heads."""
+    stack_others = {place for place in others if place.stack == stack}
     alone = {place for place in places - others if place.stack == stack}
-    if alone and not of_stack:
+    if alone and not stack_others:
         yield STACKS[stack]
         return
     where = f" of {STACKS[stack]}" if len({place.stack for place in places | others}) > 1 else ""
-    layers = {place.layer for place in alone} - {place.layer for place in of_stack}
+    layers = {place.layer for place in alone} - {place.layer for place in stack_others}
     in_layers = {place for place in alone if place.layer not in layers}
-    heads = {place.head for place in in_layers} - {place.head for place in of_stack}
+    heads = {place.head for place in in_layers} - {place.head for place in stack_others}
     for name, numbers in (("layer", layers), ("head", heads)):
         if numbers:
             yield f"{name}{'s' * (len(numbers) > 1)} {_ranges(numbers)}{where}"
     single = sorted(f"{place.layer}:{place.head}" for place in in_layers if place.head not in heads)
     if single:
-        more = f" and {len(single) - MAX_NAMED} more" if len(single) > MAX_NAMED else ""
-        yield f"head{'s' * (len(single) > 1)} {', '.join(single[:MAX_NAMED])}{more}{where}"
+        more = f" and {len(single) - MAX_LISTED} more" if len(single) > MAX_LISTED else ""
+        yield f"head{'s' * (len(single) > 1)} {', '.join(single[:MAX_LISTED])}{more}{where}"
 
 
 def _ranges(numbers: Iterable[int]) -> str:
@@ -101,34 +101,34 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 
 NO_DISTRIBUTION_NOTE = "Rows of weights that are not distributions have no Jensen-Shannon distance."
-NO_SHARED_NOTE = "A and B share no token: no row of one stands beside a row of the other."
+NO_SHARED_NOTE = "A and B have no token in common, so no rows are compared."
 GAP_NOTE = "A token that one side lacks has no row there, and weight 0 as a key."
 
 
 def _weights(report: Report, side: str) -> NamedTensor | None:
-    """The weights of every query on every key; None where an experiment has none."""
+    """The weights of every query on every key; None if an experiment has none."""
     tensor = report.tensors.get("weights")
     if tensor is not None and tensor.axes[-2:] == ("query", "key"):
         return tensor
     if "pooled_mean" in report.tensors:
         raise UserError(
-            f"diff: {side} holds maps of blocks, not weights: use fewer tokens, or --set engine=dense"
+            f"diff: {side} has maps of blocks instead of weights: use fewer tokens, or --set engine=dense"
         )
     return None
 
 
 DIFFERENT_MAPS = [{"cross", "encoder"}, {"cross", "decoder"}, {"cross", "self"}, {"encoder", "decoder"}]
-"""The stacks whose heads have nothing to do with each other; a model with one stack calls it self."""
+"""Pairs of stacks whose heads are unrelated; the only stack of a model is called self."""
 
 
 def _mapped_stack(report: Report) -> str:
-    """The stack that the maps of a survey are of, as STACKS names it; empty where there are none."""
+    """The stack of a survey's maps, as in STACKS; empty without maps."""
     kind = str(report.spec.get("maps")) if isinstance(report.result, HeadSurvey) else ""
-    is_of_decoder = kind == "self" and any(place.stack == "decoder" for place in places_of(report, None))
-    return "decoder" if is_of_decoder else kind if kind in STACKS else ""
+    is_decoder = kind == "self" and any(place.stack == "decoder" for place in head_places(report, None))
+    return "decoder" if is_decoder else kind if kind in STACKS else ""
 
 
-def _named_weights(report: Report, weights: NamedTensor) -> "NamedWeights":
+def _aligned_weights(report: Report, weights: NamedTensor) -> "NamedWeights":
     from attncli.features.diff.differences import NamedWeights
 
     queries, keys = report.tokens[report.first_query :], report.context_tokens or report.tokens
@@ -136,19 +136,19 @@ def _named_weights(report: Report, weights: NamedTensor) -> "NamedWeights":
 
 
 def _change_note(changed: "ChangedHeads") -> str:
-    """How many heads changed, of those that both surveys have."""
+    """A sentence on the number of changed heads."""
     if not changed.num_shared:
-        return "The two have no statistic of a head in common."
-    chance = " Of so many comparisons some differ by chance." if changed.num_changed else ""
+        return "A and B have no head statistic in common."
+    chance = " With this many comparisons, some differ by chance." if changed.num_changed else ""
     heads = counted(changed.num_shared, "head")
     return f"{changed.num_changed} of {heads} changed beyond their 95 % intervals.{chance}"
 
 
 def _single_numbers(report: Report, other: Report) -> Iterator[tuple[str, float]]:
-    """Every number by its name, as `scores.variance`; of the statistics of rows the mean over rows.
+    """Every single number by name, such as `scores.variance`; for statistics of rows, the mean over rows.
 
-    The rows of a table, which the other side may have one of alone, are told apart by their first cells:
-    `variance.query, head_dim 16`. Those of surveys are of heads, which are compared by themselves.
+    Rows of a table are named by their first cells: `variance.query, head_dim 16`. Surveys are skipped: their
+    rows are heads, which are compared separately.
     """
     for group, statistic in report.statistics.items():
         if isinstance(statistic, Numbers) and not isinstance(other.statistics.get(group), Table):
@@ -159,31 +159,31 @@ def _single_numbers(report: Report, other: Report) -> Iterator[tuple[str, float]
                 which = f"{cell:g}" if isinstance(cell, float) else _setting(cell)
                 yield from _finite(group, dict(numbers), f", {first} {which}")
     for name, tensor in report.tensors_of("rows").items():
-        numbers_of_rows = tensor.values[np.isfinite(tensor.values)]
-        if len(numbers_of_rows) and not name.startswith("top_"):
-            yield f"{name}.mean", float(numbers_of_rows.mean())
+        finite = tensor.values[np.isfinite(tensor.values)]
+        if len(finite) and not name.startswith("top_"):
+            yield f"{name}.mean", float(finite.mean())
 
 
 def _finite(group: str, row: Row, which: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of a row by their full names, with `which` row it is at their end."""
+    """The finite numbers of a row by their full names, which end with the name `which` of the row."""
     for name, cell in row.items():
         if isinstance(cell, int | float) and np.isfinite(cell):
             yield f"{group}.{name}{which}", float(cell)
 
 
 def _side_by_side(a: Report, b: Report) -> Records[StatisticPair]:
-    of_a, of_b = dict(_single_numbers(a, b)), dict(_single_numbers(b, a))
-    names = [name for name in of_a if name in of_b]
+    numbers_a, numbers_b = dict(_single_numbers(a, b)), dict(_single_numbers(b, a))
+    names = [name for name in numbers_a if name in numbers_b]
     return StatisticPair.table(
         statistic=names,
-        a=[of_a[name] for name in names],
-        b=[of_b[name] for name in names],
-        difference=[of_b[name] - of_a[name] for name in names],
+        a=[numbers_a[name] for name in names],
+        b=[numbers_b[name] for name in names],
+        difference=[numbers_b[name] - numbers_a[name] for name in names],
     )
 
 
 def _changed_settings(a: Report, b: Report) -> str:
-    """The settings that differ, in one line."""
+    """The settings that differ, in one sentence."""
     if a.experiment != b.experiment:
         return f"A is {a.experiment}, B is {b.experiment}."
     keys = [*a.spec, *(key for key in b.spec if key not in a.spec)]
@@ -196,7 +196,7 @@ def _changed_settings(a: Report, b: Report) -> str:
 
 
 def _value(report: Report, key: str) -> Any:
-    """A setting; for the model that nobody named the name of the one that ships."""
+    """A setting; the default model is replaced by its name."""
     value = report.spec.get(key)
     return Path(model_setting(report)).name or None if key == "model" and value is None else value
 
@@ -210,28 +210,29 @@ def _setting(value: Any) -> str:
 
 
 def _different_models(a: Report, b: Report) -> Iterator[str]:
-    """That heads of two models share no more than a number."""
+    """A caveat about head numbers of two different models."""
     models = model_setting(a), model_setting(b)
     if all(models) and models[0] != models[1]:
-        named = " and ".join(Path(model).name or model for model in models)
+        names = " and ".join(Path(model).name or model for model in models)
         yield (
-            f"Two models ({named}): head 0:0 of one and head 0:0 of the other share no more than a number, "
-            "unless one model was trained from the other."
+            f"Two models ({names}): heads with the same number are unrelated unless one model was trained "
+            "from the other."
         )
 
 
-NOT_COMPARED = "Heads of layers without a softmax are compared over texts alone (attn heads --texts)."
+NOT_COMPARED = "Heads of layers without a softmax are only compared over texts (attn heads --texts)."
 
 
 def _num_texts(report: Report) -> int:
-    """How many texts a survey has read."""
+    """Number of texts of a survey."""
     return report.result.num_texts if isinstance(report.result, HeadSurvey) else 1
 
 
 def compare(a: Report, b: Report) -> Report:
-    """B compared with A. UserError where their weights cannot be compared.
+    """Compare B with A. Raises UserError if their weights cannot be compared.
 
-    Without weights on both sides (norm, scale-demo, a survey without maps) only the statistics are compared.
+    If one of the experiments has no weights (norm, scale-demo, a survey without maps), only the statistics
+    are compared.
     """
     from attncli.core.runtime import versions
     from attncli.features.diff.differences import changed_heads, head_differences, weight_differences
@@ -239,20 +240,18 @@ def compare(a: Report, b: Report) -> Report:
     weights_a, weights_b = _weights(a, "A"), _weights(b, "B")
     if (weights_a is None) != (weights_b is None):
         without = "A" if weights_a is None else "B"
-        raise UserError(f"diff: {without} has no weights to compare with those of the other side")
-    notes = [*left_out_notes(places_of(a, weights_a), places_of(b, weights_b))]
+        raise UserError(f"diff: {without} has no weights to compare with the other side's")
+    notes = [*left_out_notes(head_places(a, weights_a), head_places(b, weights_b))]
     mapped = _mapped_stack(a), _mapped_stack(b)
     if set(mapped) in DIFFERENT_MAPS:
         weights_a = weights_b = None
-        notes.append(
-            f"The maps of A are of {STACKS[mapped[0]]}, those of B of {STACKS[mapped[1]]}: left out."
-        )
+        notes.append(f"Maps are not compared: A shows {STACKS[mapped[0]]}, B shows {STACKS[mapped[1]]}.")
     moved = changed = None
     if weights_a is not None and weights_b is not None:
-        moved = weight_differences(_named_weights(a, weights_a), _named_weights(b, weights_b))
+        moved = weight_differences(_aligned_weights(a, weights_a), _aligned_weights(b, weights_b))
         notes += _notes_on_tokens(moved)
     elif a.experiment != b.experiment:
-        raise UserError(f"diff: {a.experiment} and {b.experiment} have no weights and other statistics")
+        raise UserError(f"diff: {a.experiment} and {b.experiment} have no weights and different statistics")
     heads = a.table("heads"), b.table("heads")
     if a.table("intervals") and b.table("intervals"):
         changed = changed_heads(a.table("intervals"), b.table("intervals"), *heads)
@@ -261,7 +260,7 @@ def compare(a: Report, b: Report) -> Report:
         notes += few_notes(fewest, text_name(a))
     elif a.table("linear") or b.table("linear"):
         notes.insert(0, NOT_COMPARED)
-    if places_of(a, weights_a) and places_of(b, weights_b):
+    if head_places(a, weights_a) and head_places(b, weights_b):
         notes[:0] = _different_models(a, b)
     result = ReportDifferences(
         rows=None if moved is None else _row_distances(moved),
@@ -275,7 +274,7 @@ def compare(a: Report, b: Report) -> Report:
     if moved is not None and (unmapped := _count_unmapped(moved, *heads)):
         notes.insert(0, f"{counted(unmapped, 'head')} {'has' if unmapped == 1 else 'have'} {UNMAPPED}")
     if not result.statistics():
-        raise UserError(f"diff: {about} They share no weights and no single statistic to set side by side")
+        raise UserError(f"diff: {about} They have no weights and no statistic in common")
     report = Report(
         "diff",
         {"a": dict(a.spec), "b": dict(b.spec)},
@@ -289,16 +288,16 @@ def compare(a: Report, b: Report) -> Report:
 
 
 def _count_unmapped(moved: "WeightDifferences", *heads: Table | None) -> int:
-    """How many heads that both sides have no map tells about: those of layers, or of a stack, without."""
+    """Number of common heads without a map on both sides: their layers or stacks have no maps."""
     if moved.axes[:2] != PLACES or not all(heads):
         return 0
-    of_sides = [{(row.get("stack"), row["layer"], row["head"]) for row in table or ()} for table in heads]
+    head_sets = [{(row.get("stack"), row["layer"], row["head"]) for row in table or ()} for table in heads]
     is_mapped = np.isfinite(moved.b - moved.a).any(axis=(-2, -1))
-    return max(0, len(set.intersection(*of_sides)) - int(is_mapped.sum()))
+    return max(0, len(set.intersection(*head_sets)) - int(is_mapped.sum()))
 
 
 def _notes_on_tokens(moved: "WeightDifferences") -> Iterator[str]:
-    """Which rows and keys have nothing beside them, and rows without a distance."""
+    """Notes on tokens of one side only, and on rows without a distance."""
     if any(len(side.tokens) > side.num_shared for side in (moved.query, moved.key)):
         yield GAP_NOTE
     if not moved.query.num_shared:
@@ -308,12 +307,12 @@ def _notes_on_tokens(moved: "WeightDifferences") -> Iterator[str]:
 
 
 def _row_distances(moved: "WeightDifferences") -> Tensors:
-    """How far apart the two sides are, row by row."""
+    """The distance between the two sides, row by row."""
     return Tensors(jensen_shannon=NamedTensor(moved.axes[:-1], moved.distances))
 
 
 def _with_weights(report: Report, moved: "WeightDifferences", a: Report, b: Report) -> Report:
-    """The comparison with the weights of both sides, their tokens and, where both saw one, the picture."""
+    """Add the weights of both sides, their tokens and, if both read the same one, the picture."""
     tokens = moved.query.tokens
     is_cross = any(side.context_tokens or side.first_query for side in (a, b))
     is_one_picture = a.tokens == b.tokens == tokens and a.pictures == b.pictures
@@ -331,7 +330,7 @@ def _with_weights(report: Report, moved: "WeightDifferences", a: Report, b: Repo
 
 
 class TwoTextsSpec(ModelSpec):
-    """Two texts that one model reads."""
+    """Settings for two texts read by one model."""
 
     experiment = "diff"
     examples = ()
@@ -350,7 +349,7 @@ class TwoTextsSpec(ModelSpec):
 def read(
     spec: TwoTextsSpec, texts: Texts, pretrained: "Pretrained", generator: object
 ) -> "tuple[Reading, Reading]":
-    """Both texts as the model reads them; UserError for what does not fit."""
+    """Read both texts. Raises UserError for texts that do not fit."""
     from attncli.models.reading_text import read_text
 
     return read_text(pretrained, spec.a, key="A"), read_text(pretrained, spec.b, key="B")
@@ -359,7 +358,7 @@ def read(
 def report(
     spec: TwoTextsSpec, reading: "tuple[Reading, Reading]", pretrained: "Pretrained", progress: object
 ) -> Report:
-    """B compared with A."""
+    """The report that compares B with A."""
     from attncli.core.runtime import versions
     from attncli.features.diff.door import text_differences
 
@@ -392,23 +391,23 @@ EXAMPLES = (
 PARAMETERS = (
     argument(
         "a",
-        "A config file, a saved report (.json), an array (.npz), an experiment's name; or a text. Of each of "
-        "two models save a report: attn heads TEXT --model MODEL -o a.json.",
+        "A config file, a saved report (.json), an array (.npz), an experiment's name; or a text. To "
+        "compare two models, save a report of each: attn heads TEXT --model MODEL -o a.json.",
         "A",
         reads_file=True,
     ),
     argument(
         "b",
-        "The same; without it A again, with the settings of --set.",
+        "As A; without B, A is used again, with the settings of --set.",
         "B",
         required=False,
         reads_file=True,
     ),
     option(
         "--model",
-        "A and B are texts: what each head of this model looks at in one and the other.",
+        "Compare what each head of this model looks at in the texts A and B.",
         "TEXT",
-        everyday="A and B are two texts in this model",
+        everyday="compare two texts A and B in this model",
     ),
     option(
         "--set",
@@ -421,51 +420,51 @@ PARAMETERS = (
 
 
 def is_saved(side: str) -> bool:
-    """Whether a side names a saved report or an array, by its suffix."""
+    """True if a side names a saved report or an array, by its suffix."""
     return Path(side).suffix.lower() in (".json", ".jsonl", ".ndjson") or is_array_file(side)
 
 
-def spec_of(side: str, overrides: Overrides, draws: bool) -> Spec:
+def side_spec(side: str, overrides: Overrides, draws: bool) -> Spec:
     """The settings of one side: of a config file with one experiment, or an experiment's defaults."""
-    given: dict[str, Given]
+    settings: dict[str, Given]
     if side in SPECS and not is_file(side):
-        given = overridden(every_setting_of(side), {}, overrides)
-        spec_class = spec_class_of(side, values_of(given))
+        settings = overridden(every_setting_of(side), {}, overrides)
+        spec_class = spec_class_of(side, values_of(settings))
     elif len(side.split()) > 1 and not is_file(side):
-        raise UserError(f"diff: a text needs the model that reads it: --model FOLDER (got {side:.40})")
+        raise UserError(f"diff: a text needs a model: add --model FOLDER (got {side:.40})")
     elif is_store_name(side) and is_file(side):
         saved = f"attn heads --store {side} -o {Path(side).stem}.json"
-        raise UserError(f"{side}: is a store of many runs: {saved} saves a survey in one, to compare that")
+        raise UserError(f"{side}: is a store of many runs: save a survey of them first: {saved}")
     elif Path(side).suffix.lower() not in (".yaml", ".yml") and not is_file(side):
-        kinds = f"neither a file nor an experiment{nearest(side, SPECS)}"
-        others = (
-            "a text needs --model FOLDER, of a model save a report: attn heads TEXT --model MODEL -o a.json"
+        problem = f"neither a file nor an experiment{nearest(side, SPECS)}"
+        hint = (
+            "a text needs --model FOLDER; for a model, save a report: attn heads TEXT --model MODEL -o a.json"
         )
-        raise UserError(f"{side}: is {kinds}: one of {', '.join(SPECS)}; {others}")
+        raise UserError(f"{side}: is {problem}: use one of {', '.join(SPECS)}; {hint}")
     else:
         refuse_what_is_only_written(side, "compare")
         entries = ConfigFile(Path(side), overrides).entries()
         if len(entries) != 1:
-            raise UserError(f"{side}: holds {len(entries)} experiments: diff takes one on each side")
-        spec_class, given = type(entries[0].spec), entries[0].given
+            raise UserError(f"{side}: has {len(entries)} experiments: diff needs one per side")
+        spec_class, settings = type(entries[0].spec), entries[0].given
     if problems := unknown_overrides(overrides, [every_setting_of(spec_class.experiment)]):
         raise UserError(*problems)
-    return build_spec(spec_class, with_maps(spec_class, given, "what is drawn") if draws else given)
+    return build_spec(spec_class, with_maps(spec_class, settings, "what is drawn") if draws else settings)
 
 
 def _is_model(side: str) -> bool:
-    """Whether it names a model of this machine, and nothing else that can be compared."""
+    """True for a model on this machine, unless the name means something else that can be compared."""
     if side in SPECS or is_store_name(side):
         return False
     try:
         model = local_model(side)
-    except ValueError:  # a package of several
+    except ValueError:  # a package with several
         return True
     return model is not None and (model.is_file() or (model / "config.json").is_file())
 
 
 def _refuse_models(a: str, b: str | None) -> None:
-    """UserError that says how two models are compared, where a side is one."""
+    """Raise UserError with the commands that compare two models if a side is a model."""
     if models := [side for side in (a, b) if side is not None and _is_model(side)]:
         first, second = models if len(models) == 2 else (models[0], "MODEL")
         saved = [
@@ -473,14 +472,12 @@ def _refuse_models(a: str, b: str | None) -> None:
             for model, name in ((first, "a"), (second, "b"))
         ]
         every = "; ".join([*saved, "attn diff a.json b.json"])
-        raise UserError(
-            f"{models[0]}: is a model: models are compared on a text that both have read: {every}"
-        )
+        raise UserError(f"{models[0]}: is a model: to compare models, run both on a text: {every}")
 
 
 def _reports(sides: list[tuple[str, Overrides]], draws: bool, progress: ProgressLine) -> list[Report]:
-    """Both sides, every setting checked before anything runs."""
-    specs = {number: spec_of(*side, draws) for number, side in enumerate(sides) if not is_saved(side[0])}
+    """The reports of both sides; all settings are checked before anything runs."""
+    specs = {number: side_spec(*side, draws) for number, side in enumerate(sides) if not is_saved(side[0])}
     saved = {number: _saved(side) for number, (side, _) in enumerate(sides) if number not in specs}
     from attncli.runs.runner import Session
 
@@ -494,23 +491,23 @@ def _reports(sides: list[tuple[str, Overrides]], draws: bool, progress: Progress
 def _saved(side: str) -> Report:
     reports = opened(side).reports
     if len(reports) != 1:
-        raise UserError(f"{side}: holds {len(reports)} reports: diff takes one on each side")
+        raise UserError(f"{side}: has {len(reports)} reports: diff needs one per side")
     return reports[0]
 
 
 def _texts_spec(a: str, b: str | None, model: str, overrides: Overrides) -> TwoTextsSpec:
-    """The settings of two texts; UserError where one of them is a file, and for --set."""
+    """The settings of two texts. Raises UserError if one of them is a file, and for --set."""
     if b is None:
-        raise UserError("diff: needs a second text beside --model")
+        raise UserError("diff: --model needs a second text")
     for side in filter(is_file, (a, b)):
         raise UserError(
-            f"--model: reads two texts, and {side} is a file: leave --model out, or name two texts"
+            f"--model: reads two texts, but {side} is a file: leave out --model, or use two texts"
         )
     for value in overrides.values():
-        raise UserError(f"{value.where}: is for experiments and files, not for the two texts of --model")
-    given = {"model": Given(model, "--model", is_flag=True)}
-    given |= {key: Given(text, key.upper(), is_flag=True) for key, text in (("a", a), ("b", b))}
-    return build_spec(TwoTextsSpec, given)
+        raise UserError(f"{value.where}: does not apply to the two texts of --model")
+    settings = {"model": Given(model, "--model", is_flag=True)}
+    settings |= {key: Given(text, key.upper(), is_flag=True) for key, text in (("a", a), ("b", b))}
+    return build_spec(TwoTextsSpec, settings)
 
 
 def run_diff(a: str, b: str | None, model: str | None, set: Sequence[str], **flags: Any) -> None:
@@ -527,12 +524,12 @@ def run_diff(a: str, b: str | None, model: str | None, set: Sequence[str], **fla
         return
     _refuse_models(a, b)
     if b is None and not overrides:
-        raise UserError("diff: needs a second side: a file, or --set KEY=VALUE for what differs")
-    other = a if b is None else b
-    if overrides and is_saved(other):
-        raise UserError(f"--set: cannot change {other}, which was computed before: give a config file")
+        raise UserError("diff: needs a second side: a file, or --set KEY=VALUE")
+    second = a if b is None else b
+    if overrides and is_saved(second):
+        raise UserError(f"--set: cannot change {second}, which is a saved report: use a config file")
     with progress_line() as progress:
-        report = compare(*_reports([(a, {}), (other, overrides)], to.view.draws, progress))
+        report = compare(*_reports([(a, {}), (second, overrides)], to.view.draws, progress))
     to.write([report])
 
 

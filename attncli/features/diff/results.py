@@ -1,4 +1,4 @@
-"""What changes from one report, or one text, to another: weights, statistics, heads, what comes next."""
+"""Results of `attn diff`: changes of weights, statistics, heads and predictions between reports or texts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ import numpy.typing as npt
 from attncli.records.columns import Record, Records, Result, column, group, tensor
 from attncli.records.values import NamedTensor, Tensors, are_equal
 
-UNMAPPED = "no map on both sides: --show statistics compares them."
-"""What a note says of heads that are compared by their statistics alone."""
+UNMAPPED = "no map on both sides: compare them with --show statistics."
+"""End of a note on heads that are only compared by their statistics."""
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """The tokens of both sides in one order, and the position of each on either side; -1 for none.
+    """The tokens of both sides in one order, with their positions on either side, or -1.
 
-    A token that replaced another one is named as `cat → dog`.
+    A token that replaced another is written as `cat → dog`.
     """
 
     tokens: tuple[str, ...]
@@ -32,16 +32,17 @@ class Alignment:
 
     @property
     def num_shared(self) -> int:
-        """Places that both sides have."""
+        """Number of places on both sides."""
         return int(((self.a >= 0) & (self.b >= 0)).sum())
 
 
 class HeadChange(Record):
-    """How far the rows of a head moved, and what it looks at on either side where they moved furthest.
+    """How far the rows of a head moved, and the key that it looks at most on either side where they moved
+    most.
 
-    Where tokens of both texts correspond, `mean_jensen_shannon` is the mean distance of their rows, and
-    `query_a`, `query_b` are where it is largest; else these are the last tokens. `statistic` is the one that
-    changed most, of those that name heads; `a` and `b` are its values.
+    If the texts have tokens in common, `mean_jensen_shannon` is the mean distance of their rows, and
+    `query_a` and `query_b` are the tokens with the largest; otherwise they are the last tokens. `statistic`
+    is the pattern statistic that changed most, `a` and `b` its values.
     """
 
     layer: int
@@ -70,7 +71,7 @@ class HeadChange(Record):
 
 
 class TokenChange(Record):
-    """A next token, and its probability on either side."""
+    """A next token, with its probability on either side."""
 
     token_id: int = column(is_needed=False)
     token: str
@@ -81,11 +82,11 @@ class TokenChange(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TextDifferences(Result):
-    """Text B compared with text A, as one model reads them; `alignment` is that of their tokens.
+    """Text B compared with text A in one model; `alignment` aligns their tokens.
 
-    `heads` has one row per head, the one that changed most first: by the distance of rows where tokens of
-    both texts correspond, else by the statistic. `predictions` are the tokens whose probability at the end
-    changed most, or at the mask; none where the model has no head that predicts tokens.
+    `heads` has one row per head, the one that changed most first: by the distance of rows if the texts have
+    tokens in common, else by the statistic. `predictions` are the tokens whose probability at the end, or at
+    the mask, changed most; empty if the model does not predict tokens.
     """
 
     title: ClassVar[str] = "A and B compared"
@@ -98,14 +99,14 @@ class TextDifferences(Result):
 
     @property
     def is_aligned(self) -> bool:
-        """Whether tokens of both texts correspond in some stack."""
+        """True if the texts have tokens in common in some stack."""
         return any(head.mean_jensen_shannon is not None for head in self.heads)
 
 
 class MovedRow(Record):
-    """A row of weights that moved: where it is, how far, and the keys that gained and lost most.
+    """A row of weights that moved: its place, its distance, and the keys that gained and lost most.
 
-    Beside the query it has a column for each other axis of the weights, as layer and head.
+    It has a column for the query and for each other axis of the weights, such as layer and head.
     """
 
     jensen_shannon: float
@@ -116,7 +117,7 @@ class MovedRow(Record):
 
 
 class MovedHead(Record):
-    """The mean and largest distance of the rows of a head, or of a sequence, on the two sides."""
+    """The mean and largest distance of the rows of a head, or of a sequence."""
 
     batch: int = column(is_needed=False)
     layer: int = column(is_needed=False)
@@ -126,7 +127,7 @@ class MovedHead(Record):
 
 
 class HeadInterval(Record):
-    """The mean of a statistic of a head over many texts, and its 95 % interval; of pairs their name."""
+    """The mean of a head statistic over many texts with its 95 % interval; for pairs, also their names."""
 
     stack: str
     layer: int
@@ -140,12 +141,12 @@ class HeadInterval(Record):
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """Which head it is of."""
+        """The place of the head."""
         return self.stack, self.layer, self.head
 
 
 class ChangedStatistic(Record):
-    """A statistic of a head whose 95 % intervals do not overlap, and what the head does on either side."""
+    """A head statistic whose 95 % intervals do not overlap, and the head's pattern on either side."""
 
     stack: str
     layer: int
@@ -163,7 +164,7 @@ class ChangedStatistic(Record):
 
 
 class HeadDifference(Record):
-    """B - A of a head: a column for each statistic of both sides, None where one has no number."""
+    """B - A for a head: one column per statistic of both sides, None if a side has no number."""
 
     layer: int | None
     head: int | None
@@ -172,7 +173,7 @@ class HeadDifference(Record):
 
 
 class StatisticPair(Record):
-    """A number that both sides have, by its full name, as `scores.variance`."""
+    """A number of both sides, with its full name, such as `scores.variance`."""
 
     statistic: str
     a: float
@@ -184,8 +185,8 @@ class StatisticPair(Record):
 class ReportDifferences(Result):
     """Report B compared with report A: the rows and heads that moved furthest first.
 
-    `rows` has the distance of each row of weights, `difference` is that of the weights, where both have some.
-    `changed_heads` are of surveys over texts, the largest change first.
+    `rows` has the distance of each row of weights, `difference` the difference of the weights, if both sides
+    have weights. `changed_heads` compares surveys over texts, the largest change first.
     """
 
     title: ClassVar[str] = "A and B compared"
@@ -193,10 +194,10 @@ class ReportDifferences(Result):
 
     difference: NamedTensor | None = tensor(num_axes=2)
     table_titles: ClassVar[Mapping[str, str]] = {
-        "by_head": "the heads whose rows moved furthest",
-        "changed_heads": "the heads that changed beyond their intervals",
-        "changed_rows": "the rows that moved furthest",
-        "heads_difference": "statistics of heads, B minus A",
+        "by_head": "heads whose rows moved furthest",
+        "changed_heads": "heads that changed beyond their intervals",
+        "changed_rows": "rows that moved furthest",
+        "heads_difference": "head statistics, B minus A",
         "side_by_side": "statistics of A and B",
     }
     rows: Tensors | None = group(is_needed=False)

@@ -1,4 +1,4 @@
-"""The first screens of comparisons: of two experiments, of surveys, and of two texts."""
+"""The first screens of `attn diff`: for two experiments, surveys or texts."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -36,8 +36,8 @@ from attncli.views.screens import LEAST_ROWS, LooksAtPictures, MatrixPart, headi
 from attncli.views.sections import Column, Elastic, Paragraph, ScreenParts, Section
 from attncli.views.texts import fixed, shortened
 
-NOTES, NOTES_OF_SURVEYS = 1, 3
-# Of the matrix of a diff, where it says all, and where the rows or heads that changed follow.
+NOTES, SURVEY_NOTES = 1, 3
+# Rows of the matrix: if it is the only table, and if a table of changed rows or heads follows.
 DIFF_ROWS, FEW_DIFF_ROWS = 8, 3
 MOST_CHANGED = 2
 MORE = {
@@ -47,14 +47,14 @@ MORE = {
     "heads_difference": "heads",
     "side_by_side": "statistics",
 }
-# The statistics below the weights of a diff; all, as far as they fit, where there are none.
+# Statistics below the weights; without weights, all that fit.
 DIFF_STATISTICS = ("scores.variance", "scaled_scores.variance", "entropy.mean", "max_weight.mean")
 MOST_STATISTICS, MOST_HEADS = 16, 10
 
 
 def _settings_and_notes(report: Report, display: Display) -> Iterator[str]:
-    """The settings that differ; the first notes where no heads follow."""
-    count = NOTES if report.tensors else NOTES_OF_SURVEYS
+    """The settings that differ; the first notes if no table of heads follows."""
+    count = NOTES if report.tensors else SURVEY_NOTES
     notes = report.notes[:count]
     if report.result_of(ReportDifferences).by_head:
         notes = tuple(note for note in notes if note.endswith(UNMAPPED))
@@ -63,15 +63,15 @@ def _settings_and_notes(report: Report, display: Display) -> Iterator[str]:
 
 
 def _changes(report: Report, display: Display) -> ScreenParts:
-    """What changed, in tables: the weights, what moved most, statistics of both."""
+    """Tables of changes: the weights, the largest changes, statistics of both sides."""
     result = report.result_of(ReportDifferences)
-    yield Elastic(partial(_tables_of_changes, report, result, display), usual=MOST_STATISTICS, least=1)
+    yield Elastic(partial(_change_tables, report, result, display), usual=MOST_STATISTICS, least=1)
 
 
-def _tables_of_changes(
+def _change_tables(
     report: Report, result: ReportDifferences, display: Display, most: int
 ) -> Iterator[Section]:
-    """The difference of the weights and what changed, in tables of at most that many rows."""
+    """The difference of the weights and the changes, in tables of at most `most` rows."""
     left_out: list[str] = []
     pairs = result.side_by_side or StatisticPair.rows([])
     if (difference := result.difference) is not None:
@@ -84,8 +84,8 @@ def _tables_of_changes(
         name, moved = ("by_head", result.by_head) if result.by_head else ("changed_rows", result.changed_rows)
         tables: dict[str, Records[Any]] = {} if is_whole or moved is None else {name: moved}
         first = {name: table[: MOST_CHANGED if most >= DIFF_ROWS else 0] for name, table in tables.items()}
-        of_weights = pairs.where(lambda pair: pair.statistic in DIFF_STATISTICS)
-        pairs_shown = of_weights[: max(most - LEAST_ROWS, 1)]
+        weight_pairs = pairs.where(lambda pair: pair.statistic in DIFF_STATISTICS)
+        first_pairs = weight_pairs[: max(most - LEAST_ROWS, 1)]
     else:
         name, changed = (
             ("changed_heads", result.changed_heads)
@@ -94,8 +94,8 @@ def _tables_of_changes(
         )
         tables = {} if changed is None else {name: changed}
         first = {name: table[: min(most, MOST_HEADS)] for name, table in tables.items()}
-        pairs_shown = pairs[: max(most - sum(map(len, first.values())), 1)]
-    tables, first = tables | {"side_by_side": pairs}, first | {"side_by_side": pairs_shown}
+        first_pairs = pairs[: max(most - sum(map(len, first.values())), 1)]
+    tables, first = tables | {"side_by_side": pairs}, first | {"side_by_side": first_pairs}
     left_out += [
         f"{count} more {MORE[name]}"
         for name, table in tables.items()
@@ -113,13 +113,13 @@ def _tables_of_changes(
 def _difference(
     report: Report, difference: NamedTensor, heads: Records[MovedHead] | None, display: Display, most: int
 ) -> MatrixPart:
-    """B - A of the weights; of the head that changed most where there are several."""
+    """B - A of the weights; for several heads, of the one that changed most."""
     every = list(matrices_of(report, "difference", difference))
     place = tuple(
         (axis, head[axis]) for head in (heads or ())[:1] for axis in head if axis in ("batch", *PLACES)
     )
     matrix = next((matrix for matrix in every if matrix.place == place), every[0])
-    title = ", ".join(["weights of B minus those of A", *place_names(matrix.place)])
+    title = ", ".join(["weights of B minus weights of A", *place_names(matrix.place)])
     if np.isnan(matrix.values).all():
         title += " (no row is in both)"
     elif not np.nan_to_num(matrix.values).any():
@@ -137,16 +137,16 @@ COMPARISON_SCREEN = FirstScreen(
         Sentences(heading_lines, "title", said=("about",)),
         Sentences(_settings_and_notes, "line"),
         LooksAtPictures(most=1),  # the difference
-        Special(_changes, "which tables there is room for follows from what differs"),
+        Special(_changes, "the tables depend on the differences and the room"),
     ),
     next_steps=lambda *_: DIFF_STEPS,
 )
-"""The settings that differ; the difference of the weights, of many heads that of the most changed."""
+"""The settings that differ; the difference of the weights, or that of the head that changed most."""
 
 
 MOST_PREDICTIONS = 5
-CHANGED_TITLE = "the heads that changed most, and what each looks at where it changed most"
-NOT_ALIGNED_TITLE = "the heads whose statistics changed most, and what each looks at from the last token"
+CHANGED_TITLE = "heads that changed most, with the keys they look at where they changed most"
+NOT_ALIGNED_TITLE = "heads whose statistics changed most, with the keys they look at from the last token"
 
 
 def _both_texts(report: Report, display: Display) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _both_texts(report: Report, display: Display) -> Iterator[str]:
 
 
 def _is_aligned(heads: Records[HeadChange]) -> bool:
-    """Whether tokens of both texts correspond, so that the heads are in the order of the distance of rows."""
+    """True if the texts have tokens in common, so that the heads are sorted by the distance of rows."""
     return heads[0].mean_jensen_shannon is not None
 
 
@@ -166,7 +166,7 @@ def _changed_most(report: Report, heads: Records[HeadChange], total: int) -> str
 
 
 def _measured(report: Report, heads: Records[HeadChange], display: Display) -> list[Column]:
-    """How far the rows moved, and the token whose row moved furthest; else the statistic."""
+    """The distance of the rows and the token whose row moved furthest; else the statistic."""
     precision = display.precision
     if not _is_aligned(heads):
         return _statistics(heads, precision)
@@ -177,17 +177,17 @@ def _measured(report: Report, heads: Records[HeadChange], display: Display) -> l
 
 
 def _moved_query(head: HeadChange) -> str:
-    """`13 ·to`, or `9 ·John → ·Mary`; with both positions where they differ."""
+    """`13 ·to`, or `9 ·John → ·Mary`, with both positions if they differ."""
     positions = dict.fromkeys((str(head.query_a), str(head.query_b)))
     tokens = dict.fromkeys((token_cell(head.query_a_token), token_cell(head.query_b_token)))
     return f"{' → '.join(positions)} {' → '.join(tokens)}"
 
 
 def _keys(report: Report, heads: Records[HeadChange], display: Display) -> list[Column]:
-    """What each head looks at most there in either text."""
-    of_a = [_key(head.key_a, head.key_a_token, head.weight_a, display.precision) for head in heads]
-    of_b = [_key(head.key_b, head.key_b_token, head.weight_b, display.precision) for head in heads]
-    return [Column(("looks at in A",), of_a, left=True), Column(("looks at in B",), of_b, left=True)]
+    """The key that each head looks at most from there in either text."""
+    keys_a = [_key(head.key_a, head.key_a_token, head.weight_a, display.precision) for head in heads]
+    keys_b = [_key(head.key_b, head.key_b_token, head.weight_b, display.precision) for head in heads]
+    return [Column(("looks at in A",), keys_a, left=True), Column(("looks at in B",), keys_b, left=True)]
 
 
 def _statistics(heads: Records[HeadChange], precision: int) -> list[Column]:
@@ -214,13 +214,15 @@ def _first_notes(report: Report, display: Display) -> Iterator[str]:
 
 
 def _next_tokens(predictions: Records[TokenChange], display: Display) -> str:
-    """`next token, in A and B: ·Mary 0.92 -> 0.00, ·John 0.00 -> 0.75`: as many as fit one line."""
+    """`next token, A -> B: ·Mary 0.92 -> 0.00, ·John 0.00 -> 0.75`, with as many tokens as fit on one
+    line.
+    """
     line = "next token, A -> B:"
     for row in predictions:
-        of_a, of_b = fixed(row.a, display.precision), fixed(row.b, display.precision)
-        if of_a == of_b:
+        number_a, number_b = fixed(row.a, display.precision), fixed(row.b, display.precision)
+        if number_a == number_b:
             break
-        numbers = f"{of_a} -> {of_b}"
+        numbers = f"{number_a} -> {number_b}"
         longer = f"{line}{'' if line.endswith(':') else ','} {token_cell(row.token)} {numbers}"
         if cell_len(longer) > display.columns:
             break
@@ -246,4 +248,4 @@ TWO_TEXTS_SCREEN = FirstScreen(
     ),
     next_steps=lambda *_: DIFF_STEPS,
 )
-"""Both texts; the heads that changed most, with what they look at; what comes next in each."""
+"""Both texts; the heads that changed most, with the keys they look at; the next tokens."""

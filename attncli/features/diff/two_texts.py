@@ -1,4 +1,4 @@
-"""Two texts read by one model: which heads look elsewhere, and what comes next instead."""
+"""Two texts in one model: the heads whose keys change, and the next tokens that change."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -21,12 +21,12 @@ from attncli.records.columns import Records
 from attncli.records.surveys import SurveyedHead
 
 BYTES_PER_WEIGHT = 60
-"""Of the heads of a layer, of both texts: their rows in float64, spread over the tokens of both."""
+"""Memory per weight of a layer's heads on both texts: rows in float64 over the tokens of both."""
 BYTES_PER_LOGIT = 8
 
 
 class RunOnText(NamedTuple):
-    """A model's run on a text: its layers, its heads, and what it predicts."""
+    """A model's run on a text: its layers, its heads, and its predictions."""
 
     layers: list[CapturedLayer]
     heads: Records[SurveyedHead]
@@ -38,8 +38,8 @@ class RunOnText(NamedTuple):
 def text_differences(
     pretrained: Pretrained, a: Reading, b: Reading, *, num_predictions: int = 10
 ) -> TextDifferences:
-    """B compared with A. UserError for what the model cannot do; MemoryError."""
-    _refuse_what_does_not_fit(pretrained, a, b)
+    """Compare B with A. Raises UserError for texts that the model cannot read; MemoryError."""
+    _check_memory(pretrained, a, b)
     run_a, run_b = _run(pretrained, a), _run(pretrained, b)
     sides: dict[str, tuple[TextSide, TextSide]] = {}
     furthest: list[FurthestRow] = []
@@ -59,7 +59,7 @@ def text_differences(
     )
 
 
-def _refuse_what_does_not_fit(pretrained: Pretrained, a: Reading, b: Reading) -> None:
+def _check_memory(pretrained: Pretrained, a: Reading, b: Reading) -> None:
     config = pretrained.model.config.get_text_config()
     num_heads, num_tokens = getattr(config, "num_attention_heads", 1), max(*a.counts, *b.counts)
     logits = num_tokens * config.vocab_size * BYTES_PER_LOGIT if pretrained.with_head is not None else 0
@@ -77,7 +77,7 @@ def _run(pretrained: Pretrained, reading: Reading) -> RunOnText:
             layers.append(layer.copied())
             return survey.take(layer)
 
-        # The last call is that of the whole text: others try how the model hands over its attention.
+        # The last call is on the full text; earlier calls test how the model returns its attention.
         hook = model.register_forward_hook(lambda _model, _inputs, output: outputs.append(output))
         hooks.callback(hook.remove)
         way = capture(model, inputs, take)
@@ -90,7 +90,7 @@ def _run(pretrained: Pretrained, reading: Reading) -> RunOnText:
 
 
 def _predicted_place(pretrained: Pretrained, reading: Reading) -> int | None:
-    """The last token, or the mask where there is one; None where nothing is predicted."""
+    """The last token, or the only mask; None if nothing is predicted."""
     if pretrained.predicts == "next":
         return len(reading.text.ids) - 1
     if pretrained.predicts is None:
@@ -100,9 +100,9 @@ def _predicted_place(pretrained: Pretrained, reading: Reading) -> int | None:
 
 
 class TextSide(NamedTuple):
-    """The tokens of one text, and the positions of those that both texts have.
+    """The tokens of one text, and the positions of the tokens that both texts have.
 
-    `shared` are the queries that correspond, `keys` the position of each key of both texts, -1 for none.
+    `shared` are the corresponding queries, `keys` the position of each key of either text, or -1.
     """
 
     queries: tuple[str, ...]
@@ -116,8 +116,8 @@ def _sides(a: tuple[ModelText, ModelText], b: tuple[ModelText, ModelText]) -> tu
     queries, keys = (align(text_a.tokens, text_b.tokens) for text_a, text_b in zip(a, b, strict=True))
     is_shared = (queries.a >= 0) & (queries.b >= 0)
     side_a, side_b = (
-        TextSide(query.tokens, key.tokens, torch.from_numpy(places[is_shared]), torch.from_numpy(of_keys))
-        for (query, key), places, of_keys in ((a, queries.a, keys.a), (b, queries.b, keys.b))
+        TextSide(query.tokens, key.tokens, torch.from_numpy(places[is_shared]), torch.from_numpy(key_places))
+        for (query, key), places, key_places in ((a, queries.a, keys.a), (b, queries.b, keys.b))
     )
     return side_a, side_b
 
@@ -133,9 +133,9 @@ class KeyLookedAt(NamedTuple):
 
 
 class FurthestRow(NamedTuple):
-    """How far the rows of a head moved, and what it looks at on both sides where one moved furthest.
+    """How far the rows of a head moved, and the keys that it looks at most where a row moved furthest.
 
-    Without rows that both texts have there is no distance, and the rows are those of the last tokens.
+    If the texts have no rows in common, there is no distance, and the rows are those of the last tokens.
     """
 
     mean: float | None
@@ -147,17 +147,17 @@ class FurthestRow(NamedTuple):
 def _furthest_rows(
     layers: tuple[CapturedLayer, CapturedLayer], sides: tuple[TextSide, TextSide]
 ) -> Iterator[FurthestRow]:
-    """For each head of a layer the row that moved furthest."""
+    """Per head of a layer, the row that moved furthest."""
     weights = [layer.weights()[0].double().cpu() for layer in layers]
     distances = jensen_shannon(*map(_spread, weights, sides))
-    for of_head, *weights_of_head in zip(distances, *weights, strict=True):
+    for head_distances, *head_weights in zip(distances, *weights, strict=True):
         mean = largest = None
         queries = [len(side.queries) - 1 for side in sides]
-        if not of_head.isnan().all():
-            row = of_head.nan_to_num(-1.0).argmax()
-            mean, largest = float(of_head.nanmean()), float(of_head[row])
+        if not head_distances.isnan().all():
+            row = head_distances.nan_to_num(-1.0).argmax()
+            mean, largest = float(head_distances.nanmean()), float(head_distances[row])
             queries = [int(side.shared[row]) for side in sides]
-        yield FurthestRow(mean, largest, *map(_key_looked_at, weights_of_head, sides, queries))
+        yield FurthestRow(mean, largest, *map(_key_looked_at, head_weights, sides, queries))
 
 
 def _key_looked_at(weights: Float[Tensor, "query key"], side: TextSide, query: int) -> KeyLookedAt:
@@ -166,20 +166,22 @@ def _key_looked_at(weights: Float[Tensor, "query key"], side: TextSide, query: i
 
 
 def _spread(weights: Float[Tensor, "head query key"], side: TextSide) -> Float[Tensor, "head row both"]:
-    """The rows that both texts have at the keys of both, 0 at those that this text lacks."""
+    """The common rows over the keys of both texts, with 0 at the keys that this text lacks."""
     spread = weights[:, side.shared][:, :, side.keys]
     return spread.masked_fill(side.keys < 0, 0.0)
 
 
 def _head(a: SurveyedHead, b: SurveyedHead, furthest: FurthestRow) -> HeadChange:
-    """A head with how far its rows moved, and the statistic that changed most."""
+    """A head with the distance of its rows and the statistic that changed most."""
     sides = {name: (a.number(name), b.number(name)) for name in NAMING if name in a and name in b}
-    known = {
-        name: of_b - of_a for name, (of_a, of_b) in sides.items() if of_a is not None and of_b is not None
+    differences = {
+        name: value_b - value_a
+        for name, (value_a, value_b) in sides.items()
+        if value_a is not None and value_b is not None
     }
-    if not known:
-        raise UserError(f"model: {a.layer}:{a.head} looks nowhere on one of the texts: its weights are NaN")
-    statistic = max(sorted(known), key=lambda name: abs(known[name]))
+    if not differences:
+        raise UserError(f"model: the weights of head {a.layer}:{a.head} are NaN on one of the texts")
+    statistic = max(sorted(differences), key=lambda name: abs(differences[name]))
     row_a, row_b = furthest.a, furthest.b
     return HeadChange.single(
         **{name: a[name] for name in ModelHead._fields},
@@ -200,7 +202,7 @@ def _head(a: SurveyedHead, b: SurveyedHead, furthest: FurthestRow) -> HeadChange
         statistic=statistic,
         a=a[statistic],
         b=b[statistic],
-        difference=known[statistic],
+        difference=differences[statistic],
     )
 
 

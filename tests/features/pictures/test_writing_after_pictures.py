@@ -247,7 +247,7 @@ def test_saved_heads_of_a_caption_are_opened_and_compared(
     assert attn(asked(captioner, "heads", "abc", "-o", file)).code == 0
     shown, compared = attn(["show", file]), attn(["diff", file, file])
     assert shown.code == 0 and "heads: model" in shown.out, shown.err
-    assert compared.code == 0 and "statistics of heads, B minus A" in compared.out, compared.err
+    assert compared.code == 0 and "head statistics, B minus A" in compared.out, compared.err
 
 
 def test_many_pictures_are_read_with_the_same_words(

@@ -872,7 +872,7 @@ with torch.no_grad():
     files = [str(tmp_path / f"run.{number}.json") for number in (2, 1)]
     # Maps are of the encoder: the decoder's self-attention is over other tokens, cross-attention has none.
     words = " ".join(attn(["diff", *files]).out.split())
-    assert "6 heads have no map on both sides: --show statistics compares them." in words
+    assert "6 heads have no map on both sides: compare them with --show statistics." in words
 
 
 def test_files_that_are_called_as_pythons_own_are_the_programs_alone(failed: Ended) -> None:

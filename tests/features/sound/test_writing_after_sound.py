@@ -217,7 +217,7 @@ def test_two_sounds_and_two_models_are_compared(writers: Path, attn: Attn, tmp_p
     config.write_text(f"experiment: heads\nmodel: {writers}/whisper\nsound: {writers}/noise.wav\n")
     for changed in (f"sound={writers}/other.wav", f"model={writers}/speech2text"):
         ended = attn(["diff", str(config), "--set", changed])
-        assert ended.code == 0 and "statistics of heads, B minus A" in ended.out, ended.err
+        assert ended.code == 0 and "head statistics, B minus A" in ended.out, ended.err
 
 
 @pytest.mark.nightly
