@@ -141,7 +141,8 @@ def test_two_heads_of_a_model_and_two_checkpoints(tmp_path: Path) -> None:
         (
             ("self", {}),
             ("multihead", {}),
-            r"of A are query × key \(6 × 6\), of B head × query × key \(8 × 6 × 6\): they may only differ in layers, heads",
+            r"of A are query × key \(6 × 6\), of B head × query × key \(8 × 6 × 6\): they may only differ "
+            r"in layers, heads",
         ),
         (
             ("self", {"num_tokens": 3, "batch_size": 2}),
