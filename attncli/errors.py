@@ -85,6 +85,7 @@ def forget_stdout() -> None:
 SYNONYMS = {
     "num_heads": "n_heads n_head nhead heads num_attention_heads h",
     "num_kv_heads": "n_kv_heads kv_heads num_key_value_heads gqa",
+    "skip_first_keys": "skip_sink",
     "embed_dim": "d_model hidden_size hidden_dim n_embd n_embed emb_dim embedding_dim model_dim dim",
     "head_dim": "d_k d_head head_size key_dim query_dim qk_dim hidden_size dim",
     "value_dim": "d_v v_dim",

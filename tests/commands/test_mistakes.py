@@ -40,6 +40,8 @@ MISTAKES = [
     ("self --save x.png", "--save: is not a flag of attn self: did you mean --output?"),
     ("self --quiet", "--quiet: is not a flag of attn self: progress and notes are on standard error: 2>/dev/null leaves them out"),
     ("self -v", "-v: is not a flag of attn self: attn --version prints the version, and --debug shows where an error comes from"),
+    ("self --skip-sink 1", "--skip-sink: is not a flag of attn self: did you mean --skip-first-keys?"),
+    ("show report.json --skip-sink 1", "--skip-sink: is not a flag of attn show: did you mean --skip-first-keys?"),
     ("self --hed-dim 3", "--hed-dim: is not a flag of attn self: did you mean --head-dim?"),
     ('self -p "the cat"', "-p: is not a flag of attn self: did you mean --sentence?"),
     ("heads --layer 3", "--layer: is not a flag of attn heads, which shows all layers: attn multihead --model MODEL --layer 3 shows the heads of one"),
