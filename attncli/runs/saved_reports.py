@@ -554,7 +554,11 @@ def _refuse_other_forms(data: Any) -> None:
             f"is not a saved report, which -o run.json writes: it must be an object {_got(data)}"
         )
     if "schema_version" not in data:
-        raise ValueError("is not a saved report: schema_version is missing")
+        raise ValueError(
+            "is not a saved report (schema_version is missing): attn reads reports from -o FILE.json, and "
+            "arrays "
+            "(.npz, .npy, .safetensors, .pt)"
+        )
     version = data["schema_version"]
     if type(version) is not int or version != SCHEMA_VERSION:
         raise ValueError(f"schema_version: this attn reads version {SCHEMA_VERSION} (got {version!r:.20})")
