@@ -1,4 +1,4 @@
-"""Mamba-1: each channel of a layer has a matrix; a head's is their mean, a few rows at a time."""
+"""Mamba-1: every channel of a layer has a matrix; the matrix of a head is their mean, computed by rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,18 +11,18 @@ from attncli.core.signed_layer import SignedLayer
 from attncli.features.linear.linear_layer import CHUNK
 
 LEAF = 16
-"""Tokens of a block on the diagonal whose weights are computed one by one."""
+"""Size of the blocks on the diagonal whose weights are computed entry by entry."""
 FORGOTTEN = -18.0
-"""Of a state less than exp of it is left: 1.5e-8, which a sum over channels in float32 does not show."""
+"""A state that decayed below exp(FORGOTTEN) = 1.5e-8 is lost in a float32 sum over channels."""
 FEW = 0.7
-"""The share of states up to which those that are forgotten are left out one by one."""
+"""If fewer than this share of the states are alive, only these are computed."""
 MOST_ENTRIES = 2**22
-"""Entries of the factors of a block of rows, or of keys, at a time."""
+"""Most entries of the factors of a block of rows or keys."""
 
 
 @dataclass(frozen=True)
 class ChannelLayer(SignedLayer):
-    """A state space with a decay for each channel and state (Mamba, Gu & Dao 2023, 2312.00752).
+    """A state space with a decay per channel and state (Mamba, Gu & Dao 2023, 2312.00752).
 
     w_ij of channel d is sum_n C_in exp(A_dn (s_d(j+1) + ... + s_di)) B_jn s_dj, with `step` s, `read` C and
     `write` B; `skip` is added for j = i. The heads' matrices are the means over their channels (Ali et al.
@@ -37,7 +37,7 @@ class ChannelLayer(SignedLayer):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Texts, heads, queries, keys."""
+        """Numbers of texts, heads, queries and keys."""
         num_texts, num_heads, num_tokens, _ = self.step.shape
         return num_texts, num_heads, num_tokens, num_tokens
 
@@ -50,35 +50,35 @@ class ChannelLayer(SignedLayer):
 
     @property
     def log_decay(self) -> Float[Tensor, "text token head"]:
-        """ln of what is left of the state after each token, mean over channels and states."""
+        """Log of the remaining share of the state after each token, mean over channels and states."""
         mean = self.step * self.decay.mean(dim=-1).unsqueeze(1)
         return mean.mean(dim=-1).transpose(1, 2)
 
     def row_blocks(self, text: int) -> Iterator[tuple[slice, slice, Float[Tensor, "head query key"]]]:
-        """A head, some queries, and their weights on the tokens up to the last of these queries."""
+        """Yield heads, queries, and their weights on all tokens up to the last of these queries."""
         num_heads, num_tokens = self.shape[1], self.shape[2]
         for head in range(num_heads):
-            of_head = self._head(text, head)
+            single = self._head(text, head)
             for start in range(0, num_tokens, CHUNK):
                 queries = slice(start, min(start + CHUNK, num_tokens))
                 weights = self.step.new_zeros(queries.stop - start, queries.stop)
-                of_head.fill(weights, queries)
+                single.fill(weights, queries)
                 weights[:, start:].diagonal().add_(self.skip[head].mean())
                 yield slice(head, head + 1), queries, weights.unsqueeze(0)
 
     def last_rows(self) -> Float[Tensor, "head key"]:
-        """Weights of the last token of one text, for every head."""
+        """The weights of the last token of a single text."""
         num_heads, last = self.shape[1], self.shape[2] - 1
         row = self.step.new_zeros(num_heads, last + 1)
         for head in range(num_heads):
-            of_head = self._head(0, head)
-            of_head.fill(row[head : head + 1], slice(last, last + 1))
+            single = self._head(0, head)
+            single.fill(row[head : head + 1], slice(last, last + 1))
             row[head, last] += self.skip[head].mean()
         return row
 
-    def _head(self, text: int, head: int) -> "_OfHead":
+    def _head(self, text: int, head: int) -> "_SingleHead":
         step = self.step[text, head]
-        return _OfHead(
+        return _SingleHead(
             step,
             step.cumsum(dim=0, dtype=torch.float64),
             self.decay[head],
@@ -88,16 +88,16 @@ class ChannelLayer(SignedLayer):
 
 
 class ChannelCache:
-    """Of one text that grows: its steps and what is written and read at each token so far.
+    """The steps, writes and reads of a growing text.
 
-    A row is computed from all of them, since its channels decay each in its own way.
+    A row is computed from all tokens, since every channel decays differently.
     """
 
     def __init__(self) -> None:
         self.layer: ChannelLayer | None = None
 
     def add(self, layer: ChannelLayer) -> Float[Tensor, "head key"]:
-        """The weights of the last of some tokens that come after those so far, on all of them."""
+        """Add new tokens. Returns the weights of the last one on all tokens so far."""
         before = self.layer
         if before is not None:
             step, write, read = (
@@ -110,10 +110,10 @@ class ChannelCache:
 
 
 @dataclass(frozen=True)
-class _OfHead:
-    """One head of one text: its steps, also summed up to each token.
+class _SingleHead:
+    """One head of one text; `time` is the cumulative step.
 
-    In float64, since a fast decay multiplies small differences of a long text's times.
+    `time` is float64, since a fast decay amplifies small differences of the times of a long text.
     """
 
     step: Float[Tensor, "token channel"]
@@ -123,7 +123,7 @@ class _OfHead:
     read: Float[Tensor, "token state"]
 
     def fill(self, weights: Float[Tensor, "query key"], queries: slice) -> None:
-        """The mean over channels of the weights of these queries, into the rows of `weights`."""
+        """Write the mean over channels of the weights of these queries to `weights`."""
         rows = slice(0, queries.stop - queries.start)
         for keys in reversed([*_parts(0, queries.start, self._most())]):
             left = self.decay * self._passed(queries.start - 1, keys.stop - 1).unsqueeze(-1)
@@ -137,14 +137,14 @@ class _OfHead:
         self._fill_triangle(weights, queries, queries.start)
 
     def _passed(self, tokens: slice | int, origin: int) -> Float[Tensor, "*token channel"]:
-        """The time of some tokens since another one."""
+        """The time of tokens since `origin`."""
         return (self.time[tokens] - self.time[origin]).to(self.step.dtype)
 
     def _most(self) -> int:
         return max(1, MOST_ENTRIES // self.decay.numel())
 
     def _fill_triangle(self, weights: Tensor, part: slice, first: int) -> None:
-        """The weights of queries on each other; between halves they are a product of matrices."""
+        """Fill in the weights of queries on each other, by matrix products between halves."""
         size = part.stop - part.start
         rows = slice(part.start - first, part.stop - first)
         if size <= LEAF:
@@ -157,13 +157,13 @@ class _OfHead:
         self._fill_triangle(weights, after, first)
 
     def _between(self, queries: slice, keys: slice) -> Float[Tensor, "query key"]:
-        """Weights on keys that all stand before the queries: exponents from the first query are never > 0."""
+        """Weights on keys before all queries, with exponents relative to the first query, which are <= 0."""
         num_channels = self.decay.shape[0]
         origin = queries.start - 1
         total = self.step.new_zeros(queries.stop - queries.start, keys.stop - keys.start)
         count = max(queries.stop - queries.start, keys.stop - keys.start)
-        of_channel = count * self.decay.shape[1]
-        for channels in _parts(0, num_channels, max(1, MOST_ENTRIES // of_channel)):
+        channel_entries = count * self.decay.shape[1]
+        for channels in _parts(0, num_channels, max(1, MOST_ENTRIES // channel_entries)):
             decay = self.decay[channels]
             left = (decay * self._passed(queries, origin)[:, channels, None]).exp_()
             right = (decay * -self._passed(keys, origin)[:, channels, None]).exp_()
@@ -175,27 +175,27 @@ class _OfHead:
     def _between_some(
         self, queries: slice, keys: slice, alive: Bool[Tensor, "channel state"]
     ) -> Float[Tensor, "query key"]:
-        """The same of the states alone that still hold something of these keys."""
+        """Weights as in `_between`, computed only for the states that are alive."""
         channels, states = alive.nonzero(as_tuple=True)
         origin = queries.start - 1
         since, until = self._passed(queries, origin), -self._passed(keys, origin)
         total = self.step.new_zeros(queries.stop - queries.start, keys.stop - keys.start)
         count = max(total.shape)
         for some in _parts(0, len(channels), max(1, MOST_ENTRIES // count)):
-            of, states_of = channels[some], states[some]
-            decay = self.decay[of, states_of]
-            left = (since[:, of] * decay).exp_() * self.read[queries][:, states_of]
-            right = (until[:, of] * decay).exp_()
-            right *= self.write[keys][:, states_of] * self.step[keys][:, of]
+            channel, state = channels[some], states[some]
+            decay = self.decay[channel, state]
+            left = (since[:, channel] * decay).exp_() * self.read[queries][:, state]
+            right = (until[:, channel] * decay).exp_()
+            right *= self.write[keys][:, state] * self.step[keys][:, channel]
             total += left @ right.mT
         return total / self.decay.shape[0]
 
     def _within(self, part: slice) -> Float[Tensor, "query key"]:
-        """Weights of a few tokens on each other and themselves."""
+        """The weights of a few tokens on each other and themselves."""
         num_channels, count = self.decay.shape[0], part.stop - part.start
         total = self.step.new_zeros(count, count)
-        of_channel = count * count * self.decay.shape[1]
-        for channels in _parts(0, num_channels, max(1, MOST_ENTRIES // of_channel)):
+        channel_entries = count * count * self.decay.shape[1]
+        for channels in _parts(0, num_channels, max(1, MOST_ENTRIES // channel_entries)):
             time = self.time[part, channels]
             passed = (time.unsqueeze(1) - time).clamp(min=0).to(self.step.dtype).unsqueeze(-1)
             left = (self.decay[channels] * passed).exp_() * self.read[part, None, None]

@@ -1,8 +1,8 @@
-"""The source of layers whose state is a matrix: what their kernels are given as a model runs.
+"""Captures layers whose state is a matrix, from the arguments of their kernels as a model runs.
 
-transformers calls these kernels by their names in the module of each architecture. While a model is heard
-they are replaced there by functions that call them and note what they were given; lightning attention calls
-none, so that its heads come from its parameters.
+transformers calls these kernels by name in the module of each architecture. During capture they are replaced
+there by wrappers that call them and record their arguments. Lightning attention calls no kernel, so its heads
+are computed from its parameters.
 """
 
 import sys
@@ -27,16 +27,16 @@ Arguments = Mapping[str, Any]
 
 
 def _floats(**tensors: Tensor) -> dict[str, Tensor]:
-    """In the precision of the kernels, which give what they make of the identity in that of their inputs."""
+    """The tensors in float32: kernels return results in the precision of their inputs."""
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def _delta_rule(kernel: Callable[..., Any], given: Arguments) -> LinearLayer:
-    """Gated delta nets (Yang et al. 2024, 2412.06464), and Kimi delta attention (2510.26692), whose decay has
-    channels; a whole text, or the one token that follows it.
+def _delta_rule(kernel: Callable[..., Any], arguments: Arguments) -> LinearLayer:
+    """Gated delta nets (Yang et al. 2024, 2412.06464) and Kimi delta attention (2510.26692), whose decay has
+    channels; for a whole text, or for one more token.
     """
-    is_normed = given["use_qk_l2norm_in_kernel"]
-    inputs = _floats(query=given["query"], key=given["key"], g=given["g"], beta=given["beta"])
+    is_normed = arguments["use_qk_l2norm_in_kernel"]
+    inputs = _floats(query=arguments["query"], key=arguments["key"], g=arguments["g"], beta=arguments["beta"])
     dim, decay = inputs["key"].shape[-1], inputs["g"]
 
     def run(
@@ -59,7 +59,7 @@ def _delta_rule(kernel: Callable[..., Any], given: Arguments) -> LinearLayer:
 
     has_channels = decay.ndim == 4
     return LinearLayer(
-        given["value"].float(),
+        arguments["value"].float(),
         inputs,
         {},
         run,
@@ -70,19 +70,19 @@ def _delta_rule(kernel: Callable[..., Any], given: Arguments) -> LinearLayer:
 
 
 KIMI_CHUNK = 64
-"""Its decay between each two tokens of so many, for each channel, is one tensor."""
+"""Kimi's kernel makes a tensor with the decay between any two of this number of tokens, per channel."""
 
 
-def _mamba2(kernel: Callable[..., Any], given: Arguments) -> LinearLayer:
-    """Mamba-2 (Dao & Gu 2024, 2405.21060); its skip connection D x is on the diagonal."""
-    values = given["hidden_states"].float()
+def _mamba2(kernel: Callable[..., Any], arguments: Arguments) -> LinearLayer:
+    """Mamba-2 (Dao & Gu 2024, 2405.21060); the skip connection D x is on the diagonal."""
+    values = arguments["hidden_states"].float()
     num_heads = values.shape[2]
-    inputs = _floats(dt=given["dt"], B=given["B"], C=given["C"])
-    fixed = _floats(A=given["A"])
+    inputs = _floats(dt=arguments["dt"], B=arguments["B"], C=arguments["C"])
+    fixed = _floats(A=arguments["A"])
     for name in ("D", "dt_bias"):
-        if given[name] is not None:
-            fixed[name] = given[name].float().reshape(num_heads, -1)[:, 0]
-    options = {name: given[name] for name in ("dt_softplus", "dt_limit")}
+        if arguments[name] is not None:
+            fixed[name] = arguments[name].float().reshape(num_heads, -1)[:, 0]
+    options = {name: arguments[name] for name in ("dt_softplus", "dt_limit")}
     dim = inputs["B"].shape[-1]
 
     def run(
@@ -109,33 +109,33 @@ def _mamba2(kernel: Callable[..., Any], given: Arguments) -> LinearLayer:
     return LinearLayer(values, inputs, fixed, run, dim, step * fixed["A"], work_dim=2 * dim)
 
 
-def _mamba2_step(kernel: Callable[..., Any], given: Arguments) -> LinearLayer:
-    """Mamba-2 at one token, whose kernel writes into the state that it is given."""
-    values = given["hidden_states"].float().unsqueeze(1)
+def _mamba2_step(kernel: Callable[..., Any], arguments: Arguments) -> LinearLayer:
+    """Mamba-2 for one token; the kernel overwrites its state argument."""
+    values = arguments["hidden_states"].float().unsqueeze(1)
     inputs = _floats(
-        dt=given["dt"][:, :, 0].unsqueeze(1), B=given["B"].unsqueeze(1), C=given["C"].unsqueeze(1)
+        dt=arguments["dt"][:, :, 0].unsqueeze(1), B=arguments["B"].unsqueeze(1), C=arguments["C"].unsqueeze(1)
     )
-    fixed = _floats(A=given["A"][:, 0, 0])
+    fixed = _floats(A=arguments["A"][:, 0, 0])
     for name in ("D", "dt_bias"):
-        if given[name] is not None:
-            fixed[name] = given[name].float()[:, 0]
-    softplus, dim = given["dt_softplus"], inputs["B"].shape[-1]
+        if arguments[name] is not None:
+            fixed[name] = arguments[name].float()[:, 0]
+    softplus, dim = arguments["dt_softplus"], inputs["B"].shape[-1]
 
     def run(
         inputs: Inputs, fixed: Inputs, values: ValueChannels, state: State | None
     ) -> tuple[ValueChannels, State]:
         *_, num_channels = values.shape
         after = values.new_zeros(*values[:, 0].shape, dim) if state is None else state.mT.clone()
-        of_channels = {name: tensor[:, None].expand(-1, num_channels) for name, tensor in fixed.items()}
+        expanded = {name: tensor[:, None].expand(-1, num_channels) for name, tensor in fixed.items()}
         output = kernel(
             after,
             values[:, 0],
             inputs["dt"][:, 0, :, None].expand(-1, -1, num_channels),
-            of_channels["A"][..., None].expand(-1, -1, dim),
+            expanded["A"][..., None].expand(-1, -1, dim),
             inputs["B"][:, 0],
             inputs["C"][:, 0],
-            of_channels.get("D"),
-            dt_bias=of_channels.get("dt_bias"),
+            expanded.get("D"),
+            dt_bias=expanded.get("dt_bias"),
             dt_softplus=softplus,
         )
         return output.unsqueeze(1), after.mT
@@ -145,27 +145,34 @@ def _mamba2_step(kernel: Callable[..., Any], given: Arguments) -> LinearLayer:
     return LinearLayer(values, inputs, fixed, run, dim, step * fixed["A"])
 
 
-def _mamba(kernel: Callable[..., Any], given: Arguments) -> ChannelLayer:
-    """Mamba (Gu & Dao 2023, 2312.00752): one head of all channels."""
-    return _channels(given, given["dt"], given["B"], given["C"], given["delta_bias"], given["delta_softplus"])
+def _mamba(kernel: Callable[..., Any], arguments: Arguments) -> ChannelLayer:
+    """Mamba (Gu & Dao 2023, 2312.00752), as one head with all channels."""
+    return _channels(
+        arguments,
+        arguments["dt"],
+        arguments["B"],
+        arguments["C"],
+        arguments["delta_bias"],
+        arguments["delta_softplus"],
+    )
 
 
-def _mamba_step(kernel: Callable[..., Any], given: Arguments) -> ChannelLayer:
-    """Mamba at one token."""
-    dt, write, read = (given[name].unsqueeze(-1) for name in ("dt", "B", "C"))
-    return _channels(given, dt, write, read, given["dt_bias"], given["dt_softplus"])
+def _mamba_step(kernel: Callable[..., Any], arguments: Arguments) -> ChannelLayer:
+    """Mamba for one token."""
+    dt, write, read = (arguments[name].unsqueeze(-1) for name in ("dt", "B", "C"))
+    return _channels(arguments, dt, write, read, arguments["dt_bias"], arguments["dt_softplus"])
 
 
 def _channels(
-    given: Arguments, dt: Tensor, write: Tensor, read: Tensor, bias: Tensor | None, softplus: bool
+    arguments: Arguments, dt: Tensor, write: Tensor, read: Tensor, bias: Tensor | None, softplus: bool
 ) -> ChannelLayer:
-    """Of steps (text, channel, token), and what is written and read (text, state, token)."""
+    """A layer from steps (text, channel, token), writes and reads (text, state, token)."""
     step = dt.float() if bias is None else dt.float() + bias.float().unsqueeze(-1)
     step = nn.functional.softplus(step) if softplus else step
-    skip = step.new_zeros(step.shape[1]) if given["D"] is None else given["D"].float()
+    skip = step.new_zeros(step.shape[1]) if arguments["D"] is None else arguments["D"].float()
     return ChannelLayer(
         step.transpose(1, 2).unsqueeze(1),
-        given["A"].float().unsqueeze(0),
+        arguments["A"].float().unsqueeze(0),
         write.float().transpose(1, 2).unsqueeze(1),
         read.float().transpose(1, 2).unsqueeze(1),
         skip.unsqueeze(0),
@@ -173,7 +180,7 @@ def _channels(
 
 
 def _side_by_side(layers: list[ChannelLayer]) -> ChannelLayer:
-    """Heads that a module computes one after the other (Zamba)."""
+    """Join heads that a module computes one after the other (Zamba)."""
     per_text = (
         torch.cat([getattr(layer, name) for layer in layers], dim=1) for name in ("step", "write", "read")
     )
@@ -201,7 +208,7 @@ def lightning_kernel(
 
 
 def _lightning(module: Any, hidden_states: Tensor, attention_mask: Tensor | None) -> LinearLayer:
-    """Lightning attention from the parameters of its module."""
+    """Lightning attention from the parameters of a module."""
     mixed = module.act_fn(module.qkv_proj(hidden_states))
     if attention_mask is not None:
         mixed = mixed * attention_mask[:, :, None]
@@ -223,8 +230,8 @@ KERNELS: Mapping[str, Callable[[Callable[..., Any], Arguments], AnyLinearLayer]]
     "mamba_selective_scan": _mamba,
     "mamba_selective_state_update": _mamba_step,
 }
-"""The kernels by their names in transformers, of texts and of one more token, and what makes a layer of a
-call.
+"""The functions that make a layer from a call of each kernel, by its name in transformers; there are kernels
+for texts and for one more token.
 """
 LIGHTNING = "lightning attention"
 KINDS = {
@@ -233,68 +240,68 @@ KINDS = {
     "mamba_selective_scan": "Mamba-1, mean of channels",
     "mamba_selective_state_update": "Mamba-1, mean of channels",
 }
-"""What a mixer is called of which there are several kinds."""
+"""The names of mixers that have several kinds, by kernel."""
 ALL_CHANNELS = "Mamba-1, all channels"
-"""What the output projection reads of Mamba-1."""
+"""The name of the heads that the output projection of Mamba-1 reads."""
 
 
 @dataclass
-class _Hearer:
-    """What the kernels are given that a module calls, until it has run."""
+class _Capture:
+    """Records the kernel calls of a module while it runs."""
 
     consume: MixerConsumer
     calls: list[tuple[str, Callable[..., Any], Arguments]] = field(default_factory=list)
 
     def before(self, module: nn.Module, inputs: Any) -> None:
-        """A module begins; of several runs of a model in turns each notes its own calls."""
-        if _hearer.get() is self:
+        """Start a module; runs of a model in turns have separate captures."""
+        if _active.get() is self:
             self.calls.clear()
 
     def after(
         self, name: str, mixer: str, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
-        """A module has run: its heads, where something was heard of them."""
+        """Pass the heads of a module that has run to `consume`, if it called a kernel."""
         heads: AnyLinearLayer | None = None
         calls, self.calls = self.calls, []
         if mixer == LIGHTNING:
-            of_module = signature(module.forward).bind(*inputs, **named).arguments
-            heads = _lightning(module, of_module["hidden_states"], of_module.get("attention_mask"))
+            arguments = signature(module.forward).bind(*inputs, **named).arguments
+            heads = _lightning(module, arguments["hidden_states"], arguments.get("attention_mask"))
         elif calls:
-            layers = [KERNELS[kernel_name](kernel, given) for kernel_name, kernel, given in calls]
-            of_channels = [layer for layer in layers if isinstance(layer, ChannelLayer)]
-            heads = _side_by_side(of_channels) if of_channels else layers[0]
+            layers = [KERNELS[kernel_name](kernel, arguments) for kernel_name, kernel, arguments in calls]
+            channel_layers = [layer for layer in layers if isinstance(layer, ChannelLayer)]
+            heads = _side_by_side(channel_layers) if channel_layers else layers[0]
             mixer = KINDS.get(calls[0][0], mixer)
         if heads is not None:
             projected = ALL_CHANNELS if isinstance(heads, ChannelLayer) else ""
             self.consume(CapturedMixer(name, mixer, heads, projected))
 
 
-_hearer: ContextVar[_Hearer | None] = ContextVar("hearer", default=None)
+_active: ContextVar[_Capture | None] = ContextVar("capture", default=None)
 
 
-def _heard(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The kernel, which notes what it was given where the running thread listens."""
-    known = signature(kernel)
+def _recording(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A wrapper of the kernel that records its arguments if a capture is active in this thread."""
+    kernel_signature = signature(kernel)
 
     @wraps(kernel)
     def call(*arguments: Any, **named: Any) -> Any:
         result = kernel(*arguments, **named)
-        hearer = _hearer.get()
-        if hearer is not None:
-            bound = known.bind(*arguments, **named)
+        active = _active.get()
+        if active is not None:
+            bound = kernel_signature.bind(*arguments, **named)
             bound.apply_defaults()
-            hearer.calls.append((name, kernel, bound.arguments))
+            active.calls.append((name, kernel, bound.arguments))
         return result
 
     return call
 
 
 _changes: dict[str, SharedChange] = {}
-"""How the kernels in a module of transformers are replaced, by its name."""
+"""The replacements of kernels in modules of transformers, by module name."""
 
 
 def _replaced_in(module: str) -> SharedChange:
-    """The change of all kernels that a module of transformers holds by name."""
+    """The replacement of all kernels in a module of transformers."""
     if module not in _changes:
         names = vars(sys.modules[module])
 
@@ -303,7 +310,7 @@ def _replaced_in(module: str) -> SharedChange:
             return partial(names.update, before)
 
         def make() -> None:
-            names.update({name: _heard(names[name], name) for name in KERNELS if name in names})
+            names.update({name: _recording(names[name], name) for name in KERNELS if name in names})
 
         _changes.setdefault(module, SharedChange(remember, make))
     return _changes[module]
@@ -311,24 +318,24 @@ def _replaced_in(module: str) -> SharedChange:
 
 @contextmanager
 def capture(mixers: Mapping[str, Mixer], consume: MixerConsumer) -> Iterator[None]:
-    """While it is open, `consume` gets the layer of each module, after it has run in this thread."""
-    hearer = _Hearer(consume)
+    """Pass the layer of each module that runs in this thread to `consume`, inside this context."""
+    active = _Capture(consume)
     with ExitStack() as hooks:
         for module_name in {type(module).__module__ for module, _ in mixers.values()}:
             hooks.enter_context(_replaced_in(module_name).made())
         for name, (module, mixer) in mixers.items():
-            hooks.enter_context(module.register_forward_pre_hook(hearer.before))
-            after = partial(_after, hearer, name, mixer)
+            hooks.enter_context(module.register_forward_pre_hook(active.before))
+            after = partial(_after, active, name, mixer)
             hooks.enter_context(module.register_forward_hook(after, with_kwargs=True))
-        token = _hearer.set(hearer)
+        token = _active.set(active)
         try:
             yield
         finally:
-            _hearer.reset(token)
+            _active.reset(token)
 
 
 def _after(
-    hearer: _Hearer,
+    active: _Capture,
     name: str,
     mixer: str,
     module: nn.Module,
@@ -336,6 +343,6 @@ def _after(
     named: dict[str, Any],
     output: Any,
 ) -> None:
-    """The hook of a module, for the thread that listens alone."""
-    if _hearer.get() is hearer:
-        hearer.after(name, mixer, module, inputs, named)
+    """The hook of a module, which acts only in the thread of the capture."""
+    if _active.get() is active:
+        active.after(name, mixer, module, inputs, named)

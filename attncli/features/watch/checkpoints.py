@@ -1,4 +1,4 @@
-"""The checkpoints of a training run: which there are, and the survey of each, kept in a store as a step."""
+"""Finds the checkpoints of a training run, and stores a survey of each as a step."""
 
 import os
 import re
@@ -24,11 +24,11 @@ STEP, NUMBER = re.compile(r"step\D?(\d{1,15})(?!\d)"), re.compile(r"(?<!\d)\d{1,
 REVISIONS = re.compile(r"[\w.-]+(/[\w.-]+)?@[^@]+")
 """A hub id and a pattern of its revisions."""
 SETTLED_SECONDS = 2.0
-"""How long the files of a new checkpoint must not have changed: else it is still being written."""
+"""A checkpoint whose files changed more recently is still being written."""
 
 
-def step_of(name: str) -> int | None:
-    """The number behind `step` in a name, else its last number; None where it has none."""
+def step_number(name: str) -> int | None:
+    """The number after `step` in a name, else its last number, or None."""
     numbers = STEP.findall(name) or NUMBER.findall(name)
     return int(numbers[-1]) if numbers else None
 
@@ -41,69 +41,69 @@ class Checkpoint(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The last part."""
+        """The last part of the path or id."""
         return Path(self.model).name
 
     @property
     def folder(self) -> Path | None:
-        """None where it is on the hub."""
+        """The folder, or None for a model on the hub."""
         return Path(self.model) if self.commit is None else None
 
 
-def run_of(model: str) -> str:
-    """Where the checkpoints of the same run are: the folder above, or a hub id."""
+def run_place(model: str) -> str:
+    """The place of the checkpoints of a run: the parent folder, or a hub id."""
     is_revision = REVISIONS.fullmatch(model) and not Path(model).exists()
     return id_and_revision(model)[0] if is_revision else str(Path(model).resolve().parent)
 
 
-def checkpoints_named(patterns: Sequence[str], *, allow_download: bool) -> dict[int, Checkpoint]:
-    """What patterns name, by step, in order: folders of models, else revisions of a hub id.
+def find_checkpoints(patterns: Sequence[str], *, allow_download: bool) -> dict[int, Checkpoint]:
+    """The checkpoints that match patterns, by step in order: folders of models, else revisions of a hub id.
 
-    Raises UserError for a name without a number, for two of the same step, and, if downloads are not allowed,
-    for a hub id that is not in the hub cache.
+    Raises UserError for a name without a number, for two checkpoints of the same step, and, if downloads are
+    not allowed, for a hub id that is not in the hub cache.
     """
     names: dict[str, Checkpoint] = {}
     for pattern in patterns:
         whole = os.path.expanduser(pattern)  # noqa: PTH111 - as in the next line
-        # A name may hold brackets. pathlib has no absolute patterns.
+        # A name may contain brackets, and pathlib does not support absolute patterns.
         paths = [Path(whole)] if Path(whole).is_dir() else [*map(Path, glob(whole))]  # noqa: PTH207
         folders = [path for path in paths if path.is_dir() and (path / "config.json").is_file()]
         names |= {str(folder): Checkpoint(str(folder)) for folder in folders}
         if not paths and REVISIONS.fullmatch(pattern):
-            names |= _revisions_named(pattern, allow_download=allow_download)
+            names |= _find_revisions(pattern, allow_download=allow_download)
     by_step: dict[int, Checkpoint] = {}
     for name, checkpoint in sorted(names.items()):
-        step = step_of(checkpoint.name)
+        step = step_number(checkpoint.name)
         if step is None:
-            raise UserError(f"{name}: a name with a step is needed, as checkpoint-500")
+            raise UserError(f"{name}: must contain the number of a step, such as checkpoint-500")
         if step in by_step:
-            raise UserError(f"{by_step[step].model} and {name} are both of step {step}")
+            raise UserError(f"{by_step[step].model} and {name} have the same step, {step}")
         by_step[step] = checkpoint
     return dict(sorted(by_step.items()))
 
 
-def _revisions_named(pattern: str, *, allow_download: bool) -> dict[str, Checkpoint]:
+def _find_revisions(pattern: str, *, allow_download: bool) -> dict[str, Checkpoint]:
     from attncli.models.hub import hub_revisions
 
     name, wanted = id_and_revision(pattern)
-    known = hub_revisions(name, allow_download=allow_download)
-    named = {
+    revisions = hub_revisions(name, allow_download=allow_download)
+    matches = {
         f"{name}@{revision}": Checkpoint(f"{name}@{revision}", commit)
-        for revision, commit in known.items()
+        for revision, commit in revisions.items()
         if fnmatchcase(revision, wanted)
     }
-    if not named:
-        some = ", ".join([*known][:MOST_NAMED]) + (", ..." if len(known) > MOST_NAMED else "")
-        raise UserError(f"{pattern}: no revision of {name} is named {wanted}: it has {some}")
-    return named
+    if not matches:
+        some = ", ".join([*revisions][:MOST_LISTED]) + (", ..." if len(revisions) > MOST_LISTED else "")
+        raise UserError(f"{pattern}: no revision of {name} matches {wanted}: it has {some}")
+    return matches
 
 
-MOST_NAMED = 5
+MOST_LISTED = 5
 
 
 def is_settled(folder: Path | None) -> bool:
-    """Whether nothing in a folder has changed for a while; not where it is being removed."""
-    if folder is None:  # a revision is there whole
+    """True if nothing in a folder has changed for a while; False if it is being removed."""
+    if folder is None:  # a revision is always complete
         return True
     try:
         changed = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
@@ -113,11 +113,11 @@ def is_settled(folder: Path | None) -> bool:
 
 
 UNREADABLE_LOG = (OSError, ValueError, KeyError, TypeError, OverflowError)
-"""What a log raises that is too large, no file of text, or says something else than losses of steps."""
+"""Errors of logs that are too large, not text, or without losses of steps."""
 
 
 def logged_loss(folder: Path | None, step: int) -> float | None:
-    """The loss in the trainer_state.json of a checkpoint; None where none was logged at that step."""
+    """The loss in the trainer_state.json of a checkpoint, or None if none was logged at that step."""
     path = None if folder is None else folder / "trainer_state.json"
     if path is None or not path.is_file():
         return None
@@ -125,48 +125,48 @@ def logged_loss(folder: Path | None, step: int) -> float | None:
         history = parsed_json(read_whole(path, LOG_BYTES))["log_history"]
         losses = [row["loss"] for row in history if "loss" in row and row["step"] == step]
         return float(losses[-1]) if losses else None
-    except UNREADABLE_LOG:  # of another program, or cut off: the loss is all that is lost
+    except UNREADABLE_LOG:  # written by another program, or truncated
         return None
 
 
-class StoreOfOthers(UserError):
-    """A store that the steps of these checkpoints cannot be added to."""
+class StoreMismatch(UserError):
+    """A store has other contents, so that the steps of these checkpoints cannot be added."""
 
 
-def _heads_of(columns: StoredColumns) -> frozenset[tuple[int | None, int | None]]:
+def _head_places(columns: StoredColumns) -> frozenset[tuple[int | None, int | None]]:
     return frozenset((column.layer, column.head) for column in columns)
 
 
 class CheckpointSurveys:
-    """Surveys the checkpoints of a run into a store, each once.
+    """Surveys each checkpoint of a run once, into a store.
 
-    `spec_of` gives the settings for a model. `on_begin` is told what is done next, `on_error` why a
-    checkpoint is left out.
+    `model_spec` returns the settings for a model. `on_begin` is called with the next action, `on_error` with
+    the reason why a checkpoint is left out.
     """
 
     def __init__(
         self,
         store: Store,
-        spec_of: "Callable[[str], HeadsSpec]",
+        model_spec: "Callable[[str], HeadsSpec]",
         *,
         on_begin: Callable[[str], None],
         on_error: Callable[[str], None],
     ) -> None:
-        self.store, self.spec_of, self.on_begin, self.on_error = store, spec_of, on_begin, on_error
+        self.store, self.model_spec, self.on_begin, self.on_error = store, model_spec, on_begin, on_error
         self.done: set[Checkpoint] = set()
         self.failed: set[Checkpoint] = set()
         self.is_checked = False
-        self.known: set[str] = set()
+        self.stored_runs: set[str] = set()
         self.stored: dict[int, str] = {}
         self.heads: frozenset[tuple[int | None, int | None]] | None = None
 
     @property
     def are_on_hub(self) -> bool:
-        """Whether some checkpoint is a revision of a model on the hub."""
+        """True if any checkpoint is a revision of a model on the hub."""
         return any(checkpoint.commit for checkpoint in self.done | self.failed)
 
     def new(self, checkpoints: Mapping[int, Checkpoint]) -> dict[int, Checkpoint]:
-        """Those that were not taken yet, and that nobody writes any more."""
+        """The checkpoints that were not taken yet and are completely written."""
         taken = self.done | self.failed
         return {
             step: checkpoint
@@ -175,9 +175,10 @@ class CheckpointSurveys:
         }
 
     def take(self, checkpoints: Mapping[int, Checkpoint]) -> int:
-        """Survey those that the store does not have; how many were surveyed now.
+        """Survey the checkpoints that the store lacks. Returns the number surveyed now.
 
-        StoreOfOthers for a store of another run; other errors are told, and the next checkpoint follows.
+        Raises StoreMismatch for a store of another run; other errors are passed to `on_error`, and the next
+        checkpoint follows.
         """
         count = 0
         for step, checkpoint in checkpoints.items():
@@ -186,7 +187,7 @@ class CheckpointSurveys:
             try:
                 count += self._survey(step, checkpoint)
                 self.done.add(checkpoint)
-            except StoreOfOthers:
+            except StoreMismatch:
                 raise
             except UserError as error:
                 self.failed.add(checkpoint)
@@ -195,29 +196,29 @@ class CheckpointSurveys:
         return count
 
     def _survey(self, step: int, checkpoint: Checkpoint) -> bool:
-        """Survey a checkpoint, unless the store has it; whether it was surveyed now."""
+        """Survey a checkpoint unless the store has it. Returns True if it was surveyed now."""
         from attncli.features.watch.training_steps import content_key, measured_step, store_step
         from attncli.runs.runner import Session
 
-        spec = self.spec_of(checkpoint.model)
-        self.on_begin(f"reading {checkpoint.name}, to know it again")
+        spec = self.model_spec(checkpoint.model)
+        self.on_begin(f"reading {checkpoint.name} to identify it")
         self._check_text(spec)
         key = content_key(spec, step, checkpoint.commit)
         if key in self.store.steps():
-            self.known.add(run_of(checkpoint.model))
+            self.stored_runs.add(run_place(checkpoint.model))
             return False
         self.on_begin(f"step {step}: {checkpoint.name}")
         self._check_run(checkpoint)
         report = Session().run(spec, reseed=True)
         measured = measured_step(step, spec, key, report, logged_loss(checkpoint.folder, step))
         self._check_heads(measured.columns)
-        self.store.remove_steps(step, step)  # of a checkpoint that was there before
+        self.store.remove_steps(step, step)  # the step of an earlier checkpoint
         store_step(self.store, [measured])
         return True
 
     def _check_text(self, spec: "HeadsSpec") -> None:
-        """UserError for a store of something else, or of steps on another text."""
-        from attncli.features.watch.training_steps import text_key, text_of
+        """Raise StoreMismatch for a store with other contents, or with steps on another text."""
+        from attncli.features.watch.training_steps import spec_text_key, text_key
 
         if self.is_checked:
             return
@@ -225,27 +226,27 @@ class CheckpointSurveys:
             stored = {text_key(*text) for text in reader.texts_of_steps()}
             for step in reader.steps():
                 self.stored[step.step] = str(reader.settings[step.settings]["model"])
-                self.heads = _heads_of(step.columns)
-        if self.store.last_run() and stored != {text_of(spec)}:
-            others = "steps on another text, or with other settings" if stored else "runs that are no steps"
-            raise StoreOfOthers(f"-o {self.store.path}: has {others}: give another name, or --fresh")
+                self.heads = _head_places(step.columns)
+        if self.store.last_run() and stored != {spec_text_key(spec)}:
+            contents = "steps on another text or with other settings" if stored else "runs that are not steps"
+            raise StoreMismatch(f"-o {self.store.path}: has {contents}: use another name, or --fresh")
         self.is_checked = True
 
     def _check_run(self, checkpoint: Checkpoint) -> None:
-        """UserError before a step is added to those of `Watch`, or of the checkpoints of another run.
+        """Raise StoreMismatch if the store has steps of `Watch`, or of the checkpoints of another run.
 
-        A folder that was moved is known by the checkpoints in it that are as they were.
+        A folder that was moved is recognised by its unchanged checkpoints.
         """
-        run = run_of(checkpoint.model)
+        run = run_place(checkpoint.model)
         for step, model in self.stored.items():
-            is_checkpoint = step_of(Path(model).name) == step
-            if not is_checkpoint or (run not in self.known and run_of(model) != run):
-                others = f"checkpoints in {run_of(model)}" if is_checkpoint else "the steps of attncli.Watch"
-                raise StoreOfOthers(f"-o {self.store.path}: has {others}: give another name, or --fresh")
+            is_checkpoint = step_number(Path(model).name) == step
+            if not is_checkpoint or (run not in self.stored_runs and run_place(model) != run):
+                contents = f"checkpoints in {run_place(model)}" if is_checkpoint else "steps of attncli.Watch"
+                raise StoreMismatch(f"-o {self.store.path}: has {contents}: use another name, or --fresh")
 
     def _check_heads(self, columns: StoredColumns) -> None:
-        """UserError for a checkpoint of another model."""
-        heads = _heads_of(columns)
+        """Raise UserError for a checkpoint of another model."""
+        heads = _head_places(columns)
         if self.heads is not None and heads != self.heads:
-            raise UserError("has other layers and heads than the steps before: it is of another model")
+            raise UserError("layers and heads differ from earlier steps: it is another model")
         self.heads = heads

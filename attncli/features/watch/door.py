@@ -1,4 +1,4 @@
-"""Heads measured while a model trains, and kept in a store."""
+"""`Watch`: measures heads while a model trains, and stores them."""
 
 import os
 import sqlite3
@@ -30,13 +30,13 @@ from attncli.features.watch.training_steps import (
     StoredSteps,
     WatchedModuleSpec,
     broken_at,
-    key_of_step,
     measured_step,
     parse_expectations,
-    settings_of,
+    run_settings,
+    spec_text_key,
+    step_key,
     store_step,
     text_key,
-    text_of,
     with_loss,
 )
 from attncli.models.capture import undisturbed
@@ -62,24 +62,25 @@ NUM_TOKENS = 24
 
 
 class Watch:
-    """Measures the heads of a model while it trains: on random tokens read twice, and on a `text`, if given.
+    """Measures the heads of a model while it trains: on random tokens read twice, and on an optional `text`.
 
-    Any other module, which transformers does not know, is called with `inputs` instead, the same at each
-    step: a tensor, a tuple of arguments or a dict of named ones; whole numbers of one row are its tokens. Of
-    its attention that is measured which `attncli.record` hears.
+    A module that is not a transformers model is called with `inputs` instead, the same at each step: a
+    tensor, a tuple of arguments or a dict of keyword arguments. Integers in one row are its tokens. The
+    attention that `attncli.record` detects is measured.
 
-    Every `every` steps each statistic of a survey is measured of each head (`heads`), and kept in the
-    `store`, which `attn watch` shows while it grows; without a store only the last step is kept. The model
-    is unwrapped (torch.compile, DDP, PEFT) and measured in evaluation mode, without gradients; weights,
-    buffers, modes, hooks and random generators are as before. Only the first of several processes measures.
+    Every `every` steps all statistics of a survey are measured for each head (`heads`) and written to the
+    `store`, which `attn watch` shows while it grows; without a store only the last step is kept. The model is
+    unwrapped (torch.compile, DDP, PEFT) and measured in evaluation mode, without gradients; weights, buffers,
+    modes, hooks and random generators do not change. Only the first of several processes measures.
 
-    `expect` are conditions on the statistics of every head, or on the loss, as "max_score < 100": one that
-    does not hold is a warning or, with on_fail="raise", a UserError, which ends the training. Nothing else
-    ends it: what cannot be measured or stored later is a warning, once, and steps that cannot be stored stay
-    in memory (`unwritten`) until they can.
+    `expect` are conditions on the statistics of every head, or on the loss: "max_score < 100". A condition
+    that does not hold is a warning or, with on_fail="raise", a UserError, which ends the training. Nothing
+    else ends it: failed measurements and writes are warnings, once, and steps that cannot be stored stay in
+    memory (`unwritten`) until they can.
 
-    A store that has steps is refused unless `resume`: then steps from the first that comes are replaced.
-    UserError, at once, for a model that cannot be measured; RunError where another process writes the store.
+    A store that already has steps needs `resume`; the next step then replaces all stored steps from it on.
+    Raises UserError at once for a model that cannot be measured, and RunError if another process writes to
+    the store.
     """
 
     @checked
@@ -98,7 +99,7 @@ class Watch:
         on_fail: Literal["warn", "raise"] = "warn",
         resume: bool = False,
     ) -> None:
-        # In each process: one that fails alone leaves the others waiting.
+        # In every process: if only one fails, the others wait forever.
         self._model = _unwrapped_model(model) if inputs is None else _unwrapped_module(model)
         self.every, self.on_fail = every, on_fail
         self.heads: list[dict[str, Any]] = []
@@ -123,7 +124,7 @@ class Watch:
                 self._probe = _InputsProbe(self._model, inputs)
             specs = self._probe.specs
             self._expectations = Expectations(parse_expectations(conditions(expect), specs, "expect"))
-            # All that is tried once for a model is tried now, so that nothing is left to fail as it trains.
+            # A first measurement fails now rather than during the training.
             self._probe.begin()
             if store is not None:
                 path = Path(fspath(store))
@@ -143,12 +144,12 @@ class Watch:
     def step(
         self, step: int, *, loss: float | torch.Tensor | None = None, now: bool = False
     ) -> dict[str, float] | None:
-        """What was measured at this step, as numbers for a logger: None where it is not due.
+        """Measure the heads at this step. Returns numbers for a logger, or None if the step is not due.
 
-        Due is every multiple of `every`, or any step `now`. The `loss` is read only then.
+        A step is due if it is a multiple of `every`, or with `now`. `loss` is read only then.
         """
         try:
-            step = index(step)  # of numpy or torch, too
+            step = index(step)  # also for integers of numpy and torch
         except TypeError:
             self._warn("step", f"step: must be a whole number (got {step!r:.40}): nothing is measured")
             return None
@@ -162,32 +163,32 @@ class Watch:
         is_later = self.last_step is None or step > self.last_step
         if not is_later:
             after = f"step {step} after step {self.last_step}"
-            self._warn("order", f"{after} is not kept: count the steps of all epochs")
+            self._warn("order", f"{after} is not stored: count steps over all epochs")
         with self._undisturbed():
             measured = self._measured(step, self._number(loss))
             if measured is None:
                 return None
-            self._tell_broken(measured[0])
+            self._warn_of_nan(measured[0])
             if is_later:
                 self.last_step, self._last = step, measured
                 self._keep(measured)
             lines = broken_at(self._expectations, measured)
             numbers = step_numbers(measured)
-        self._tell_lines(lines)
+        self._report_broken(lines)
         return numbers
 
     def add_loss(self, step: int, loss: float | torch.Tensor) -> None:
-        """Keep the loss of the step that was measured last, where it is known only after `step`.
+        """Store the loss of the last measured step, if it is known only after `step` was called.
 
-        The loss of any other step is not kept, nor is a second one.
+        The loss of another step, and a second loss, are ignored.
         """
         if step != self.last_step or not self._last or self._is_closed:
             return
-        first, *others = self._last
+        first, *further = self._last
         if LOSS in first.columns or (number := self._number(loss)) is None:
             return
         whole = with_loss(first, number)
-        self._last = [whole, *others]
+        self._last = [whole, *further]
         places = [place for place, each in enumerate(self.unwritten) if each is first]
         for place in places:
             self.unwritten[place] = whole
@@ -196,10 +197,10 @@ class Watch:
             self._keep([])
         conditions = self._expectations.conditions
         on_loss = Expectations([each for each in conditions if each.name == LOSS.statistic])
-        self._tell_lines(broken_at(on_loss, [whole]))
+        self._report_broken(broken_at(on_loss, [whole]))
 
-    def _tell_lines(self, lines: Sequence[str]) -> None:
-        """A warning for each condition that does not hold; UserError with on_fail="raise"."""
+    def _report_broken(self, lines: Sequence[str]) -> None:
+        """Warn of each condition that does not hold, or raise UserError with on_fail="raise"."""
         if lines and self.on_fail == "raise":
             self.close()
             raise UserError(*lines)
@@ -207,7 +208,7 @@ class Watch:
             warnings.warn(f"attn: {line}", RuntimeWarning, stacklevel=3)
 
     def close(self) -> None:
-        """Write what could not be written before, and close the store."""
+        """Write the steps that could not be written before, and close the store."""
         if self._store is not None and (self.unwritten or self._completed):
             self._keep([])
             if self.unwritten:
@@ -221,39 +222,38 @@ class Watch:
 
     @checked
     def callback(self, of: Literal["transformers", "lightning"] = "transformers") -> Any:
-        """A callback that calls `step` and, at the end, `close`: for transformers' Trainer, or Lightning's.
+        """A callback for the Trainer of transformers or Lightning that calls `step` and, at the end, `close`.
 
-        Of transformers the loss that is logged at a step is that step's: a step at which none is logged has
-        none. Of Lightning it is the one of the batch that ended the step. UserError where Lightning is not
-        installed.
+        With transformers, a step has the loss that is logged at it, if any. With Lightning, it has the loss
+        of the batch that ended the step. Raises UserError if Lightning is not installed.
         """
         return (_trainer_callback if of == "transformers" else _lightning_callback)(self)
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
-        """While it is open this thread alone measures the model; it and all generators are then as before."""
+        """Reserve the model for this thread, and restore it and all random generators afterwards."""
         name = type(self._model).__name__
         with measuring(name, self._model), random_state_restored(), undisturbed(self._model):
             yield
 
     def _number(self, loss: Any) -> float | None:
-        """A loss as one number, the mean of several; None, with a warning, for anything else."""
+        """The loss as one number, the mean of several, or None with a warning for anything else."""
         if loss is None:
             return None
         try:
             if isinstance(loss, torch.Tensor):
                 numbers = loss.detach()
-            else:  # a number of Python has more digits than torch's default
+            else:  # Python floats have more digits than torch's default type
                 numbers = torch.as_tensor(loss, dtype=torch.float64)
             if not numbers.is_complex():
                 return float(numbers.double().mean())
-        except (TypeError, ValueError, RuntimeError, OverflowError):  # what torch says of no number
+        except (TypeError, ValueError, RuntimeError, OverflowError):  # torch's errors for non-numbers
             pass
-        self._warn("loss", f"loss: must be a number (got {type(loss).__name__}): it is not kept")
+        self._warn("loss", f"loss: must be a number (got {type(loss).__name__}): it is not stored")
         return None
 
-    def _tell_broken(self, measured: MeasuredStep) -> None:
-        """A warning, once, where heads have no number, as with weights that are none."""
+    def _warn_of_nan(self, measured: MeasuredStep) -> None:
+        """Warn once if heads have NaN."""
         lost = [
             f"{column.layer}:{column.head}"
             for column, value in zip(measured.columns, measured.values, strict=True)
@@ -262,16 +262,16 @@ class Watch:
         ]
         if lost:
             count = f"{len(lost)} heads have" if len(lost) > 1 else "1 head has"
-            self._warn("numbers", f"step {measured.step}: {count} no number (NaN), {lost[0]} the first")
+            self._warn("numbers", f"step {measured.step}: {count} NaN, first {lost[0]}")
 
     def _measured(self, step: int, loss: float | None) -> list[MeasuredStep] | None:
-        """What is measured now; None, with a warning, where that is not possible any more."""
+        """The measurements of a step, or None with a warning if measuring fails."""
         if is_sharded(self._model):
-            self._warn("model", "weights are in parts on several processes now: nothing is measured")
+            self._warn("model", "weights are now split over several processes: nothing is measured")
             return None
         try:
             reports = self._probe.reports()
-        except Exception as error:  # whatever it is, the training goes on
+        except Exception as error:  # the training must go on
             self._warn(
                 "model",
                 f"step {step} is not measured: {type(error).__name__}: {' '.join(str(error).split())}",
@@ -281,12 +281,12 @@ class Watch:
         measured: list[MeasuredStep] = []
         specs: Sequence[StepSpec] = self._probe.specs
         for spec, report in zip(specs, reports, strict=True):
-            of_first = None if measured else loss
-            measured.append(measured_step(step, spec, key_of_step(spec, step), report, of_first))
+            first_loss = None if measured else loss
+            measured.append(measured_step(step, spec, step_key(spec, step), report, first_loss))
         return measured
 
     def _keep(self, measured: Sequence[MeasuredStep]) -> None:
-        """Store a step with those that were not stored before; a warning, once, where that fails."""
+        """Store a step and any unwritten ones. Warns once if that fails."""
         if self._store is None:
             return
         self.unwritten += measured
@@ -310,7 +310,7 @@ class Watch:
 
 
 def step_numbers(measured: Sequence[MeasuredStep]) -> dict[str, float]:
-    """A step as numbers by name, of its first text, as loggers take them."""
+    """The numbers of a step on its first text, by name, for loggers."""
     first = measured[0]
     steps = StoredSteps({})
     steps.add(StepOnText(first.step, 0, None, first.columns, first.values))
@@ -323,31 +323,31 @@ def step_numbers(measured: Sequence[MeasuredStep]) -> dict[str, float]:
 
 
 def is_first_process() -> bool:
-    """Whether this is the first of the processes that train together, or the only one."""
+    """True in the first of the processes that train together, or in a single one."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank() == 0
-    # Of torchrun and Lightning, before there is a process group.
+    # Set by torchrun and Lightning before there is a process group.
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK"))
 
 
 def _unwrapped_model(model: Any) -> PreTrainedModel:
-    """The transformers model inside a wrapper. UserError, with what to do, for a module that has none."""
+    """The transformers model inside a wrapper. Raises UserError, with advice, for another module."""
     parts = model.modules() if isinstance(model, nn.Module) else ()
-    is_of_peft = hasattr(model, "get_base_model")
-    if not is_of_peft and not any(isinstance(part, PreTrainedModel) for part in parts):
+    is_peft_model = hasattr(model, "get_base_model")
+    if not is_peft_model and not any(isinstance(part, PreTrainedModel) for part in parts):
         name = type(model).__name__
         raise UserError(
-            f"model: must be a transformers PreTrainedModel (got {name}); of any other module give inputs, "
-            "what it is called with at each measured step: attncli.Watch(model, inputs=x)"
+            f"model: must be a transformers PreTrainedModel (got {name}): for another module, pass the "
+            "inputs to call it with at each measured step: attncli.Watch(model, inputs=x)"
         )
     return unwrapped(model)
 
 
 def _unwrapped_module(model: Any) -> nn.Module:
-    """The module inside a wrapper of torch.compile, DDP or DataParallel, or the unwrapped module itself.
+    """The module inside a wrapper of torch.compile, DDP or DataParallel.
 
-    UserError for what is no module, and for weights split over processes.
+    Raises UserError if it is not a module, or if its weights are split over processes.
     """
     inner = model
     while hasattr(inner, "_orig_mod") or isinstance(inner, DistributedDataParallel | DataParallel):
@@ -355,25 +355,25 @@ def _unwrapped_module(model: Any) -> nn.Module:
     if not isinstance(inner, nn.Module):
         raise UserError(f"model: must be a torch.nn.Module (got {type(inner).__name__})")
     if is_sharded(model) or is_sharded(inner):
-        raise UserError(f"{IN_PARTS}: attn record -o run.db -- COMMAND hears each of them")
+        raise UserError(f"{IN_PARTS}: attn record -o run.db -- COMMAND records each of them")
     return inner
 
 
 class _TextProbe:
-    """What a transformers model is measured on: random tokens read twice, and a text, where one is given."""
+    """Measures a transformers model on random tokens read twice, and on an optional text."""
 
     def __init__(self, model: Any, tokenizer: Any, text: str | None, num_tokens: int, seed: int) -> None:
         self._model, self._tokenizer = model, tokenizer
-        self.specs = _specs_of(model, text, num_tokens, seed)
+        self.specs = _text_specs(model, text, num_tokens, seed)
         self._page = model_page_of(self.specs[0])
 
     def begin(self) -> None:
-        """Read and measure for the first time. UserError for a model that cannot be measured."""
-        first, *others = self.specs
+        """Read and measure for the first time. Raises UserError for a model that cannot be measured."""
+        first, *further = self.specs
         with borrowed(str(first.model), self._model, self._tokenizer) as self._pretrained:
             self._readings = [
                 self._page.read(first, Texts(), self._pretrained, _generator(first)),
-                *(read_text(self._pretrained, str(spec.sentence), truncate=None) for spec in others),
+                *(read_text(self._pretrained, str(spec.sentence), truncate=None) for spec in further),
             ]
             self.reports()
         self.reports()
@@ -385,31 +385,31 @@ class _TextProbe:
 
 
 class _InputsProbe:
-    """What any other module is called with, and which of its attention is heard meanwhile."""
+    """Measures any other module by calling it with its inputs and recording its attention."""
 
     def __init__(self, module: nn.Module, inputs: Any) -> None:
         self._module, self._inputs = module, _copied(inputs)
-        self._tokens = _tokens_of(inputs)
-        content = sha256("".join(map(_digest, _parts_of(inputs))).encode()).hexdigest()
-        sizes = ", ".join(map(_size, _tensors_of(inputs)))
-        named = {"program": type(module).__name__, "calls": "all", "inputs": sizes, "content": content}
-        self.specs = [WatchedModuleSpec.model_validate(named)]
+        self._tokens = _token_names(inputs)
+        content = sha256("".join(map(_digest, _input_parts(inputs))).encode()).hexdigest()
+        sizes = ", ".join(map(_size, _input_tensors(inputs)))
+        settings = {"program": type(module).__name__, "calls": "all", "inputs": sizes, "content": content}
+        self.specs = [WatchedModuleSpec.model_validate(settings)]
 
     def begin(self) -> None:
-        """Measure for the first time. UserError where the module cannot be called so, or nothing is heard."""
+        """Measure for the first time. Raises UserError if the call fails or no attention is detected."""
         name = type(self._module).__name__
         try:
             self.reports()
         except UserError:
             raise
-        except Exception as error:  # whatever a module raises
-            said = " ".join(f"{type(error).__name__}: {error}".split())
-            raise UserError(f"inputs: {name} cannot be called with them: {said}") from error
+        except Exception as error:  # a module may raise anything
+            message = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(f"inputs: {name} cannot be called with them: {message}") from error
 
     def reports(self) -> list[Report]:
-        """What the heads of the module do."""
+        """The survey of the heads of the module."""
         (spec,) = self.specs
-        inputs = _copied(self._inputs)  # a module may change what it is given
+        inputs = _copied(self._inputs)  # a module may change its inputs
         if isinstance(inputs, Mapping):
             call = partial(self._module, **inputs)
         elif isinstance(inputs, tuple | list):
@@ -420,34 +420,34 @@ class _InputsProbe:
             survey = heads_of_call(call, tokens=self._tokens)
         if survey is None:
             raise UserError(
-                f"model: no attention was detected in {spec.program}: neither torch's own functions nor a "
-                "softmax whose result reaches a product"
+                f"model: no attention was detected in {spec.program}: neither torch's attention functions "
+                "nor a softmax whose result enters a product"
             )
         return [Report(spec.experiment, resolved_settings(spec), {}, result=replace(survey, notes=()))]
 
 
 def _refuse_beside_inputs(tokenizer: Any, text: str | None, num_tokens: int) -> None:
-    given = {"tokenizer": tokenizer is not None, "text": text is not None}
-    given |= {"num_tokens": num_tokens != NUM_TOKENS}
-    if names := [name for name, is_given in given.items() if is_given]:
-        raise UserError(f"inputs: are what the model is called with: leave out {' and '.join(names)}")
+    is_set = {"tokenizer": tokenizer is not None, "text": text is not None}
+    is_set |= {"num_tokens": num_tokens != NUM_TOKENS}
+    if names := [name for name, value in is_set.items() if value]:
+        raise UserError(f"inputs: cannot be combined with {' and '.join(names)}")
 
 
-def _parts_of(inputs: Any) -> Iterator[Any]:
-    """The tensors and other values in arguments of a module, whatever lists, tuples and dicts they lie in."""
+def _input_parts(inputs: Any) -> Iterator[Any]:
+    """The tensors and other values in the inputs of a module, also inside lists, tuples and dicts."""
     if isinstance(inputs, Mapping | tuple | list):
         for part in inputs.values() if isinstance(inputs, Mapping) else inputs:
-            yield from _parts_of(part)
+            yield from _input_parts(part)
     else:
         yield inputs
 
 
-def _tensors_of(inputs: Any) -> list[torch.Tensor]:
-    return [part for part in _parts_of(inputs) if isinstance(part, torch.Tensor)]
+def _input_tensors(inputs: Any) -> list[torch.Tensor]:
+    return [part for part in _input_parts(inputs) if isinstance(part, torch.Tensor)]
 
 
 def _copied(inputs: Any) -> Any:
-    """The same arguments with copies of the tensors."""
+    """The inputs with copies of the tensors."""
     if isinstance(inputs, torch.Tensor):
         return inputs.detach().clone()
     if isinstance(inputs, Mapping):
@@ -464,37 +464,37 @@ def _size(tensor: torch.Tensor) -> str:
 
 
 def _digest(part: Any) -> str:
-    """Equal for equal tensors and plain values; of anything else its class."""
+    """A digest of a tensor or a plain value; for anything else its class."""
     if isinstance(part, torch.Tensor):
         dense = part.detach().to_dense().cpu().reshape(-1)
         return sha256(_size(part).encode() + dense.view(torch.uint8).numpy().tobytes()).hexdigest()
     return repr(part) if isinstance(part, str | int | float | None) else type(part).__name__
 
 
-def _tokens_of(inputs: Any) -> list[str] | None:
-    """The names of tokens: the first whole numbers of one row among the arguments. None where there are none.
+def _token_names(inputs: Any) -> list[str] | None:
+    """The names of tokens from the first integers in one row among the inputs, or None.
 
-    Equal tokens are what patterns of repeated tokens need.
+    Patterns of repeated tokens need them.
     """
-    for tensor in _tensors_of(inputs):
+    for tensor in _input_tensors(inputs):
         is_whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
         if is_whole and tensor.ndim and tensor.numel() == tensor.shape[-1] > 1:
             return [str(number) for number in tensor.flatten().tolist()]
     return None
 
 
-def _specs_of(model: Any, text: str | None, num_tokens: int, seed: int) -> list[HeadsSpec]:
-    """The settings of the survey of each text, as those of `attn heads` on that model."""
+def _text_specs(model: Any, text: str | None, num_tokens: int, seed: int) -> list[HeadsSpec]:
+    """The settings of the survey of each text, as for `attn heads` on that model."""
     name = short_name(getattr(model, "name_or_path", "") or type(model).__name__)
     probe: dict[str, int | str] = {"num_tokens": num_tokens, "seed": seed}
     texts: list[dict[str, int | str]] = [probe] if text is None else [probe, {"sentence": text, "seed": seed}]
-    named = {"sentence": "text"}
+    parameters = {"sentence": "text"}
     return [
         checked_spec(
             HeadsSpec,
-            {key: Given(value, named.get(key, key), is_flag=True) for key, value in given.items()},
+            {key: Given(value, parameters.get(key, key), is_flag=True) for key, value in settings.items()},
         ).model_copy(update={"model": name})
-        for given in texts
+        for settings in texts
     ]
 
 
@@ -504,9 +504,9 @@ def _generator(spec: HeadsSpec) -> torch.Generator:
 
 @contextmanager
 def opened(path: Path, specs: Sequence[StepSpec], *, resume: bool) -> Iterator[Store]:
-    """A store for the steps of a training run, for one process at a time.
+    """Open a store for the steps of a training run, for one process at a time.
 
-    UserError for one that has steps already, unless it is to `resume` and these are of the same settings.
+    Raises UserError if it has steps, unless `resume` is set and they have the same settings.
     """
     if path.exists():
         check_header(path)
@@ -519,30 +519,30 @@ def opened(path: Path, specs: Sequence[StepSpec], *, resume: bool) -> Iterator[S
 def _check_earlier(path: Path, store: Store, specs: Sequence[StepSpec], *, resume: bool) -> None:
     steps = sorted({*store.steps().values()})
     if not steps:
-        raise UserError(f"store: {path} has runs that are no steps of a training run: give another name")
+        raise UserError(f"store: {path} has runs that are not steps of a training run: use another name")
     have = f"{path} has steps {steps[0]} to {steps[-1]} of a run"
     if not resume:
-        raise UserError(f"store: {have}: give another name, or resume=True where this run goes on from it")
+        raise UserError(f"store: {have}: use another name, or resume=True to continue it")
     with reading(path) as reader:
         stored = reader.texts_of_steps()
     models = {model_of(settings) for settings, _ in stored}
     texts = {text_key(*text) for text in stored}
-    if models != {model_of(settings_of(specs[0]))} or texts != set(map(text_of, specs)):
-        raise UserError(f"resume: {have} of another model, or on other texts or inputs: give another name")
+    if models != {model_of(run_settings(specs[0]))} or texts != set(map(spec_text_key, specs)):
+        raise UserError(f"resume: {have} of another model, or on other texts or inputs: use another name")
 
 
 def _trainer_callback(watch: Watch) -> "TrainerCallback":
     from transformers import TrainerCallback
 
-    class OfTrainer(TrainerCallback):
+    class WatchTrainer(TrainerCallback):
         """Calls `step` at the beginning, after each step, and at the end; a loss is logged after its step."""
 
         logged: tuple[int, Any] | None = None
         """The step of the last logged loss, and the loss."""
 
-        def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             earlier = [(row["step"], row["loss"]) for row in state.log_history if "loss" in row]
-            self.logged = earlier[-1] if earlier else None  # of a training that is resumed
+            self.logged = earlier[-1] if earlier else None  # from a resumed training
             self._measure(state, now=True)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -552,7 +552,7 @@ def _trainer_callback(watch: Watch) -> "TrainerCallback":
             if "loss" in (logs or {}):
                 self.logged = state.global_step, logs["loss"]
                 watch.add_loss(*self.logged)
-            if "train_loss" in (logs or {}):  # logged once, before the best checkpoint replaces the weights
+            if "train_loss" in (logs or {}):  # logged once, before the best checkpoint is loaded
                 self._measure(state, now=True)
 
         def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -563,7 +563,7 @@ def _trainer_callback(watch: Watch) -> "TrainerCallback":
             step, loss = self.logged or (None, None)
             watch.step(state.global_step, loss=loss if step == state.global_step else None, now=now)
 
-    return OfTrainer()
+    return WatchTrainer()
 
 
 def _lightning_callback(watch: Watch) -> Any:
@@ -575,11 +575,11 @@ def _lightning_callback(watch: Watch) -> Any:
         except ModuleNotFoundError:
             raise UserError("of: lightning is not installed: pip install lightning") from None
 
-    class OfLightning(Callback):  # type: ignore[misc]  # its class is not known here
+    class WatchLightning(Callback):  # type: ignore[misc]  # the class is unknown to the type checker
         """Calls `step` at the beginning, after each batch, and at the end."""
 
         step: int | None = None
-        """That of the loss."""
+        """The step of the loss."""
         loss: Any = None
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -587,7 +587,7 @@ def _lightning_callback(watch: Watch) -> Any:
             watch.step(self.step, now=True)
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *batch: Any) -> None:
-            if trainer.global_step != self.step:  # else the batch is one of several of the next step
+            if trainer.global_step != self.step:  # otherwise the step needs more batches
                 loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
                 # Lightning divides the loss of a batch by the number of batches in a step.
                 num_batches = getattr(trainer, "accumulate_grad_batches", 1)
@@ -601,4 +601,4 @@ def _lightning_callback(watch: Watch) -> Any:
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
             watch.close()
 
-    return OfLightning()
+    return WatchLightning()

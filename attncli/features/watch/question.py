@@ -41,9 +41,10 @@ from attncli.commands.command import (
     width,
     with_piped_text,
 )
+from attncli.commands.expectations import exit_code
 from attncli.commands.output import Destination, checked_store, progress_line
 from attncli.core.names import NamedHead, named_head
-from attncli.errors import DONE, FAILED, SOME_FAILED, UserError
+from attncli.errors import UserError
 from attncli.features.watch.results import COUNT, HeadAtStep, PatternChange, PatternOverSteps, StepOfHead
 from attncli.records.columns import Result
 from attncli.records.report import NamedTensor, Report, Row
@@ -54,7 +55,7 @@ from attncli.runs.store_files import create_file, is_driven
 from attncli.settings.fields import Given, checked_spec
 from attncli.settings.heads import HeadsSpec
 from attncli.system.files import is_store_name
-from attncli.system.plain_text import counted, note, plain_text
+from attncli.system.plain_text import counted, note
 from attncli.views import load_view
 
 if TYPE_CHECKING:
@@ -75,9 +76,9 @@ SHIPPED_RUN = "lessons/learning-to-copy.db"
 RUN = argument(
     "run",
     "The store of a training loop, \"with attncli.Watch(model, tokenizer, store='run.db') as watch: ... "
-    'watch.step(step, loss=loss)", or of attn record; or checkpoints: folders named by their steps, a quoted '
-    "pattern of them or, with --allow-download, revisions of a hub id as ID@step*. [default: a run that "
-    "ships with attn]",
+    'watch.step(step, loss=loss)", or of attn record; or checkpoints: folders with their step in the name, '
+    "a quoted pattern of them or, with --allow-download, revisions of a hub id as ID@step*. [default: a run "
+    "that ships with attn]",
     "RUN",
     kind=list[str],
     required=False,
@@ -85,35 +86,35 @@ RUN = argument(
 )
 SHOW_STEPS = replace(
     SHOW,
-    help="Parts of the report instead of its first screen: steps, patterns, changes, heads, a statistic by "
-    "its name, as entropy, statistics, all; in csv and parquet another table.",
+    help="Parts of the report instead of its first screen: steps, patterns, changes, heads, the name of a "
+    "statistic such as entropy, statistics, all; in csv and parquet the table to write.",
     choices=("steps", "patterns", "changes", "heads", "statistics", "all"),
     everyday="steps, patterns, changes, heads, entropy, ..., all",
 )
 HEAD = option("--head", "Show one head over the steps.", "LAYER:HEAD", everyday="one head over the steps")
 EXPECT = option(
     "--expect",
-    'A condition that every head must meet at every step, or exit 1: "max_score < 100"; repeatable.',
+    'Exit 1 unless every head meets the condition at every step: "max_score < 100"; repeatable.',
     "CONDITION",
     kind=list[str],
-    everyday='what every head must meet: "max_score < 100"',
+    everyday='condition for every head: "max_score < 100"',
 )
 KEEP = replace(
     OUTPUT,
-    help="Write to a file, whole or not at all; - is standard output. Of checkpoints FILE.db keeps what was "
-    "measured: rerun the same command to resume.",
-    everyday="write to a file, or keep what is measured (.db)",
+    help="Write to a file, complete or not at all; - is standard output. For checkpoints, FILE.db stores the "
+    "measurements: rerun the same command to resume.",
+    everyday="write to a file, or store the measurements (.db)",
 )
 FOLLOW = flag(
     "--follow",
-    "Of checkpoints: go on with new ones until Ctrl-C; of a store: wait until the training run makes it.",
-    everyday="go on with new checkpoints, or wait for a store",
+    "For checkpoints: continue with new ones until Ctrl-C. For a store: wait until a training run makes it.",
+    everyday="continue with new checkpoints, or wait for a store",
 )
 NOT_FOR_CHECKPOINTS = (
     *("model", "texts", "text_group", "relations", "num_examples", "sort", "ascending", "top", "table"),
     *("statistic", "rollout", "maps", "full"),
 )
-"""The settings of a survey that are not those of a step."""
+"""The settings of a survey that steps do not have."""
 EVERYDAY = {"sentence": "measure on this text instead of random tokens"}
 SETTINGS = [
     replace(parameter, everyday=EVERYDAY.get(parameter.name, ""))
@@ -121,35 +122,34 @@ SETTINGS = [
     if (parameter.now or parameter.name) not in (*NOT_FOR_CHECKPOINTS, "head")
 ]
 SECONDS_BETWEEN, SECONDS_BETWEEN_REVISIONS = 1.0, 60.0
-"""How often a folder, or the hub, is looked at."""
+"""Seconds between looks at a folder, or at the hub."""
 EACH_CALL = (
-    "A step is a recorded call, in training or evaluation, on what the program gave it. For the same inputs "
-    "at each step: attncli.Watch(model, inputs=x, store=...) in the training loop."
+    "A step is a recorded call, in training or evaluation, with the program's inputs. For the same inputs at "
+    "each step, use attncli.Watch(model, inputs=x, store=...) in the training loop."
 )
-INPUTS_OF_CALLS = "each call its own; attncli.Watch(model, inputs=x) takes the same ones"
-LIVE = "Live. Ctrl-C leaves this screen; the training goes on."
+CALL_INPUTS = "different for each call; attncli.Watch(model, inputs=x) uses the same ones"
+LIVE = "Live. Ctrl-C leaves this screen; the training continues."
 FOLLOWED = "Waits for new checkpoints. Ctrl-C ends it."
 
 
-def reports_of(path: Path, reader: Reader, head: str | None = None) -> list[Report]:
-    """A report for each text that the steps of a store were measured on.
+def watch_reports(path: Path, reader: Reader, head: str | None = None) -> list[Report]:
+    """One report per text of the steps in a store.
 
-    UserError for a store of something else, and for a head that the model does not have.
+    Raises UserError for a store without steps, and for a head that the model does not have.
     """
     from attncli.features.watch.training_steps import has_steps, stored_steps
 
     if not has_steps(reader):
-        instead = f"attn results {path} shows what it has"
-        raise UserError(f"{path}: holds no steps of a training run: {instead}")
+        raise UserError(f"{path}: has no steps of a training run: use attn results {path}")
     environment = next(iter(reader.environments()), {})
     if head is None:
         return [_report(path, steps, environment) for steps in stored_steps(reader)]
-    _, layer, number = _head_named(head)
+    _, layer, number = _parsed_head(head)
     every = stored_steps(reader, statistics=None)
-    return [_report_of_head(path, steps, environment, layer, number) for steps in every]
+    return [_head_report(path, steps, environment, layer, number) for steps in every]
 
 
-def _head_named(head: str) -> NamedHead:
+def _parsed_head(head: str) -> NamedHead:
     try:
         return named_head(head)
     except ValueError as error:
@@ -157,13 +157,13 @@ def _head_named(head: str) -> NamedHead:
 
 
 def _report(path: Path, steps: "StoredSteps", environment: Mapping[str, str]) -> Report:
-    result = steps.of_all_heads()
+    result = steps.all_heads()
     numbers = [name for name in result.steps.cells if not name.endswith(COUNT)]
     tensors = {name: NamedTensor(("point",), result.steps.numbers(name)) for name in numbers}
     tensors |= steps.tensors()
-    # Of inputs without tokens nobody knows which are equal: induction, say, has a number at no step.
-    tensors = {name: kept for name, kept in tensors.items() if np.isfinite(kept.values).any()}
-    notes = [f"No head at any step: {', '.join(result.never)}."] if result.never else []
+    # Some statistics have no numbers: induction needs to know which tokens are equal.
+    tensors = {name: tensor for name, tensor in tensors.items() if np.isfinite(tensor.values).any()}
+    notes = [f"Patterns of no head at any step: {', '.join(result.never)}."] if result.never else []
     return _built(path, steps, environment, tensors, result, notes, counted(len(result.heads), "head"))
 
 
@@ -177,12 +177,12 @@ def _built(
     what: str,
 ) -> Report:
     first, last = steps.steps[0], steps.steps[-1]
-    named = ("probe", "num_tokens", "sentence", "seed", "inputs")
-    spec = {"store": str(path), "model": steps.name} | {key: steps.settings.get(key) for key in named}
+    keys = ("probe", "num_tokens", "sentence", "seed", "inputs")
+    spec = {"store": str(path), "model": steps.name} | {key: steps.settings.get(key) for key in keys}
     span = f"step {last}" if first == last else f"{len(steps.steps):,} steps from {first} to {last}"
     if steps.are_calls:
         span, notes = f"calls {first} to {last}", [*notes, EACH_CALL]
-        spec |= {"inputs": INPUTS_OF_CALLS}
+        spec |= {"inputs": CALL_INPUTS}
     return Report(
         "watch",
         spec,
@@ -194,37 +194,38 @@ def _built(
     )
 
 
-def _report_of_head(
+def _head_report(
     path: Path, steps: "StoredSteps", environment: Mapping[str, str], layer: int, head: int
 ) -> Report:
-    """Every statistic of a head over the steps, and its pattern at each."""
-    result = steps.of_head(layer, head)
+    """The report of one head: every statistic and its pattern over the steps."""
+    result = steps.single_head(layer, head)
     names = ("step", *result.number_names())
     tensors = {name: NamedTensor(("point",), result.head.numbers(name)) for name in names}
     report = _built(path, steps, environment, tensors, result, (), f"head {layer}:{head}")
     return replace(report, spec={**report.spec, "head": f"{layer}:{head}"})
 
 
-def check(reader: Reader, conditions: Sequence[Condition], reports: Sequence[Report]) -> int:
-    """How many lines say that a condition does not hold at a step; each is printed on standard error.
+def unmet_conditions(reader: Reader, conditions: Sequence[Condition], reports: Sequence[Report]) -> list[str]:
+    """One line per condition and step that does not hold, or per condition on an unknown name.
 
-    What no step has a number of is looked for in the tables of the reports, as `pattern`. A condition on
-    something that neither has is a line, too.
+    Names that are not numbers of a step, such as `pattern`, are columns of the tables of the reports.
     """
-    from attncli.features.watch.training_steps import OF_A_STEP, broken_expectations, steps_in
+    from attncli.features.watch.training_steps import STEP_COLUMNS, broken_expectations, steps_in
 
     if not conditions:
-        return 0
+        return []
     first = next(steps_in(reader), None)
     stored = [column.statistic for column in (() if first is None else first.columns)]
-    of_steps = {*OF_A_STEP, "loss", *stored}
+    step_numbers = {*STEP_COLUMNS, "loss", *stored}
     tables = {
         each: rows
         for each in conditions
-        if each.name not in of_steps and (rows := _rows_with(each.name, reports))
+        if each.name not in step_numbers and (rows := _rows_with(each.name, reports))
     }
     expectations = Expectations([each for each in conditions if each not in tables])
-    if texts := [each for each in expectations.conditions if each.number is None and each.name in of_steps]:
+    if texts := [
+        each for each in expectations.conditions if each.number is None and each.name in step_numbers
+    ]:
         raise UserError(*(f"--expect '{each}': must end in a number (got {each.text})" for each in texts))
     lines = [
         line
@@ -232,15 +233,14 @@ def check(reader: Reader, conditions: Sequence[Condition], reports: Sequence[Rep
         for line in broken_expectations(expectations, step.step, step.columns, step.values)
     ]
     lines += [line for each, rows in tables.items() for line in _broken_rows(each, rows)]
-    known = [name for name in (*OF_A_STEP, *stored, *_columns(reports)) if "." not in name]
-    lines += expectations.unmet(list(dict.fromkeys(known)), "; attn results STORE --tidy has every one")
-    for line in lines:
-        print(plain_text(line), file=sys.stderr)
-    return len(lines)
+    names = [name for name in (*STEP_COLUMNS, *stored, *_columns(reports)) if "." not in name]
+    return lines + expectations.unmet(
+        list(dict.fromkeys(names)), "; attn results STORE --tidy lists all of them"
+    )
 
 
 TABLES = ("head", "heads", "patterns", "changes")
-OF_TABLES = (
+TABLE_COLUMNS = (
     "pattern",
     "stack",
     "kind",
@@ -252,24 +252,24 @@ OF_TABLES = (
     "before",
     "after",
 )
-"""Their columns that are no numbers of each step."""
+"""The columns of TABLES that are not numbers of each step."""
 
 
 def _columns(reports: Sequence[Report]) -> list[str]:
-    """Of the TABLES of the reports, without those that are numbers of each step."""
+    """The columns of the tables of the reports that are not numbers of each step."""
     tables = (report.table(name) for report in reports for name in TABLES)
-    return [column for table in tables if table for column in table[0] if column in OF_TABLES]
+    return [column for table in tables if table for column in table[0] if column in TABLE_COLUMNS]
 
 
 def _rows_with(column: str, reports: Sequence[Report]) -> list[Row]:
-    """The rows of the first of the TABLES, in each report, that has this column."""
-    tables = ([report.table(name) for name in TABLES] for report in reports)
-    first = (next((table for table in of_report if table and column in table[0]), ()) for of_report in tables)
+    """The rows of the first table in each report that has this column."""
+    by_report = ([report.table(name) for name in TABLES] for report in reports)
+    first = (next((table for table in tables if table and column in table[0]), ()) for tables in by_report)
     return [row for table in first for row in table]
 
 
 def _broken_rows(condition: Condition, rows: Sequence[Row]) -> Iterator[str]:
-    """A line where rows of a table do not meet a condition, with the first of them."""
+    """Yield a line if rows of a table do not meet a condition, with the first of these rows."""
     wrong = [row for row in rows if not condition.holds(row[condition.name])]
     if wrong:
         first, more = wrong[0], f" (and in {len(wrong) - 1} more)" if len(wrong) > 1 else ""
@@ -296,27 +296,27 @@ def show_watch(
     config: str | None,
     **values: Any,
 ) -> int:
-    """Write what a store has, or what the checkpoints of a training run do."""
+    """Write the steps of a store, or survey the checkpoints of a training run."""
     settings = {parameter.name: values.pop(parameter.name) for parameter in SETTINGS if parameter.is_passed}
     ships = not run
     run = run or [shipped(SHIPPED_RUN)]
     if len(run) == 1 and is_store_of_steps(run[0]):
         refused = {"fresh": fresh or None, "config": config}
         refused |= {key: each.value for key, each in given_flags(settings).items()}
-        refuse_given(refused, f"is for checkpoints, and {SHIPPED_RUN if ships else run[0]} is a store")
+        refuse_given(refused, f"is only for checkpoints: {SHIPPED_RUN if ships else run[0]} is a store")
         to = Destination(**values, is_stored=True)
         return show_store(Path(run[0]), head, expect, to, follow=follow, ships=ships)
     for name in filter(is_store_of_steps, run):
-        raise UserError(f"{name}: is a store, which is shown by itself: attn watch {name}")
-    kept = Path(values[OUTPUT.name]) if is_store_name(values[OUTPUT.name] or "") else None
-    to = Destination(**(values if kept is None else {**values, OUTPUT.name: None}), experiment="watch")
+        raise UserError(f"{name}: is a store, which must be the only argument: attn watch {name}")
+    store = Path(values[OUTPUT.name]) if is_store_name(values[OUTPUT.name] or "") else None
+    to = Destination(**(values if store is None else {**values, OUTPUT.name: None}), experiment="watch")
     return watch_checkpoints(
-        run, config, settings, to, kept=kept, head=head, expect=expect, follow=follow, fresh=fresh
+        run, config, settings, to, store_path=store, head=head, expect=expect, follow=follow, fresh=fresh
     )
 
 
 def is_store_of_steps(run: str) -> bool:
-    """Whether a run is named by its store, which may not be there yet, and not by its checkpoints."""
+    """True if an argument is a store, which may not exist yet, and not a checkpoint."""
     is_checkpoint = (Path(run) / "config.json").is_file()
     return is_file(run) or (not is_checkpoint and is_store_name(run))
 
@@ -330,41 +330,42 @@ def show_store(
     follow: bool = False,
     ships: bool = False,
 ) -> int:
-    """Write what a store has; on a terminal again and again, while something is written into it.
+    """Write the steps of a store; on a terminal, update the screen while a process writes to the store.
 
-    To `follow` is to wait for a store that is not there yet. Reports of one that `ships` with attn say so.
+    With `follow` it waits for a missing store. `ships` marks reports of the store that ships with attn.
     """
     from attncli.features.watch.training_steps import has_steps
 
     conditions = parse_conditions(expect, "--expect", numbers_only=False)
     if not path.exists() and path.parent.is_dir():
         if not follow:
-            raise UserError(f"{path}: no such file: --follow waits until a training run makes it")
+            raise UserError(f"{path}: no such file: --follow waits until a training run creates it")
         _wait_for(path)
     if _is_live(to) and path.exists() and is_driven(path):
         with drawing(to) as draw:
             while is_driven(path):
                 with reading(path) as reader:
-                    draw(reports_of(path, reader, head) if has_steps(reader) else [], LIVE)
+                    draw(watch_reports(path, reader, head) if has_steps(reader) else [], LIVE)
                 time.sleep(SECONDS_BETWEEN)
     with progress_line() as line, reading(path) as reader:
         line.begin(f"reading {path.name}")
-        reports = reports_of(path, reader, head)
+        reports = watch_reports(path, reader, head)
         if ships:
             reports = [replace(report, spec={**report.spec, "ships_with_attn": True}) for report in reports]
-        broken = check(reader, conditions, reports)
+        unmet = unmet_conditions(reader, conditions, reports)
         line.clear()
+        code = exit_code(unmet)
         _write(reports, to)
-    return FAILED if broken else DONE
+    return code
 
 
 def _wait_for(path: Path) -> None:
-    """Wait until a training run makes its store, or Ctrl-C; a line says so."""
-    said = f"{path.name}: no such file yet: waiting for the training run, Ctrl-C ends"
+    """Wait until a training run creates its store, or until Ctrl-C."""
+    message = f"{path.name}: no such file yet: waiting for the training run (Ctrl-C to stop)"
     with progress_line() as line:
         if not line.is_terminal:
-            note(said)
-        line.begin(said)
+            note(message)
+        line.begin(message)
         while not path.exists():
             time.sleep(SECONDS_BETWEEN)
 
@@ -378,12 +379,12 @@ def _is_live(to: Destination) -> bool:
 
 
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-TOP, REST_OF_LINE, REST = "\x1b[H", "\x1b[K", "\x1b[J"
+HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 @contextmanager
 def drawing(to: Destination) -> Iterator[Callable[[Sequence[Report], str], None]]:
-    """A screen of its own, which is drawn over while it is open, until Ctrl-C."""
+    """Switch to a separate screen inside this context, until Ctrl-C; yields a function that redraws it."""
     write = load_view("table")
     on_screen = ""
 
@@ -398,7 +399,7 @@ def drawing(to: Destination) -> Iterator[Callable[[Sequence[Report], str], None]
         if text != on_screen:
             on_screen = text
             rows = text.split("\n")[:lines]
-            sys.stdout.write(TOP + f"{REST_OF_LINE}\n".join(rows) + REST_OF_LINE + REST)
+            sys.stdout.write(HOME + f"{CLEAR_LINE}\n".join(rows) + CLEAR_LINE + CLEAR_BELOW)
             sys.stdout.flush()
 
     sys.stdout.write(ENTER)
@@ -416,101 +417,102 @@ def watch_checkpoints(
     flags: dict[str, Any],
     to: Destination,
     *,
-    kept: Path | None,
+    store_path: Path | None,
     head: str | None,
     expect: Sequence[str],
     follow: bool,
     fresh: bool,
 ) -> int:
-    """Survey the checkpoints of a training run that the store does not have yet; then show all."""
-    from attncli.features.watch.checkpoints import CheckpointSurveys, checkpoints_named
+    """Survey the checkpoints of a training run that the store lacks; then write all steps."""
+    from attncli.features.watch.checkpoints import CheckpointSurveys, find_checkpoints
 
-    given = _settings_of_steps(config, flags)
-    _check_store(kept, fresh)
+    settings = _step_settings(config, flags)
+    _check_store(store_path, fresh)
     if head is not None:
-        _head_named(head)
+        _parsed_head(head)
 
-    def spec_of(model: str) -> HeadsSpec:
-        return checked_spec(HeadsSpec, {**given, "model": Given(model, RUN.metavar or "")})
+    def model_spec(model: str) -> HeadsSpec:
+        return checked_spec(HeadsSpec, {**settings, "model": Given(model, RUN.metavar or "")})
 
-    allows = given.get("allow_download")
+    allows = settings.get("allow_download")
     allow_download = allows is not None and allows.value is True
-    find = partial(checkpoints_named, patterns, allow_download=allow_download)
+    find = partial(find_checkpoints, patterns, allow_download=allow_download)
     checkpoints = find()
     if not checkpoints and not follow:
-        raise UserError(_nothing_named(patterns))
+        raise UserError(_no_checkpoints(patterns))
     conditions = parse_conditions(expect, "--expect", numbers_only=False)
     if checkpoints:
-        _check_names(expect, conditions, spec_of(next(iter(checkpoints.values())).model))
+        _check_names(expect, conditions, model_spec(next(iter(checkpoints.values())).model))
     with ExitStack() as stack:
-        path = kept
-        if path is None:  # a store that is removed at the end
+        path = store_path
+        if path is None:  # a temporary store
             path = Path(stack.enter_context(TemporaryDirectory(prefix="attn-"))) / "checkpoints.db"
             create_file(path, rows=False, weights=False)
         line = stack.enter_context(progress_line())
         store = stack.enter_context(open_store(path, fresh=fresh, rows=False, weights=False))
-        surveys = CheckpointSurveys(store, spec_of, on_begin=line.begin, on_error=line.tell)
+        surveys = CheckpointSurveys(store, model_spec, on_begin=line.begin, on_error=line.tell)
         surveys.take(surveys.new(checkpoints) if follow else checkpoints)
         line.clear()
-        without_store = {} if kept is not None else {"store": None, **({"follow": True} if follow else {})}
+        without_store = (
+            {} if store_path is not None else {"store": None, **({"follow": True} if follow else {})}
+        )
         reports_in = partial(_reports_in, path, head, without_store)
         if follow:
             _follow(surveys, find, path, reports_in, to)
         with reading(path) as reader:
             if not reader.has_steps():
-                return SOME_FAILED if surveys.failed else DONE
+                return exit_code([], failed=len(surveys.failed))
             reports = reports_in(reader)
-            broken = check(reader, conditions, reports)
+            unmet = unmet_conditions(reader, conditions, reports)
+            code = exit_code(unmet, failed=len(surveys.failed))
             _write(reports, to)
-    return FAILED if broken else SOME_FAILED if surveys.failed else DONE
+    return code
 
 
-def _settings_of_steps(config: str | None, flags: dict[str, Any]) -> dict[str, Given]:
-    """The settings of the survey of each step. UserError for those that are not for checkpoints."""
-    given = given_settings("heads", config, flags)
+def _step_settings(config: str | None, flags: dict[str, Any]) -> dict[str, Given]:
+    """The settings of the survey of each step. Raises UserError for settings that steps do not have."""
+    settings = given_settings("heads", config, flags)
     if errors := [
-        given[key].line(key, "is not for checkpoints") for key in NOT_FOR_CHECKPOINTS if key in given
+        settings[key].line(key, "is not for checkpoints") for key in NOT_FOR_CHECKPOINTS if key in settings
     ]:
         raise UserError(*errors)
-    # `allow_download` needs a model, which each checkpoint is in its turn.
-    of_texts = {key: value for key, value in given.items() if key != "allow_download"}
-    return given | with_piped_text(HeadsSpec, of_texts)
+    # `allow_download` needs a model, which is set later, for each checkpoint.
+    text_settings = {key: value for key, value in settings.items() if key != "allow_download"}
+    return settings | with_piped_text(HeadsSpec, text_settings)
 
 
-def _check_store(kept: Path | None, fresh: bool) -> None:
-    if kept is None:
+def _check_store(path: Path | None, fresh: bool) -> None:
+    if path is None:
         if fresh:
             raise UserError("--fresh: needs a store: -o FILE.db")
         return
-    checked_store(kept)
+    checked_store(path)
 
 
-def _nothing_named(patterns: Sequence[str]) -> str:
-    """What was looked for, and what would work."""
+def _no_checkpoints(patterns: Sequence[str]) -> str:
+    """The error for patterns without checkpoints, with what would work."""
     folder = next((Path(name) for name in patterns if Path(name).is_dir()), None)
     if folder is not None and any(folder.glob("*/config.json")):
         inside = shlex.join([str(folder / "*")])
-        return f"{folder}: is no checkpoint itself: attn watch {inside} takes those in it"
-    where = f"{' or '.join(patterns)}: no checkpoints" + (
-        " in it" if folder else ", and no store of this name"
-    )
+        return f"{folder}: is not a checkpoint, but contains some: use attn watch {inside}"
+    where = f"{' or '.join(patterns)}: no checkpoints" + (" in it" if folder else " or store of this name")
     name = f"{folder or 'run'}/checkpoint-500"
-    return f"{where}: a checkpoint is a model's folder named by its step, as {name}"
+    return f"{where}: a checkpoint is a model's folder with its step in the name, such as {name}"
 
 
 def _check_names(expect: Sequence[str], conditions: Sequence[Condition], spec: HeadsSpec) -> None:
-    """UserError for a condition on what no step will have, before the first is measured."""
+    """Raise UserError for a condition that no step can have, before the first is measured."""
     from attncli.features.watch.training_steps import parse_expectations
 
-    of_steps = [text for text, each in zip(expect, conditions, strict=True) if each.name not in OF_TABLES]
-    parse_expectations(of_steps, [spec], "--expect")
+    pairs = zip(expect, conditions, strict=True)
+    parse_expectations([text for text, each in pairs if each.name not in TABLE_COLUMNS], [spec], "--expect")
 
 
 def _reports_in(
     path: Path, head: str | None, without_store: Mapping[str, object], reader: Reader
 ) -> list[Report]:
-    """The reports, with what says that the user has no store of them; none before the first step."""
-    reports = reports_of(path, reader, head) if reader.has_steps() else []
+    """The reports, marked as `without_store` if the store is temporary; empty before the first step."""
+    reports = watch_reports(path, reader, head) if reader.has_steps() else []
     return [replace(report, spec={**report.spec, **without_store}) for report in reports]
 
 
@@ -521,7 +523,7 @@ def _follow(
     reports_in: Callable[[Reader], list[Report]],
     to: Destination,
 ) -> None:
-    """Go on with new checkpoints until Ctrl-C, and show all after each."""
+    """Continue with new checkpoints until Ctrl-C, and write all steps after each."""
     is_live = _is_live(to)
     with drawing(to) if is_live else _until_interrupted() as draw:
         is_due = is_live

@@ -1,4 +1,4 @@
-"""What heads do while a model trains: numbers of each step, when patterns form, heads at the last step."""
+"""The results of watch: statistics of each training step, patterns that form, and heads at the last step."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,9 +7,9 @@ from attncli.records.columns import Record, Records, Result, column, group
 
 
 class TrainingStep(Record):
-    """A step: its loss, and statistics over all heads, None where no head has a number.
+    """A step: its loss and statistics over all heads, None if no head has a number.
 
-    Each pattern has one more column, the number of heads that show it: `induction_heads`.
+    Each pattern adds a column with the number of heads that show it: `induction_heads`.
     """
 
     step: int
@@ -26,14 +26,14 @@ COUNT = "_heads"
 
 
 def count_name(pattern: str) -> str:
-    """What the number of heads of a pattern is called in the row of a step: `previous_token_heads`."""
+    """The column with the number of heads of a pattern: `previous_token_heads`."""
     return f"{pattern.replace(' ', '_')}{COUNT}"
 
 
 class PatternOverSteps(Record):
-    """A pattern: the first step at which a head is above its threshold, the strongest head there.
+    """A pattern, the first step at which a head is above its threshold, and the strongest head of that step.
 
-    `heads` is how many heads are at the last step, `count` how many at each `step`.
+    `heads` is the number of heads with the pattern at the last step, `count` the number at each `step`.
     """
 
     pattern: str
@@ -48,7 +48,7 @@ class PatternOverSteps(Record):
 
 
 class PatternChange(Record):
-    """A head whose pattern differs from that of the step before."""
+    """A head whose pattern differs from its pattern at the previous step."""
 
     step: int
     stack: str = column(is_needed=False)
@@ -59,7 +59,7 @@ class PatternChange(Record):
 
 
 class HeadAtStep(Record):
-    """A head at a step: its pattern, and a column for each statistic that was kept."""
+    """A head at a step: its pattern, and a column for each stored statistic."""
 
     layer: int
     kind: str = column(is_needed=False)
@@ -69,9 +69,9 @@ class HeadAtStep(Record):
 
 
 class StepOfHead(Record):
-    """A head at one of the steps: its pattern, and a column for each statistic that was kept.
+    """A head at one of the steps: its pattern, and a column for each stored statistic.
 
-    Where several stacks have a head of this layer and number, each has columns of its own: `entropy encoder`.
+    If several stacks have this layer and head, each has separate columns: `entropy encoder`.
     """
 
     step: int
@@ -81,10 +81,10 @@ class StepOfHead(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HeadsInTraining(Result):
-    """The heads of a model over the steps of its training.
+    """The heads of a model over its training steps.
 
-    `patterns` has those that some head shows at some step, `never` the names of the others. `changes` are in
-    the order of the steps, `heads` those of the last step.
+    `patterns` are the patterns that any head shows at any step; `never` names the other patterns. `changes`
+    are in the order of steps; `heads` are at the last step.
     """
 
     title: ClassVar[str] = "Heads over the steps of training"
@@ -105,10 +105,10 @@ class HeadInTraining(Result):
     head: Records[StepOfHead] = group()
 
     def pattern_names(self) -> list[str]:
-        """The columns of its pattern: one, or one per stack."""
+        """The columns with its pattern: one, or one per stack."""
         return [name for name in self.head.cells if name.partition(" ")[0] == "pattern"]
 
     def number_names(self) -> list[str]:
-        """The other columns: its statistics and the loss."""
+        """The columns with its statistics and the loss."""
         patterns = self.pattern_names()
         return [name for name in self.head.cells if name not in ("step", *patterns)]

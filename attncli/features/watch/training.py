@@ -1,4 +1,4 @@
-"""What heads do over the steps of a training run: which patterns form, when, and in which heads."""
+"""Patterns of heads over the steps of a training run: the step at which they form, and their heads."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ PATTERN_NAMES = (*HEAD_PATTERNS, UNNAMED, NOT_MEASURED)
 
 @dataclass(frozen=True)
 class HeadsOverSteps:
-    """The statistics of the heads of a stack by name, at each step; NaN where there is no head or number."""
+    """The statistics of the heads of a stack by name, at each step; NaN for missing heads and numbers."""
 
     stack: Stack
     steps: tuple[int, ...]
@@ -34,19 +34,19 @@ class HeadsOverSteps:
 
     @property
     def is_head(self) -> Bool[npt.NDArray[np.bool_], "layer head"]:
-        """Where there is a head: layers may have different numbers of them."""
+        """Mask of existing heads, since layers may have different numbers of heads."""
         is_head = np.zeros(next(iter(self.statistics.values())).shape[1:], dtype=bool)
         for values in self.statistics.values():
             is_head |= np.isfinite(values).any(axis=0)
         return is_head
 
     def has_head(self, layer: int, head: int) -> bool:
-        """Whether there is a head of this layer and number."""
+        """True if the stack has this layer and head."""
         num_layers, num_heads = self.is_head.shape
         return layer < num_layers and head < num_heads and bool(self.is_head[layer, head])
 
     def value(self, statistic: str) -> Float[npt.NDArray[np.float64], "step layer head"]:
-        """What a pattern is named by: special tokens without the first, which has a pattern of its own."""
+        """The numbers that decide a pattern; special tokens exclude the first, which has its own pattern."""
         values = self.statistics[statistic]
         if self.stack.name_of(statistic) == NOT_FIRST:
             values = values - self.statistics["sink_mass"]
@@ -55,7 +55,7 @@ class HeadsOverSteps:
     def heads(self, place: int) -> Records[HeadAtStep]:
         """One row per head with its pattern and statistics at one of the steps."""
         layer, head = np.nonzero(self.is_head)
-        patterns = named_patterns(self)[place, layer, head]
+        patterns = head_patterns(self)[place, layer, head]
         return HeadAtStep.table(
             layer=layer,
             kind=["cross" if self.stack.name == "cross" else "self"] * len(layer),
@@ -66,8 +66,8 @@ class HeadsOverSteps:
         )
 
 
-def shown_patterns(over: HeadsOverSteps) -> dict[str, Bool[npt.NDArray[np.bool_], "step layer head"]]:
-    """Which heads are above the threshold of each pattern that has enough rows."""
+def pattern_masks(over: HeadsOverSteps) -> dict[str, Bool[npt.NDArray[np.bool_], "step layer head"]]:
+    """Masks of the heads above the threshold of each pattern with enough rows."""
     return {
         name: over.value(pattern.statistic) > pattern.threshold
         for name, pattern in over.stack.patterns().items()
@@ -75,28 +75,25 @@ def shown_patterns(over: HeadsOverSteps) -> dict[str, Bool[npt.NDArray[np.bool_]
     }
 
 
-def named_patterns(over: HeadsOverSteps) -> Int[npt.NDArray[np.int64], "step layer head"]:
-    """The pattern of each head at each step, as `pattern_names` has it, by its place in PATTERN_NAMES."""
+def head_patterns(over: HeadsOverSteps) -> Int[npt.NDArray[np.int64], "step layer head"]:
+    """The pattern of each head at each step, as an index of PATTERN_NAMES; see `pattern_names`."""
     shape = (len(over.steps), *over.is_head.shape)
-    best, named = np.full(shape, -np.inf), np.full(shape, PATTERN_NAMES.index(over.stack.unnamed()))
+    best, indices = np.full(shape, -np.inf), np.full(shape, PATTERN_NAMES.index(over.stack.unnamed()))
     precedence = np.full(shape, -1)
-    for name, is_shown in shown_patterns(over).items():
+    for name, is_shown in pattern_masks(over).items():
         pattern = HEAD_PATTERNS[name]
         value = over.value(pattern.statistic)
         better = (pattern.precedence > precedence) | ((pattern.precedence == precedence) & (value > best))
         takes = is_shown & better
-        named[takes] = PATTERN_NAMES.index(name)
+        indices[takes] = PATTERN_NAMES.index(name)
         precedence[takes], best[takes] = pattern.precedence, value[takes]
-    return named
+    return indices
 
 
 def forming(over: HeadsOverSteps) -> Records[PatternOverSteps]:
-    """The patterns that a head shows at some step: the first such step, and how many heads do at each step.
-
-    The head is the strongest of that step.
-    """
+    """The patterns that any head shows: the first step, its strongest head, and the heads at each step."""
     rows: list[PatternOverSteps] = []
-    for name, is_shown in shown_patterns(over).items():
+    for name, is_shown in pattern_masks(over).items():
         counts = is_shown.sum(axis=(1, 2))
         if not counts.any():
             continue
@@ -121,14 +118,14 @@ def forming(over: HeadsOverSteps) -> Records[PatternOverSteps]:
 
 def never_forming(over: HeadsOverSteps) -> Iterator[str]:
     """The patterns with enough rows that no head shows at any step."""
-    return (name for name, is_shown in shown_patterns(over).items() if not is_shown.any())
+    return (name for name, is_shown in pattern_masks(over).items() if not is_shown.any())
 
 
 def changes(over: HeadsOverSteps) -> Records[PatternChange]:
-    """One row per head whose pattern differs from that of the step before, in the order of the steps."""
-    named = named_patterns(over)
-    place, layer, head = np.nonzero((named[1:] != named[:-1]) & over.is_head)
-    before, after = named[place, layer, head], named[place + 1, layer, head]
+    """One row per change of a head's pattern between two steps, in the order of the steps."""
+    patterns = head_patterns(over)
+    place, layer, head = np.nonzero((patterns[1:] != patterns[:-1]) & over.is_head)
+    before, after = patterns[place, layer, head], patterns[place + 1, layer, head]
     return PatternChange.table(
         step=np.array(over.steps)[place + 1],
         stack=[over.stack.name] * len(place),
@@ -147,26 +144,26 @@ SUMMARIES: dict[str, tuple[str, Callable[[npt.NDArray[np.float64]], np.float64]]
     "mean_entropy": ("entropy", np.nanmean),
     "mean_sink_mass": ("sink_mass", np.nanmean),
 }
-"""What a step is told by: a statistic, and which number of all heads is taken."""
+"""Summaries of a step: a statistic, and its reduction over all heads."""
 
 
 def step_rows(
     stacks: Sequence[HeadsOverSteps], losses: Sequence[float | None] | None
 ) -> Records[TrainingStep]:
-    """One row per step: the loss, where it is known of any, the SUMMARIES over all heads, None for no number,
-    and how many heads show each pattern.
+    """One row per step: the loss, if any step has one, the SUMMARIES over all heads (None without numbers),
+    and the number of heads with each pattern.
     """
     steps = stacks[0].steps
     counts: dict[str, npt.NDArray[np.int64]] = {}
     for over in stacks:
-        for name, is_shown in shown_patterns(over).items():
+        for name, is_shown in pattern_masks(over).items():
             counts[name] = counts.get(name, np.zeros(len(steps), dtype=int)) + is_shown.sum(axis=(1, 2))
     summaries: dict[str, list[float | None]] = {summary: [] for summary in SUMMARIES}
-    for summary, (name, of_heads) in SUMMARIES.items():
+    for summary, (name, reduce) in SUMMARIES.items():
         for place in range(len(steps)):
             parts = [over.statistics[name][place].ravel() for over in stacks if name in over.statistics]
             values = np.concatenate([np.empty(0), *parts])
-            summaries[summary].append(float(of_heads(values)) if np.isfinite(values).any() else None)
+            summaries[summary].append(float(reduce(values)) if np.isfinite(values).any() else None)
     return TrainingStep.table(
         step=list(steps),
         **({} if losses is None else {"loss": losses}),
@@ -178,7 +175,7 @@ def step_rows(
 def heads_in_training(
     stacks: Sequence[HeadsOverSteps], losses: Sequence[float | None] | None
 ) -> HeadsInTraining:
-    """What all heads do over the steps."""
+    """The result for all heads over the steps."""
     return HeadsInTraining(
         steps=step_rows(stacks, losses),
         patterns=PatternOverSteps.joined(map(forming, stacks)),
@@ -191,13 +188,13 @@ def heads_in_training(
 def head_in_training(
     stacks: Sequence[HeadsOverSteps], losses: Sequence[float | None] | None, layer: int, head: int
 ) -> HeadInTraining:
-    """Every statistic of a head over the steps, and its pattern at each; of stacks that have such a head."""
+    """The result for one head: its statistics and patterns over the steps, in every stack that has it."""
     cells: dict[str, Cells] = {"step": list(stacks[0].steps)}
     if losses is not None:
         cells["loss"] = losses
     for over in stacks:
         after = f" {over.stack.name}" if len(stacks) > 1 else ""
-        cells[f"pattern{after}"] = [PATTERN_NAMES[name] for name in named_patterns(over)[:, layer, head]]
+        cells[f"pattern{after}"] = [PATTERN_NAMES[name] for name in head_patterns(over)[:, layer, head]]
         cells |= {
             f"{name}{after}": values[:, layer, head]
             for name, values in over.statistics.items()

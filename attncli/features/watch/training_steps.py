@@ -1,4 +1,4 @@
-"""The steps of a training run as runs of a store: for each text one, whose id is the step's number."""
+"""The steps of a training run as runs of a store: one run per text, with the step as its id."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ LOSS = StoredColumn("loss")
 class WatchedModuleSpec(RecordSpec):
     """A module, by its class, that `attncli.Watch` calls at each measured step.
 
-    `inputs` are the sizes of what it is called with, `content` is SHA-256 of their numbers.
+    `inputs` are the sizes of its inputs, `content` the SHA-256 of their values.
     """
 
     inputs: str = ""
@@ -60,17 +60,17 @@ class WatchedModuleSpec(RecordSpec):
 
 
 StepSpec = HeadsSpec | WatchedModuleSpec
-"""What a step is measured by: a survey of a text, or a call of any module."""
+"""The settings of a measurement: a survey of a text, or a call of any module."""
 
 
 @lru_cache(maxsize=64)
 def _with_loss(columns: StoredColumns) -> StoredColumns:
-    """The same tuple for the same columns: their shape is then looked up quickly."""
+    """The columns with the loss; cached, so that equal columns are the same object."""
     return (*columns, LOSS)
 
 
 class MeasuredStep(NamedTuple):
-    """What was measured of a step on one text: its settings, the key of the run, columns and values."""
+    """The measurement of a step on one text: its settings, the key of the run, columns and values."""
 
     step: int
     spec: StepSpec
@@ -83,14 +83,14 @@ def _sentence(spec: StepSpec) -> str | None:
     return spec.sentence if isinstance(spec, HeadsSpec) else None
 
 
-def key_of_step(spec: StepSpec, step: int) -> bytes:
-    """SHA-256 of the settings, the text and the step."""
+def step_key(spec: StepSpec, step: int) -> bytes:
+    """The SHA-256 of the settings, the text and the step."""
     settings = {**resolved_settings(spec), "sentence": _sentence(spec)}
     return sha256(canonical({"experiment": spec.experiment, "settings": settings, "step": step})).digest()
 
 
 def content_key(spec: HeadsSpec, step: int, commit: str | None = None) -> bytes:
-    """The same for a checkpoint: by the content of its files, wherever they lie, or by its commit."""
+    """The key of a checkpoint, from the content of its files in any folder, or from its commit."""
     item = Item(spec, None)
     (key,) = RunKeys(Plan(((item,),))).of_job(Job((item,), None, 1))
     return sha256(key + canonical(step if commit is None else [step, commit])).digest()
@@ -99,20 +99,20 @@ def content_key(spec: HeadsSpec, step: int, commit: str | None = None) -> bytes:
 def measured_step(
     step: int, spec: StepSpec, key: bytes, report: Report, loss: float | None = None
 ) -> MeasuredStep:
-    """The values of a survey of heads, and the loss of the step where it is known."""
+    """The values of a survey of heads with the loss of the step, if known."""
     columns, values = values_of(report)
     measured = MeasuredStep(step, spec, key, columns, values)
     return measured if loss is None else with_loss(measured, loss)
 
 
 def with_loss(measured: MeasuredStep, loss: float) -> MeasuredStep:
-    """The same step with its loss."""
+    """The step with its loss."""
     columns, values = _with_loss(measured.columns), np.append(measured.values, loss)
     return measured._replace(columns=columns, values=values)
 
 
 def store_step(store: Store, measured: Sequence[MeasuredStep]) -> None:
-    """Keep a step, or several, in one transaction."""
+    """Store one or more steps in one transaction."""
     chunk, result = [], ChunkResult(environment=versions())
     for number, each in enumerate(measured):
         item = Item(each.spec, f"{STEP}{each.step}", id=str(each.step))
@@ -122,25 +122,26 @@ def store_step(store: Store, measured: Sequence[MeasuredStep]) -> None:
 
 
 def parse_expectations(texts: Sequence[str], specs: Sequence[StepSpec], flag: str) -> tuple[Condition, ...]:
-    """The conditions on the statistics of each head, or on a number of a step; UserError for another name."""
+    """The conditions on statistics of heads or steps. Raises UserError for another name."""
     conditions = parse_conditions(texts, flag, numbers_only=True)
-    of_heads = [condition for condition in conditions if condition.name not in (LOSS.statistic, *OF_A_STEP)]
+    step_names = (LOSS.statistic, *STEP_COLUMNS)
+    head_conditions = [condition for condition in conditions if condition.name not in step_names]
     if isinstance(specs[0], WatchedModuleSpec):
-        refuse_unmeasured(of_heads, [LOSS.statistic, *OF_A_STEP, *RECORDED_STATISTICS], flag)
+        refuse_unmeasured(head_conditions, [*step_names, *RECORDED_STATISTICS], flag)
     else:
-        refuse_unknown(of_heads, specs, rows=False, flag=flag)
+        refuse_unknown(head_conditions, specs, rows=False, flag=flag)
     return conditions
 
 
-OF_A_STEP = ("step", *SUMMARIES, *map(count_name, HEAD_PATTERNS))
-"""What a step is told by, of all its heads, beside the loss, which is stored with it."""
+STEP_COLUMNS = ("step", *SUMMARIES, *map(count_name, HEAD_PATTERNS))
+"""The numbers of a step that are computed from its heads; the loss is stored."""
 
 
 def broken_expectations(
     expectations: Expectations, step: int, columns: StoredColumns, values: np.ndarray
 ) -> list[str]:
-    """A line for each condition that does not hold: `step 300: expected max_score < 100: got 132.4 ...`."""
-    if any(condition.name in OF_A_STEP for condition in expectations.conditions):
+    """Lines for conditions that do not hold: `step 300: expected max_score < 100: got 132.4 ...`."""
+    if any(condition.name in STEP_COLUMNS for condition in expectations.conditions):
         steps = StoredSteps({})
         steps.add(StepOnText(step, 0, None, columns, values))
         (row,) = step_rows(steps.stacks(), None)
@@ -155,7 +156,7 @@ def _with_row(columns: StoredColumns, names: tuple[str, ...]) -> StoredColumns:
 
 
 def broken_at(expectations: Expectations, measured: Sequence[MeasuredStep]) -> list[str]:
-    """The same for a step on each of its texts."""
+    """Lines for conditions that do not hold at a step, on each of its texts."""
     return [
         line
         for each in measured
@@ -164,14 +165,14 @@ def broken_at(expectations: Expectations, measured: Sequence[MeasuredStep]) -> l
 
 
 class _Places(NamedTuple):
-    """Where the columns of a run have what is known of each stack, and single numbers."""
+    """The positions of the statistics of each stack, and of single numbers, in the columns of a run."""
 
     heads: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]
     single: Mapping[str, int]
 
 
 @lru_cache(maxsize=64)
-def _places_of(columns: StoredColumns) -> _Places:
+def _column_places(columns: StoredColumns) -> _Places:
     by_stack: dict[str, dict[str, list[tuple[int, int, int]]]] = {}
     single = {column.statistic: place for place, column in enumerate(columns) if column.head is None}
     for (stack, statistic, *_), place, layer, head in survey_columns_of(columns).of_all:
@@ -192,25 +193,25 @@ MAIN_STATISTICS = tuple(
         )
     )
 )
-"""Of each head at each step: what a step is told by, and what patterns are named by."""
+"""Statistics of heads that step summaries and patterns need."""
 
 
 @dataclass
 class StoredSteps:
-    """The steps of a training run on one text, read from a store one by one, and their settings."""
+    """The steps of a training run on one text, added one by one from a store, with their settings."""
 
     settings: dict[str, Any]
     statistics: Sequence[str] | None = MAIN_STATISTICS
-    """Which of them are read; None for all."""
+    """The statistics to read; None for all."""
     steps: list[int] = field(default_factory=list)
     are_calls: bool = False
-    """Whether they are recorded calls of a program, each on inputs of its own."""
+    """True for recorded calls of a program, each with different inputs."""
     grids: dict[str, dict[str, list[np.ndarray]]] = field(default_factory=dict)
     single: list[dict[str, float]] = field(default_factory=list)
 
     def add(self, step: StepOnText) -> None:
-        """One more step."""
-        places = _places_of(step.columns)
+        """Add a step."""
+        places = _column_places(step.columns)
         self.steps.append(step.step)
         self.single.append({name: float(step.values[place]) for name, place in places.single.items()})
         for stack, names in places.heads.items():
@@ -224,17 +225,17 @@ class StoredSteps:
 
     @property
     def name(self) -> str:
-        """The model's folder or name; of a recording its program, which is no path."""
+        """The name of the model's folder, or the program of a recording."""
         name = str(model_of(self.settings))
         return Path(name).name if "model" in self.settings else name
 
     def losses(self) -> list[float | None] | None:
-        """The loss of each step, None where it is not known; None where it is known of none."""
+        """The loss of each step, None if unknown; or None if no step has a loss."""
         losses = [single.get(LOSS.statistic) for single in self.single]
         return None if losses.count(None) == len(losses) else losses
 
     def stacks(self) -> list[HeadsOverSteps]:
-        """The statistics of each stack over the steps that have them all."""
+        """The statistics of each stack that all steps have."""
         last = self.single[-1]
         stacks = []
         for stack, grids in self.grids.items():
@@ -255,22 +256,22 @@ class StoredSteps:
             stacks.append(HeadsOverSteps(rows, tuple(self.steps), whole))
         return stacks
 
-    def of_all_heads(self) -> HeadsInTraining:
-        """What all heads do over the steps."""
+    def all_heads(self) -> HeadsInTraining:
+        """The result for all heads over the steps."""
         return heads_in_training(self.stacks(), self.losses())
 
-    def of_head(self, layer: int, head: int) -> HeadInTraining:
-        """Every statistic of a head over the steps; UserError for one that no stack has."""
+    def single_head(self, layer: int, head: int) -> HeadInTraining:
+        """The result for one head over the steps. Raises UserError if no stack has it."""
         stacks = self.stacks()
         with_head = [over for over in stacks if over.has_head(layer, head)]
         if not with_head:
             layers, heads = np.max([over.is_head.shape for over in stacks], axis=0).tolist()
-            known = f"layers 0 to {layers - 1}, heads 0 to {heads - 1}"
-            raise UserError(f"--head: must be a head of {self.name}: {known} (got {layer}:{head})")
+            valid = f"layers 0 to {layers - 1}, heads 0 to {heads - 1}"
+            raise UserError(f"--head: must be a head of {self.name}: {valid} (got {layer}:{head})")
         return head_in_training(with_head, self.losses(), layer, head)
 
     def tensors(self) -> dict[str, NamedTensor]:
-        """Each statistic by step, layer and head; of a model of several stacks a grid for each of them."""
+        """Each statistic by step, layer and head, and by stack if there are several."""
         stacks = self.stacks()
         return {
             f"{name} {over.stack.name}" if len(stacks) > 1 else name: NamedTensor(("step", *PLACES), values)
@@ -280,44 +281,44 @@ class StoredSteps:
 
 
 def text_key(settings: Mapping[str, Any], sentence: str | None) -> bytes:
-    """Equal for what was measured of several models with the same settings on the same text."""
+    """A key that is equal for measurements with the same settings on the same text, of any model."""
     return canonical([{**settings, "model": None}, sentence])
 
 
-def settings_of(spec: StepSpec) -> dict[str, Any]:
-    """The settings as those of a run of a store."""
+def run_settings(spec: StepSpec) -> dict[str, Any]:
+    """The settings of a run in a store."""
     return {"experiment": spec.experiment, **resolved_settings(spec)}
 
 
-def text_of(spec: StepSpec) -> bytes:
-    """The `text_key` of what is measured."""
-    return text_key(settings_of(spec), _sentence(spec))
+def spec_text_key(spec: StepSpec) -> bytes:
+    """The `text_key` of a spec."""
+    return text_key(run_settings(spec), _sentence(spec))
 
 
 def has_steps(reader: Reader) -> bool:
-    """Whether a store has steps of a training run, or recorded calls, which are steps, too."""
+    """True if a store has steps of a training run, or recorded calls, which count as steps."""
     return reader.has_steps() or has_recorded_calls(reader)
 
 
 def steps_in(reader: Reader) -> Iterator[StepOnText]:
-    """The steps of the training run that a store is of; else the calls that were recorded."""
+    """The steps of the training run in a store, else its recorded calls."""
     return reader.steps() if reader.has_steps() else recorded_calls(reader)
 
 
 def stored_steps(reader: Reader, statistics: Sequence[str] | None = MAIN_STATISTICS) -> list[StoredSteps]:
-    """The steps of a store on each of its texts; those of checkpoints, each its own model, together.
+    """The steps of a store, grouped by text; checkpoints are grouped although each is a separate model.
 
-    Recorded calls go together where they are of one program and of the same modules.
+    Recorded calls are grouped by program and modules.
     """
-    of_texts: dict[tuple[bytes, StoredColumns], StoredSteps] = {}
+    by_text: dict[tuple[bytes, StoredColumns], StoredSteps] = {}
     are_calls = not reader.has_steps()
     for step in steps_in(reader):
         settings = reader.settings[step.settings]
         key = text_key(settings, step.sentence), (step.columns if are_calls else ())
-        if key not in of_texts:
-            named = {**settings, "sentence": step.sentence}
-            of_texts[key] = StoredSteps(named, statistics, are_calls=are_calls)
+        if key not in by_text:
+            text_settings = {**settings, "sentence": step.sentence}
+            by_text[key] = StoredSteps(text_settings, statistics, are_calls=are_calls)
         if "model" in settings:
-            of_texts[key].settings["model"] = settings["model"]
-        of_texts[key].add(step)
-    return list(of_texts.values())
+            by_text[key].settings["model"] = settings["model"]
+        by_text[key].add(step)
+    return list(by_text.values())

@@ -278,10 +278,10 @@ def test_the_heads_of_a_group_are_each_their_own(name: str) -> None:
         assert min(tensor.shape[2] for tensor in heads.inputs.values()) < heads.shape[1]
         whole = heads.weights()
         for most in (1, 2, 3, 5):
-            parts = [*heads._parts_of_heads(most)]
+            parts = [*heads._head_groups(most)]
             assert sum(part.stop - part.start for part in parts) == heads.shape[1]
             for part in parts:
-                assert largest(heads.of_heads(part).weights() - whole[:, part]) <= 1e-6 * largest(whole)
+                assert largest(heads.with_heads(part).weights() - whole[:, part]) <= 1e-6 * largest(whole)
 
 
 def test_afterwards_the_kernels_are_as_before() -> None:

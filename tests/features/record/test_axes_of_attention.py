@@ -138,8 +138,8 @@ def test_texts_of_a_batch_are_no_heads(name: str) -> None:
 def test_axes_that_nothing_tells_are_a_line() -> None:
     states_of_nobody = torch.randn(TEXTS, KEYS, DIM)
     seen = recorded(lambda x: (x @ x.mT).softmax(-1) @ x, states_of_nobody)
-    assert "texts and heads are one axis" in " ".join(seen.notes)
-    assert "texts and heads are one axis" in " ".join(seen.survey().notes)
+    assert "texts and heads share one axis" in " ".join(seen.notes)
+    assert "texts and heads share one axis" in " ".join(seen.survey().notes)
 
 
 class Wrong(nn.Module):
@@ -187,7 +187,7 @@ def test_a_softmax_that_is_not_heard_names_its_axis(
     model: type[Wrong], softmax: Callable[[Tensor], Tensor], line: str
 ) -> None:
     seen = recorded(model(softmax), states(KEYS))
-    assert line in " ".join(seen.notes) and "not heard" in " ".join(seen.notes)
+    assert line in " ".join(seen.notes) and "not recorded" in " ".join(seen.notes)
     with pytest.raises(attncli.UserError, match=line):
         seen.survey()
 

@@ -340,14 +340,14 @@ def test_a_compiled_function_runs_as_it_is_written_and_this_is_said(x: Tensor) -
 
     _, calls, listener = heard(program)
     assert not compiled and len(calls) == 1
-    assert listener.notes() == ["What is compiled runs as it is written meanwhile."]
+    assert listener.notes() == ["Compiled code ran uncompiled while it was recorded."]
     assert torch.compile is before
     program()
     assert compiled
     # It is said of what was compiled before, too, and not of flex_attention alone, which compiles itself.
     step = torch.compile(lambda x: functional.scaled_dot_product_attention(x, x, x), backend=backend)
     _, calls, listener = heard(lambda: step(x))
-    assert len(calls) == 1 and listener.notes() == ["What is compiled runs as it is written meanwhile."]
+    assert len(calls) == 1 and listener.notes() == ["Compiled code ran uncompiled while it was recorded."]
     many = torch.randn(1, 2, 16, 8)
     _, calls, listener = heard(lambda: flex_attention(many, many, many))
     assert len(calls) == 1 and not listener.notes()

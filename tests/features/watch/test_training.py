@@ -9,7 +9,7 @@ from attncli.features.watch.training import (
     HeadsOverSteps,
     changes,
     forming,
-    named_patterns,
+    head_patterns,
     step_rows,
 )
 from attncli.measure.patterns import pattern_names, pattern_table
@@ -39,7 +39,7 @@ def numbers_at(over: HeadsOverSteps, place: int) -> dict[str, np.ndarray]:
 
 
 def test_each_head_is_named_as_the_survey_names_it(over: HeadsOverSteps) -> None:
-    named = named_patterns(over)
+    named = head_patterns(over)
     for place in range(len(STEPS)):
         rows = over.heads(place)
         assert len(rows) == 14, "one head is not there"

@@ -134,7 +134,7 @@ def test_a_store_resumes_and_replaces_a_checkpoint_that_changed(
     other = attn([*asked[:2], "--sentence", "to be", "-o", str(store)])
     assert (other.code, other.err) == (
         2,
-        f"-o {store}: has steps on another text, or with other settings: give another name, or --fresh\n",
+        f"-o {store}: has steps on another text or with other settings: use another name, or --fresh\n",
     )
     assert attn(["heads", "--store", str(store)]).err == (
         f"--store: {store} has steps of a training run: attn watch {store} shows them\n"
@@ -174,13 +174,14 @@ def test_expectations_end_with_exit_code_1_and_name_step_and_head(
 
 REFUSED = [
     (["watch", "{}/none-*"],
-     "{}/none-*: no checkpoints, and no store of this name: a checkpoint is a model's folder named by its "
-     "step, as run/checkpoint-500"),
-    (["watch", "{}"], "{}: is no checkpoint itself: attn watch '{}/*' takes those in it"),
+     "{}/none-*: no checkpoints or store of this name: a checkpoint is a model's folder with its "
+     "step in the name, such as run/checkpoint-500"),
+    (["watch", "{}"], "{}: is not a checkpoint, but contains some: use attn watch '{}/*'"),
     (["watch", "{}/empty"],
-     "{}/empty: no checkpoints in it: a checkpoint is a model's folder named by its step, as "
+     "{}/empty: no checkpoints in it: a checkpoint is a model's folder with its step in the name, such as "
      "{}/empty/checkpoint-500"),
-    (["watch", "{}/checkpoint-2", "a.db"], "a.db: is a store, which is shown by itself: attn watch a.db"),
+    (["watch", "{}/checkpoint-2", "a.db"],
+     "a.db: is a store, which must be the only argument: attn watch a.db"),
     (["watch", "{}/*", "--head", "7:0", *PROBE],
      "--head: must be a head of checkpoint-10: layers 0 to 1, heads 0 to 2 (got 7:0)"),
     (["watch", "owner/tiny@step*"],
@@ -188,9 +189,9 @@ REFUSED = [
      "downloaded before"),
     (["watch", "{}/*", "--fresh"], "--fresh: needs a store: -o FILE.db"),
     (["watch", "lessons/learning-to-copy.db", "--fresh"],
-     "--fresh: is for checkpoints, and {lesson} is a store"),
+     "--fresh: is only for checkpoints: {lesson} is a store"),
     (["watch", "lessons/learning-to-copy.db", "--sentence", "a b"],
-     "--sentence: is for checkpoints, and {lesson} is a store"),
+     "--sentence: is only for checkpoints: {lesson} is a store"),
 ]  # fmt: skip
 
 
@@ -222,10 +223,10 @@ def test_a_name_needs_a_step_and_one_that_cannot_be_read_is_told(
     assert ended.err.startswith(f"{folder}/checkpoint-9: ")
     shutil.copytree(checkpoints / "checkpoint-2", folder / "best")
     ended = attn(["watch", f"{folder}/*"])
-    assert ended.err == f"{folder}/best: a name with a step is needed, as checkpoint-500\n"
+    assert ended.err == f"{folder}/best: must contain the number of a step, such as checkpoint-500\n"
     (folder / "best").rename(folder / "step-10")
     ended = attn(["watch", f"{folder}/*"])
-    assert ended.err == (f"{folder}/checkpoint-10 and {folder}/step-10 are both of step 10\n")
+    assert ended.err == (f"{folder}/checkpoint-10 and {folder}/step-10 have the same step, 10\n")
 
 
 def test_follow_goes_on_with_checkpoints_as_they_are_written(
@@ -364,7 +365,7 @@ def test_revisions_of_a_hub_id_are_read_one_after_another_and_offline_from_its_c
             kept.setattr(Session, "run", None)  # by their commits all are known
             assert attn([*asked, "-o", str(tmp_path / "kept.db"), "--format", "csv"]).out == done.stdout
         assert attn([*asked[:1], "owner/tiny@ste9*", "--allow-download"]).err == (
-            "owner/tiny@ste9*: no revision of owner/tiny is named ste9*: it has "
+            "owner/tiny@ste9*: no revision of owner/tiny matches ste9*: it has "
             "step10-tokens1B, step2-tokens1B, step9-tokens1B\n"
         )
         assert attn([*asked[:1], "owner/other@*", "--allow-download"]).err == (
@@ -425,13 +426,13 @@ def test_the_screen_fits_the_terminal(watched: Path, lines: int) -> None:
     from attncli.runs.reading import reading
 
     with reading(watched) as reader:
-        report = page.reports_of(watched, reader)[0]
+        report = page.watch_reports(watched, reader)[0]
     stream = StringIO()
     load_view("table")([report], stream, Display(width=80, height=lines))
     text = stream.getvalue()
     assert text.count("\n") <= lines and max(map(len, text.split("\n"))) <= 80
     assert "largest max score" in text and "layer 1" in text
-    assert ("\nNot shown: what heads became at 2 steps: " in text) == (lines < 50)
+    assert ("\nNot shown: changes of patterns at 2 steps: " in text) == (lines < 50)
     assert ("more lines: --show all." in text) == (lines == 16)
     stream = StringIO()
     load_view("table")([replace(report, spec={**report.spec, "store": None})], stream, Display(width=80))
@@ -443,9 +444,9 @@ def test_other_stores_and_files_are_refused(tmp_path: Path, attn: Attn) -> None:
     store = tmp_path / "batch.db"
     assert attn(["batch", str(tmp_path / "a.yaml"), "-o", str(store)]).code == 0
     ended = attn(["watch", str(store)])
-    expected = f"{store}: holds no steps of a training run: attn results {store} shows what it has\n"
+    expected = f"{store}: has no steps of a training run: use attn results {store}\n"
     assert (ended.code, ended.err) == (2, expected)
-    waits = "--follow waits until a training run makes it"
+    waits = "--follow waits until a training run creates it"
     assert attn(["watch", str(tmp_path / "no.db")]).err == f"{tmp_path / 'no.db'}: no such file: {waits}\n"
 
 
@@ -458,7 +459,7 @@ def test_without_a_run_it_shows_the_one_that_ships(tmp_path: Path, attn: Attn) -
         *others,
     ]
     assert attn(["watch", "--head", "1:1", "--format", "csv"]).out.startswith("step,loss,pattern,")
-    refused = "--sentence: is for checkpoints, and lessons/learning-to-copy.db is a store\n"
+    refused = "--sentence: is only for checkpoints: lessons/learning-to-copy.db is a store\n"
     assert attn(["watch", "--sentence", "a b"]).err == refused
 
 
@@ -466,7 +467,7 @@ def test_without_a_run_it_shows_the_one_that_ships(tmp_path: Path, attn: Attn) -
 def test_at_a_terminal_it_waits_for_a_store_that_the_training_has_yet_to_make(
     watched: Path, tmp_path: Path
 ) -> None:
-    waits = re.compile("run.db: no such file yet: waiting for the training run, Ctrl-C ends")
+    waits = re.compile("run.db: no such file yet: waiting for the training run \\(Ctrl-C to stop\\)")
     with terminal(["watch", "run.db", "--follow"], tmp_path) as opened:
         assert opened.read(waits), opened.screen
         shutil.copy(watched, tmp_path / "part")
@@ -524,7 +525,7 @@ def test_a_checkpoint_of_another_size_is_told_and_left_out(tmp_path: Path, attn:
     config = GPT2Config(vocab_size=64, n_positions=32, n_embd=12, n_layer=1, n_head=2)
     GPT2LMHeadModel(config).save_pretrained(folder)
     ended = attn(["watch", f"{tmp_path}/run/*", *PROBE, "--format", "csv"])
-    assert ended.code == 3 and "checkpoint-2: has other layers and heads" in ended.err
+    assert ended.code == 3 and "checkpoint-2: layers and heads differ" in ended.err
     assert [row["step"] for row in rows(ended.out)] == ["1"]
 
 

@@ -152,7 +152,7 @@ def test_a_killed_run_leaves_a_store_that_opens_and_a_second_one_is_refused(
         process.join()
     steps = _steps_of(path)
     assert steps == list(range(1, len(steps) + 1))
-    with pytest.raises(UserError, match=rf"steps 1 to {len(steps)} of a run: give another name, or resume=T"):
+    with pytest.raises(UserError, match=rf"steps 1 to {len(steps)} of a run: use another name, or resume=T"):
         Watch(small_model(), tokenizer, store=path, **FEW)
     with pytest.raises(UserError, match="of another model, or on other texts"):
         Watch(small_model(), tokenizer, store=path, num_tokens=6, resume=True)
@@ -255,7 +255,7 @@ def test_weights_that_are_no_numbers_are_measured_and_flagged(
         with torch.no_grad():
             model.transformer.wte.weight.fill_(torch.nan)
         with (
-            pytest.warns(RuntimeWarning, match="6 heads have no number"),
+            pytest.warns(RuntimeWarning, match="6 heads have NaN"),
             pytest.warns(RuntimeWarning, match="got no number in 0:0 .and in 5 more."),
         ):
             watch.step(2, loss=float("nan"))
@@ -331,7 +331,7 @@ def test_wrapped_models_are_unwrapped(tokenizer: PreTrainedTokenizerBase, tmp_pa
         model = small_model()
         watch = Watch(model, tokenizer, every=1, **FEW)
         fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
-        with pytest.warns(RuntimeWarning, match="in parts on several processes now: nothing is measured"):
+        with pytest.warns(RuntimeWarning, match="split over several processes: nothing is measured"):
             assert watch.step(1) is None
         with pytest.raises(UserError, match=r"split over several processes \(FSDP, .*attn watch"):
             Watch(model, tokenizer)
@@ -636,7 +636,7 @@ def test_steps_that_begin_anew_are_told_and_the_first_ones_kept(
     with attncli.Watch(small_model(), tokenizer, every=2, store=store, **FEW) as watch:
         for step in (0, 2):
             watch.step(step, loss=step)
-        with pytest.warns(RuntimeWarning, match="step 0 after step 2 is not kept"):
+        with pytest.warns(RuntimeWarning, match="step 0 after step 2 is not stored"):
             assert watch.step(0, loss=9.0)
     assert steps_in(store).steps == [0, 2] and steps_in(store).losses() == [0.0, 2.0]
 
@@ -647,7 +647,7 @@ def test_heads_without_a_number_are_told(tokenizer: PreTrainedTokenizerBase) -> 
         watch.step(1)
         with torch.no_grad():
             model.transformer.h[1].attn.c_attn.weight.fill_(torch.nan)
-        with pytest.warns(RuntimeWarning, match="step 2: 3 heads have no number \\(NaN\\), 1:0 the first"):
+        with pytest.warns(RuntimeWarning, match="step 2: 3 heads have NaN, first 1:0"):
             watch.step(2)
 
 
@@ -726,7 +726,7 @@ def test_any_module_is_called_with_the_same_inputs_at_each_step(tmp_path: Path) 
     assert watched == without
     steps = steps_in(store)
     assert steps.steps == [0, 2, 4] and steps.name == "OwnModel" and len({*entropies}) == 3
-    rows = steps.of_all_heads().steps
+    rows = steps.all_heads().steps
     assert rows.column("mean_entropy").tolist() == pytest.approx(entropies, abs=1e-6)
     assert np.isfinite(rows.column("loss")).all() and np.isfinite(rows.column("largest_induction")).all()
     with pytest.raises(
@@ -742,11 +742,11 @@ def test_any_module_is_called_with_the_same_inputs_at_each_step(tmp_path: Path) 
     assert len(seen.heads) == 6
 
 
-NO_INPUTS = "of any other module give inputs, what it is called with at each measured step: attncli.Watch"
+NO_INPUTS = "for another module, pass the inputs to call it with at each measured step: attncli.Watch"
 OF_OWN_MODELS = [
     ({}, NO_INPUTS),
     ({"inputs": TWICE.float()}, "inputs: OwnModel cannot be called with them: RuntimeError: Expected tensor"),
-    ({"inputs": TWICE, "text": "a"}, "inputs: are what the model is called with: leave out text"),
+    ({"inputs": TWICE, "text": "a"}, "inputs: cannot be combined with text"),
     (
         {"inputs": TWICE, "expect": "entrop < 3"},
         r"no head has entrop \(did you mean 'entropy'\?\); known: lo",

@@ -1,4 +1,4 @@
-"""What becomes of weights between their softmax and the product with the values."""
+"""Follows weights from their softmax to the product with the values."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +12,7 @@ from attncli.features.record.listening.followed import (
     Weights,
     are_shares,
     axes_after,
-    version_of,
+    write_count,
 )
 from attncli.features.record.listening.torch_calls import (
     CASTS,
@@ -38,8 +38,9 @@ MIXING = JOINS | SUMS | ELEMENTWISE
 def weights_after(
     known: Weights, tensor: Tensor, call: TorchCall, *, is_joined: bool
 ) -> Iterator[tuple[Tensor, Weights | None]]:
-    """What is known of each result of a function of weights; None where that is none. `is_joined`: the
-    function was given weights of another softmax, too.
+    """Yield each result of a function of weights with its facts, or None if it is not weights any more.
+
+    `is_joined`: an argument has weights of another softmax.
     """
     function, result = call.function, call.result
     if function in DROPOUTS and not _drops(call):
@@ -66,12 +67,12 @@ def _is_in_place(call: TorchCall) -> bool:
 
 
 def _overwritten(known: Weights, tensor: Tensor) -> Weights:
-    """Weights that were written to; other views of them are no longer what the softmax gave."""
+    """Weights that were overwritten; other views of them no longer hold the result of the softmax."""
     softmax = known.softmax
     softmax.is_changed = True
     if tensor.numel() < softmax.result.tensor.numel():
         return replace(known, is_whole=False)
-    return replace(known, softmax=replace(softmax, version=version_of(softmax.result.tensor)))
+    return replace(known, softmax=replace(softmax, version=write_count(softmax.result.tensor)))
 
 
 def _changed(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) -> Weights | None:
@@ -102,18 +103,18 @@ def _changed(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) 
 
 
 def _is_one(factor: Tensor) -> bool:
-    """Whether a factor is 1, as a sum of weights is but for rounding."""
+    """True if a factor is 1 up to rounding, as a sum of weights is."""
     rounding = 4 * torch.finfo(factor.dtype).eps if factor.is_floating_point() else 0.0
     return bool(((factor - 1).abs() <= max(CLOSE, rounding)).all())
 
 
 def _scaled(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) -> Weights:
-    """Weights times a factor: of each row, of each key, or values of which the sum is a product."""
+    """Weights times a factor per row, per key, or per value, whose sum is a product with the values."""
     result = call.result
     assert isinstance(result, Tensor)
-    given = (*call.arguments, *call.named.values())
-    factors = [value for value in given if value is not tensor]
-    factor = factors[0] if factors and sum(value is tensor for value in given) == 1 else tensor
+    arguments = (*call.arguments, *call.named.values())
+    factors = [value for value in arguments if value is not tensor]
+    factor = factors[0] if factors and sum(value is tensor for value in arguments) == 1 else tensor
     if isinstance(factor, Tensor) and factor is not tensor and result.shape != tensor.shape:
         with unseen():
             value = Labelled(factor.detach(), aligned(factor, axes))
@@ -134,7 +135,7 @@ def _scaled(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) -
 
 def _viewed(known: Weights, tensor: Tensor, call: TorchCall, view: Tensor) -> Weights | None:
     axes = axes_after(known.axes, tensor, call, view)
-    if axes is None:  # some places by their numbers
+    if axes is None:  # indexed by numbers
         axes = resized(known.axes, view.shape)
         return None if axes is None else known.mixed(axes)
     is_cut = view.numel() < tensor.numel()
@@ -143,13 +144,14 @@ def _viewed(known: Weights, tensor: Tensor, call: TorchCall, view: Tensor) -> We
         for each in (known.axes, axes)
     )
     if num_left < num_keys:
-        of = known.softmax.of
-        is_only_key = not num_left and of is not None and known.key not in of.labels  # no column beside it
+        product = known.softmax.product
+        # The only key, without the column of a sink beside it.
+        is_only_key = not num_left and product is not None and known.key not in product.labels
         return replace(known, axes=axes, is_whole=False, key=None if is_only_key else known.key)
     return replace(known, axes=axes, is_cut=known.is_cut or is_cut)
 
 
 def _drops(call: TorchCall) -> bool:
-    """Whether entries are dropped: not outside training, nor with a chance of 0."""
+    """True if entries are dropped: in training, with a probability above 0."""
     chance, is_training = call.get(1, "p"), call.get(2, "training", "train")
     return chance != 0 and is_training is not False

@@ -1,6 +1,6 @@
-"""Which axes of a tensor are which of a product's, however it was viewed, turned or mixed since.
+"""Labels that follow the axes of a product through views, transpositions and mixtures.
 
-An axis is a sequence of parts, outermost first. Axes of size 1 have none.
+An axis is a sequence of parts, outermost first. Axes of size 1 have no parts.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 LABELS: Iterator[int] = count()
-"""Numbers for axes; each is given once."""
+"""Unique numbers for axes."""
 
 
 class AxisPart(NamedTuple):
-    """A part of an axis: `size` places of those that are called `label`, `step` apart."""
+    """A part of an axis: `size` positions of the label, at intervals of `step`."""
 
     label: int
     step: int
@@ -27,7 +27,7 @@ TensorAxes = tuple[tuple[AxisPart, ...], ...]
 
 
 class Labelled(NamedTuple):
-    """A tensor and what its axes are."""
+    """A tensor and the labels of its axes."""
 
     tensor: Tensor
     axes: TensorAxes
@@ -53,7 +53,7 @@ def sizes_in(axes: TensorAxes) -> dict[int, int]:
 
 
 def is_whole_axis(parts: Sequence[AxisPart], axes: TensorAxes) -> bool:
-    """Whether an axis is all of one label."""
+    """True if an axis is the whole of one label."""
     return len(parts) == 1 and sizes_in(axes)[parts[0].label] == parts[0].size
 
 
@@ -69,31 +69,31 @@ def _joined(parts: Sequence[AxisPart]) -> tuple[AxisPart, ...]:
 
 
 def regrouped(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
-    """The axes of a tensor as a view or copy of this shape has them; None where parts are torn."""
-    rest = [part for parts in axes for part in parts][::-1]
+    """The axes after a reshape, or None if it splits parts unevenly."""
+    remaining = [part for parts in axes for part in parts][::-1]
     regrouped = []
     for size in shape:
         taken = []
-        while size > 1 and rest:
-            part = rest.pop()
+        while size > 1 and remaining:
+            part = remaining.pop()
             if size % part.size == 0:
                 taken.append(part)
                 size //= part.size
             elif part.size % size == 0:
                 inner = part.size // size
                 taken.append(AxisPart(part.label, part.step * inner, size))
-                rest.append(AxisPart(part.label, part.step, inner))
+                remaining.append(AxisPart(part.label, part.step, inner))
                 size = 1
             else:
                 return None
         if size != 1:
             return None
         regrouped.append(_joined(taken))
-    return None if rest else tuple(regrouped)
+    return None if remaining else tuple(regrouped)
 
 
 def broadcast(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
-    """The axes of a tensor in a larger one, whose other axes are new; None where it is no larger one."""
+    """The axes after broadcasting to a shape, with new labels for new axes, or None if that fails."""
     if len(shape) < len(axes):
         return None
     padded = ((),) * (len(shape) - len(axes)) + axes
@@ -109,7 +109,7 @@ def broadcast(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
 
 
 def resized(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
-    """The axes after some of them were cut or made longer."""
+    """The axes after some of them were shortened or lengthened, or None if that is ambiguous."""
     if len(shape) != len(axes):
         return None
     changed = []
@@ -126,37 +126,37 @@ def resized(axes: TensorAxes, shape: Sequence[int]) -> TensorAxes | None:
 def contracted(
     axes: Mapping[str, tuple[AxisPart, ...]], out: str, shape: Sequence[int]
 ) -> tuple[TensorAxes, list[int], list[int]]:
-    """The axes of an einsum's result by those of an operand; the labels that are gone, and the new ones."""
-    kept: list[tuple[AxisPart, ...]] = []
+    """The axes of an einsum's result from those of one operand, and the labels that vanish and appear."""
+    result: list[tuple[AxisPart, ...]] = []
     new = []
     for letter, size in zip(out, shape, strict=True):
         parts = axes.get(letter, ())
         if not parts and size > 1:
             new.append(next(LABELS))
             parts = whole_axis(new[-1], size)
-        kept.append(parts)
-    there = {part.label for parts in kept for part in parts}
-    gone = [label for label in labels_in(tuple(axes.values())) if label not in there]
-    return tuple(kept), gone, new
+        result.append(parts)
+    present = {part.label for parts in result for part in parts}
+    gone = [label for label in labels_in(tuple(axes.values())) if label not in present]
+    return tuple(result), gone, new
 
 
-def of_operand(tensor: Tensor, letters: str, axes: Mapping[str, tuple[AxisPart, ...]]) -> TensorAxes:
-    """The axes of an operand by its letters; of size 1 where it is shared."""
+def operand_axes(tensor: Tensor, letters: str, axes: Mapping[str, tuple[AxisPart, ...]]) -> TensorAxes:
+    """The axes of an operand from its letters; broadcast axes have no parts."""
     return tuple(
         () if size == 1 else axes[letter] for letter, size in zip(letters, tensor.shape, strict=True)
     )
 
 
 def aligned(tensor: Tensor, axes: TensorAxes) -> TensorAxes:
-    """The axes of a tensor that was broadcast to one with these."""
+    """The axes of a tensor that was broadcast to a tensor with these axes."""
     last = axes[len(axes) - tensor.ndim :]
     return tuple(() if size == 1 else parts for parts, size in zip(last, tensor.shape, strict=True))
 
 
 def laid_out(labelled: Labelled, labels: Sequence[int], sizes: Mapping[int, int]) -> Tensor | None:
-    """The tensor with one axis per label, of size 1 where it has none; None where an axis is none of them.
+    """The tensor with one axis per label, of size 1 for labels that it lacks, or None if it has other labels.
 
-    A label of which it has a part alone is repeated along the others, as heads that share keys.
+    A label of which the tensor has only a part is repeated, as for heads that share keys.
     """
     parts = [part for axis in labelled.axes for part in axis]
     if not {part.label for part in parts} <= {*labels}:
@@ -165,21 +165,21 @@ def laid_out(labelled: Labelled, labels: Sequence[int], sizes: Mapping[int, int]
     repeats: list[int] = []
     shape = []
     for label in labels:
-        of_label = sorted(
+        numbers = sorted(
             (number for number, part in enumerate(parts) if part.label == label),
             key=lambda number: -parts[number].step,
         )
-        rest = max(sizes.get(label, 1), 1) if of_label else 1
-        shape.append(rest)
-        for number in of_label:
+        size_left = max(sizes.get(label, 1), 1) if numbers else 1
+        shape.append(size_left)
+        for number in numbers:
             part = parts[number]
-            if rest % (part.step * part.size):
+            if size_left % (part.step * part.size):
                 return None
-            repeats += [rest // (part.step * part.size), part.size]
+            repeats += [size_left // (part.step * part.size), part.size]
             order += [-1, number]
-            rest = part.step
-        if rest > 1:
-            repeats.append(rest)
+            size_left = part.step
+        if size_left > 1:
+            repeats.append(size_left)
             order.append(-1)
     whole = labelled.tensor.reshape([part.size for part in parts])
     whole = whole.permute([number for number in order if number >= 0])
@@ -192,19 +192,19 @@ def laid_out(labelled: Labelled, labels: Sequence[int], sizes: Mapping[int, int]
 
 
 def moved(axes: TensorAxes, move: Callable[[Tensor], object]) -> TensorAxes:
-    """The axes after a function that puts them in another order."""
+    """The axes after a function that reorders them."""
     before = torch.empty(*range(2, 2 + len(axes)), device="meta")
     after = move(before)
     assert isinstance(after, Tensor)
     return tuple(axes[size - 2] for size in after.shape)
 
 
-def parts_of_axes(
+def axis_parts(
     shape: Sequence[int], strides: Sequence[int], spans: Collection[tuple[int, int]]
 ) -> list[list[tuple[int, bool]]]:
-    """The sizes that each axis is made of, outermost first, and whether these are features.
+    """The sizes that make up each axis, outermost first, each with True for features.
 
-    `spans` are the strides, from and to, within which places are features.
+    `spans` are the ranges of strides (start, end) that are features.
     """
     axes = []
     for size, stride in zip(shape, strides, strict=True):
@@ -227,13 +227,13 @@ def parts_of_axes(
 
 
 SplitAxis = Mapping[int, Sequence[AxisPart]]
-"""The parts that a label falls into, outermost first; each has a label of its own."""
+"""The parts of split labels, outermost first, with new labels."""
 
 
-def split_labels(*of_tensors: TensorAxes) -> SplitAxis:
-    """The labels whose parts lie on several axes of a tensor, and those parts."""
+def split_labels(*axes_by_tensor: TensorAxes) -> SplitAxis:
+    """The labels whose parts lie on several axes of a tensor, with new labels for these parts."""
     cuts: dict[int, set[int]] = {}
-    for axes in of_tensors:
+    for axes in axes_by_tensor:
         for parts in axes:
             for part in parts:
                 cuts.setdefault(part.label, set()).update((part.step, part.step * part.size))
@@ -247,7 +247,7 @@ def split_labels(*of_tensors: TensorAxes) -> SplitAxis:
 
 
 def refined(axes: TensorAxes, split: SplitAxis) -> TensorAxes:
-    """The axes by the labels of the parts into which others fall."""
+    """The axes with split labels replaced by their parts."""
     return tuple(
         tuple(
             new._replace(step=1) if part.label in split else new

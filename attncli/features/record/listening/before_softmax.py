@@ -1,4 +1,4 @@
-"""What becomes of scores between the product of queries and keys and the softmax."""
+"""Follows scores from the product of queries and keys to the softmax."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -36,11 +36,11 @@ from attncli.models.torch_functions import SCALINGS
 ADDED = SUMS | FILLS | CASTS | DROPOUTS
 CHANGING = ELEMENTWISE | EXPONENTIALS
 NEAR_ONE = 1e-3
-"""How far from 1 the rows of a softmax by hand may sum, in half precision."""
+"""Largest difference from 1 of the row sums of a softmax by hand, in half precision."""
 
 
 def scores_after(known: Scores, tensor: Tensor, call: TorchCall) -> Iterator[tuple[Tensor, Scores | None]]:
-    """What is known of each result of a function of scores; None where they are no longer that."""
+    """Yield each result of a function of scores with its facts, or None if it is not scores any more."""
     function, result = call.function, call.result
     if function in VIEWS:
         for view in result if isinstance(result, tuple | list) else (result,):
@@ -60,8 +60,8 @@ def _changed_scores(known: Scores, tensor: Tensor, call: TorchCall, result: Tens
     if function in SCALINGS | DIVISIONS:
         if function in DIVISIONS and call.get(0, "input", "self") is not tensor:
             return None
-        others = [value for value in (*call.arguments, *call.named.values()) if value is not tensor]
-        factor = others[0] if others else None
+        factors = [value for value in (*call.arguments, *call.named.values()) if value is not tensor]
+        factor = factors[0] if factors else None
         return scaled_scores(known, tensor, factor, result, is_divided=function in DIVISIONS)
     axes = axes_after(known.axes, tensor, call, result)
     if not axes:
@@ -78,7 +78,7 @@ def _changed_scores(known: Scores, tensor: Tensor, call: TorchCall, result: Tens
 
 
 def _before_shift(known: Scores, tensor: Tensor, subtracted: object, result: Tensor) -> ShiftedScores | None:
-    """The scores that a tensor was subtracted from; None unless it is one for all keys or all queries."""
+    """The scores before a tensor was subtracted, or None unless it is constant along keys or queries."""
     if not isinstance(subtracted, Tensor) or result.shape != tensor.shape:
         return None
     with unseen():
@@ -90,10 +90,10 @@ def _name(function: object) -> str:
     return str(getattr(function, "__name__", function)).strip("_")
 
 
-def axis_of_shares(known: Scores, shifted: ShiftedScores, exponentials: Tensor) -> int | None:
-    """The axis of tokens along which the exponentials of shifted scores sum to 1; None if they do not.
+def softmax_axis(known: Scores, shifted: ShiftedScores, exponentials: Tensor) -> int | None:
+    """The axis of tokens along which the exponentials of shifted scores sum to 1, or None.
 
-    There they are the softmax of the scores before the shift, which was the logarithm of a sum.
+    Along it they are the softmax of the scores before the shift by logsumexp.
     """
     for axis in range(-1, -exponentials.ndim - 1, -1):
         is_row = -axis > len(shifted.axes) or not shifted.axes[axis]
@@ -102,7 +102,7 @@ def axis_of_shares(known: Scores, shifted: ShiftedScores, exponentials: Tensor) 
                 axis, dtype=torch.promote_types(exponentials.dtype, torch.float32)
             )
             is_share = (sums - 1).abs() <= NEAR_ONE
-            # Rows without a key are 0, or 0 over 0.
+            # Rows without a key are 0 or 0/0.
             if bool((is_share | (sums == 0) | sums.isnan()).all()) and bool(is_share.any()):
                 return axis
     return None
@@ -111,7 +111,7 @@ def axis_of_shares(known: Scores, shifted: ShiftedScores, exponentials: Tensor) 
 def scaled_scores(
     known: Scores, tensor: Tensor, factor: object, result: Tensor, *, is_divided: bool
 ) -> Scores:
-    """Scores times a number or a tensor, which is a factor of the queries where all keys have the same."""
+    """Scores times a number or a tensor; a tensor constant along the keys becomes a factor of the queries."""
     if (
         isinstance(factor, Tensor)
         and factor.numel() == 1
@@ -139,7 +139,7 @@ def scaled_scores(
 
 
 def _times(side: Labelled, factor: Labelled, known: Scores, token: int) -> Labelled | None:
-    """A tensor of a product times a factor of its tokens."""
+    """A factor of a product, multiplied with a factor per token."""
     sizes = sizes_in(known.axes)
     labels = (*(label for label in known.labels if label not in known.tokens), token)
     part = laid_out(factor, labels, sizes)
@@ -147,5 +147,5 @@ def _times(side: Labelled, factor: Labelled, known: Scores, token: int) -> Label
     if part is None or whole is None:
         return None
     whole = whole * part.reshape(*part.shape, *[1] * (whole.ndim - part.ndim))
-    named = zip((*labels, *known.dims), whole.shape, strict=True)
-    return Labelled(whole, tuple(whole_axis(label, size) for label, size in named))
+    sizes_by_label = zip((*labels, *known.dims), whole.shape, strict=True)
+    return Labelled(whole, tuple(whole_axis(label, size) for label, size in sizes_by_label))

@@ -1,4 +1,4 @@
-"""Attention that a program computes itself: which step follows each of torch's functions."""
+"""Attention that a program computes itself: the step that follows tensors through each torch function."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -56,7 +56,7 @@ def follow(
     named: Mapping[str, object],
     result: object,
 ) -> None:
-    """A function ran, and gave `result`; an empty one, as of experts without tokens, is not followed."""
+    """Follow tensors through a function that returned `result`; empty results are not followed."""
     step = STEPS.get(function)
     if step is not None and not (isinstance(result, Tensor) and not result.numel()):
         step(follower, TorchCall(function, arguments, named, result))

@@ -1,4 +1,4 @@
-"""Functions that leave a tensor what it was: scores, weights, or a projection of the same tensor."""
+"""Functions whose result is the same kind of tensor as their argument: scores, weights, or a projection."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,55 +19,56 @@ from attncli.features.record.listening.followed import (
     merged_projections,
 )
 from attncli.features.record.listening.follower import Follower
-from attncli.features.record.listening.origins import OF_PARAMETERS
+from attncli.features.record.listening.origins import PARAMETER_VIEW
 from attncli.features.record.listening.torch_calls import (
     COPIES,
     VIEWING,
     TorchCall,
     carried_features,
-    factors_of_outer,
     feature_axes,
+    outer_factors,
     picked_axis,
 )
 from attncli.models.torch_functions import SCALINGS
 
 
 def carry(follower: Follower, call: TorchCall) -> None:
-    """What is known of an argument holds for the result, changed as the function changes it."""
-    known = [(tensor, about) for tensor in call.tensors() if (about := follower.of(tensor)) is not None]
+    """Apply the facts about an argument to the result, changed as the function changes the tensor."""
+    known = [(tensor, about) for tensor in call.tensors() if (about := follower.find(tensor)) is not None]
     weights = [(tensor, about) for tensor, about in known if isinstance(about, Weights)]
     if weights:
-        (tensor, first), *rest = weights
-        is_joined = any(other.softmax is not first.softmax for _, other in rest)
+        (tensor, first), *further = weights
+        is_joined = any(each.softmax is not first.softmax for _, each in further)
         for result, about in weights_after(first, tensor, call, is_joined=is_joined):
             follower.note(result, about)
         return
     scores = [(tensor, about) for tensor, about in known if isinstance(about, Scores)]
     if scores:
-        tensor, of = next((pair for pair in scores if pair[1].is_plain), scores[0])
-        for result, about in scores_after(of, tensor, call):
+        tensor, plainest = next((pair for pair in scores if pair[1].is_plain), scores[0])
+        for result, about in scores_after(plainest, tensor, call):
             follower.note(result, about)
-    elif call.function in SCALINGS and (factors := factors_of_outer(call)) is not None:
+    elif call.function in SCALINGS and (factors := outer_factors(call)) is not None:
         if known:
             carry_projected(follower, known, call)
-        about = follower.of(call.result)
-        if about is not OF_PARAMETERS:
+        about = follower.find(call.result)
+        if about is not PARAMETER_VIEW:
             about = about if isinstance(about, Projected) else Projected(frozenset())
             follower.note(call.result, Outer(about.sources, about.parents, about.features, factors=factors))
     elif known:
         carry_projected(follower, known, call)
     elif call.function in VIEWING and call.arguments and isinstance(call.arguments[0], nn.Parameter):
-        follower.note(call.result, OF_PARAMETERS)
+        follower.note(call.result, PARAMETER_VIEW)
 
 
 def carry_projected(follower: Follower, known: Sequence[tuple[Tensor, Followed]], call: TorchCall) -> None:
+    """Note the result of a function of projections as made from the same tensors."""
     parts = [about for _, about in known if isinstance(about, Projected)]
     if not parts:
         return
     merged = merged_projections(parts)
     for result in call.result if isinstance(call.result, tuple | list) else (call.result,):
         if isinstance(result, Tensor):
-            if merged is OF_PARAMETERS:
+            if merged is PARAMETER_VIEW:
                 follower.note(result, merged)
             else:
                 features = carried_features(merged.features, known[0][0], call, result)
@@ -75,9 +76,9 @@ def carry_projected(follower: Follower, known: Sequence[tuple[Tensor, Followed]]
 
 
 def change(follower: Follower, call: TorchCall) -> None:
-    """Numbers were changed one by one: what is known holds for the result."""
+    """Follow an elementwise function: the facts about its argument hold for the result."""
     tensor, result = call.get(0, "input", "self"), call.result
-    known = follower.of(tensor)
+    known = follower.find(tensor)
     if type(known) is not Projected:
         carry(follower, call)
     elif isinstance(tensor, Tensor) and isinstance(result, Tensor) and tensor.stride() == result.stride():
@@ -85,33 +86,33 @@ def change(follower: Follower, call: TorchCall) -> None:
 
 
 def normalise(follower: Follower, call: TorchCall) -> None:
-    """A norm of a tensor is made of it; one over heads mixes them."""
+    """Follow a norm: its result is made from its argument; a norm over heads mixes them."""
     tensor = call.get(0, "input")
     if not isinstance(tensor, Tensor):
         return
-    known = follower.of(tensor)
+    known = follower.find(tensor)
     if isinstance(known, Projected):
         carry(follower, call)
     elif isinstance(known, Scores | Weights) and not (isinstance(known, Weights) and known.is_value):
         follower.note(call.result, known.mixed(known.axes))
     elif not isinstance(known, Blank):
-        of_parameters = follower.is_of_parameters(tensor)
-        follower.note(call.result, OF_PARAMETERS if of_parameters else Projected(follower.source(tensor)))
+        is_parameter = follower.is_parameter(tensor)
+        follower.note(call.result, PARAMETER_VIEW if is_parameter else Projected(follower.source(tensor)))
 
 
 def overwrite(follower: Follower, call: TorchCall) -> None:
-    """Entries of a tensor were set: of a new one, to what a projection gave."""
-    tensor, known = call.get(0), follower.of(call.get(0))
-    given = follower.of(call.get(1 if call.function in COPIES else 2, "src"))
+    """Follow an assignment to entries of a tensor."""
+    tensor, known = call.get(0), follower.find(call.get(0))
+    assigned = follower.find(call.get(1 if call.function in COPIES else 2, "src"))
     if isinstance(known, Blank):
         known = known.like
         follower.note(tensor, known.mixed(known.axes))
-    elif isinstance(given, Weights) and call.function in COPIES and _are_alike(tensor, call.get(1, "src")):
-        follower.note(tensor, given)
+    elif isinstance(assigned, Weights) and call.function in COPIES and _are_alike(tensor, call.get(1, "src")):
+        follower.note(tensor, assigned)
     elif isinstance(known, Weights):
         follower.note(tensor, known.mixed(known.axes))
-    elif isinstance(given, Projected) and (known is None or isinstance(known, Projected)):
-        parts = [given] if known is None else [known, given]
+    elif isinstance(assigned, Projected) and (known is None or isinstance(known, Projected)):
+        parts = [assigned] if known is None else [known, assigned]
         merged = replace(merged_projections(parts), features=None)
         follower.note(tensor, merged)
         if call.function in COPIES and isinstance(tensor, Tensor):
@@ -119,21 +120,21 @@ def overwrite(follower: Follower, call: TorchCall) -> None:
 
 
 def blank(follower: Follower, call: TorchCall) -> None:
-    """A new tensor that is as large as another."""
-    known = follower.of(call.get(0, "input", "self"))
+    """Follow a new tensor with the shape of scores or weights."""
+    known = follower.find(call.get(0, "input", "self"))
     if isinstance(known, Scores | Weights):
         follower.note(call.result, Blank(known))
 
 
 def pick(follower: Follower, call: TorchCall) -> None:
-    """The largest scores or weights, or those at some places: which keys they are of is not followed."""
+    """Follow a selection of scores or weights, such as top-k, whose keys are lost."""
     tensor = call.get(0, "input", "self")
-    known = follower.of(tensor)
+    known = follower.find(tensor)
     picked = call.result[0] if isinstance(call.result, tuple) else call.result
     if isinstance(known, Projected) and isinstance(tensor, Tensor):
         features = feature_axes(tensor, known.features)
         if features is not None and picked_axis(call, tensor) in features:
-            follower.note(picked, Projected(known.sources, known.parents))  # of experts, as by a router
+            follower.note(picked, Projected(known.sources, known.parents))  # a router picks experts
         return
     if not (isinstance(known, Scores | Weights) and isinstance(tensor, Tensor)):
         return
@@ -147,18 +148,18 @@ def pick(follower: Follower, call: TorchCall) -> None:
 
 
 def scatter(follower: Follower, call: TorchCall) -> None:
-    """Entries of a tensor were set by their places: scores, weights, or some of them in a new tensor."""
-    known = follower.of(call.get(0, "input", "self"))
+    """Follow a scatter into scores, weights, or a new tensor of their shape."""
+    known = follower.find(call.get(0, "input", "self"))
     if type(known) is Projected:
         carry(follower, call)
     if isinstance(known, Blank):
         known = known.like
         if isinstance(known, Weights):
-            # What was written to is a tensor of its own.
+            # The target is a separate tensor.
             known = replace(known, softmax=replace(known.softmax, is_heard=False))
     if isinstance(known, Scores | Weights):
         follower.note(call.result, known.mixed(known.axes))
 
 
-def _are_alike(tensor: object, other: object) -> bool:
-    return isinstance(tensor, Tensor) and isinstance(other, Tensor) and tensor.shape == other.shape
+def _are_alike(first: object, second: object) -> bool:
+    return isinstance(first, Tensor) and isinstance(second, Tensor) and first.shape == second.shape

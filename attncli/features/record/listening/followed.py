@@ -1,4 +1,4 @@
-"""What is known of a tensor of a running program: a projection, scores, or weights; and their axes."""
+"""Facts about a tensor of a running program: it is a projection, scores or weights, with labelled axes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,17 +37,18 @@ from attncli.features.record.listening.torch_calls import (
 
 @dataclass(frozen=True)
 class HandmadeAttention:
-    """What a program attended with: keys lie on the last axis of scores and weights, queries before it.
+    """The tensors of an attention by hand; the last axes of scores and weights are queries and keys.
 
-    `scores` are what the softmax took (None where axes were summed since), `weights` what it gave, before
-    dropout, or what reached the product where that is no longer the same (mixed between heads, or without the
-    column of a sink) but has rows that are shares still. query, key (..., token, dim) are None where the
-    scores are no multiple of their product, to which something may have been added. `num_heads`: how many the
-    last of the leading axes make, where it is known which are those of heads. `is_self`: whether query and
-    key were made of the same tensor; None where that is not known. `is_guess`: nothing but the order of
-    the axes tells which are queries and which are heads. `is_filled`: entries of the weights were set after
-    the softmax. `remark` says what was done to the weights that is not in these. `one_head_of` is that of
-    the query.
+    - `scores`: input of the softmax, None if axes were summed afterwards.
+    - `weights`: result of the softmax before dropout; or the tensor in the product with the values, if that
+      differs (mixed between heads, or without the column of a sink) and its rows are still shares.
+    - `query`, `key`: (..., token, dim), None unless the scores are `scale` times their product plus a bias.
+    - `num_heads`: product of the last leading axes that are heads, if known.
+    - `is_self`: True if query and key were made from the same tensor, None if unknown.
+    - `is_guess`: the axes of queries and heads were guessed from their order.
+    - `is_filled`: entries of the weights were set after the softmax.
+    - `remark`: a change of the weights that is not in them.
+    - `feature_ratio`: as in `CallHint`, of the query.
     """
 
     scores: Tensor | None
@@ -61,20 +62,19 @@ class HandmadeAttention:
     is_guess: bool = False
     is_filled: bool = False
     remark: str | None = None
-    one_head_of: int | None = None
+    feature_ratio: int | None = None
 
 
 MemoryPlace = tuple[int, int]
-"""Memory by its number, and the place in it where a tensor begins."""
+"""The number of a block of memory, and the offset of a tensor in it."""
 
 
 @dataclass(frozen=True)
 class Projected:
-    """A tensor that is a product of others with parameters.
+    """A tensor that is a product of other tensors with parameters.
 
-    `sources` are what was multiplied last, `parents` what those were made of in the same way. `features` says
-    which axes are not of tokens; None where that is not known. `made` is the shape that the product had, and
-    which of its axes were features.
+    `sources` are the tensors of the last product, `parents` the sources of those. `features` are the axes
+    that are not of tokens, None if unknown. `made` is the shape of the product and its axes of features.
     """
 
     sources: frozenset[MemoryPlace]
@@ -85,18 +85,18 @@ class Projected:
 
 @dataclass(frozen=True)
 class GivenFeatures(Projected):
-    """A tensor of features that the program gave to its outermost module."""
+    """A tensor of features that the program passed to its outermost module."""
 
 
 @dataclass(frozen=True)
 class Outer(Projected):
-    """The entries of two tensors times each other: their sum over an axis is a product of both."""
+    """An elementwise product of two tensors; its sum over an axis is a product of both."""
 
     factors: tuple[Tensor, Tensor] | None = None
 
 
 class ShiftedScores(NamedTuple):
-    """Scores before a tensor was subtracted from them, and the axes of that tensor."""
+    """Scores before a tensor was subtracted from them, and the axes of the subtracted tensor."""
 
     before: Tensor
     axes: TensorAxes
@@ -104,14 +104,16 @@ class ShiftedScores(NamedTuple):
 
 @dataclass(frozen=True)
 class Scores:
-    """What became of a product of two tensors, with the labels of its axes.
+    """A product of two tensors, followed through later changes, with the labels of its axes.
 
-    `labels` are those that the product had, in order, also of axes of size 1; `features` those of them that
-    are features of a projection, `dims` what was summed. `left_tokens` and `right_tokens` may be those of the
-    tokens of either tensor, the likeliest first. Without `is_plain` the scores were mixed or cut, so that the
-    product no longer says what they are. `one_head_of` is that of the query. `through` is the function that
-    last changed each of them by itself. `shifted` has what they were before one number was subtracted from
-    all of a row, until they change again. `unread` says why weights that are made of them cannot be read.
+    - `labels`: labels of the product in order, including axes of size 1. `dims`: the summed labels.
+    - `features`: labels that are features of a projection.
+    - `left_tokens`, `right_tokens`: labels that may be the tokens of either tensor, likeliest first.
+    - `is_plain`: False if the scores were mixed or cut, so that the product no longer determines them.
+    - `feature_ratio`: as in `CallHint`, of the query.
+    - `through`: the last elementwise function.
+    - `shifted`: the scores before a number per row was subtracted, until they change again.
+    - `unread`: the reason why weights made from these scores cannot be read.
     """
 
     left: Labelled
@@ -124,19 +126,19 @@ class Scores:
     right_tokens: tuple[int, ...]
     is_self: bool | None
     scale: float = 1.0
-    one_head_of: int | None = None
+    feature_ratio: int | None = None
     is_plain: bool = True
     through: str | None = None
     shifted: ShiftedScores | None = None
     unread: str | None = None
 
     def mixed(self, axes: TensorAxes) -> "Scores":
-        """What is no longer that of a product."""
+        """The scores after they were mixed, so that they are no longer a product."""
         features = _features_after(self.features, self.labels, self.axes, axes)
         return replace(self, axes=axes, features=features, is_plain=False)
 
     def swapped(self) -> "Scores":
-        """The same, seen from the other tensor."""
+        """The scores with left and right exchanged."""
         return replace(
             self,
             left=self.right,
@@ -147,22 +149,22 @@ class Scores:
 
     @property
     def tokens(self) -> set[int]:
-        """The labels of its tokens, as far as they can be told before the softmax."""
+        """The labels of the tokens, as far as they are known before the softmax."""
         first = {*self.left_tokens[:1], *self.right_tokens[:1]}
-        # Features beside a token are the heads of a single one; beside features they are channels as tokens.
+        # Features with tokens are the heads of one token; only features are channels used as tokens.
         return first - self.features or first
 
     def has_several_queries(self) -> bool:
-        """Whether several axes may be that of the queries, and no projection tells which are of heads."""
+        """True if several axes may be the queries, and no projection shows which are heads."""
         sizes = sizes_in(self.left.axes)
         return len([label for label in self.left_tokens if label not in self.features and label in sizes]) > 1
 
     def with_keys_on(self, axis: int) -> "Scores | None":
-        """The same, with the tensor whose tokens lie on an axis on the right; None where none do."""
+        """The scores with the tensor whose tokens are on `axis` as the right one, or None if neither is."""
         parts = self.axes[axis]
         label = parts[0].label if parts else None
         is_joined = label is not None and label not in self.labels and label not in self.features
-        if label is None or is_joined:  # one key, perhaps with a column beside it, as of a sink
+        if label is None or is_joined:  # a single key, perhaps with the column of a sink
             sizes = sizes_in(self.axes)
             for scores in (self, self.swapped()):
                 single = [label for label in scores.right_tokens if label not in sizes]
@@ -180,19 +182,19 @@ class Scores:
 
 @dataclass(eq=False)
 class HeardSoftmax:
-    """A softmax over keys: what it took and gave, with the labels of both, and of what product, if any.
+    """A softmax over keys: its input and result with labelled axes, and the product behind it, if known.
 
-    `labels` and `one_head_of` are as those of scores. `is_changed`: its result was overwritten by what is
-    followed; `version` and `scores_version` count what wrote to either until then. `is_unfollowed`: nothing
-    is known of the scores.
+    `labels` and `feature_ratio` are as in `Scores`. `is_changed`: its result was overwritten by followed
+    functions; `version` and `scores_version` count the writes to both until then. `is_unfollowed`: the scores
+    are not followed.
     """
 
     scores: Labelled
     result: Labelled
-    of: Scores | None
+    product: Scores | None
     key_axis: int
     labels: tuple[int, ...]
-    one_head_of: int | None = None
+    feature_ratio: int | None = None
     is_unfollowed: bool = False
     is_changed: bool = False
     is_heard: bool = False
@@ -201,25 +203,25 @@ class HeardSoftmax:
 
     def __post_init__(self) -> None:
         if self.version is None:
-            self.version = version_of(self.result.tensor)
+            self.version = write_count(self.result.tensor)
         if self.scores_version is None:
-            self.scores_version = version_of(self.scores.tensor)
+            self.scores_version = write_count(self.scores.tensor)
 
     def forget(self) -> None:
-        """What was told of is needed no longer: the weights alone live as long as the program keeps them."""
-        self.scores, self.of = self.result, None
+        """Release the scores after the attention was reported; the program may keep the weights."""
+        self.scores, self.product = self.result, None
 
     def has_scores(self) -> bool:
-        """Whether the scores are still what the softmax took."""
-        return version_of(self.scores.tensor) == self.scores_version
+        """True if the scores have not been overwritten since the softmax."""
+        return write_count(self.scores.tensor) == self.scores_version
 
     def is_overwritten(self) -> bool:
-        """Whether something that is not followed wrote to the result, or its scores are gone with it."""
-        is_written = version_of(self.result.tensor) != self.version
+        """True if the result was overwritten unnoticed, or together with its scores."""
+        is_written = write_count(self.result.tensor) != self.version
         return is_written or (self.is_changed and not self.has_scores())
 
     def weights(self) -> Labelled:
-        """What it gave."""
+        """The result of the softmax."""
         if self.is_changed:
             scores, axes = self.scores
             return Labelled(scores.softmax(dim=self.key_axis, dtype=self.result.tensor.dtype), axes)
@@ -228,14 +230,15 @@ class HeardSoftmax:
 
 @dataclass(frozen=True)
 class Weights:
-    """What became of the result of a softmax, with the labels of its axes, its queries and its keys.
+    """The result of a softmax, followed through later changes, with the labels of axes, queries and keys.
 
-    `features` are as those of scores. Without `is_whole` it was mixed, its keys were weighed anew, or some
-    were cut off; with `is_cut` others were. `is_scaled`: each row was multiplied by a factor; `is_filled`:
-    entries were set. `before` is what it was before some of it was dropped at random; None where that is
-    lost; with `is_late` it was changed since. `times` are the entries, what each was multiplied with, and
-    what was known of them, where that made more of them. `is_joined`: other softmaxes are in it. `unread`
-    says why it cannot be read.
+    - `features`: as in `Scores`.
+    - `is_whole`: False if it was mixed, its keys were reweighted, or some keys were cut off.
+    - `is_cut`: other axes were cut. `is_scaled`: rows were multiplied by a factor. `is_filled`: entries were
+      set. `is_joined`: it contains other softmaxes.
+    - `before`: the weights before dropout, None if lost. `is_late`: they changed after dropout.
+    - `times`: after a broadcast product, the weights, the other factor, and the facts about the weights.
+    - `unread`: the reason why it cannot be read.
     """
 
     softmax: HeardSoftmax
@@ -255,84 +258,84 @@ class Weights:
     unread: str | None = None
 
     def mixed(self, axes: TensorAxes) -> "Weights":
-        """What is no longer that of a softmax."""
+        """The weights after they were mixed, so that they are no longer the result of a softmax."""
         features = _features_after(self.features, self.softmax.labels, self.axes, axes)
         is_late = self.is_late or self.is_dropped
         return replace(self, axes=axes, features=features, is_whole=False, is_late=is_late)
 
     def over_another_axis(self) -> "Weights":
-        """Weights whose softmax was over an axis that is not summed where they meet values."""
+        """The weights, unreadable because their softmax was over another axis than the product sums."""
         line = over_axis(WRONG_AXIS, self.softmax.scores.tensor, self.softmax.key_axis)
         return replace(self, unread=self.unread or line)
 
     @property
     def is_value(self) -> bool:
-        """Whether it is a value times the weight of one key: no longer weights."""
+        """True if it is a value times the weight of one key, and not weights any more."""
         return self.times is not None and self.key not in labels_in(self.axes)
 
     @property
     def tokens(self) -> set[int]:
-        """The labels of its queries and keys."""
+        """The labels of the queries and keys."""
         return {label for label in (self.query, self.key) if label is not None}
 
 
 @dataclass(frozen=True)
 class Blank:
-    """A new tensor with the axes of scores or weights, into which they may be set."""
+    """A new tensor with the axes of scores or weights, which may be assigned to it."""
 
     like: "Scores | Weights"
 
 
 Followed = Projected | Scores | Weights | Blank
-NO_QUERIES = "weights by hand of which it is not known which axis is that of queries"
-NO_SOFTMAX = "scores that went through {} met values without a softmax, which is not heard"
+NO_QUERIES = "the axis of queries of its weights is unknown"
+NO_SOFTMAX = "scores are multiplied with values after {}, without a softmax: not recorded"
 UNFOLLOWED = (
     "scores come from code that is not followed (scripted code, an autograd function, an extension, "
-    "torch.inner): shown are the weights of their softmax"
+    "torch.inner): the weights of their softmax are shown"
 )
-WRONG_AXIS = "a softmax over axis {} of {}, which is not the axis of keys, reached a product: not heard"
-OF_FEATURES = (
-    "a softmax over axis {} of {}, in which each feature has weights of its own, reached a product (heads "
-    "that pool, or linear attention): not heard"
+WRONG_AXIS = "a product uses a softmax over axis {} of {}, which is not the axis of keys: not recorded"
+PER_FEATURE = (
+    "a product uses a softmax over axis {} of {} with separate weights per feature (pooling heads or linear "
+    "attention): not recorded"
 )
 PICKED = (
-    "scores or weights that {} picked reached values that were picked, too: not heard, their keys are lost"
+    "scores or weights selected by {} are multiplied with selected values, so keys are lost: not recorded"
 )
 ROUNDING = 1e-2
-"""How far above 1 a row of weights may sum in half precision."""
-BY_ROWS = "weights are multiplied by a factor for each row or head after the softmax; shown without it"
+"""Largest excess of a row sum of weights over 1, in half precision."""
+BY_ROWS = "weights are multiplied by a factor per row or head after the softmax; they are shown without it"
 NO_SHARES = (
-    "weights are changed after the softmax into rows that are no shares (negative, or above 1 in all); "
-    "those of the softmax are shown"
+    "weights are changed after the softmax into rows that are not shares (negative, or with a sum above 1); "
+    "the weights of the softmax are shown"
 )
-JOINED = "several softmaxes are subtracted, or joined into rows that are above 1 in all: not heard"
-CONTRACTED = "weights met other tensors in {}, which is not followed: not heard"
-IN_PLACE = "weights were changed after the softmax and then dropped in place; those of the softmax are shown"
-AFTER_DROPOUT = "weights are changed after dropout; those before it are shown"
+JOINED = "several softmaxes are subtracted, or joined into rows with a sum above 1: not recorded"
+CONTRACTED = "weights are multiplied by {}, which is not followed: not recorded"
+IN_PLACE = "weights are changed after the softmax and dropped out in place; those of the softmax are shown"
+AFTER_DROPOUT = "weights are changed after dropout; the weights before it are shown"
 
 
 def over_axis(line: str, scores: Tensor, axis: int) -> str:
-    """A line that names the axis of a softmax, and the shape of what it took."""
+    """A line with the axis of a softmax and the shape of its input."""
     return line.format(axis % scores.ndim, " x ".join(map(str, scores.shape)))
 
 
-def version_of(tensor: Tensor) -> int | None:
-    """How often a tensor was written to; None where torch does not count."""
+def write_count(tensor: Tensor) -> int | None:
+    """The number of writes to a tensor, or None if torch does not count them."""
     return None if tensor.is_inference() else tensor._version
 
 
 def _features_after(
     features: frozenset[int], labels: Sequence[int], before: TensorAxes, axes: TensorAxes
 ) -> frozenset[int]:
-    """The features after axes were summed: a new axis instead of features, as heads are, is one, too."""
-    there = labels_in(axes)
-    added = [label for label in there if label not in labels and label not in features]
-    gone = [label for label in labels_in(before) if label not in there]
+    """The features after axes were summed; a new axis that replaces features, such as heads, counts, too."""
+    present = labels_in(axes)
+    added = [label for label in present if label not in labels and label not in features]
+    gone = [label for label in labels_in(before) if label not in present]
     return features | {*added} if len(added) == 1 and gone and features.issuperset(gone) else features
 
 
 def merged_projections(parts: Sequence[Projected]) -> Projected:
-    """What is known of a tensor that was made of several."""
+    """The facts about a tensor that was made from several projections."""
     if all(part is parts[0] for part in parts):
         return parts[0]
     sources, parents = (
@@ -344,37 +347,37 @@ def merged_projections(parts: Sequence[Projected]) -> Projected:
 
 
 def axes_after(axes: TensorAxes, tensor: Tensor, call: TorchCall, result: Tensor) -> TensorAxes | None:
-    """The labels of a tensor's axes after a function; None where they are lost."""
+    """The labels of the axes of a tensor after a function, or None if they are lost."""
     if call.function in EXPANSIONS:
         return broadcast(axes, result.shape)
     if call.function in SHAPES:
         return regrouped(axes, result.shape)
     if call.function in MOVES:
         with unseen():
-            return moved(axes, lambda other: call.instead_of(tensor, other))
+            return moved(axes, lambda replacement: call.call_with(tensor, replacement))
     if call.function not in PARTS:
         return broadcast(axes, result.shape) or resized(axes, result.shape)
     places = places_after_cut(call, tensor)
     if places is None:
         return None
-    kept = {place + result.ndim: axes[axis] for axis, place in enumerate(places) if place is not None}
-    return resized(tuple(kept.get(axis, ()) for axis in range(result.ndim)), result.shape)
+    by_place = {place + result.ndim: axes[axis] for axis, place in enumerate(places) if place is not None}
+    return resized(tuple(by_place.get(axis, ()) for axis in range(result.ndim)), result.shape)
 
 
 def read_attention(
     known: Weights, reached: Tensor, query: int | None, value: Labelled | None
 ) -> HandmadeAttention | None:
-    """The attention of weights that reached a product; None where it is not clear what its axes are.
+    """The attention of weights in a product with values, or None if its axes are ambiguous.
 
-    NotHeard for softmaxes that were joined into rows that are no shares.
+    Raises NotHeard for softmaxes joined into rows that are not shares.
     """
-    softmax, of = known.softmax, known.softmax.of
+    softmax, product = known.softmax, known.softmax.product
     read = known.before if known.is_dropped else Labelled(reached, known.axes)
     is_whole, remark = _read_whole(known, read)
     if softmax.is_unfollowed and remark is None:
         remark = UNFOLLOWED
     weights = softmax.weights() if is_whole or read is None else read
-    has_all = is_whole and known.is_cut  # all that a softmax gave, of which a part reached the product
+    has_all = is_whole and known.is_cut  # the whole result of a softmax, of which a part is in the product
     split = split_labels(softmax.scores.axes, weights.axes, *([] if has_all else [known.axes]))
     if {query, known.key} & split.keys():
         return None
@@ -391,36 +394,36 @@ def read_attention(
     if shares is None:
         return None
     shape = shares.shape[:-2]
-    left = right = kept = None
-    if is_whole and of is not None and of.is_plain:
+    left = right = value_tensor = None
+    if is_whole and product is not None and product.is_plain:
         left, right = (
             _with_dims(
-                Labelled(side.tensor, refined(side.axes, split)), (*lead, token), of.dims, sizes, shape
+                Labelled(side.tensor, refined(side.axes, split)), (*lead, token), product.dims, sizes, shape
             )
-            for side, token in zip((of.left, of.right), tokens, strict=True)
+            for side, token in zip((product.left, product.right), tokens, strict=True)
         )
     if value is not None and not has_all:
         value = Labelled(value.tensor, refined(value.axes, split))
         dims = [label for label in sizes_in(value.axes) if label not in sizes]
-        kept = _with_dims(value, (*lead, tokens[1]), dims, sizes, shape)
+        value_tensor = _with_dims(value, (*lead, tokens[1]), dims, sizes, shape)
     return HandmadeAttention(
         laid_out(scores, (*lead, *tokens), sizes_in(scores.axes)) if softmax.has_scores() else None,
         shares,
-        kept,
+        value_tensor,
         None if right is None else left,
         None if left is None else right,
-        1.0 if of is None else of.scale,
-        None if of is None else of.is_self,
+        1.0 if product is None else product.scale,
+        None if product is None else product.is_self,
         prod(heads) if heads else None,
-        of is not None and of.has_several_queries(),
+        product is not None and product.has_several_queries(),
         known.is_filled,
         remark,
-        softmax.one_head_of if not heads else None,
+        softmax.feature_ratio if not heads else None,
     )
 
 
 def _read_whole(known: Weights, read: Labelled | None) -> tuple[bool, str | None]:
-    """Whether the softmax is what weights are read from, and what of them is not in that."""
+    """True if weights are read from the softmax, and a remark about changes that are not in them."""
     if known.is_whole and not (known.softmax.is_overwritten() and not known.is_dropped):
         return True, BY_ROWS if known.is_scaled else None
     if read is not None and are_shares(read, known.key):
@@ -433,9 +436,9 @@ def _read_whole(known: Weights, read: Labelled | None) -> tuple[bool, str | None
 
 
 def _lead(axes: TensorAxes, tokens: Sequence[int], *, has_query: bool) -> list[int]:
-    """The labels of the other axes, in their order, with new ones for those of size 1."""
-    there = sizes_in(axes)
-    num_single = (has_query and tokens[0] not in there) + (tokens[1] not in there)
+    """The labels of the leading axes, in order, with new labels for axes of size 1."""
+    sizes = sizes_in(axes)
+    num_single = (has_query and tokens[0] not in sizes) + (tokens[1] not in sizes)
     lead: list[int] = []
     for parts in reversed(axes):
         if parts:
@@ -454,7 +457,7 @@ def _with_dims(
     sizes: Mapping[int, int],
     lead: Sequence[int],
 ) -> Tensor | None:
-    """(*lead, token, dim) of a tensor with these labels; None where it has others."""
+    """A tensor with these labels as (*lead, token, dim), or None if it has other labels."""
     whole = laid_out(labelled, (*labels, *dims), {**sizes_in(labelled.axes), **sizes})
     if whole is None:
         return None
@@ -462,7 +465,7 @@ def _with_dims(
 
 
 def are_shares(weights: Labelled, key: int | None) -> bool:
-    """Whether rows that were mixed are still parts of a whole: a mixture may be negative, or more than it."""
+    """True if rows are still shares after mixing: not negative, and with sums of at most 1."""
     entries, axes = weights
     summed = [axis for axis, parts in enumerate(axes) if any(part.label == key for part in parts)]
     rows = entries.sum(summed) if summed else entries

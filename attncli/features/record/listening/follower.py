@@ -1,4 +1,4 @@
-"""A follower of attention by hand: it knows the tensors on the way, and whom to tell."""
+"""Follows tensors from queries and keys to values, and reports attention by hand."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,10 +13,11 @@ from attncli.features.record.listening.torch_calls import unseen
 
 
 class Follower(Origins):
-    """What is known of tensors; `heard` is given how to read each attention that weights make with values.
+    """Tracks tensors, and reports each product of weights and values.
 
-    That is to be done at once, if at all, and raises NotHeard for one that cannot be read; `unclear` is given
-    the reason why another is not heard. What is known of a tensor is forgotten with it.
+    `heard` is called with a function that reads the attention; it must be called at once and raises NotHeard
+    if the attention cannot be read. `unclear` is called with the reason if an attention is not recorded.
+    Facts about a tensor are dropped when the tensor is freed.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class Follower(Origins):
         self._heard, self.unclear = heard, unclear
 
     def reach(self, known: Weights, weights: Tensor, query: int | None, value: Labelled | None) -> None:
-        """Weights met their value."""
+        """Report that weights were multiplied with their values."""
         softmax = known.softmax
         if softmax.is_heard:
             return
@@ -36,15 +37,13 @@ class Follower(Origins):
         if known.unread:
             self.unclear(known.unread)
         else:
-            self._heard(partial(_attention_of, known, weights, query, value))
+            self._heard(partial(_read, known, weights, query, value))
         softmax.forget()
 
 
-def _attention_of(
-    known: Weights, weights: Tensor, query: int | None, value: Labelled | None
-) -> HandmadeAttention:
+def _read(known: Weights, weights: Tensor, query: int | None, value: Labelled | None) -> HandmadeAttention:
     with unseen():
-        heard = read_attention(known, weights.detach(), query, value)
-    if heard is None:
+        attention = read_attention(known, weights.detach(), query, value)
+    if attention is None:
         raise NotHeard(NO_QUERIES)
-    return heard
+    return attention

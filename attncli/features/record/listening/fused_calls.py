@@ -1,4 +1,4 @@
-"""Query, key, value and mask of torch's own functions: fused attention, and a whole layer in one."""
+"""Query, key, value and mask from torch's fused attention and from its functions for whole layers."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -13,7 +13,7 @@ from attncli.features.record.listening.heard_layers import MOST_SPLIT
 from attncli.features.record.listening.kernels import FusedCall, NotHeard, readable, readable_mask
 
 FUSED_ATTENTION = torch._C._nn.scaled_dot_product_attention
-"""torch's own, whatever a program puts in its place."""
+"""torch's function, even if a program replaces it by name."""
 
 
 def sdpa_call(
@@ -53,7 +53,7 @@ def flex_call(
     num_texts, num_heads, num_queries = query.shape[:3]
     shape = (num_texts, num_heads, num_queries, key.shape[2])
     if prod(shape) > MOST_SPLIT:
-        raise NotHeard(f"flex_attention of {prod(shape):,} scores is too large to work out its mask")
+        raise NotHeard(f"flex_attention of {prod(shape):,} scores is too large to compute its mask")
     mask = flex_attention.create_mask(block_mask[-1], *shape, device=str(query.device))
     if score_mod is not flex_attention._identity:
         repeated = key.repeat_interleave(shape[1] // key.shape[1], dim=1)
@@ -73,10 +73,7 @@ def flex_call(
     return FusedCall(query, key, value, plain, float(scale), mask)
 
 
-# Fast paths of torch's modules
-
-
-def _of_attention(
+def _attention_fast_path(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -93,11 +90,11 @@ def _of_attention(
     *,
     num_tokens: int | None = None,
 ) -> FusedCall:
-    """Read the arguments of the fast path of nn.MultiheadAttention: query, key and value are one tensor."""
-    return _of_projection(query, num_heads, (weight, bias), (mask, mask_type), num_tokens)
+    """Read the arguments of the fast path of nn.MultiheadAttention, whose query, key and value are equal."""
+    return _projected_call(query, num_heads, (weight, bias), (mask, mask_type), num_tokens)
 
 
-def _of_layer(
+def _layer_fast_path(
     src: Tensor,
     embed_dim: int,
     num_heads: int,
@@ -118,27 +115,27 @@ def _of_layer(
     """Read the arguments of the fast path of nn.TransformerEncoderLayer."""
     mask, mask_type = (*others[6:], mask, mask_type)[:2] if len(others) > 7 else (mask, mask_type)
     norm = (norm_weight, norm_bias, eps) if norm_first else None
-    return _of_projection(src, num_heads, (weight, bias), (mask, mask_type), num_tokens, norm)
+    return _projected_call(src, num_heads, (weight, bias), (mask, mask_type), num_tokens, norm)
 
 
 class FastPath(NamedTuple):
-    """A function that reads the arguments of a fast path, and the place of the number of heads in them."""
+    """The function that reads the arguments of a fast path, and the index of the number of heads in them."""
 
     read: Callable[..., FusedCall]
     heads: int
 
 
 FAST_PATHS: dict[Callable[..., Any], FastPath] = {
-    torch._native_multi_head_attention: FastPath(_of_attention, 4),
-    torch._transformer_encoder_layer_fwd: FastPath(_of_layer, 2),
+    torch._native_multi_head_attention: FastPath(_attention_fast_path, 4),
+    torch._transformer_encoder_layer_fwd: FastPath(_layer_fast_path, 2),
 }
 
 
 KEYS_ALONE = 1
-"""The kind of a mask (text, key)."""
+"""The mask type of a mask (text, key)."""
 
 
-def _of_projection(
+def _projected_call(
     x: Tensor,
     num_heads: int,
     projection: tuple[Tensor, Tensor],
@@ -149,7 +146,7 @@ def _of_projection(
     allowed = None
     if x.is_nested and x.layout == torch.strided:
         x, allowed = _padded(x.detach(), num_tokens)
-    x = readable(x).to(projection[0].dtype)  # under autocast it may be another one's
+    x = readable(x).to(projection[0].dtype)  # the types may differ under autocast
     if norm is not None:
         x = functional.layer_norm(x, x.shape[-1:], *norm)
     weight, bias = (readable(part) for part in projection)
@@ -157,7 +154,7 @@ def _of_projection(
     query, key, value = (part.reshape(*part.shape[:2], num_heads, -1).transpose(1, 2) for part in parts)
     hides, kind = mask
     if hides is not None:
-        # As torch does there: whatever is not 0 hides.
+        # As in torch, every entry except 0 hides.
         allowed = ~hides.detach().to(torch.bool)
         allowed = allowed[:, None, None] if kind == KEYS_ALONE else allowed
     plain = Visibility(query.shape[2], key.shape[2])
@@ -165,7 +162,7 @@ def _of_projection(
 
 
 def _padded(nested: Tensor, num_tokens: int | None) -> tuple[Tensor, Tensor]:
-    """Texts of several lengths side by side, and which queries and keys (text, 1, query, key) there are."""
+    """Padded texts, and the mask (text, 1, query, key) of their real queries and keys."""
     lengths = nested._nested_tensor_size()[:, 0]
     longest = max(num_tokens or 0, int(lengths.max())) if len(lengths) else 0
     if not longest:

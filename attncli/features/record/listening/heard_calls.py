@@ -1,4 +1,4 @@
-"""One attention of a program: where it was called, and the layer of what was read of it."""
+"""One attention of a program: the module that called it, and its layer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from attncli.core.layer import AttentionLayer
 from attncli.core.row_tiles import GivenWeights
 from attncli.features.record.listening.followed import NO_QUERIES, HandmadeAttention
 from attncli.features.record.listening.heard_layers import (
+    fused_layer,
     hides_rows_by_numbers,
     layer_by_hand,
-    layer_of_call,
     make_heads,
 )
 from attncli.features.record.listening.kernels import FusedCall, NotHeard
@@ -25,22 +25,23 @@ from attncli.features.record.listening.notes import ListenerNotes
 from attncli.features.record.listening.origins import Origins
 
 ONE_AXIS = (
-    "texts and heads are one axis, and nothing says how many heads there are: its matrices are numbered "
-    "0, 1, ... (--heads PATH=8 says it, in Python heads={'PATH': 8})"
+    "texts and heads share one axis and the number of heads is unknown, so matrices are numbered 0, 1, ... "
+    "(set it with --heads PATH=8, in Python heads={'PATH': 8})"
 )
 
 
 @dataclass(frozen=True)
 class HeardCall:
-    """One attention of a program: where it was called, and its tensors, detached and not copied.
+    """One attention of a program: its module, and its tensors, detached but not copied.
 
-    `module` is the path of the module that runs, with `#2` for a second attention in one call of it; `call`
-    counts its calls from 0. `function` says how it was heard. `weights` are the program's own, before
-    dropout, where it computes them itself. Without `has_heads` texts and heads are one axis, here the heads.
-    `outermost` is the number of the call of an outermost module that it belongs to, `first_query` the key at
-    which the first query stands, where the call says so. `hides_by_numbers`: the program attends in rows that
-    count as rows without keys, since a finite mask stands over all of them. `step` is how many training steps
-    the program had made.
+    - `module`: path of the running module, with `#2` for the second attention in one call of it.
+    - `call`: number of its call, from 0. `function`: the function that computed the attention.
+    - `weights`: the program's weights before dropout, if it computes them itself.
+    - `has_heads`: False if texts and heads share one axis, which is the head axis here.
+    - `outermost`: number of the call of an outermost module. `step`: number of earlier training steps.
+    - `first_query`: position of the first query among the keys, if known.
+    - `hides_by_numbers`: a finite mask covers whole rows, which count as rows without keys although the
+      program computes attention in them.
     """
 
     module: str
@@ -57,41 +58,43 @@ class HeardCall:
 
 
 class CallHint(NamedTuple):
-    """What a function of torch that contains the attention, or the projections before it, tell about it.
+    """Facts about an attention from the torch function around it, or from the projections before it.
 
-    `one_head_of`: no head lies on an axis of its own; the projection has so many times its features.
-    `first_query` is the key at which the first query stands, where it is known: keys may be added behind.
+    `feature_ratio`: if there is no axis of heads, the width of the projection divided by that of the query.
+    `first_query`: position of the first query among the keys, if known, since keys may be appended.
     """
 
     num_heads: int | None = None
     is_self: bool | None = None
-    one_head_of: int | None = None
+    feature_ratio: int | None = None
     first_query: int | None = None
 
-    def of_fused(self, origins: Origins, query: Tensor, key: Tensor) -> "CallHint":
-        """Return the hint completed by what is known of a fused function's tensors."""
+    def completed_by_origins(self, origins: Origins, query: Tensor, key: Tensor) -> "CallHint":
+        """The hint completed from the origins of the tensors of a fused function."""
         hint = self
         if hint.num_heads is None:
-            hint = hint._replace(num_heads=origins.num_heads(query), one_head_of=origins.one_head_of(query))
+            hint = hint._replace(
+                num_heads=origins.num_heads(query), feature_ratio=origins.feature_ratio(query)
+            )
         if hint.is_self is None:
-            are_as_many = query.shape[-2] == key.shape[-2]
-            hint = hint._replace(is_self=origins.is_self(query, key, are_as_many=are_as_many))
+            same_length = query.shape[-2] == key.shape[-2]
+            hint = hint._replace(is_self=origins.is_self(query, key, same_length=same_length))
         return hint
 
-    def of_hand(self, read: HandmadeAttention) -> "CallHint":
-        """Return the hint completed by what is known of an attention by hand."""
+    def completed_by_hand(self, read: HandmadeAttention) -> "CallHint":
+        """The hint completed from an attention by hand."""
         return self._replace(
             num_heads=read.num_heads if self.num_heads is None else self.num_heads,
             is_self=self.is_self if read.is_self is None else read.is_self,
-            one_head_of=read.one_head_of,
+            feature_ratio=read.feature_ratio,
         )
 
 
 @dataclass(frozen=True)
 class CallReader:
-    """Makes layers of what was read of a program, whose modules are `running`.
+    """Makes layers from the attention read of a program with the modules `running`.
 
-    `heads` are the numbers of heads that were asked for, by patterns of paths.
+    `heads` are the numbers of heads set by the user, by pattern of paths.
     """
 
     running: RunningModules
@@ -113,7 +116,7 @@ class CallReader:
         if not tokens.numel():
             raise NotHeard("an attention without texts, queries or keys")
         lead = tokens.shape[:-2]
-        hint = hint if by_hand is None else hint.of_hand(by_hand)
+        hint = hint if by_hand is None else hint.completed_by_hand(by_hand)
         num_heads = self._num_heads(path, lead, hint)
         if by_hand is not None and by_hand.is_guess:
             num_queries = tokens.shape[-2]
@@ -126,7 +129,7 @@ class CallReader:
         if isinstance(read, HandmadeAttention):
             attention, weights = layer_by_hand(read, num_heads)
         else:
-            attention = layer_of_call(read, num_heads)
+            attention = fused_layer(read, num_heads)
         num_queries, num_keys = attention.shape[2:]
         if not num_keys:
             raise NotHeard("an attention without keys")
@@ -150,21 +153,21 @@ class CallReader:
         )
 
     def _num_heads(self, path: str, lead: torch.Size, hint: CallHint) -> int | None:
-        """The number of heads: the one asked for, that of the torch call, or that of a module."""
+        """The number of heads: set by the user, else from the torch call, else from a module."""
         for pattern, number in self.heads.items():
             if fnmatchcase(path, pattern):
                 if not make_heads(lead, number):
                     axes = " x ".join(map(str, lead)) or 1
-                    raise NotHeard(f"{number} heads were asked for, but texts and heads are {axes} matrices")
+                    raise NotHeard(f"heads is {number}, but texts and heads are {axes} matrices")
                 return number
         if hint.num_heads is not None and make_heads(lead, hint.num_heads):
             return hint.num_heads
-        if hint.one_head_of is None:
-            # Where there are several axes, a module further out may mean another attention.
+        if hint.feature_ratio is None:
+            # With several axes, a module further out may describe another attention.
             return self.running.num_heads(prod(lead), nearest=None if len(lead) < 2 else 2)
-        # The module itself may have put heads and texts on one axis before the projection.
-        own_number = self.running.num_heads(prod(lead), nearest=1)
-        return 1 if own_number is None or hint.one_head_of % own_number == 0 else own_number
+        # The module itself may have joined heads and texts on one axis before the projection.
+        number = self.running.num_heads(prod(lead), nearest=1)
+        return 1 if number is None or hint.feature_ratio % number == 0 else number
 
 
 def _names_cross(path: str, classes: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""The attention layer of what was heard: which axes are texts and heads, who sees whom, what was added."""
+"""Builds attention layers from recorded tensors: the axes of texts and heads, the mask and the bias."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,19 +15,19 @@ from attncli.features.record.listening.followed import HandmadeAttention
 from attncli.features.record.listening.kernels import FusedCall, NotHeard, readable
 
 MOST_RECOGNISED = 2**22
-"""Entries of a mask that are compared with causal ones and windows."""
+"""Most entries of a mask that is compared with causal masks and windows."""
 MOST_SPLIT = 2**24
-"""Entries of a mask that is split at once; of larger ones a part at a time, as it is needed."""
+"""Most entries of a mask that is split at once; larger masks are split in parts, on demand."""
 HIDES_AS_SCORE = -9e3
-"""What hides a key where a mask was added to a score that is not known by itself, as -10,000."""
+"""Scores up to this number are hidden, if a mask such as -10,000 was added to an unknown score."""
 CLOSE = 1e-5
-"""How far weights that are computed again may be from a program's own in float32."""
+"""Largest difference between recomputed weights and a program's weights in float32."""
 
 
-def layer_of_call(call: FusedCall, num_heads: int | None) -> AttentionLayer:
-    """The layer of so many heads; without a number they are the last of the leading axes."""
+def fused_layer(call: FusedCall, num_heads: int | None) -> AttentionLayer:
+    """The layer of a fused call; without `num_heads` the heads are the last of the leading axes."""
     query = call.query
-    if query.ndim == call.key.ndim:  # one text, or head, of queries may be for all keys
+    if query.ndim == call.key.ndim:  # queries of one text or head may be shared by all keys
         sizes = zip(query.shape[:-2], call.key.shape[:-2], strict=True)
         query = query.expand(*(keys if size == 1 else size for size, keys in sizes), -1, -1)
     lead = query.shape[:-2]
@@ -38,16 +38,16 @@ def layer_of_call(call: FusedCall, num_heads: int | None) -> AttentionLayer:
         query, key, value = (by_heads(_expanded(part, lead), num_heads) for part in parts)
     visibility, rules = call.visibility, call.rules
     if call.mask is not None:
-        mask = _mask_of_heads(call.mask, lead, num_heads)
-        if _hides_rows_of_some_heads(mask):
-            raise NotHeard("its mask hides every key of a row from some heads alone")
-        visibility, bias = _of_mask(mask, query.shape[2], key.shape[2])
+        mask = _four_axes_mask(call.mask, lead, num_heads)
+        if _hides_rows_per_head(mask):
+            raise NotHeard("its mask hides every key of a row from only some heads")
+        visibility, bias = _split_mask(mask, query.shape[2], key.shape[2])
         rules = replace(rules, bias=bias)
     return AttentionLayer(query, key, value, visibility, call.scale, rules)
 
 
 def with_heads_last(read: Callable[[], FusedCall], num_heads: int) -> FusedCall:
-    """What a function was given, (head x text, token, dim), as (text, head, token, dim)."""
+    """The arguments of a function, (head x text, token, dim), as (text, head, token, dim)."""
     call = read()
     lead = call.query.shape[0]
 
@@ -62,8 +62,8 @@ def with_heads_last(read: Callable[[], FusedCall], num_heads: int) -> FusedCall:
     )
 
 
-def _hides_rows_of_some_heads(mask: Tensor) -> bool:
-    """Whether a row (text, head, query) has keys in some heads alone: a layer says that of all at once."""
+def _hides_rows_per_head(mask: Tensor) -> bool:
+    """True if a row (text, query) has keys in only some heads, which a layer cannot represent."""
     if mask.shape[1] == 1:
         return False
     has_key = (mask if mask.dtype == torch.bool else mask > hiding_numbers(mask)).any(dim=-1)
@@ -71,64 +71,64 @@ def _hides_rows_of_some_heads(mask: Tensor) -> bool:
 
 
 def _four_axes(tensor: Tensor, lead: torch.Size, num_heads: int | None) -> Tensor:
-    """(text, head, token, dim) of a tensor with the leading axes of the query, or fewer heads, or 1."""
-    *of_tensor, num_tokens, dim = tensor.shape
+    """Reshape to (text, head, token, dim) a tensor with the leading axes of the query, fewer heads, or 1."""
+    *sizes, num_tokens, dim = tensor.shape
     if len(lead) < 2:
         num_heads = num_heads or prod(lead)
-        heads = num_heads if prod(of_tensor) == prod(lead) else 1
+        heads = num_heads if prod(sizes) == prod(lead) else 1
         return tensor.reshape(-1, heads, num_tokens, dim).expand(prod(lead) // num_heads, -1, -1, -1)
-    of_tensor = [1] * (len(lead) - len(of_tensor)) + of_tensor
-    tensor = tensor.reshape(*of_tensor, num_tokens, dim).expand(*lead[:-1], -1, -1, -1)
-    return tensor.reshape(-1, of_tensor[-1], num_tokens, dim)
+    sizes = [1] * (len(lead) - len(sizes)) + sizes
+    tensor = tensor.reshape(*sizes, num_tokens, dim).expand(*lead[:-1], -1, -1, -1)
+    return tensor.reshape(-1, sizes[-1], num_tokens, dim)
 
 
 def _expanded(tensor: Tensor, lead: torch.Size) -> Tensor:
-    """A tensor with all leading axes of the query; heads that share keys have their own."""
+    """Expand a tensor to all leading axes of the query, repeating shared key/value heads."""
     heads = tensor.shape[-3] if tensor.ndim > 2 else 1
     if heads not in (1, lead[-1]):
         tensor = tensor.repeat_interleave(lead[-1] // heads, dim=-3)
     return tensor.expand(*lead, -1, -1)
 
 
-def _mask_of_heads(mask: Tensor, lead: torch.Size, num_heads: int | None) -> Tensor:
-    """A mask as (text, head, query, key), each of its size or 1."""
+def _four_axes_mask(mask: Tensor, lead: torch.Size, num_heads: int | None) -> Tensor:
+    """Reshape a mask to (text, head, query, key), where an axis may have size 1."""
     mask = mask.reshape(*[1] * (2 - mask.ndim), *mask.shape)
-    of_mask, size = mask.shape[:-2], mask.shape[-2:]
-    if prod(of_mask) == 1:
+    mask_lead, size = mask.shape[:-2], mask.shape[-2:]
+    if prod(mask_lead) == 1:
         return mask.reshape(1, 1, *size)
     if len(lead) < 2 or (num_heads is not None and lead[-1] != num_heads):
         return by_heads(mask.expand(*lead, *size), num_heads or prod(lead))
-    if prod(of_mask[:-1]) == 1:
-        return mask.reshape(1, of_mask[-1], *size)
-    return mask.expand(*lead[:-1], of_mask[-1], *size).reshape(-1, of_mask[-1], *size)
+    if prod(mask_lead[:-1]) == 1:
+        return mask.reshape(1, mask_lead[-1], *size)
+    return mask.expand(*lead[:-1], mask_lead[-1], *size).reshape(-1, mask_lead[-1], *size)
 
 
-def _of_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
-    """Who sees whom, and the numbers to add, by a mask of four axes."""
+def _split_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
+    """The visibility and the bias in a mask of four axes."""
     mask = mask.expand(-1, -1, num_queries, num_keys)
     if mask.numel() > MOST_SPLIT:
-        return _of_large_mask(mask, num_queries, num_keys)
+        return _split_large_mask(mask, num_queries, num_keys)
     visibility, bias = split_mask(mask, num_queries, num_keys)
     seen = visibility.whole(mask.device)
     return (recognised(seen) if seen.numel() <= MOST_RECOGNISED else visibility), bias
 
 
-def _of_large_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
+def _split_large_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
     is_bool = mask.dtype == torch.bool
     if is_bool and mask.shape[1] > 1:
         raise NotHeard(
             f"a mask of {mask.numel():,} entries that differs between heads is too large to be read"
         )
 
-    rule = RuleOfMask(mask, None if is_bool else hiding_numbers(mask))
+    rule = MaskRule(mask, None if is_bool else hiding_numbers(mask))
     return Visibility(num_queries, num_keys, rule=rule), None if is_bool else mask
 
 
 @dataclass(frozen=True)
-class RuleOfMask:
-    """Who sees whom by a program's own mask (text, head, query, key), which is not copied.
+class MaskRule:
+    """The visibility in a mask (text, head, query, key) of a program, which is not copied.
 
-    `hiding` are the numbers up to which it hides, None of booleans.
+    `hiding` are the largest numbers that hide, or None for a mask of booleans.
     """
 
     mask: Tensor
@@ -140,15 +140,15 @@ class RuleOfMask:
 
 
 def program_mask(layer: AttentionLayer | GivenWeights) -> Tensor | None:
-    """The program's own mask, where a layer has it by reference."""
+    """The program's mask, if the layer refers to it."""
     rule = layer.visibility.rule if isinstance(layer, AttentionLayer) else None
-    return rule.mask if isinstance(rule, RuleOfMask) else None
+    return rule.mask if isinstance(rule, MaskRule) else None
 
 
 def with_copied_mask(layer: AttentionLayer) -> AttentionLayer:
-    """A layer that is the same when the program changes its mask."""
+    """The layer with a copy of the program's mask, which the program may change later."""
     rule = layer.visibility.rule
-    if not isinstance(rule, RuleOfMask):
+    if not isinstance(rule, MaskRule):
         return layer
     mask = rule.mask.clone()
     rules = layer.rules if layer.rules.bias is None else replace(layer.rules, bias=mask)
@@ -156,21 +156,21 @@ def with_copied_mask(layer: AttentionLayer) -> AttentionLayer:
 
 
 CHECKED_ROWS = 8
-"""Rows of every head in which weights that are computed again are compared with a program's own."""
+"""Rows per head in which recomputed weights are compared with a program's weights."""
 
 
 def make_heads(lead: torch.Size, num_heads: int) -> bool:
-    """Whether so many heads can be told from leading axes, as `by_heads` does."""
+    """True if `by_heads` can split the leading axes into this number of heads."""
     suffixes = [prod(lead[first:]) for first in range(len(lead) + 1)]
     return num_heads in suffixes or lead.count(num_heads) == 1 or lead[0] % num_heads == 0
 
 
 def by_heads(tensor: Float[Tensor, "*lead token dim"], num_heads: int | None) -> Tensor:
-    """(text, head, token, dim) of a tensor whose leading axes are texts, heads, windows, in any order.
+    """Reshape a tensor with leading axes of texts, heads, windows in any order to (text, head, token, dim).
 
-    Heads are the last axes that make the number, else the one axis of that size, as (head, text) and
-    (head, column, row), else a part of the first, as (text x head, window). Without a number they are the
-    last axis.
+    Heads are the last axes whose sizes multiply to the number; else the only axis of that size, as in (head,
+    text) and (head, column, row); else a part of the first axis, as in (text x head, window). Without a
+    number they are the last axis.
     """
     lead = tensor.shape[:-2]
     if num_heads is None:
@@ -187,49 +187,49 @@ def by_heads(tensor: Float[Tensor, "*lead token dim"], num_heads: int | None) ->
 
 
 def layer_by_hand(
-    found: HandmadeAttention, num_heads: int | None
+    attention: HandmadeAttention, num_heads: int | None
 ) -> tuple[AttentionLayer | GivenWeights, Tensor]:
-    """The layer of an attention that a program computes itself, and its own weights.
+    """The layer of an attention that a program computes itself, and the program's weights.
 
-    Only the weights where query, key and scale do not give them again.
+    The layer is GivenWeights if query, key and scale do not reproduce the weights.
     """
 
     def placed(tensor: Tensor) -> Tensor:
         return by_heads(readable(tensor), num_heads)
 
-    weights = placed(found.weights)
+    weights = placed(attention.weights)
     seen = (weights > 0).any(dim=1)
-    given = found.query, found.key, found.value
-    parts = [readable(part) for part in given if part is not None]
-    is_given = len(parts) == len(given)
+    vectors = attention.query, attention.key, attention.value
+    parts = [readable(part) for part in vectors if part is not None]
+    has_vectors = len(parts) == len(vectors)
     scores = None
-    if found.scores is not None and found.scores.shape == found.weights.shape:
-        scores = placed(found.scores)
+    if attention.scores is not None and attention.scores.shape == attention.weights.shape:
+        scores = placed(attention.scores)
         seen = _seen_by_scores(scores, weights).any(dim=1)
-    if is_given and scores is not None:
+    if has_vectors and scores is not None:
         query, key, value = (by_heads(part, num_heads) for part in parts)
-        added = scores.float() - found.scale * (query @ key.mT).float()
+        added = scores.float() - attention.scale * (query @ key.mT).float()
         is_hidden = (added <= HIDES) | (scores <= torch.finfo(scores.dtype).min)
         seen = (~is_hidden).any(dim=1)
         largest = scores.masked_fill(is_hidden, 0).abs().max()
         rounding = max(CLOSE, torch.finfo(scores.dtype).eps) * (1 + float(largest))
         visible = added.masked_fill(is_hidden, 0)
         mask = ~is_hidden if visible.abs().max() <= rounding else added.masked_fill(is_hidden, -torch.inf)
-        if not _hides_rows_of_some_heads(mask):
-            visibility, bias = _of_mask(mask, *weights.shape[2:])
-            layer = AttentionLayer(query, key, value, visibility, found.scale, ScoreRules(bias=bias))
-            if _gives(layer, weights, every_row=found.is_filled):
+        if not _hides_rows_per_head(mask):
+            visibility, bias = _split_mask(mask, *weights.shape[2:])
+            layer = AttentionLayer(query, key, value, visibility, attention.scale, ScoreRules(bias=bias))
+            if _reproduces(layer, weights, every_row=attention.is_filled):
                 return layer, weights
-    if found.is_filled:
+    if attention.is_filled:
         seen = seen & (weights > 0).any(dim=1)
     return GivenWeights(weights, seen), weights
 
 
 def _seen_by_scores(scores: Tensor, weights: Tensor) -> Tensor:
-    """Which keys are seen where the scores are those of the softmax, which a mask may have changed.
+    """Mask of the keys that are seen, from the scores that entered the softmax.
 
-    By the scores where these give the weights; else the weights were changed since, and 0 is hidden. A row of
-    scores that are all hidden has no key.
+    If the scores do not reproduce the weights, the weights were changed later and a weight of 0 is hidden. A
+    row in which all scores are hidden has no key.
     """
     is_hidden = scores <= HIDES_AS_SCORE
     again = scores.float().softmax(dim=-1)
@@ -242,7 +242,7 @@ def _seen_by_scores(scores: Tensor, weights: Tensor) -> Tensor:
 def hides_rows_by_numbers(
     read: HandmadeAttention | FusedCall, layer: AttentionLayer | GivenWeights, weights: Tensor | None
 ) -> bool:
-    """Whether rows that count as rows without keys have weights in the program."""
+    """True if rows that count as rows without keys have weights in the program."""
     if weights is not None:
         if isinstance(layer, GivenWeights):
             seen = layer.seen
@@ -260,10 +260,10 @@ def hides_rows_by_numbers(
     return bool(((largest <= hiding) & (largest > -torch.inf)).any())
 
 
-def _gives(layer: AttentionLayer, weights: Tensor, *, every_row: bool) -> bool:
-    """Whether query, key and what is added to their products give the weights again, in some rows or all.
+def _reproduces(layer: AttentionLayer, weights: Tensor, *, every_row: bool) -> bool:
+    """True if query, key and bias reproduce the weights, in some rows or in all.
 
-    A row without keys has weights where numbers hide it; they are the program's, whatever gives the others.
+    Rows without keys are skipped: a finite mask gives them weights.
     """
     num_queries = weights.shape[2]
     step = 1 if every_row else max(1, num_queries // CHECKED_ROWS)

@@ -1,4 +1,4 @@
-"""The attention in the functions of torch that a program calls: counted, read, and handed on."""
+"""Reads the attention in the torch functions that a program calls, and counts the calls."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -31,14 +31,14 @@ from attncli.features.record.listening.torch_calls import reading
 from attncli.features.record.listening.torch_paths import is_compiled, not_read
 from attncli.models.torch_functions import SOFTMAXES
 
-UNCOMPILED = "What is compiled runs as it is written meanwhile."
-OF_LAYER = "self_attn"
-"""The attention of torch's own layers."""
+UNCOMPILED = "Compiled code ran uncompiled while it was recorded."
+LAYER_ATTENTION = "self_attn"
+"""The name of the attention in torch's layers."""
 BACKWARD = {Tensor.backward, torch.autograd.backward}
 
 
 class StepCounter:
-    """Counts the steps of a program that trains: those of optimizers; without any, the calls of backward."""
+    """Counts training steps: optimizer steps or, if there are none, calls of backward."""
 
     def __init__(self) -> None:
         self.num_updates = self.num_backward = 0
@@ -49,15 +49,15 @@ class StepCounter:
         return self.num_updates or self.num_backward
 
     def count_update(self, *_: object) -> None:
-        """An optimizer made a step."""
+        """Count a step of an optimizer."""
         self.num_updates += 1
 
 
 class Hearing:
-    """Hands the attention in torch's functions to `consume`, in the modules that are `running`.
+    """Passes the attention in torch's functions to `consume`, with the module in `running` that called them.
 
-    `calls` of each module are read, the others counted; of modules whose paths fit `patterns`. `heads` are
-    the numbers of heads by patterns. No error of ours reaches the program.
+    The first `calls` of each module whose path matches `patterns` are read; other calls are only counted.
+    `heads` are numbers of heads by pattern. No error of attn reaches the program.
     """
 
     def __init__(
@@ -76,17 +76,17 @@ class Hearing:
         self._threads = local()
 
     def matches(self, path: str) -> bool:
-        """True if the path of a module fits a pattern."""
+        """True if the path of a module matches a pattern."""
         return self.patterns is None or any(fnmatchcase(path, pattern) for pattern in self.patterns)
 
     def read_call(
-        self, asked: Any, function: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any
+        self, called: Any, function: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any
     ) -> None:
-        """Read a function's arguments and result; `asked` is the program's name for the function."""
+        """Read the arguments and result of a function; `called` is the function that the program called."""
         if function in BACKWARD:
             self.steps.num_backward += 1
             return
-        step = asked if asked in STEPS else function
+        step = called if called in STEPS else function
         is_followed = step in STEPS
         is_flex = not is_followed and getattr(function, "_name", "") == "flex_attention"
         if not (is_followed or is_flex or function is FUSED_ATTENTION or function in FAST_PATHS):
@@ -104,11 +104,11 @@ class Hearing:
             self._hear_fast_path(FAST_PATHS[function], arguments, named)
 
     def _hear_fast_path(self, path: FastPath, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        """A layer of torch's in one function: what is heard is the attention in it."""
+        """Read the attention in a function that computes a whole layer."""
         stack = self.running.stack
         layer = stack[-1].module if stack else None
         num_tokens = next((called.num_tokens for called in reversed(stack) if called.num_tokens), None)
-        inside = getattr(layer, OF_LAYER) if isinstance(layer, nn.TransformerEncoderLayer) else None
+        inside = getattr(layer, LAYER_ATTENTION) if isinstance(layer, nn.TransformerEncoderLayer) else None
         with self.running.within(inside) if inside is not None else ExitStack():
             self.hear(
                 "fast path",
@@ -118,7 +118,7 @@ class Hearing:
 
     @property
     def hint(self) -> CallHint:
-        """The hint of the torch function that runs in this thread."""
+        """The hint from the torch function that is running in this thread."""
         return getattr(self._threads, "hint", CallHint())
 
     @hint.setter
@@ -126,7 +126,7 @@ class Hearing:
         self._threads.hint = hint
 
     def follower(self) -> Follower:
-        """The follower of this thread's tensors."""
+        """The follower of tensors in this thread."""
         follower: Follower | None = getattr(self._threads, "follower", None)
         if follower is None:
             follower = self._threads.follower = Follower(self._heard_by_hand, self._unclear)
@@ -144,7 +144,7 @@ class Hearing:
             for place, name in enumerate(("query", "key"))
         )
         follower, read = self.follower(), partial(read_call, *arguments, **named)
-        hint = self.hint.of_fused(follower, query, key)
+        hint = self.hint.completed_by_origins(follower, query, key)
         if self.hint.num_heads is None and hint.num_heads is not None and follower.has_heads_first(query):
             read = partial(with_heads_last, read, hint.num_heads)
         self.hear(function, read, hint)
@@ -159,12 +159,12 @@ class Hearing:
         self.hear("by hand", read)
 
     def note_error(self, error: Exception, place: str | None = None) -> None:
-        """One of ours, in a place that may itself be the reason."""
+        """Note an error of attn; without a place, at the running module."""
         if place is None:
             try:
                 place = self._path()
-            except Exception as unnamed:  # whatever it is, the program goes on
-                place, error = "a module", unnamed
+            except Exception as path_error:  # the program must go on
+                place, error = "a module", path_error
         self.notes.miss(place, f"{type(error).__name__}: {error}")
 
     def _path(self) -> str:
@@ -180,8 +180,8 @@ class Hearing:
         read: "Callable[[], HandmadeAttention | FusedCall]",
         hint: CallHint | None = None,
     ) -> None:
-        """Count this call, and read it where it is wanted."""
-        if UNCOMPILED not in self.notes.said and is_compiled():
+        """Count a call, and read it if it is selected."""
+        if UNCOMPILED not in self.notes.whole_lines and is_compiled():
             self.notes.say(UNCOMPILED)
         if torch._C._current_graph_task_id() != -1:  # checkpointed layers run again in the backward pass
             return
@@ -200,5 +200,5 @@ class Hearing:
                 self.consume(self._reader.heard_call(path, number, function, read(), hint, self.steps.steps))
         except (NotHeard, UserError) as error:
             self.notes.miss(path, error)
-        except Exception as error:  # whatever it is, the program goes on
+        except Exception as error:  # the program must go on
             self.note_error(error, path)

@@ -1,6 +1,6 @@
-"""The attention functions of flash_attn, xformers and sageattention, where a program has imported them.
+"""The attention functions of flash_attn, xformers and sageattention, if a program has imported them.
 
-Each is replaced, wherever a module holds it by name, by one that calls it and tells what it attends to.
+Each function is replaced in all modules by a wrapper that calls it and reads its attention.
 """
 
 import sys
@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from attncli.core.layer import PLAIN, ScoreRules, Visibility
 
 MOST_BIAS = 2**24
-"""Entries of a bias by position that is worked out."""
+"""Most entries of a bias by position that is computed."""
 
 
 class FusedCall(NamedTuple):
-    """What a fused function was given: query, key and value (..., token, dim), with fewer heads or as many.
+    """The arguments of a fused function: query, key and value (..., token, dim), which may share key heads.
 
-    `visibility` says who sees whom but for a `mask`, of booleans, True may attend, or of numbers to add.
+    `visibility` does not include the `mask`, which has booleans (True may attend) or numbers to add.
     """
 
     query: Tensor
@@ -35,15 +35,15 @@ class FusedCall(NamedTuple):
 
 
 class NotHeard(Exception):
-    """An attention that cannot be read; the message says why."""
+    """An attention cannot be read, for the reason in the message."""
 
 
 def readable(tensor: Tensor) -> Tensor:
-    """The tensor without its gradient; NotHeard for one whose numbers are not there as torch's own."""
+    """The tensor without its gradient. Raises NotHeard if it is not a plain torch tensor with data."""
     if tensor.is_nested or tensor.is_meta or tensor.layout != torch.strided:
-        raise NotHeard("nested tensors, and tensors without numbers, are not read")
+        raise NotHeard("nested tensors and tensors without data cannot be read")
     if type(tensor) not in (Tensor, nn.Parameter):
-        raise NotHeard(f"tensors of the class {type(tensor).__name__} are not read")
+        raise NotHeard(f"tensors of the class {type(tensor).__name__} cannot be read")
     return tensor.detach()
 
 
@@ -53,31 +53,31 @@ def readable_call(call: FusedCall) -> FusedCall:
 
 
 def readable_mask(mask: Tensor, device: torch.device) -> Tensor:
-    """A mask as a plain tensor: what torch's causal biases mean, which have no numbers of their own.
+    """A mask as a plain tensor; torch's causal biases are materialised.
 
-    NotHeard for a class of tensors that says itself what functions of it give.
+    Raises NotHeard for a tensor class that overrides torch functions.
     """
     from torch.nn.attention.bias import CausalBias
 
     if isinstance(mask, CausalBias):
-        meaning: Tensor = mask._materialize(device)
-        return meaning
-    own = [getattr(type(mask), name) for name in ("__torch_function__", "__torch_dispatch__")]
-    if [getattr(function, "__func__", function) for function in own] == SAYS_NOTHING:
+        materialised: Tensor = mask._materialize(device)
+        return materialised
+    overrides = [getattr(type(mask), name) for name in ("__torch_function__", "__torch_dispatch__")]
+    if [getattr(function, "__func__", function) for function in overrides] == TORCH_OVERRIDES:
         with torch._C.DisableTorchFunctionSubclass():
             mask = mask.as_subclass(Tensor)
     return readable(mask)
 
 
-SAYS_NOTHING = [Tensor.__torch_function__.__func__, Tensor.__torch_dispatch__]  # type: ignore[attr-defined]
-"""What a class of tensors has that is torch's in all but its name."""
+TORCH_OVERRIDES = [Tensor.__torch_function__.__func__, Tensor.__torch_dispatch__]  # type: ignore[attr-defined]
+"""The methods of a tensor class that overrides nothing."""
 
 
 KernelReader = Callable[..., FusedCall]
 
 
 def _seen_in_window(num_queries: int, num_keys: int, window: tuple[int, int], *, causal: bool) -> Visibility:
-    """The last query stands at the last key, and sees so many keys before it and behind it; -1 is all."""
+    """The visibility of a window (keys before and after, -1 is all), with the last query at the last key."""
     left, right = window[0], 0 if causal else window[1]
     shift = num_keys - num_queries
     if left < 0 and right < 0:
@@ -97,7 +97,7 @@ def _seen_in_window(num_queries: int, num_keys: int, window: tuple[int, int], *,
 def _bias_by_distance(slopes: Tensor, num_queries: int, num_keys: int) -> Tensor:
     """-slope |i + num_keys - num_queries - j|, Press et al. 2021 (2108.12409)."""
     if slopes.numel() * num_queries * num_keys > MOST_BIAS:
-        raise ValueError("a bias by distance is worked out for shorter texts alone")
+        raise ValueError("texts are too long to compute their bias by distance")
     places = torch.arange(num_queries, device=slopes.device).unsqueeze(-1) + num_keys - num_queries
     behind = (places - torch.arange(num_keys, device=slopes.device)).abs()
     return -slopes.reshape(-1, slopes.shape[-1], 1, 1) * behind
@@ -151,33 +151,35 @@ def _flash_lengths(
     *others: Any,
     **named: Any,
 ) -> FusedCall:
-    """flash_attn_varlen_func: texts one after the other, (token, head, dim), padded here.
+    """flash_attn_varlen_func: concatenated texts (token, head, dim), which are padded here.
 
-    Queries of the padding see no key; the last query of each text stands at its last key.
+    Queries of the padding see no key; the last query of each text is at its last key.
     """
     ends_q, ends_k = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
     query, key, value = (_padded(part, ends) for part, ends in ((q, ends_q), (k, ends_k), (v, ends_k)))
     whole = _flash(query, key, value, *others, **named)
     counts = (torch.tensor(ends, device=q.device).diff() for ends in (ends_q, ends_k))
-    query_rows, of_keys = (each.view(-1, 1, 1) for each in counts)
+    query_counts, key_counts = (each.view(-1, 1, 1) for each in counts)
     num_queries, num_keys = whole.query.shape[2], whole.key.shape[2]
-    given = dict(zip(("dropout_p", "softmax_scale", "causal", "window_size"), others, strict=False)) | named
-    left, right = given.get("window_size", (-1, -1))
-    right = 0 if given.get("causal", False) else right
+    settings = (
+        dict(zip(("dropout_p", "softmax_scale", "causal", "window_size"), others, strict=False)) | named
+    )
+    left, right = settings.get("window_size", (-1, -1))
+    right = 0 if settings.get("causal", False) else right
 
     def rule(queries: Tensor, keys: Tensor) -> Tensor:
-        behind = queries.unsqueeze(-1) + of_keys - query_rows - keys
-        seen = (queries.unsqueeze(-1) < query_rows) & (keys < of_keys)
+        behind = queries.unsqueeze(-1) + key_counts - query_counts - keys
+        seen = (queries.unsqueeze(-1) < query_counts) & (keys < key_counts)
         seen = seen & (behind <= left) if left >= 0 else seen
         return seen & (-behind <= right) if right >= 0 else seen
 
-    if whole.rules.bias is not None and len({*(of_keys - query_rows).flatten().tolist()}) > 1:
-        raise ValueError("a bias by distance of texts of several lengths is not read")
+    if whole.rules.bias is not None and len({*(key_counts - query_counts).flatten().tolist()}) > 1:
+        raise ValueError("a bias by distance cannot be read for texts of different lengths")
     return whole._replace(visibility=Visibility(num_queries, num_keys, rule=rule))
 
 
 def _padded(tokens: Tensor, ends: list[int]) -> Tensor:
-    """Texts that stand one after the other, each on a row of its own."""
+    """Concatenated texts as padded rows."""
     texts = [tokens.detach()[start:end] for start, end in pairwise(ends)]
     return torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
 
@@ -186,8 +188,7 @@ def _flash_lengths_packed(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *others: Any, **named: Any
 ) -> FusedCall:
     """flash_attn_varlen_qkvpacked_func: (token, 3, head, dim)."""
-    of_both = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
-    parts: tuple[Any, ...] = (*qkv.unbind(dim=1), *of_both)
+    parts: tuple[Any, ...] = (*qkv.unbind(dim=1), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
     return _flash_lengths(*parts, *others, **named)
 
 
@@ -206,15 +207,15 @@ def _xformers(
     scale: float | None = None,
     **named: object,
 ) -> FusedCall:
-    """memory_efficient_attention: (text, token, head, dim), or without heads; a bias may be an object."""
+    """memory_efficient_attention: (text, token, head, dim), or without heads; the bias may be an object."""
     if query.ndim not in (3, 4):
-        raise ValueError(f"xformers with tensors of {query.ndim} axes is not read")
+        raise ValueError(f"xformers cannot be read with tensors of {query.ndim} axes")
     query, key, value = (
         (part if part.ndim == 4 else part.unsqueeze(2)).detach().transpose(1, 2)
         for part in (query, key, value)
     )
     shape = (*query.shape[:3], key.shape[2])
-    if attn_bias is not None and hasattr(attn_bias, "materialize"):  # some are classes of tensors
+    if attn_bias is not None and hasattr(attn_bias, "materialize"):  # some of these are tensors
         attn_bias = attn_bias.materialize(shape, device=query.device)
     if attn_bias is not None and attn_bias.ndim == 3:
         attn_bias = attn_bias.reshape(-1, 1, *attn_bias.shape[1:])
@@ -232,7 +233,7 @@ def _sage(
     *others: object,
     **named: object,
 ) -> FusedCall:
-    """sageattn: (text, head, token, dim), or with the layout NHD (text, token, head, dim)."""
+    """sageattn: (text, head, token, dim), or (text, token, head, dim) in the layout NHD."""
     query, key, value = (
         (part if tensor_layout == "HND" else part.transpose(1, 2)).detach() for part in (q, k, v)
     )
@@ -241,7 +242,7 @@ def _sage(
     return FusedCall(query, key, value, visibility, scale)
 
 
-_OF_FLASH: dict[str, KernelReader] = {
+_FLASH_READERS: dict[str, KernelReader] = {
     "flash_attn_func": _flash,
     "flash_attn_qkvpacked_func": _flash_packed,
     "flash_attn_kvpacked_func": _flash_pairs,
@@ -250,32 +251,34 @@ _OF_FLASH: dict[str, KernelReader] = {
     "flash_attn_varlen_kvpacked_func": _flash_lengths_pairs,
 }
 KERNELS: dict[str, dict[str, KernelReader]] = {
-    "flash_attn": _OF_FLASH,
-    "flash_attn_interface": {name: _OF_FLASH[name] for name in ("flash_attn_func", "flash_attn_varlen_func")},
+    "flash_attn": _FLASH_READERS,
+    "flash_attn_interface": {
+        name: _FLASH_READERS[name] for name in ("flash_attn_func", "flash_attn_varlen_func")
+    },
     "xformers.ops": {"memory_efficient_attention": _xformers},
     "sageattention": {"sageattn": _sage},
 }
-"""The functions of a module, and what reads their arguments."""
+"""The functions of each package, with the readers of their arguments."""
 
 Hear = Callable[[str, Callable[[], FusedCall], Callable[[], Any]], Any]
-"""Takes the name of a function, what it attends to, and the call of it; gives what the call gives."""
+"""Called with the name of a function, a reader of its arguments, and the call; returns the call's result."""
 
 
 class Kernels:
-    """Replaces the functions of the packages that are imported, until `restore`."""
+    """Replaces the functions of imported packages until `restore`."""
 
     def __init__(self, hear: Hear) -> None:
         self._hear, self._is_closed = hear, False
         self._replaced: list[tuple[Any, Any]] = []
-        self._known: set[str] = set()
+        self._packages: set[str] = set()
 
     def replace(self) -> None:
-        """Those that have been imported since the last time."""
+        """Replace the functions of packages imported since the last call."""
         for package, functions in KERNELS.items():
             module = sys.modules.get(package)
-            if package in self._known or module is None or getattr(module, "__spec__", None) is None:
+            if package in self._packages or module is None or getattr(module, "__spec__", None) is None:
                 continue
-            self._known.add(package)
+            self._packages.add(package)
             for name, read in functions.items():
                 if (function := getattr(module, name, None)) is not None:
                     replacement = self._heard(name, function, read)
@@ -283,12 +286,12 @@ class Kernels:
                     self._replaced.append((function, replacement))
 
     def restore(self) -> None:
-        """Every module has its own functions again; what others have put around ours calls these."""
+        """Put the original functions back; wrappers that others put around ours then call the originals."""
         self._is_closed = True
         for function, replacement in self._replaced:
             _put(replacement, function)
         self._replaced.clear()
-        self._known.clear()
+        self._packages.clear()
 
     def _heard(self, name: str, function: Callable[..., Any], read: KernelReader) -> Callable[..., Any]:
         @wraps(function)
@@ -301,7 +304,7 @@ class Kernels:
 
 
 def _put(old: object, new: object) -> None:
-    """Put `new` wherever a module holds `old`, under whatever name."""
+    """Replace `old` by `new` in all modules, under any name."""
     for module in [*sys.modules.values()]:
         if isinstance(module, ModuleType):
             for name, value in [*vars(module).items()]:

@@ -1,7 +1,7 @@
-"""The attention of a running PyTorch program, whoever wrote it: heard where it calls torch's functions.
+"""Detects the attention of any running PyTorch program in its calls of torch functions.
 
-A TorchFunctionMode sees the functions that are called from Python. Each runs as the program called it; what
-is read of it is read beside it, and no error of ours reaches the program.
+A TorchFunctionMode sees the functions that are called from Python. Every function runs as the program called
+it; attn only reads its arguments and result, and no error of attn reaches the program.
 """
 
 import sys
@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 
 from attncli.features.record.listening.heard_calls import CallHint, HeardCall
-from attncli.features.record.listening.hearing import OF_LAYER, UNCOMPILED, Hearing
+from attncli.features.record.listening.hearing import LAYER_ATTENTION, UNCOMPILED, Hearing
 from attncli.features.record.listening.kernels import FusedCall, Kernels, readable_call
 from attncli.features.record.listening.modules import CALLING_HOOKS, RunningModules
 from attncli.features.record.listening.torch_paths import (
@@ -36,9 +36,9 @@ from attncli.features.record.listening.torch_paths import (
 )
 
 _opened: Counter[Thread] = Counter()
-"""The threads that have listeners of their own, and how many."""
-OTHER_THREADS = "Modules were called in other threads, which are heard by a recording of their own."
-SCRIPTED = "Scripted code was called: what it computes is not heard."
+"""The number of open listeners of each thread."""
+UNRECORDED_THREADS = "Modules that were called in other threads are not recorded: record in each thread."
+SCRIPTED = "Scripted code was called, whose attention is not recorded."
 
 
 def _close(thread: Thread) -> None:
@@ -48,12 +48,12 @@ def _close(thread: Thread) -> None:
 
 
 class Listener(TorchFunctionMode):
-    """Hands the attention of a program to `consume`, while `listening` is open.
+    """Passes the attention of a program to `consume` inside the context `listening`.
 
-    `calls` of each module are heard: so many, all, or all of which the last counts; the others are counted.
-    `modules` are patterns of paths, as `*.self_attn`, with commas; `heads` the number of heads by such a
-    pattern, where texts and heads are one axis. Threads other than the one that opens it are heard where
-    `all_threads` is set, in the modules that they call.
+    - `calls`: the number of first calls of each module to read, or "all", or "last" (reads all).
+    - `modules`: patterns of paths such as `*.self_attn`, separated by commas.
+    - `heads`: numbers of heads by pattern, for programs that join texts and heads in one axis.
+    - `all_threads`: also read the modules that other threads call.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Listener(TorchFunctionMode):
         self.begin_again()
 
     def begin_again(self) -> None:
-        """Start with nothing heard, noted or counted."""
+        """Start again with empty counts and notes."""
         self._hearing = self._new_hearing()
 
     @property
@@ -86,17 +86,17 @@ class Listener(TorchFunctionMode):
 
     @property
     def training_steps(self) -> int:
-        """The training steps of the program so far."""
+        """The number of training steps of the program so far."""
         return self._hearing.steps.steps
 
     def notes(self) -> list[str]:
-        """What was changed or missed meanwhile, a line each."""
+        """Notes about everything that was changed or missed."""
         if self.running.has_scripted:
             self._hearing.notes.say(SCRIPTED)
         return self._hearing.notes.lines()
 
     def __exit__(self, *error: object) -> None:
-        """Take this mode off, and leave those that were put on it since."""
+        """Remove this mode from the stack, and keep modes that were added after it."""
         modes: list[TorchFunctionMode] = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         if self in modes:
             above = modes[len(modes) - modes[::-1].index(self) :]
@@ -107,7 +107,7 @@ class Listener(TorchFunctionMode):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen to the programs of this thread, or of all, until it is closed."""
+        """Read attention in this thread, or in all threads, inside this context."""
         self._thread, self._is_closed = current_thread(), False
         with ExitStack() as stack:
             stack.callback(setattr, self, "_is_closed", True)
@@ -134,13 +134,13 @@ class Listener(TorchFunctionMode):
             yield
 
     def _is_compiling(self, by_program: bool) -> None:
-        """Something is compiled."""
+        """Note that code is compiled, and run it uncompiled."""
         if by_program:
             self._hearing.notes.say(UNCOMPILED)
         self._run_uncompiled()
 
     def _run_uncompiled(self) -> None:
-        """What is compiled runs as it was written, or it would call none of the functions."""
+        """Run compiled code uncompiled, since compiled code does not call the torch functions."""
         if self._stance is not None and uncompiled.may_begin():
             stack, self._stance = self._stance, None
             uncompiled.begin()
@@ -150,19 +150,17 @@ class Listener(TorchFunctionMode):
     _is_closed = True
     is_unseen = True
 
-    # Modules
-
     def _enter(self, module: nn.Module, inputs: object) -> None:
         try:
             self._begin(module, inputs)
-        except Exception as error:  # whatever it is, the program goes on
+        except Exception as error:  # the program must go on
             self._hearing.note_error(error, type(module).__name__)
 
     def _begin(self, module: nn.Module, inputs: object) -> None:
         thread = current_thread()
         if thread is not self._thread and not self.all_threads:
             if not _opened[thread]:
-                self._hearing.notes.say(OTHER_THREADS)
+                self._hearing.notes.say(UNRECORDED_THREADS)
             return
         running = self.running
         stack = running.stack
@@ -189,11 +187,11 @@ class Listener(TorchFunctionMode):
             self._after_modules()
             if not self.running.stack:
                 self._hearing.follower().clear()
-        except Exception as error:  # whatever it is, the program goes on
+        except Exception as error:  # the program must go on
             self._hearing.note_error(error, type(module).__name__)
 
     def _after_modules(self) -> None:
-        """Listen no longer where the module is left for which that was begun."""
+        """Remove the mode once the module for which it was pushed has ended."""
         stack = self.running.stack
         pushed_at = getattr(self._threads, "pushed_at", None)
         if pushed_at is not None and len(stack) < pushed_at:
@@ -201,18 +199,18 @@ class Listener(TorchFunctionMode):
             self.__exit__(None, None, None)
 
     def _is_pushed(self) -> bool:
-        is_of_opener = self.patterns is None and current_thread() is self._thread
-        return is_of_opener or getattr(self._threads, "pushed_at", None) is not None
+        is_pushed_by_opener = self.patterns is None and current_thread() is self._thread
+        return is_pushed_by_opener or getattr(self._threads, "pushed_at", None) is not None
 
     def _may_hear(self, module: nn.Module, path: str) -> bool:
-        """Whether a pattern fits a module, or the attention of a layer that is not called on a fast path."""
+        """True if a pattern matches a module, or its attention, which a fast path does not call."""
         is_layer = isinstance(module, nn.TransformerEncoderLayer)
-        return self._hearing.matches(path) or (is_layer and self._hearing.matches(f"{path}.{OF_LAYER}"))
-
-    # Functions
+        return self._hearing.matches(path) or (
+            is_layer and self._hearing.matches(f"{path}.{LAYER_ATTENTION}")
+        )
 
     def _hear_kernel(self, name: str, read: Callable[[], FusedCall], call: Callable[[], Any]) -> Any:
-        """What a function of another package gives; what it calls itself is not heard."""
+        """Call a function of another package and read its attention, but not the functions that it calls."""
         if not self._is_pushed():
             return call()
         self._threads.is_inside = True
@@ -222,19 +220,19 @@ class Listener(TorchFunctionMode):
             self._threads.is_inside = False
         try:
             self._hearing.hear(name, lambda: readable_call(read()))
-        except Exception as error:  # whatever it is, the program goes on
+        except Exception as error:  # the program must go on
             self._hearing.note_error(error)
         return result
 
     @no_type_check  # its caller is the program
     def __torch_function__(
-        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        named = named or {}
-        # A thread that ran as it was closed goes on with this mode.
+        named = kwargs or {}
+        # Threads that were running when it was closed still have this mode.
         if self._is_closed or getattr(self._threads, "is_inside", False):
             return function(*arguments, **named)
-        asked = function
+        called = function
         if type(function) is FunctionType:
             function = original(function)
         if function is MULTI_HEAD_ATTENTION and (reason := not_read()) is not None:
@@ -245,21 +243,21 @@ class Listener(TorchFunctionMode):
         try:
             if self._stance is not None:
                 self._run_uncompiled()
-            self._hearing.read_call(asked, function, arguments, named, result)
-        except Exception as error:  # whatever it is, the program goes on
+            self._hearing.read_call(called, function, arguments, named, result)
+        except Exception as error:  # the program must go on
             self._hearing.note_error(error)
         return result
 
     def _through(
         self, frame: FrameType, types: Any, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> Any:
-        """torch's own function with this mode inside, which it would leave out.
+        """Call torch's function with this mode active inside it, which torch itself would disable.
 
-        Classes of tensors that take torch's functions are asked first, as torch asks them.
+        As in torch, tensor classes that override the function come first.
         """
-        given = {"query": 0, "key": 1, "num_heads": 4, "bias_k": 7, "add_zero_attn": 9}
+        places = {"query": 0, "key": 1, "num_heads": 4, "bias_k": 7, "add_zero_attn": 9}
         query, key, num_heads, bias_key, adds_zero = (
-            arguments[place] if place < len(arguments) else named.get(name) for name, place in given.items()
+            arguments[place] if place < len(arguments) else named.get(name) for name, place in places.items()
         )
         first_query = None if bias_key is None and not adds_zero else 0
         hint = CallHint(num_heads, query is key, first_query=first_query)
@@ -277,17 +275,17 @@ class Listener(TorchFunctionMode):
 
 
 MOST_WRAPPED = 3
-"""Entries of a traceback between torch's call of a mode and the mode."""
+"""Most entries of a traceback between torch's call of a mode and the mode."""
 
 
 def hide_frames(error: BaseException) -> None:
-    """Leave what stands between a program and torch out of the traceback of an error."""
+    """Remove the frames between a program and torch from the traceback of an error."""
     entries: list[TracebackType] = []
     entry = error.__traceback__
     while entry is not None:
         code = entry.tb_frame.f_code
         if code.co_filename == __file__:
-            # A function of torch's that calls a mode runs once more behind it.
+            # A torch function that calls a mode appears a second time after the mode.
             last = [entry.tb_frame.f_code is HANDLE for entry in entries[-MOST_WRAPPED:]]
             if any(last):
                 del entries[len(entries) - len(last) + last.index(True) - 1 :]

@@ -1,4 +1,4 @@
-"""Which module of a program is running: its path in the outermost module that was called, by global hooks."""
+"""Tracks the running modules of a program with global hooks, and their paths in the outermost module."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,56 +16,56 @@ from torch import Tensor, nn
 
 from attncli.features.record.listening.torch_paths import ASKING, unseen_modes
 
-NUMBERS_OF_HEADS = (
+HEAD_NUMBER_ATTRIBUTES = (
     *("num_heads", "n_heads", "num_attention_heads", "nhead", "n_head", "heads", "attention_heads"),
     *("num_attn_heads", "nheads", "h"),
 )
-"""What modules call the number of their heads."""
+"""Names of attributes of modules with the number of heads."""
 COMPILED = "_orig_mod"
-"""What torch.compile calls the module that it wraps."""
+"""torch.compile's name for the module that it wraps."""
 
 
 CALLING_HOOKS = {code for code in nn.Module._call_impl.__code__.co_consts if isinstance(code, CodeType)}
-"""What of torch calls a module's forward where there are hooks, in `_call_impl`."""
+"""Code inside `_call_impl` that calls the forward of a module with hooks."""
 CALLING = {nn.Module._call_impl.__code__, *CALLING_HOOKS}
 MOST_BETWEEN = 16
-"""Frames between a hook and that."""
+"""Most frames between a hook and `_call_impl`."""
 Held = TypeVar("Held")
 
 
 class ByModule(Generic[Held]):
-    """What is kept of modules by identity, until they are gone: some are equal, or have no hash."""
+    """A weak mapping from modules to values, by identity: modules may be equal or unhashable."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[ref[nn.Module], Held]] = {}
+        self._entries: dict[int, tuple[ref[nn.Module], Held]] = {}
 
     def get(self, module: nn.Module) -> Held | None:
-        """What is kept of a module."""
-        kept = self._kept.get(id(module))
-        return kept[1] if kept is not None and kept[0]() is module else None
+        """The value of a module, or None."""
+        entry = self._entries.get(id(module))
+        return entry[1] if entry is not None and entry[0]() is module else None
 
-    def keep(self, module: nn.Module, value: Held) -> None:
-        """Keep something of a module."""
-        number, kept = id(module), self._kept
+    def set(self, module: nn.Module, value: Held) -> None:
+        """Set the value of a module."""
+        number, entries = id(module), self._entries
 
         def forget(gone: ref[nn.Module]) -> None:
-            if (there := kept.get(number)) is not None and there[0] is gone:
-                del kept[number]
+            if (entry := entries.get(number)) is not None and entry[0] is gone:
+                del entries[number]
 
-        kept[number] = ref(module, forget), value
+        entries[number] = ref(module, forget), value
 
     def items(self) -> Iterator[tuple[nn.Module, Held]]:
-        """The modules that are still there, and what is kept of them."""
-        for weak, value in [*self._kept.values()]:
+        """The living modules and their values."""
+        for weak, value in [*self._entries.values()]:
             if (module := weak()) is not None:
                 yield module, value
 
 
 @dataclass
 class CalledModule:
-    """A module that is running, how often attention was heard in this call of it, and its frame.
+    """A running module, the number of attentions detected in this call of it, and its frame.
 
-    `num_tokens` is how long the texts are that it pads, where it is an encoder of torch's.
+    `num_tokens` is the length of padded texts in an encoder of torch.
     """
 
     module: nn.Module
@@ -75,7 +75,7 @@ class CalledModule:
     asks: bool = False
 
     def has_ended(self) -> bool:
-        """Whether the call is over, though no hook was told: a BaseException calls none."""
+        """True if the call ended without running its hooks, as after a BaseException."""
         if self.frame is None:
             return False
         frame: FrameType | None = sys._getframe(1)
@@ -85,15 +85,12 @@ class CalledModule:
 
 
 class RunningModules:
-    """The modules that are running in each thread, outermost first, while `watched` is open.
-
-    `entered` and `left` are told of each thread's outermost module.
-    """
+    """The running modules of each thread, outermost first."""
 
     def __init__(self) -> None:
         self._threads = local()
         self._paths: ByModule[dict[int, str]] = ByModule()
-        self._given: ByModule[str] = ByModule()
+        self._assigned: ByModule[str] = ByModule()
         self._holders: dict[str, ref[nn.Module]] = {}
         self.num_outermost = 0
         self._num_asking = 0
@@ -102,14 +99,14 @@ class RunningModules:
 
     @property
     def stack(self) -> list[CalledModule]:
-        """Those of this thread."""
+        """The running modules of this thread."""
         stack: list[CalledModule] | None = getattr(self._threads, "stack", None)
         if stack is None:
             stack = self._threads.stack = []
         return stack
 
     def enter(self, module: nn.Module, inputs: object = ()) -> None:
-        """A module begins to run."""
+        """Add a module that begins to run."""
         self.has_scripted = self.has_scripted or isinstance(module, torch.jit.ScriptModule)
         stack = self.stack
         if not stack:
@@ -127,7 +124,7 @@ class RunningModules:
         stack.append(called)
 
     def outermost(self) -> int:
-        """Which call of an outermost module it is that runs in this thread; without one each is another."""
+        """The number of the running call of an outermost module; a new number if no module is running."""
         if not self.stack:
             self.num_outermost += 1
             return self.num_outermost
@@ -135,7 +132,7 @@ class RunningModules:
         return number
 
     def leave(self, module: nn.Module) -> None:
-        """A module ended, and with it those in it that were cut off."""
+        """Remove a module that ended, with any modules inside it that were cut off."""
         stack = self.stack
         if stack and stack[-1].module is module:
             self._pop()
@@ -153,7 +150,7 @@ class RunningModules:
         return called
 
     def close(self) -> None:
-        """Nothing is watched any longer: what is still running is forgotten."""
+        """Stop tracking, and drop the modules that are still running."""
         with self._lock:
             unseen_modes.end(self._num_asking)
             self._num_asking = 0
@@ -161,77 +158,77 @@ class RunningModules:
 
     @contextmanager
     def within(self, module: nn.Module) -> Iterator[None]:
-        """A module that runs without being called."""
+        """Treat a module as running inside this context, although it is not called."""
         stack = self.stack
         stack.append(CalledModule(module))
         yield
         stack.pop()
 
     def drop_ended(self) -> None:
-        """Forget modules that a BaseException left."""
+        """Drop modules that were ended by a BaseException."""
         stack = self.stack
         while stack and stack[-1].has_ended():
             self._pop()
 
     def path(self) -> str:
-        """The path of the innermost module, or the function that runs where none does."""
+        """The path of the innermost module, or the running function if no module is running."""
         stack = self.stack
         if not stack:
             return _running_function()
         names = self._names(stack[0].module)
         innermost = next(called.module for called in reversed(stack) if id(called.module) in names)
-        if (given := self._given.get(innermost)) is None:
-            given = self._new_path(innermost, names[id(innermost)])
-            self._given.keep(innermost, given)
-        return given
+        if (path := self._assigned.get(innermost)) is None:
+            path = self._new_path(innermost, names[id(innermost)])
+            self._assigned.set(innermost, path)
+        return path
 
     def _new_path(self, module: nn.Module, name: str) -> str:
-        """What a module is called from now on, whatever calls it: its name, if no other is called so.
+        """A unique, permanent path for a module: its name in the outermost module, if that is free.
 
-        Else the class of the outermost module stands before it, numbered where that does not suffice.
+        Otherwise the class of the outermost module is put before it, with a number if necessary.
         """
         root = type(self.stack[0].module).__name__
         path = ".".join(part for part in name.split(".") if part != COMPILED) or root
         rooted = path if path == root else f"{root}.{path}"
-        others = (f"{root}-{number}{rooted.removeprefix(root)}" for number in count(2))
-        for free in chain([path, rooted], others):
-            holder = self._holders.get(free)
+        numbered = (f"{root}-{number}{rooted.removeprefix(root)}" for number in count(2))
+        for candidate in chain([path, rooted], numbered):
+            holder = self._holders.get(candidate)
             if holder is None or holder() is None:
-                self._holders[free] = ref(module)
-                return free
+                self._holders[candidate] = ref(module)
+                return candidate
         raise AssertionError("some number is free")
 
     def _names(self, root: nn.Module) -> dict[int, str]:
-        """The names in an outermost module, or in one that holds it and was outermost before."""
-        for other, names in self._paths.items():
-            if id(root) in names and other is not root and names[id(root)]:
+        """The names in an outermost module, or in an earlier outermost module that contains it."""
+        for earlier, names in self._paths.items():
+            if id(root) in names and earlier is not root and names[id(root)]:
                 return names
         names = self._paths.get(root) or {}
         if any(id(called.module) not in names for called in self.stack):
             names = _names_within(root)
-            self._paths.keep(root, names)
+            self._paths.set(root, names)
         return names
 
     def num_heads(self, divides: int, nearest: int | None = None) -> int | None:
-        """The number of heads that the running modules name, the innermost first; None where none does.
+        """The number of heads from attributes of the running modules, innermost first, or None.
 
-        With `nearest` only so many of the innermost are asked.
+        With `nearest` only that number of innermost modules is searched.
         """
         for called in [*reversed(self.stack)][:nearest]:
             for holder in (called.module, getattr(called.module, "config", None)):
-                for name in NUMBERS_OF_HEADS:
+                for name in HEAD_NUMBER_ATTRIBUTES:
                     number = getattr(holder, name, None)
                     if type(number) is int and number > 0 and divides % number == 0:
                         return number
         return None
 
     def class_names(self) -> Sequence[str]:
-        """The classes of the running modules, the innermost first."""
+        """The classes of the running modules, innermost first."""
         return [type(called.module).__name__ for called in reversed(self.stack)]
 
 
 def _calling_frame() -> FrameType | None:
-    """The frame that called the hook which runs; None where another function than torch's did."""
+    """The frame of torch that called the running hook, or None if another function called it."""
     frame: FrameType | None = sys._getframe(2)
     for _ in range(MOST_BETWEEN):
         if frame is None or frame.f_code in CALLING:
@@ -241,7 +238,7 @@ def _calling_frame() -> FrameType | None:
 
 
 def _names_within(root: nn.Module) -> dict[int, str]:
-    """The names that named_modules gives, without asking modules whether they are equal."""
+    """The names of `named_modules`, without comparing modules for equality."""
     names: dict[int, str] = {}
     waiting = [("", root)]
     while waiting:
@@ -254,7 +251,7 @@ def _names_within(root: nn.Module) -> dict[int, str]:
 
 
 def _running_function() -> str:
-    """The function of the program that runs, and where it stands."""
+    """The running function of the program, with its file and line."""
     frame = sys._getframe()
     ours, theirs = str(Path(__file__).parents[3]), str(Path(torch.__file__).parent)
     while frame is not None and frame.f_code.co_filename.startswith((ours, theirs, "<frozen")):

@@ -1,4 +1,4 @@
-"""The functions of torch that a program calls: which they are, and where they leave the axes of a tensor."""
+"""The torch functions that are followed, and their effects on the axes of tensors."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attncli.features.record.listening.axis_labels import parts_of_axes
+from attncli.features.record.listening.axis_labels import axis_parts
 from attncli.models.torch_functions import SCALINGS, functions_named
 
 
 class TorchCall(NamedTuple):
-    """A call of one of torch's functions, and what it gave."""
+    """A call of a torch function, and its result."""
 
     function: Callable[..., object]
     arguments: Sequence[object]
@@ -21,29 +21,29 @@ class TorchCall(NamedTuple):
     result: object
 
     def get(self, place: int, *names: str) -> object:
-        """An argument by its place or one of its names; None where it is not given."""
+        """An argument by its index or one of its names, or None if it is missing."""
         if place < len(self.arguments):
             return self.arguments[place]
         return next((self.named[name] for name in names if name in self.named), None)
 
     def tensors(self) -> Iterator[Tensor]:
-        """Those among the arguments, and in lists among them."""
+        """Yield the tensors among the arguments, including those in lists."""
         for value in (*self.arguments, *self.named.values()):
             if isinstance(value, Tensor):
                 yield value
             elif isinstance(value, tuple | list):
                 yield from (part for part in value if isinstance(part, Tensor))
 
-    def instead_of(self, tensor: Tensor, other: Tensor) -> object:
-        """What the function gives for another tensor in the place of one."""
-        arguments = [other if value is tensor else value for value in self.arguments]
-        named = {name: other if value is tensor else value for name, value in self.named.items()}
+    def call_with(self, tensor: Tensor, replacement: Tensor) -> object:
+        """The result of the function with one argument replaced."""
+        arguments = [replacement if value is tensor else value for value in self.arguments]
+        named = {name: replacement if value is tensor else value for name, value in self.named.items()}
         return self.function(*arguments, **named)
 
 
 EXPONENTIALS = functions_named("exp")
 DIVISIONS = functions_named("div", "true_divide", "divide", "truediv")
-TURNS = {  # properties, of which the mode is told as this
+TURNS = {  # properties, which the mode receives as their getters
     getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH")
 }
 MOVES = TURNS | functions_named("transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "t")
@@ -57,7 +57,7 @@ PARTS = functions_named(
     "unsafe_split",
 )
 VIEWS = MOVES | SHAPES | PARTS
-"""What gives the same numbers in another order, or some of them."""
+"""Functions that return the same numbers in another order, or some of them."""
 CATS = functions_named("cat", "concat", "concatenate")
 JOINS = CATS | functions_named("pad")
 SUMS = {
@@ -65,14 +65,14 @@ SUMS = {
     *functions_named("masked_scatter", "clamp", "clip", "clamp_min", "clamp_max", "tanh"),
     Tensor.__radd__,
 }
-"""What they change can be counted as something added to the product."""
+"""Functions whose effect can be expressed as a bias on the product."""
 FILLS = functions_named("masked_fill", "where", "nan_to_num")
 ELEMENTWISE = functions_named(
     *("relu", "leaky_relu", "elu", "gelu", "silu", "sigmoid", "softplus", "selu", "celu", "relu6", "prelu"),
     *("hardtanh", "hardsigmoid", "hardswish", "pow", "square", "sqrt", "abs", "exp2", "log1p", "sign"),
     *("threshold", "round", "floor", "ceil", "trunc", "softsign", "mish", "log_softmax", "_log_softmax"),
 )
-"""These change numbers and leave axes as they are."""
+"""Functions that change numbers and keep axes."""
 SCATTERS = functions_named(
     "scatter", "scatter_add", "scatter_reduce", "index_fill", "index_put", "fill_diagonal"
 )
@@ -93,7 +93,7 @@ CASTS = {
 COPIES = {Tensor.copy_}
 PICKS = functions_named("topk", "sort", "gather", "take_along_dim")
 PICKS_BY_SECOND = functions_named("topk", "take_along_dim")
-"""These take their axis behind another argument."""
+"""Functions whose axis comes after another argument."""
 LOOKUPS = {functional.embedding}
 RECURRENCES = functions_named(
     *("gru", "lstm", "rnn_tanh", "rnn_relu", "gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")
@@ -111,7 +111,7 @@ CARRYING = {
     *functions_named("neg", "stack", "roll", "repeat", "repeat_interleave", "index_select", "index_copy"),
     *functions_named("view_as_complex", "view_as_real", "addcmul", "lerp", "sum"),
 }
-"""Through these a tensor stays what it was: scores, weights, or a projection of the same tensor."""
+"""Functions whose result is the same kind of tensor: scores, weights, or a projection."""
 VIEWING = MOVES | SHAPES | PARTS | CASTS
 SUBTRACTIONS = functions_named("sub", "subtract")
 NEGATIONS = functions_named("neg", "rsub")
@@ -124,7 +124,7 @@ STACKS = functions_named("stack", "view_as_complex", "view_as_real")
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """While it is open, what is computed is no part of the program: its modes do not see it."""
+    """Hide the computations inside this context from the program's modes."""
     modes = torch.utils._python_dispatch._disable_current_modes()
     with torch.no_grad(), torch._C.DisableTorchFunction(), modes:
         yield
@@ -132,7 +132,7 @@ def unseen() -> Iterator[None]:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """As `unseen`, and without the program's autocast."""
+    """Hide the computations inside this context from the program's modes, and disable its autocast."""
     with (
         torch.autocast("cpu", enabled=False),
         torch.autocast("cuda", enabled=False) if torch.cuda.is_available() else nullcontext(),
@@ -142,14 +142,11 @@ def reading() -> Iterator[None]:
 
 
 FeatureSpans = tuple[tuple[int, int], ...]
-"""Strides, from and to, within which an axis is one of features."""
-
-
-# Axes
+"""Ranges of strides (start, end) in which an axis is of features."""
 
 
 def places_after_cut(call: TorchCall, tensor: Tensor) -> list[int | None] | None:
-    """Where each axis of a tensor lies in a part of it; None for one that is gone, or for what is no view."""
+    """The position of each axis in a part of a tensor, None for a removed axis; None if it is not a view."""
     if call.function in INDEXING:
         index = call.get(1)
         for part in index if isinstance(index, tuple) else (index,):
@@ -157,7 +154,7 @@ def places_after_cut(call: TorchCall, tensor: Tensor) -> list[int | None] | None
                 return None
     with unseen():
         before = torch.empty(tensor.shape, device="meta")
-        after = call.instead_of(tensor, before)
+        after = call.call_with(tensor, before)
         first = after[0] if isinstance(after, tuple | list) else after
     assert isinstance(first, Tensor)
     free = {axis: (first.stride(axis), first.shape[axis]) for axis in range(-first.ndim, 0)}
@@ -176,21 +173,22 @@ def places_after_cut(call: TorchCall, tensor: Tensor) -> list[int | None] | None
     return axes
 
 
-def spans_of(result: Tensor, axes: Sequence[int]) -> FeatureSpans:
+def stride_spans(result: Tensor, axes: Sequence[int]) -> FeatureSpans:
+    """The ranges of strides of some axes."""
     return tuple((result.stride(axis), result.stride(axis) * result.shape[axis]) for axis in axes)
 
 
 def folded_spans(
     spans: FeatureSpans, tensor: Tensor, sizes: Sequence[int], strides: Sequence[int]
 ) -> FeatureSpans:
-    """The spans of features that lie on an axis beside tokens or texts, in a tensor with the same axis.
+    """The spans of features that share an axis with tokens or texts, in a tensor with the same axis.
 
-    So lie heads that were folded into the texts.
+    Heads that were folded into the texts are an example.
     """
     folded: list[tuple[int, int]] = []
-    parts_of = parts_of_axes(tensor.shape, tensor.stride(), spans)
+    parts_by_axis = axis_parts(tensor.shape, tensor.stride(), spans)
     for axis in range(-min(tensor.ndim, len(sizes)), 0):
-        step, parts = strides[axis], parts_of[axis]
+        step, parts = strides[axis], parts_by_axis[axis]
         for size, is_feature in reversed(parts if tensor.shape[axis] == sizes[axis] else []):
             if is_feature and len(parts) > 1:
                 folded.append((step, step * size))
@@ -199,7 +197,7 @@ def folded_spans(
 
 
 def feature_axes(tensor: Tensor, spans: FeatureSpans | None) -> tuple[int, ...] | None:
-    """The axes of features, which count from the end; None where they are not known."""
+    """The axes of features, counted from the end, or None if they are unknown."""
     if spans is None or not torch._C._has_storage(tensor):
         return None
     return _axes_within(tensor.shape, tensor.stride(), spans)
@@ -217,13 +215,13 @@ def _axes_within(sizes: Sequence[int], strides: Sequence[int], spans: FeatureSpa
 def carried_features(
     spans: FeatureSpans | None, tensor: Tensor, call: TorchCall, result: Tensor
 ) -> FeatureSpans | None:
-    """The spans of features in the result of a function, by the memory of its argument."""
+    """The spans of features in the result of a function, from the memory of its argument."""
     if spans is None or not torch._C._has_storage(tensor) or not torch._C._has_storage(result):
         return None
-    if call.function in CATS and (spans_of_heads := _spans_of_cat(spans, call, result)) is not None:
-        return spans_of_heads
+    if call.function in CATS and (head_spans := _cat_spans(spans, call, result)) is not None:
+        return head_spans
     if call.function in SUMMING:
-        return None if -1 not in axes_of_sum(call, tensor) else _without_last(spans, tensor, result)
+        return None if -1 not in summed_axes(call, tensor) else _without_last(spans, tensor, result)
     if tensor.untyped_storage()._cdata == result.untyped_storage()._cdata:
         return spans
     axes = _axes_within(tensor.shape, tensor.stride(), spans)
@@ -236,13 +234,13 @@ def carried_features(
         return *((strides[axis], strides[axis] * tensor.shape[axis]) for axis in axes), *folded
     if result.ndim < tensor.ndim or call.function in STACKS:
         return None
-    return *spans_of(result, axes), *folded_spans(spans, tensor, result.shape, result.stride())
+    return *stride_spans(result, axes), *folded_spans(spans, tensor, result.shape, result.stride())
 
 
-def _spans_of_cat(spans: FeatureSpans, call: TorchCall, result: Tensor) -> FeatureSpans | None:
-    """The spans where parts of the features of one tensor were joined along another axis, as heads are."""
-    parts, given = [*call.tensors()], call.get(1, "dim", "axis")
-    axis = given if type(given) is int else 0
+def _cat_spans(spans: FeatureSpans, call: TorchCall, result: Tensor) -> FeatureSpans | None:
+    """The spans of features after parts of them, such as heads, were joined along another axis."""
+    parts, dim = [*call.tensors()], call.get(1, "dim", "axis")
+    axis = dim if type(dim) is int else 0
     axis = axis if axis < 0 else axis - result.ndim
     if (
         len(parts) < 2
@@ -255,35 +253,36 @@ def _spans_of_cat(spans: FeatureSpans, call: TorchCall, result: Tensor) -> Featu
     features = _axes_within(parts[0].shape, parts[0].stride(), spans)
     if len(memory) > 1 or len(places) < len(parts) or axis in features:
         return None
-    # The parts lie beside each other within the features.
+    # The parts are adjacent within the features.
     first, last = min(places), max(places)
     if not any(start <= (last - first) // (len(parts) - 1) < end for start, end in spans):
         return None
     step = result.stride(axis) * parts[0].shape[axis]
-    return *spans_of(result, features), (step, step * len(parts))
+    return *stride_spans(result, features), (step, step * len(parts))
 
 
-def axes_of_sum(call: TorchCall, tensor: Tensor) -> list[int]:
-    given = call.get(1, "dim", "axis")
-    axes = [axis for axis in (given if isinstance(given, tuple | list) else (given,)) if type(axis) is int]
+def summed_axes(call: TorchCall, tensor: Tensor) -> list[int]:
+    """The axes that a sum removes, counted from the end."""
+    dims = call.get(1, "dim", "axis")
+    axes = [axis for axis in (dims if isinstance(dims, tuple | list) else (dims,)) if type(axis) is int]
     return [axis if axis < 0 else axis - tensor.ndim for axis in axes]
 
 
 def picked_axis(call: TorchCall, tensor: Tensor) -> int:
     """The axis along which a function picks entries of a tensor, counted from the end."""
-    given = call.get(2 if call.function in PICKS_BY_SECOND else 1, "dim", "axis")
-    axis = given if type(given) is int else -1
+    dim = call.get(2 if call.function in PICKS_BY_SECOND else 1, "dim", "axis")
+    axis = dim if type(dim) is int else -1
     return axis if axis < 0 else axis - tensor.ndim
 
 
 def _without_last(spans: FeatureSpans, tensor: Tensor, result: Tensor) -> FeatureSpans | None:
-    """The spans of features of what was summed over the last axis."""
+    """The spans of features after a sum over the last axis."""
     axes = [axis for axis in _axes_within(tensor.shape, tensor.stride(), spans) if axis != -1]
-    return spans_of(result, [axis + tensor.ndim - result.ndim for axis in axes])
+    return stride_spans(result, [axis + tensor.ndim - result.ndim for axis in axes])
 
 
-def factors_of_outer(call: TorchCall) -> tuple[Tensor, Tensor] | None:
-    """Two tensors that were multiplied, each of which has axes that the other has not."""
+def outer_factors(call: TorchCall) -> tuple[Tensor, Tensor] | None:
+    """The factors of an elementwise product of two tensors of different shapes, or None."""
     factors = [*call.tensors()]
     if len(factors) != 2 or not isinstance(call.result, Tensor):
         return None
@@ -291,13 +290,10 @@ def factors_of_outer(call: TorchCall) -> tuple[Tensor, Tensor] | None:
     return None if left.shape == right.shape or left.ndim < 2 > right.ndim else (left, right)
 
 
-# Equations
-
-
-def labels_of(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
-    """The labels of the operands and of the result, with a digit for each axis of an ellipsis."""
-    given, arrow, out = equation.replace(" ", "").partition("->")
-    inputs = [_spelled(part, tensor.ndim) for part, tensor in zip(given.split(","), operands, strict=True)]
+def equation_letters(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
+    """The letters of the operands and of the result, with a digit for each axis of an ellipsis."""
+    terms, arrow, out = equation.replace(" ", "").partition("->")
+    inputs = [_spelled(part, tensor.ndim) for part, tensor in zip(terms.split(","), operands, strict=True)]
     if not arrow:
         every = "".join(inputs)
         digits = sorted({label for label in every if label.isdigit()}, reverse=True)
@@ -312,7 +308,7 @@ def _spelled(labels: str, ndim: int) -> str:
 
 
 class Product(NamedTuple):
-    """A product of tensors by letters for their axes, as an einsum has them, and its result."""
+    """A product of tensors with letters for their axes, as in an einsum, and its result."""
 
     operands: Sequence[Tensor]
     inputs: Sequence[str]
@@ -321,13 +317,13 @@ class Product(NamedTuple):
 
 
 def matrix_product(left: Tensor, right: Tensor, result: Tensor) -> Product:
-    """A matrix product by letters."""
+    """A matrix product with letters for its axes."""
     widest = max(left.ndim, right.ndim) - 2
     lead = "".join(chr(ord("a") + place) for place in range(max(widest, 0)))
 
     def spelled(tensor: Tensor, tokens: str) -> str:
         return lead[len(lead) - max(tensor.ndim - 2, 0) :] + tokens
 
-    of_left, of_right = ("YZ" if left.ndim > 1 else "Z"), ("ZX" if right.ndim > 1 else "Z")
+    left_letters, right_letters = ("YZ" if left.ndim > 1 else "Z"), ("ZX" if right.ndim > 1 else "Z")
     out = lead + ("Y" if left.ndim > 1 else "") + ("X" if right.ndim > 1 else "")
-    return Product((left, right), (spelled(left, of_left), spelled(right, of_right)), out, result)
+    return Product((left, right), (spelled(left, left_letters), spelled(right, right_letters)), out, result)

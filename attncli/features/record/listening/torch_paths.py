@@ -1,7 +1,7 @@
-"""torch's own attention modules: the fast paths that they take, and the function of theirs from inside.
+"""Keeps the fast paths of torch's attention modules, and runs their function with a mode inside.
 
-In evaluation, without gradients, torch computes a whole layer in one function, for padded texts with nested
-tensors. It does not where a function mode is on; a listener's does not count.
+In evaluation, without gradients, torch computes a whole layer in one function, with nested tensors for padded
+texts. An active function mode normally prevents this; the mode of a listener does not.
 """
 
 import sys
@@ -19,17 +19,17 @@ from torch.nn import functional
 from torch.nn.modules import module as torch_modules
 
 MULTI_HEAD_ATTENTION = functional.multi_head_attention_forward
-"""torch's own, whatever a program puts in its place."""
+"""torch's function, even if a program replaces it by name."""
 ASKING: tuple[type[nn.Module], ...] = (
     nn.TransformerEncoder,
     nn.TransformerEncoderLayer,
     nn.MultiheadAttention,
 )
-"""The modules that ask whether a function mode is on, before they take a fast path."""
+"""The modules that check for function modes before they take a fast path."""
 
 
 def attention_forward() -> Callable[..., Any]:
-    """torch's function with what it calls now, and without asking whether a mode takes it."""
+    """torch's function with its current globals, but without the check for modes."""
     function: Any = MULTI_HEAD_ATTENTION
     inner = FunctionType(
         function.__code__,
@@ -43,7 +43,7 @@ def attention_forward() -> Callable[..., Any]:
 
 HANDLE = torch.overrides.handle_torch_function.__code__
 MOST_BETWEEN = 8
-"""Frames between that and the mode."""
+"""Most frames between `handle_torch_function` and the mode."""
 _FILES = {torch.functional.__file__, functional.__file__}
 _ORIGINALS: dict[CodeType, FunctionType] = {
     value.__code__: value
@@ -54,9 +54,9 @@ _ORIGINALS: dict[CodeType, FunctionType] = {
 
 
 def original(function: Any) -> Any:
-    """The function of torch's that calls a mode: where a program replaced it by name, torch tells the other.
+    """The torch function that called the mode; torch passes a replacement if a program replaced it by name.
 
-    To be asked while the mode is called, by torch's `handle_torch_function`.
+    Call it only inside the mode, which is called by torch's `handle_torch_function`.
     """
     if type(function) is not FunctionType or function.__code__ in _ORIGINALS:
         return function
@@ -76,14 +76,14 @@ def original(function: Any) -> Any:
 
 MOST_LINES = 4096
 _lines: dict[tuple[CodeType, int], CodeType] = {}
-"""`LINE` as if it stood at lines of the program."""
+"""Copies of `LINE` placed at lines of the program."""
 LINE: CodeType = (lambda attn_function, arguments, named: attn_function(*arguments, **named)).__code__
 
 
 def call_from(frame: FrameType, function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    """Call a function as the program does: a warning names the line that the program is at, not one of ours.
+    """Call a function so that warnings point to the line of the program, not to attn.
 
-    `frame` is what called the mode: the program, or a function of torch's, which the program called.
+    `frame` is the caller of the mode: the program, or a torch function that the program called.
     """
     if frame.f_code is HANDLE and frame.f_back is not None and frame.f_back.f_back is not None:
         frame = frame.f_back.f_back
@@ -98,31 +98,31 @@ def call_from(frame: FrameType, function: Any, arguments: Sequence[Any], named: 
 
 
 def is_calling(code: CodeType) -> bool:
-    """Whether it is the code of `call_from`, or of a line by which that called a function."""
+    """True for the code of `call_from` and of the lines that it runs."""
     is_call_from = code.co_filename == __file__ and code.co_name == call_from.__name__
     return is_call_from or code.co_varnames == LINE.co_varnames
 
 
-TRACED = "What torch.jit.trace or torch.fx traces is not heard."
-TRANSFORMED = "What runs inside torch.func's transforms (vmap, grad, jvp) is not heard."
+TRACED = "Code traced by torch.jit.trace or torch.fx is not recorded."
+TRANSFORMED = "Code inside torch.func's transforms (vmap, grad, jvp) is not recorded."
 
 
 def not_read() -> str | None:
-    """Why nothing is read now: what is read would be traced or transformed with the program; else None."""
+    """The reason why nothing can be read now (it would be traced or transformed, too), or None."""
     if torch._C._get_tracing_state() is not None or torch.fx._symbolic_trace._is_fx_tracing_flag:
         return TRACED
     return None if torch._C._functorch.peek_interpreter_stack() is None else TRANSFORMED
 
 
-def has_hooks_of_others() -> bool:
-    """Whether there are global hooks on modules that are not attn's: of these torch.compile warns."""
+def has_foreign_hooks() -> bool:
+    """True if there are global module hooks other than attn's, about which torch.compile warns."""
     kinds = ("backward_pre_hooks", "backward_hooks", "forward_pre_hooks", "forward_hooks")
     hooks = (hook for kind in kinds for hook in getattr(torch_modules, f"_global_{kind}", {}).values())
     return any(not str(getattr(hook, "__module__", "")).startswith("attncli.") for hook in hooks)
 
 
 class Uncompiled:
-    """What is compiled runs as it was written while a listener is open, in whatever order they are closed."""
+    """Runs compiled code uncompiled while any listener is open; listeners may close in any order."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -133,17 +133,17 @@ class Uncompiled:
         self._has_hooks: Any = None
 
     def watch(self, tell: Callable[[bool], None]) -> None:
-        """Call a function whenever something is compiled, with whether the program asks for it itself."""
+        """Call a function whenever code is compiled, with True if the program itself compiles it."""
         with self._lock:
             if not self._watching:
                 self._compile = torch.compile
                 torch.compile = self._telling(torch.compile)
                 self._has_hooks = torch_modules._has_any_global_hook
-                torch_modules._has_any_global_hook = has_hooks_of_others
+                torch_modules._has_any_global_hook = has_foreign_hooks
             self._watching.append(tell)
 
     def unwatch(self, tell: Callable[[bool], None]) -> None:
-        """Call it no longer."""
+        """Stop calling the function."""
         with self._lock:
             self._watching.remove(tell)
             if not self._watching:
@@ -152,8 +152,8 @@ class Uncompiled:
 
     def _telling(self, compile_: Any) -> Any:
         @wraps(compile_)
-        def telling(*given: Any, **named: Any) -> Any:
-            compiled = call_from(sys._getframe(1), compile_, given, named)
+        def telling(*arguments: Any, **named: Any) -> Any:
+            compiled = call_from(sys._getframe(1), compile_, arguments, named)
             # flex_attention compiles a part of itself.
             by_program = not sys._getframe(1).f_code.co_filename.startswith(TORCH)
             for tell in [*self._watching]:
@@ -163,19 +163,19 @@ class Uncompiled:
         return telling
 
     def may_begin(self) -> bool:
-        """Whether torch's compiler is there."""
+        """True if torch's compiler has been imported."""
         compiler = sys.modules.get("torch._dynamo")
         return compiler is not None and not getattr(compiler.__spec__, "_initializing", False)
 
     def begin(self) -> None:
-        """One more listener is open."""
+        """Count an opened listener."""
         with self._lock:
             if not self._num_open:
                 self._stance = torch.compiler.set_stance("force_eager")
             self._num_open += 1
 
     def end(self) -> None:
-        """One less is."""
+        """Count a closed listener."""
         with self._lock:
             self._num_open -= 1
             if not self._num_open:
@@ -188,7 +188,7 @@ FLEX_ATTENTION = str(Path(torch.__file__).parent / "nn" / "attention" / "flex_at
 
 
 def is_compiled() -> bool:
-    """Whether the program compiled what runs now."""
+    """True if the running code was compiled by the program."""
     compiler = getattr(sys.modules.get("torch._dynamo.eval_frame"), "__file__", None)
     frame: FrameType | None = None if compiler is None else sys._getframe(1)
     is_inside = False
@@ -202,7 +202,7 @@ def is_compiled() -> bool:
 
 
 class UnseenModes:
-    """While torch's attention modules run, modes that are `is_unseen` do not keep them from a fast path."""
+    """Hides modes with `is_unseen` from torch's attention modules, so that these take their fast paths."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -210,7 +210,7 @@ class UnseenModes:
         self._before: Any = None
 
     def begin(self) -> None:
-        """One more of the modules runs."""
+        """Count a module that begins to run."""
         with self._lock:
             self._num_running += 1
             if self._num_running == 1:
@@ -218,14 +218,14 @@ class UnseenModes:
                 torch.overrides.has_torch_function = self._has_torch_function
 
     def end(self, count: int = 1) -> None:
-        """So many less run."""
+        """Count modules that ended."""
         with self._lock:
             self._num_running -= count
             if count and not self._num_running:
                 torch.overrides.has_torch_function = self._before
 
     def _has_torch_function(self, args: Iterable[Any]) -> bool:
-        """What torch's function says without those modes."""
+        """torch's `has_torch_function` without the hidden modes."""
         modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         if not modes or not all(getattr(mode, "is_unseen", False) for mode in modes):
             return bool(self._before(args))
