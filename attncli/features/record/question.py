@@ -31,6 +31,7 @@ from attncli.commands.command import (
     option,
     refuse_given,
 )
+from attncli.commands.expectations import exit_code
 from attncli.commands.output import Destination, checked_store
 from attncli.errors import DONE, FAILED, UserError, WriteError, reason_of
 from attncli.features.record.results import RecordedHeads
@@ -219,25 +220,24 @@ def _recorded(
     program: Sequence[str], folder: Path, to: Destination | Path, spec: RecordSpec, expectations: Expectations
 ) -> int:
     """Run the program, then write the report or store its runs. Returns its exit code, or ours if it is 0."""
-    code, is_met = DONE, True
+    code = result = DONE
     try:
         if isinstance(to, Destination):
             code = _run(program, folder)
             if _was_started(folder, code):
-                is_met = _show(folder, to, spec, expectations)
+                result = _show(folder, to, spec, expectations)
         else:
             with open_store(to, fresh=False, rows=False, weights=False) as opened:
                 runs = RunsIntoStore(folder, opened, spec, expectations, note)
                 code = _run(program, folder, runs.try_to_take_new)
                 if _was_started(folder, code):
-                    is_met = _keep(folder, runs)
+                    result = _keep(folder, runs)
     except UserError as error:  # a failure of the program takes precedence
         if code == DONE:
             raise
         for line in error.lines:
             note(line)
-        return code
-    return code if code != DONE or is_met else FAILED
+    return code if code != DONE else result
 
 
 def _store_path(flags: Mapping[str, Any], calls: str | None) -> Path | None:
@@ -264,8 +264,8 @@ def _was_started(folder: Path, code: int) -> bool:
     return code not in (NO_SUCH_COMMAND, NOT_EXECUTABLE) or (folder / "python").exists()
 
 
-def _keep(folder: Path, runs: RunsIntoStore) -> bool:
-    """Store the last runs, including the open runs of ended processes. Returns True if all meet expectations.
+def _keep(folder: Path, runs: RunsIntoStore) -> int:
+    """Store the last runs, including the open runs of ended processes. Returns the exit code.
 
     Raises WriteError if some cannot be stored.
     """
@@ -291,7 +291,8 @@ def _keep(folder: Path, runs: RunsIntoStore) -> bool:
         note(f"{runs} ({ways_on})" if ways_on else str(runs))
     elif not has_failed:
         note(_why_nothing(folder, runs.spec))
-    return _note_unmet(runs.expectations) and not runs.num_broken and not not_written
+    code = exit_code(runs.expectations.unmet(), broken=runs.num_broken)
+    return FAILED if not_written else code
 
 
 def _lines(folder: Path, pattern: str) -> list[str]:
@@ -300,12 +301,7 @@ def _lines(folder: Path, pattern: str) -> list[str]:
     return [*dict.fromkeys(line for text in texts for line in text.splitlines())]
 
 
-def _note_unmet(expectations: Expectations) -> bool:
-    """Print a line for each condition that was never compared. Returns True if there was none."""
-    unmet = expectations.unmet()
-    for line in unmet:
-        note(line)
-    return not unmet
+
 
 
 def _note_failures(folder: Path) -> bool:
@@ -396,15 +392,15 @@ def _signals_passed_on() -> "Iterator[Callable[[subprocess.Popen[bytes]], None]]
             signal.signal(number, handler)
 
 
-def _show(folder: Path, to: Destination, spec: RecordSpec, expectations: Expectations) -> bool:
+def _show(folder: Path, to: Destination, spec: RecordSpec, expectations: Expectations) -> int:
     """Write the report of each process, to separate files if there are several, or print the reason for none.
 
-    Returns True if all reports meet the expectations.
+    Returns the exit code.
     """
     reports = sorted(folder.glob("*.npz"), key=lambda file: file.stat().st_mtime_ns)
     if not _note_failures(folder) and not reports:
         note(_why_nothing(folder, spec))
-    path, is_met = to.path, True
+    path, unmet = to.path, list[str]()
     for number, file in enumerate(reports, 1):
         if not _has_ended(file):
             note(LOST.format("its last seconds are"))
@@ -413,10 +409,9 @@ def _show(folder: Path, to: Destination, spec: RecordSpec, expectations: Expecta
         report = read_array_report(str(file))
         assert report is not None, "attn has written it"
         _write(report, to)
-        for line in _broken(report, expectations):
-            is_met = False
-            note(line if len(reports) == 1 else f"{to.path or f'process {number}'}: {line}")
-    return _note_unmet(expectations) and is_met
+        prefix = "" if len(reports) == 1 else f"{to.path or f'process {number}'}: "
+        unmet += [f"{prefix}{line}" for line in _broken(report, expectations)]
+    return exit_code([*unmet, *expectations.unmet()])
 
 
 def _broken(report: Report, expectations: Expectations) -> Iterator[str]:

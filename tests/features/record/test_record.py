@@ -586,7 +586,7 @@ def test_a_survey_and_results_are_of_the_runs(tmp_path: Path, attn: Attn, three_
     broken = attn(["watch", str(tmp_path / "run.db"), "--expect", "entropy < 0.1"])
     assert broken.code == 1 and "step 3: expected entropy < 0.1: got " in broken.err
     assert "largest induction" not in broken.out and "induction" not in json.loads(watched.out)["tensors"]
-    assert "inputs: each call its own" in broken.out and ", 6 heads, calls 1 to 3\n" in broken.out
+    assert "inputs: different for each call" in broken.out and ", 6 heads, calls 1 to 3\n" in broken.out
 
 
 @pytest.mark.nightly
