@@ -42,6 +42,7 @@ from attncli.records.report import Report
 from attncli.runs.report_values import Expectations, parse_conditions, refuse_unmeasured, values_of
 from attncli.runs.saved_reports import read_array_report
 from attncli.runs.store import open_store
+from attncli.runs.store_files import remove
 from attncli.settings import is_offered
 from attncli.system.files import is_store_name
 from attncli.system.plain_text import counted, note, whole_number
@@ -227,11 +228,14 @@ def _recorded(
             if _was_started(folder, code):
                 result = _show(folder, to, spec, expectations)
         else:
+            is_new = not to.exists()
             with open_store(to, fresh=False, rows=False, weights=False) as opened:
                 runs = RunsIntoStore(folder, opened, spec, expectations, note)
                 code = _run(program, folder, runs.try_to_take_new)
                 if _was_started(folder, code):
                     result = _keep(folder, runs)
+                if is_new and not runs.num_stored:
+                    remove(to)
     except UserError as error:  # a failure of the program takes precedence
         if code == DONE:
             raise

@@ -319,6 +319,8 @@ def test_what_cannot_be_started_ends_as_in_a_shell(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     denied = record(tmp_path, ["./data"])
     assert (denied.returncode, denied.stderr) == (126, b"./data: cannot be run: Permission denied\n")
+    missing = record(tmp_path, ["no-such-command", "x"], "-o", "run.db")
+    assert missing.returncode == 127 and [*tmp_path.glob("run.db*")] == []
 
 
 @pytest.mark.nightly
