@@ -355,7 +355,7 @@ FEATURES: dict[str, Feature] = {
         questions=(
             Question(
                 name="ablate",
-                summary="What is lost without each head (swap: activation patching)",
+                summary="Effect of removing each head (swap: activation patching)",
                 group="Models",
                 spec="attncli.features.ablate.question:AblateSpec",
             ),

@@ -41,31 +41,32 @@ def ablate(
     seed: Seed = 0,
     progress: Callable[[float], None] | None = None,
 ) -> HeadEffects:
-    """What the model loses on a text, or on several, without each of some heads, as 5:11, or of all.
+    """The effect of removing each head, or each of `heads`, on what a model predicts of one or more texts.
 
-    linear:5:11 is one without a softmax, where layers have both kinds.
-    What is predicted: every token from those before it; for an encoder tokens masked at random, from the
-    `seed`; or the `answer` alone, a text or the id of a token, and by how much its logit is above `against`.
-    `method`: zero, mean, sink or swap, what replaces a head's output (see `Removal`). `jointly` also takes
-    out all of them at once; `approximate` orders every head by one backward pass.
-    With swap a head gives what it gave on the `other` prompt, one for each text: at all tokens, at the
-    position `token`, or at each by itself; `into` one later head alone, or into all. `back` is the other
-    direction. UserError for heads that are not there, and for what the model cannot do; MemoryError.
+    Heads are named as 5:11, or linear:5:11 for a head without a softmax if layers have both kinds. The model
+    predicts every token from the tokens before it; an encoder predicts tokens masked at random from the
+    `seed`; with an `answer`, a text or a token id, it predicts only that token, whose logit is compared with
+    that of `against`. `method` is what replaces a head's output: zero, mean, sink or swap (see `Removal`).
+    `jointly` also removes all of the heads at once; `approximate` ranks every head by one backward pass. With
+    swap, the output comes from the `other` prompt, one for each text: at all tokens, at the position `token`,
+    or at each token separately. It reaches all later heads, or only the head `into`. The results in `back`
+    are for the opposite direction. Raises UserError for heads that the model does not have and for a request
+    that it cannot meet; MemoryError.
     """
     from attncli.features.ablate.effects import ablated
 
     generator = torch.Generator().manual_seed(seed)
-    texts, others = several_texts(text), None if other is None else several_texts(other)
+    texts, other_texts = several_texts(text), None if other is None else several_texts(other)
     names, later = head_names(heads), None if into is None else head_name(into)
     are_pairs = all(isinstance(prompt, Predicted) and prompt.other is not None for prompt in texts)
-    num_others = len(texts) if are_pairs else None if others is None else len(others)
-    check_swap(method, len(texts), num_others, token, later)
+    num_other_texts = len(texts) if are_pairs else None if other_texts is None else len(other_texts)
+    check_swap(method, len(texts), num_other_texts, token, later)
 
     with in_use(model) as pretrained:
         readings = [
             predicted_of(
                 reading_for(pretrained, prompt),
-                None if others is None else reading_for(pretrained, others[place], "other"),
+                None if other_texts is None else reading_for(pretrained, other_texts[place], "other"),
                 pretrained,
                 generator,
                 answer=answer,

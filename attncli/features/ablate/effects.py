@@ -1,4 +1,4 @@
-"""Every head removed in turn, on every text, and what that does to what the model predicts."""
+"""Removes every head in turn, on every text, and compares what the model predicts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -47,19 +47,19 @@ from attncli.models.removal_runs import AGREES, FLOAT_BYTES, RemovalRuns, runs_t
 from attncli.records.columns import Records
 from attncli.records.surveys import LookedAtKey
 
-KEPT_PER_SCORE, KEPT_PER_ENTRY = 4, 30
-"""Numbers that a layer keeps for the backward pass, per score of a head and per entry of a token's vector."""
+SAVED_PER_SCORE, SAVED_PER_ENTRY = 4, 30
+"""Numbers saved by a layer for the backward pass, per score of a head and per entry of a token's vector."""
 
 EffectNumbers = dict[str, float]
 
 
 class Baseline:
-    """The output with all heads, and how each output without some compares to it.
+    """The output with all heads, with which each output without some of them is compared.
 
-    loss, in nats per token; of an answer its probability, and by how much its logit is above that of the
-    token it is compared with. Their effects are differences: without the heads, minus with them. kl is
-    sum p ln(p / q) of the predictions with all heads (p) and without (q); output_change, of a model
-    without a head, ||y' - y|| / ||y||; cls_change, of a picture, 1 - cos(y', y) of [CLS].
+    The numbers are the loss, in nats per token, and for an answer its probability and its logit minus that of
+    the token it is compared with. Their effects are differences: without the heads, minus with them. kl is
+    sum p ln(p / q) of the predictions with all heads (p) and without (q). output_change, for a model that
+    predicts no tokens, is ||y' - y|| / ||y||; cls_change, for a picture, is 1 - cos(y', y) of [CLS].
     """
 
     def __init__(self, output: Float[Tensor, "place vocabulary_or_dim"], reading: Predicted) -> None:
@@ -84,9 +84,9 @@ class Baseline:
     def effects(
         self, outputs: Float[Tensor, "copy place vocabulary_or_dim"]
     ) -> list[tuple[EffectNumbers, int | None]]:
-        """Those of each output, one after the other: a single copy of the predictions is in memory.
+        """The effects in each output, and the position where the loss rose, or the output changed, most.
 
-        With each the token, by its position, where the loss rose most, or the output changed most.
+        The outputs are compared one after the other, so that memory holds one copy of the predictions.
         """
         return [self._effects(output) for output in outputs]
 
@@ -109,14 +109,15 @@ class Baseline:
 
 
 def _largest(changes: Float[Tensor, " place"]) -> int | None:
-    """The place of the largest change; of several places None where none is more than rounding."""
+    """The place of the largest change; None if several places changed by no more than rounding."""
     most = int(changes.argmax())
     return most if len(changes) == 1 or changes[most] > AGREES else None
 
 
 def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Tensor, " head"]]:
-    """By call, |d loss / d gate| of one text, where a gate of 1 multiplies each head's output: Michel et al.
-    2019 (1905.10650), equation 2. Behind those of attention the layers without a softmax.
+    """|d loss / d gate| of each head on one text, by call, for a gate of 1 that multiplies the head's output.
+
+    Michel et al. 2019 (1905.10650), equation 2. Layers without a softmax follow those of attention.
     """
     gates: list[Tensor] = []
 
@@ -134,8 +135,8 @@ def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Ten
     linear = projected_heads(model, lambda: run_model(model, inputs, output_of))
     linear_gates = [torch.ones(heads.num_heads, device=pretrained.device) for heads in linear]
     with torch.enable_grad(), ExitStack() as hooks:
-        for heads, of_heads in zip(linear, linear_gates, strict=True):
-            hooks.enter_context(heads.changed(1, partial(gated_heads, of_heads.requires_grad_())))
+        for heads, gate in zip(linear, linear_gates, strict=True):
+            hooks.enter_context(heads.changed(1, partial(gated_heads, gate.requires_grad_())))
         patches = Patches(frozenset(model.modules()), lambda _layer: [LayerChange("output", gated)])
         hooks.enter_context(patches_open(patches, beneath=True))
         logits = run_model(model, inputs, attended)["logits"][0, reading.places]
@@ -145,42 +146,42 @@ def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Ten
 
 
 def _refuse_what_does_not_fit(pretrained: Pretrained, reading: Predicted) -> None:
-    """UserError where the backward pass needs more of the forward pass than fits into memory."""
+    """Raise UserError if the backward pass needs more memory than there is."""
     config = pretrained.model.config.get_text_config()
     num_tokens, layers = max(reading.counts), pretrained.num_layers
-    scores = num_tokens**2 * getattr(config, "num_attention_heads", 1) * KEPT_PER_SCORE
-    vectors = num_tokens * getattr(config, "hidden_size", 1) * KEPT_PER_ENTRY
-    logits = num_tokens * config.vocab_size * KEPT_PER_SCORE
+    scores = num_tokens**2 * getattr(config, "num_attention_heads", 1) * SAVED_PER_SCORE
+    vectors = num_tokens * getattr(config, "hidden_size", 1) * SAVED_PER_ENTRY
+    logits = num_tokens * config.vocab_size * SAVED_PER_SCORE
     needed = FLOAT_BYTES * (layers * (scores + vectors) + logits)
     refuse_bytes("ablate", needed, "fewer tokens, or leave out `approximate`")
 
 
 class Looks(NamedTuple):
-    """What heads look at from the tokens of a text where they are missed most, by their numbers."""
+    """The keys that heads look at, by head number, from the tokens where their removal costs most."""
 
     rows: Records[LookedAtKey]
-    missed_at: Mapping[int, int | None]
+    query_positions: Mapping[int, int | None]
     tokens: Sequence[str]
 
-    def of_head(self, number: int) -> dict[str, object]:
-        """The cells of a head; without a softmax only the token where it is missed."""
+    def cells(self, number: int) -> dict[str, object]:
+        """The cells of a head; for a head without a softmax, only its query."""
         if not self.rows:
             return {}
         if number < len(self.rows):
             return dict(self.rows[number])
-        query = self.missed_at.get(number)
+        query = self.query_positions.get(number)
         token = None if query is None else self.tokens[query]
         return {**dict.fromkeys(LookedAtKey.columns), "query": query, "query_token": token}
 
 
 @dataclass
 class Ablation:
-    """Removes heads from a model on some texts, and keeps the effects of each."""
+    """Removes heads from a model on some texts, and collects the effects of each."""
 
     readings: Sequence[Predicted]
     pretrained: Pretrained
     _: KW_ONLY
-    named: Sequence[str]
+    head_names: Sequence[str]
     method: RemovalMethod
     jointly: bool
     approximate: bool
@@ -190,7 +191,7 @@ class Ablation:
     all_heads: HeadsOfModel | None = None
     chosen: list[int] = field(default_factory=list)
     reader: HeadPlace | None = None
-    """The place of the head `into`."""
+    """The head named by `into`."""
     removed: list[list[HeadPlace]] = field(default_factory=list)
     patterns: list[list[str]] = field(default_factory=list)
     looks: Looks = Looks(LookedAtKey.rows([]), {}, ())  # noqa: RUF009 - immutable
@@ -202,17 +203,17 @@ class Ablation:
     adapt: Callable[[], None] = lambda: None
     notes: dict[str, None] = field(default_factory=dict)
     unshown: str = ""
-    """A sentence on the layers that have no heads here."""
+    """A sentence that names the layers whose heads are not measured."""
 
     def __post_init__(self) -> None:
         self.unshown = self.pretrained.unshown_layers
 
     def run(self) -> None:
-        """All texts. UserError for heads that are not there, and for what the model cannot do."""
+        """Measure all texts. Raises UserError for heads that the model does not have."""
         if self.approximate:
             if not self.readings[0].num_places:
                 name = self.pretrained.name
-                raise UserError(f"approximate: {name} has no head that predicts tokens, and so no loss")
+                raise UserError(f"approximate: {name} predicts no tokens, so it has no loss")
             self.gradients = [
                 torch.cat(gate_gradients(self.pretrained, reading)) for reading in self.readings
             ]
@@ -242,9 +243,9 @@ class Ablation:
     def _surveyed(
         self, reading: Predicted, *, is_back: bool = False
     ) -> tuple[Survey, RemovalRuns, dict[int, Tensor]]:
-        """The run of a text, what its heads do, and, where heads are swapped, what they gave, by call."""
+        """The survey of a text, its run with all heads, and with swap the output of its heads by call."""
         options = WHERE_IT_LOOKS if len(self.readings) == 1 and not is_back else NOTHING_MORE
-        given: dict[int, Tensor] = {}
+        head_outputs: dict[int, Tensor] = {}
         with ExitStack() as hooks:
             survey = Survey(options, [reading], self.pretrained, None, hooks)
 
@@ -252,7 +253,7 @@ class Ablation:
                 output = survey.take(layer)
                 if self.method == "swap":
                     output = output_of(layer) if output is None else output
-                    given[len(given)] = output.clone()
+                    head_outputs[len(head_outputs)] = output.clone()
                 return output
 
             has_linear = bool(self.pretrained.unshown_layers)
@@ -262,9 +263,9 @@ class Ablation:
             self.unshown = unshown_layers(self.pretrained.model, modules)
         self.notes |= dict.fromkeys(replace(run.way, unshown=self.unshown).notes())
         if self.method == "swap":
-            given |= dict(enumerate(run.linear_reads, start=run.num_softmax))
+            head_outputs |= dict(enumerate(run.linear_reads, start=run.num_softmax))
         if is_back:
-            return survey, run, given
+            return survey, run, head_outputs
         compare_distances(survey)
         heads = surveyed_texts(survey)[0].heads
         if self.all_heads is None:
@@ -275,9 +276,9 @@ class Ablation:
             self._choose(self.all_heads)
         if self.method == "swap":
             self._choose_tokens(self.all_heads, reading)
-        for head, of_texts in zip(heads, self.patterns, strict=False):
-            of_texts.append(head.pattern)
-        return survey, run, given
+        for head, patterns in zip(heads, self.patterns, strict=False):
+            patterns.append(head.pattern)
+        return survey, run, head_outputs
 
     def _effects(
         self,
@@ -287,7 +288,7 @@ class Ablation:
         begun: float,
         share: float,
     ) -> list[tuple[EffectNumbers, int | None]]:
-        """The effects of each set of heads that is removed, and the token where it is missed most."""
+        """The effects of removing each set of heads, and the position where each removal costs most."""
         effects: list[tuple[EffectNumbers, int | None]] = [({}, None)] * len(self.removed)
         done = 0
         begins = [[self.reader]] * len(self.removed) if self.reader else self.removed
@@ -301,21 +302,22 @@ class Ablation:
                 self.progress(begun + share * done / len(self.removed))
         return effects
 
-    def _look(self, survey: Survey, missed_at: Sequence[int | None]) -> None:
-        """What each head looks at from the token where it is missed most."""
+    def _look(self, survey: Survey, query_positions: Sequence[int | None]) -> None:
+        """Record the keys that each head looks at from the token where its removal costs most."""
         if survey.options.first_keys and not self.each_token:
-            by_head = dict(zip(self.chosen, missed_at[: len(self.chosen)], strict=True))
+            by_head = dict(zip(self.chosen, query_positions[: len(self.chosen)], strict=True))
             rows = looked_at(survey, 0, [by_head.get(head) for head in range(self.heads.num_softmax)])
             self.looks = Looks(rows, by_head, self.readings[0].text.tokens)
 
     def _run_pair(self, reading: Predicted, other: Predicted, number: int) -> None:
-        """Heads of a prompt give what they gave on the other one, then the other way round."""
-        survey, run, given = self._surveyed(reading)
-        _, other_run, other_given = self._surveyed(other, is_back=True)
-        runs, gave, texts = (run, other_run), (given, other_given), (reading, other)
+        """Swap the heads of a prompt with those of the other prompt, then the other way round."""
+        survey, run, head_outputs = self._surveyed(reading)
+        _, other_run, other_outputs = self._surveyed(other, is_back=True)
+        runs, outputs_by_call, texts = (run, other_run), (head_outputs, other_outputs), (reading, other)
         baselines = [Baseline(each.output, text) for each, text in zip(runs, texts, strict=True)]
         outputs: list[Callable[[Sequence[Removed]], Tensor]] = [
-            partial(runs[back].without, removal=Removal("swap", given=gave[1 - back])) for back in (0, 1)
+            partial(runs[back].without, removal=Removal("swap", given=outputs_by_call[1 - back]))
+            for back in (0, 1)
         ]
         if self.reader is not None:
             from attncli.features.ablate.path_patching import direct_paths
@@ -333,12 +335,12 @@ class Ablation:
 
     @property
     def heads(self) -> HeadsOfModel:
-        """All heads, known from the first run on."""
+        """All heads of the model, available after the first run."""
         assert self.all_heads is not None, "a text was run"
         return self.all_heads
 
     def _choose_tokens(self, heads: HeadsOfModel, reading: Predicted) -> None:
-        """Swap at all tokens, at one of this text, or at each by itself."""
+        """Set the heads to swap: at all tokens, at one token of this text, or at each token separately."""
         tokens: list[int | None] = [reading.token]
         if self.each_token:
             tokens = [*range(len(reading.text.ids))]
@@ -348,46 +350,46 @@ class Ablation:
             self.removed.append([place._replace(token=reading.token) for place in alone])
 
     def _choose(self, heads: HeadsOfModel) -> None:
-        """Each chosen head is removed in a run of its own; with `jointly`, one more run is without all."""
+        """Set the heads to remove: each chosen head in a run and, with `jointly`, all of them in one more."""
         self.patterns = [[] for _ in heads.heads]
-        self.chosen = heads.chosen(self.named, self.method, self._mean_gradients())
+        self.chosen = heads.chosen(self.head_names, self.method, self._mean_gradients())
         if self.into is not None:
             self.reader = heads.place_of_reader(self.into)
             earlier = heads.before(self.reader, self.chosen)
-            if not earlier or (self.named and len(earlier) < len(self.chosen)):
-                where = "must be in a later layer than the heads that write to it"
+            if not earlier or (self.head_names and len(earlier) < len(self.chosen)):
+                where = "must be in a later layer than the heads to swap"
                 raise UserError(f"into: {where} (got {self.into})")
             self.chosen = earlier
         together = [heads.places[number] for number in self.chosen]
         self.removed = [[place] for place in together] + ([together] if self.jointly else [])
 
     def _mean_gradients(self) -> Tensor | None:
-        """The mean of |d loss / d gate| over the texts, for each head; None unless it approximates."""
+        """The mean of |d loss / d gate| over the texts, per head; None without `approximate`."""
         return torch.stack(self.gradients).mean(dim=0) if self.gradients else None
 
     def _exact(self) -> list[EffectNumbers]:
-        """The effects of each chosen head over the texts."""
-        return _over_texts([of_text[: len(self.chosen)] for of_text in self.effects])
+        """The mean effects of each chosen head over the texts."""
+        return _over_texts([text_effects[: len(self.chosen)] for text_effects in self.effects])
 
     def swapped_rows(
         self, effects: Sequence[Sequence[EffectNumbers]], *, with_looks: bool
     ) -> Records[HeadEffect]:
-        """One for each head, and for each token where these are swapped one by one."""
+        """One row per head, or per head and token if tokens are swapped separately."""
         alone = len(self.removed) - self.jointly
         rows: list[dict[str, object]] = []
         per_head = alone // len(self.chosen)
         texts = self.pretrained.written_tokens(self.readings[0].text) if self.each_token else []
-        for place, numbers in enumerate(_over_texts([of_text[:alone] for of_text in effects])):
+        for place, numbers in enumerate(_over_texts([text_effects[:alone] for text_effects in effects])):
             index, token = self.chosen[place // per_head], place % per_head
             row = self.heads.row(index, self.patterns[index])
             row |= {"token": token} if self.each_token else {}
             row |= numbers
-            row |= self.looks.of_head(index) if with_looks else {}
+            row |= self.looks.cells(index) if with_looks else {}
             rows.append(row | ({"token_text": texts[token]} if self.each_token else {}))
-        return HeadEffect.rows(rows if self.named else self.heads.by_layer(rows))
+        return HeadEffect.rows(rows if self.head_names else self.heads.by_layer(rows))
 
     def rows(self) -> Records[HeadEffect]:
-        """One for each head that was measured: where it is, what it looks at, and what is lost without it."""
+        """One row per head that was measured."""
         if self.method == "swap":
             return self.swapped_rows(self.effects, with_looks=True)
         exact: dict[int, Mapping[str, float | None]] = dict(zip(self.chosen, self._exact(), strict=True))
@@ -399,16 +401,16 @@ class Ablation:
             row = self.heads.row(index, self.patterns[index])
             row |= exact.get(index, nothing)
             row |= {"approximate": approximate[index]} if approximate else {}
-            rows.append(row | self.looks.of_head(index))
-        return HeadEffect.rows(rows if self.named else self.heads.by_layer(rows))
+            rows.append(row | self.looks.cells(index))
+        return HeadEffect.rows(rows if self.head_names else self.heads.by_layer(rows))
 
     @property
     def baseline(self) -> EffectNumbers:
-        """The numbers with all heads, means over the texts."""
+        """The mean numbers over the texts with all heads."""
         return _over_texts([[numbers] for numbers in self.baselines])[0]
 
     def together(self) -> tuple[EffectNumbers, Approximation | None]:
-        """The effects of all chosen heads at once; how well the approximation orders the heads."""
+        """The effects of removing all chosen heads at once, and the quality of the approximation."""
         joint: EffectNumbers = {}
         if self.jointly:
             (joint,) = _over_texts([effects[-1:] for effects in self.effects])
@@ -420,7 +422,7 @@ class Ablation:
 
 
 def _with_share_restored(effects: EffectNumbers, here: EffectNumbers, there: EffectNumbers) -> EffectNumbers:
-    """With `restored`: the share of the way from a prompt's logit difference to that of the other one."""
+    """Add `restored`, the share of the way from a prompt's logit difference to that of the other prompt."""
     if "logit_difference" not in here:
         return effects
     way = there["logit_difference"] - here["logit_difference"]
@@ -440,26 +442,26 @@ def ablated(
     into: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> HeadEffects:
-    """What the model loses on some texts without each of the named heads, as 5:11, or of all heads.
+    """The effect of removing each of the named heads, as 5:11, or each head of the model, on some texts.
 
-    `method` says what replaces a head's output (see `Removal`). With `jointly` also what is lost without all
-    of them at once. `approximate` orders every head by one backward pass and measures some of them. With
-    `method` swap each reading has another one, and with `each_token` each token is swapped by itself; `into`,
-    as 18:6, is the one later head that reads the change, by the direct path, all else as it was. UserError
-    for heads that are not there, and for what the model cannot do; MemoryError.
+    `method` is what replaces a head's output (see `Removal`). `jointly` also removes all of the heads at
+    once. `approximate` ranks every head by one backward pass and measures some of them. With swap, each
+    reading has an `other` reading; with `each_token` each token is swapped separately; only the later head
+    `into`, as 18:6, reads the change, along the direct path. Raises UserError for heads that the model does
+    not have and for a request that it cannot meet; MemoryError.
     """
     if approximate and method != "zero":
-        raise UserError(f"approximate: is for method zero: a gate goes from 1 to 0 (got {method})")
+        raise UserError(f"approximate: needs method zero, since a gate goes from 1 to 0 (got {method})")
     if into is not None and jointly:
-        raise UserError("jointly: cannot be combined with `into`, head by head")
+        raise UserError("jointly: cannot be combined with `into`, which takes one head at a time")
     if each_token and len(readings) > 1:
         raise UserError(
-            f"token: each is for one text: several have tokens of their own (got {len(readings)})"
+            f"token: each needs a single text, since texts differ in their tokens (got {len(readings)} texts)"
         )
     ablation = Ablation(
         readings,
         pretrained,
-        named=heads,
+        head_names=heads,
         method=method,
         jointly=jointly,
         approximate=approximate,
@@ -486,26 +488,27 @@ def ablated(
 
 
 def _places(survey: Survey) -> Iterator[HeadPlace]:
-    """Each head in the order of a survey's rows."""
+    """The place of each head, in the order of a survey's rows."""
     for call, layer in enumerate(survey.layers.layers):
         assert layer.computed.sums is not None
         for head in range(layer.computed.sums.shape[1]):
             yield HeadPlace(call, head)
 
 
-def _over_texts(of_texts: Sequence[Sequence[EffectNumbers]]) -> list[EffectNumbers]:
-    """The means of each head's effects over the texts and, with several texts, their 95 % intervals."""
-    names = list(of_texts[0][0])
+def _over_texts(text_effects: Sequence[Sequence[EffectNumbers]]) -> list[EffectNumbers]:
+    """The mean effects of each head over the texts and, for several texts, their 95 % intervals."""
+    names = list(text_effects[0][0])
     if not names:
-        return [{} for _ in of_texts[0]]
+        return [{} for _ in text_effects[0]]
     numbers = torch.tensor(
-        [[[effects[name] for name in names] for effects in text] for text in of_texts], dtype=torch.float64
+        [[[effects[name] for name in names] for effects in text] for text in text_effects],
+        dtype=torch.float64,
     )
     means = numbers.mean(dim=0)
     ends: dict[str, Tensor] = {"": means}
-    if len(of_texts) > 1:
+    if len(text_effects) > 1:
         squares = (numbers - means).square().sum(dim=0)
-        count = torch.full(means.shape, len(of_texts))
+        count = torch.full(means.shape, len(text_effects))
         ends["_low"], ends["_high"] = mean_interval(count, means, squares)
     return [
         {

@@ -6,7 +6,7 @@ FEATURE = Feature(
     questions=(
         Question(
             "ablate",
-            "What is lost without each head (swap: activation patching)",
+            "Effect of removing each head (swap: activation patching)",
             "Models",
             spec="question:AblateSpec",
         ),

@@ -38,8 +38,8 @@ class DirectPaths:
                 difference = self.other_writes[part]() - self.writes[part]()
                 tokens = slice(None) if place.token is None else slice(place.token, place.token + 1)
                 streams[text, tokens] += difference[tokens]
-        given = {self.reader.call: self.run.output_on(self.reader.call, streams)}
-        return self.run.without([[self.reader]] * len(swapped), Removal("swap", given=given))
+        head_outputs = {self.reader.call: self.run.output_on(self.reader.call, streams)}
+        return self.run.without([[self.reader]] * len(swapped), Removal("swap", given=head_outputs))
 
 
 def direct_paths(

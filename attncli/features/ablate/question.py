@@ -1,4 +1,4 @@
-"""What a model loses without each of its heads: the loss, the prediction, the output."""
+"""`attn ablate`: the effect of removing each head on the loss, the prediction or the output."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -54,7 +54,7 @@ HeadNamesOrAll = Annotated[
 class AblateSpec(EncodedTextSpec):
     experiment = "ablate"
     parts = ("statistics", "heads", "baseline")
-    title = "What is lost without each head"
+    title = "Effect of removing each head"
     needs_head = True
     examples = (
         "attn ablate",
@@ -94,57 +94,51 @@ class AblateSpec(EncodedTextSpec):
     }
     next_steps = ("--method mean", "--texts FILE", "-o page.html")
     settings_elsewhere: ClassVar[Mapping[str, str]] = {
-        "layer": "takes out each head by itself: --heads LAYER:HEAD,... takes out these alone"
+        "layer": "removes each head separately: --heads LAYER:HEAD,... limits it to these heads"
     }
     group = "Heads"
     heading_keys = ("file", "model", "method", "answer", "against", "seed")
 
-    heads: Annotated[HeadNamesOrAll, Everyday("the heads that are taken out, or all")] = Field(
-        [EVERY_HEAD], description="the heads that are taken out, as LAYER:HEAD, or all, each by itself"
+    heads: Annotated[HeadNamesOrAll, Everyday("the heads to remove, or all")] = Field(
+        [EVERY_HEAD], description="the heads to remove, as LAYER:HEAD, or all, each separately"
     )
     method: Annotated[Literal["zero", "mean", "sink", "swap"], Everyday("what replaces a head's output")] = (
         Field(
             "zero",
-            description="what replaces a head's output: nothing, its mean over all tokens, the first value, "
-            "or (swap: activation patching) what it gave on another prompt",
+            description="what replaces a head's output: zero, its mean over all tokens, the first value "
+            "(sink), or its output on another prompt (swap: activation patching)",
         )
     )
-    other: Annotated[Text | None, Everyday("with --method swap: the other prompt, of as many tokens")] = (
-        Field(
-            None,
-            description="with `method` swap: the other prompt, of as many tokens (for many: `texts` in JSON "
-            "Lines or CSV with text, other, answer, against and token)",
-        )
+    other: Annotated[Text | None, Everyday("with --method swap: the other prompt, equal in tokens")] = Field(
+        None,
+        description="with `method` swap: the other prompt, with the same number of tokens (for many prompts: "
+        "`texts` in JSON Lines or CSV with text, other, answer, against and token)",
     )
     token: TokenName | None = Field(
         None,
-        description="with `method` swap: at this token alone, named as cat, cat#2, 5, -1 or last; each: at "
-        "every token by itself (default: at all tokens)",
+        description="with `method` swap: only at this token, named as cat, cat#2, 5, -1 or last; each: at "
+        "each token separately (default: at all tokens)",
     )
     into: Annotated[str, BeforeValidator(head_name)] | None = Field(
         None,
-        description="with `method` swap: into this one later head alone, as LAYER:HEAD, by the direct path "
+        description="with `method` swap: only along the direct path to this later head, as LAYER:HEAD "
         "(path patching)",
     )
-    jointly: Annotated[bool, Everyday()] = Field(
-        False, description="also take out all of these heads at once"
-    )
-    approximate: Annotated[bool, Everyday("every head by one backward pass")] = Field(
+    jointly: Annotated[bool, Everyday()] = Field(False, description="also remove all of these heads at once")
+    approximate: Annotated[bool, Everyday("rank every head by one backward pass")] = Field(
         False,
-        description="every head by one backward pass, |d loss / d gate|; exact for 16 of them, or "
-        "for `heads`",
+        description="rank every head by one backward pass, |d loss / d gate|; to compare, only 16 of them "
+        "are removed, or `heads`",
     )
     answer: Annotated[
         str | None,
-        Everyday("measure this token alone, after the text"),
-    ] = Field(
-        None, description="measure this token alone, after the text (or at the mask of an encoder's text)"
-    )
-    against: Annotated[str | None, Everyday("with --answer: compare with this token")] = Field(
-        None, description="with `answer`: compare its logit with this token's"
+        Everyday("measure only this token, after the text"),
+    ] = Field(None, description="measure only this token, after the text or at the mask of an encoder's text")
+    against: Annotated[str | None, Everyday("with --answer: the token to compare it with")] = Field(
+        None, description="with `answer`: the token whose logit is compared with the answer's"
     )
     sort: Annotated[Effect | None, Everyday("the heads with the largest effect first")] = Field(
-        None, description="show the heads with the largest effect first (default: the first that is measured)"
+        None, description="show the heads with the largest effect first (default: the first effect measured)"
     )
     top: Size | None = Field(None, description="show only the first N heads")
 
@@ -159,19 +153,19 @@ class AblateSpec(EncodedTextSpec):
 
     @property
     def named_heads(self) -> list[str]:
-        """The heads that are named; none where it is all of them."""
+        """The heads in `heads`; an empty list for all."""
         return [] if self.heads == [EVERY_HEAD] else self.heads
 
     @property
-    def is_of_grid_alone(self) -> bool:
-        """True for a file whose tokens lie on a grid, without a text beside it."""
+    def is_grid_only(self) -> bool:
+        """True for a file whose tokens lie on a grid, such as a picture, without a text."""
         return self.reads_grid and self.sentence is None and self.file is None
 
     def result_kind(self) -> str:
         return "ablate"
 
     def unmeasured(self) -> set[str]:
-        # Lines of texts may have answers of their own.
+        # Each line of `texts` may have an answer.
         has_answer, has_against = (
             key is not None or self.texts is not None for key in (self.answer, self.against)
         )
@@ -179,10 +173,10 @@ class AblateSpec(EncodedTextSpec):
         measured |= {"probability"} if has_answer else set()
         measured |= {"logit_difference"} if has_against else set()
         measured |= {"restored"} if self.method == "swap" and has_against else set()
-        # Whether a model has a head that predicts tokens is known when it is there.
+        # Only the opened model shows if it predicts tokens.
         measured |= {"output_change"} if self.model and not self.answer else set()
         measured |= {"approximate"} if self.approximate else set()
-        if self.is_of_grid_alone:
+        if self.is_grid_only:
             measured = {"cls_change", "output_change"}
         several = self.texts is not None
         left_out = {f"{name}{end}" for name in EFFECTS.keys() - measured for end in ("", "_low", "_high")}
@@ -201,39 +195,39 @@ class AblateSpec(EncodedTextSpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        for key in self.given("answer", "approximate") if self.is_of_grid_alone else ():
+        for key in self.given("answer", "approximate") if self.is_grid_only else ():
             setting = self.setting_of_file()
-            message = f"is of models that predict tokens: give a text beside `{setting}`"
+            message = f"needs a model that predicts tokens: give a text beside `{setting}`"
             yield contradiction(key, message, setting)
         if self.jointly and len(self.named_heads) < 2:
-            yield contradiction("jointly", "needs `heads`, two or more", "heads")
+            yield contradiction("jointly", "needs two or more `heads`", "heads")
 
 
 METHODS = {
-    "zero": "A head that is taken out gives nothing, as if its columns of W_O were zero.",
-    "mean": "A head that is taken out gives its mean output over all tokens.",
-    "swap": "A head gives what it gave on the other prompt; back: the other prompt, with what it gave here.",
-    "sink": "A head that is taken out gives the value of the first token, as if it looked there alone.",
+    "zero": "The output of a removed head is zero, as if its columns of W_O were.",
+    "mean": "The output of a removed head is its mean over all tokens.",
+    "swap": "The output of a head is that on the other prompt; back: on the other prompt, that on this one.",
+    "sink": "The output of a removed head is the value of the first token, as if it looked only there.",
 }
 
-AT_TOKENS = "It does so at one token of each text: its line's, else that of the settings."
+AT_TOKENS = "Heads are swapped at one token of each text: that of its line or, without one, `--token`."
 LINEAR = "linear"
-OF_LINEAR = {
-    "zero": "Heads without a softmax are taken out where W_O reads them, after gate and norm.",
-    "mean": "Of heads without a softmax it is the mean of what W_O reads, after gate and norm.",
-    "swap": "Heads without a softmax are swapped where W_O reads them, after gate and norm.",
+LINEAR_METHODS = {
+    "zero": "Heads without a softmax are removed at the input of W_O, after gate and norm.",
+    "mean": "The mean of a head without a softmax is that of the input of W_O, after gate and norm.",
+    "swap": "Heads without a softmax are swapped at the input of W_O, after gate and norm.",
 }
 
 GRID_NOTE = (
     "output_change is ||y' - y|| / ||y||, mean over the last vectors; cls_change is 1 - cos(y', y) of [CLS], "
-    "where there is one."
+    "if the model has one."
 )
 
 
 def read(
     spec: AblateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Predicted":
-    """What the model reads, and what is predicted of it; UserError for what does not fit."""
+    """The reading and the tokens to predict. Raises UserError if the text does not fit."""
     from attncli.models.openers import OPENERS, FileInput
     from attncli.models.predicted import predicted_reading
     from attncli.models.pretrained import reader_of
@@ -264,13 +258,13 @@ def _pair(
     *,
     token: str | None = None,
 ) -> "Predicted":
-    """A prompt with the other one; swapped at `token`, else at that of the settings, else at all."""
+    """A prompt and its other prompt, swapped at `token`, at the token in the settings, or at all tokens."""
     from attncli.models.predicted import predicted_pair
     from attncli.models.reading_text import read_text
     from attncli.models.token_names import token_named
 
     there = read_text(pretrained, other, key="other", truncate=spec.truncate)
-    named = token or (None if spec.token == EACH_TOKEN else spec.token)
+    token_name = token or (None if spec.token == EACH_TOKEN else spec.token)
     return predicted_pair(
         reading,
         there,
@@ -278,7 +272,9 @@ def _pair(
         generator,
         answer=spec.answer,
         against=spec.against,
-        token=None if named is None else token_named(str(named), reading.text, pretrained, key="token"),
+        token=None
+        if token_name is None
+        else token_named(str(token_name), reading.text, pretrained, key="token"),
         key=key,
     )
 
@@ -286,7 +282,7 @@ def _pair(
 def _read_line(
     spec: AblateSpec, line: "TextLine", pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Predicted":
-    """A line of a file of prompts, whose answers come before those of the settings."""
+    """A line of a file of prompts; its answers take precedence over the settings."""
     from attncli.models.reading_text import read_text
 
     answers = {"answer": line.answer or spec.answer, "against": line.against or spec.against}
@@ -304,7 +300,7 @@ def report(
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
 ) -> "Report":
-    """What one text says of each head."""
+    """The report of one text."""
     from attncli.models.pretrained import reader_of
 
     return _report(spec, [reading], reading.left_out_notes(), reader_of(pretrained, reading), progress)
@@ -313,7 +309,7 @@ def report(
 def report_many(
     spec: AblateSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> "Report":
-    """The report of many texts: means over them, and how sure these are."""
+    """The report of many texts: means with 95 % intervals."""
     import torch
 
     from attncli.models.predicted import check_answers_alike
@@ -374,7 +370,7 @@ def _report(
 
 
 def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: "Pretrained") -> str:
-    """The effect that heads are sorted by; UserError for one that this model does not have."""
+    """The effect to sort heads by. Raises UserError for one that was not measured."""
     if spec.sort is None and "restored" in measured:
         return "restored"
     if spec.sort is None:
@@ -400,7 +396,7 @@ def _notes(
     notes = [
         METHODS[spec.method],
         *([AT_TOKENS] if spec.texts is not None and readings[0].token is not None else []),
-        *([OF_LINEAR[spec.method]] if has_linear else []),
+        *([LINEAR_METHODS[spec.method]] if has_linear else []),
         _measured(spec, readings, pretrained),
         *shipped_notes(spec),
     ]
@@ -411,7 +407,7 @@ def _notes(
 
 
 def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretrained") -> str:
-    """Which predictions the numbers are about."""
+    """The note on the predictions that the numbers are of."""
     from attncli.models.targets import token_text
 
     places = counted(sum(reading.num_places for reading in readings), "token")
@@ -422,16 +418,17 @@ def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pr
     if pretrained.predicts is None and readings[0].on_grid:
         return GRID_NOTE
     if pretrained.predicts is None:
-        return "No head predicts tokens: output_change is ||y' - y|| / ||y||, mean over the last vectors."
-    if spec.probe:
-        return f"The loss, in nats per token, is on the second copy of the probe ({places})."
-    if readings[0].num_before:
         return (
-            f"The loss, in nats per token, is on {places} of the words, each predicted from those before it."
+            "The model predicts no tokens: output_change is ||y' - y|| / ||y||, mean over the last vectors."
         )
+    if spec.probe:
+        return f"The loss, in nats per token, is that of the second copy of the probe ({places})."
+    if readings[0].num_before:
+        words = f"{places} of the words, each predicted from the tokens before it"
+        return f"The loss, in nats per token, is that of {words}."
     if pretrained.predicts == "masked":
-        return f"The loss, in nats per token, is on {places} masked at random."
-    return f"The loss, in nats per token, is on {places}, each predicted from those before it."
+        return f"The loss, in nats per token, is that of {places} masked at random."
+    return f"The loss, in nats per token, is that of {places}, each predicted from the tokens before it."
 
 
 PAGE = ModelPage(read=read, report=report, report_many=report_many)

@@ -1,4 +1,4 @@
-"""The heads of a model, and which of them are removed by themselves."""
+"""The heads of a model, and the choice of heads to remove."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from attncli.models.removal import HeadPlace, ModelHead, head_index
 from attncli.models.removal_runs import RemovalRuns
 
 SAMPLED_HEADS = 16
-"""Heads that are removed exactly beside the approximation, evenly spread over its order."""
+"""Heads that are removed to check the approximation, evenly spread over its ranking."""
 
 
 @dataclass(frozen=True)
 class HeadsOfModel:
-    """The heads of a model in the order of its calls, those without a softmax behind the others.
+    """The heads of a model in the order of its calls, followed by the heads without a softmax.
 
-    `places` are theirs among the calls. `mixers` say what the layers without a softmax are, by the numbers of
-    their heads.
+    `places` are their places among the calls. `mixers` has the kind of layer of each head without a softmax,
+    by the number of the head.
     """
 
     pretrained: Pretrained
@@ -39,7 +39,7 @@ class HeadsOfModel:
         heads: Sequence[ModelHead],
         places: Sequence[HeadPlace],
     ) -> "HeadsOfModel":
-        """The heads with a softmax, at these places, and those of the layers without one in a run."""
+        """The given heads, which have a softmax, and the run's heads without one."""
         heads, places, mixers = [*heads], [*places], dict[int, str]()
         attending = {head.layer for head in heads}
         has_both = any(linear.captured.layer in attending for linear in run.linear)
@@ -58,12 +58,12 @@ class HeadsOfModel:
         return len(self.heads) - len(self.mixers)
 
     def chosen(self, names: Sequence[str], method: RemovalMethod, ranking: Tensor | None) -> list[int]:
-        """The numbers of the heads that are removed exactly: those named, or all; with a ranking a sample.
+        """The numbers of the heads to remove: the named heads, a sample of the ranking, or all heads.
 
-        UserError for a name that no head has, and for a head without a softmax that `method` cannot remove.
+        Raises UserError for a name that no head has, and for a head that `method` cannot remove.
         """
         if names:
-            return [self._named(name, method) for name in names]
+            return [self._number(name, method) for name in names]
         if method == "sink":
             return [number for number in range(len(self.heads)) if number not in self.mixers]
         if ranking is None:
@@ -72,35 +72,35 @@ class HeadsOfModel:
         spread = torch.linspace(0, len(order) - 1, min(SAMPLED_HEADS, len(order))).round().long()
         return sorted(order[spread].tolist())
 
-    def _named(self, name: str, method: RemovalMethod) -> int:
+    def _number(self, name: str, method: RemovalMethod) -> int:
         number = head_index(self.heads, name, "heads", self.pretrained)
         if method == "sink" and number in self.mixers:
             use = "use zero, mean or swap"
             raise UserError(
-                f"method: sink is for heads with a softmax, and {name} is {self.mixers[number]}: {use}"
+                f"method: sink needs heads with a softmax, and {name} is {self.mixers[number]}: {use}"
             )
         return number
 
     def row(self, number: int, patterns: Sequence[str]) -> dict[str, object]:
-        """The place of a head, and the pattern that it shows in most texts, or what its layer is."""
+        """The cells that name a head, and its most frequent pattern or, without a softmax, its layer."""
         pattern = self.mixers[number] if number in self.mixers else most_frequent_pattern(patterns)
         return {**self.heads[number]._asdict(), "pattern": pattern}
 
     def by_layer(self, rows: list[dict[str, object]]) -> list[dict[str, object]]:
-        """Rows of all heads in the order of the layers."""
+        """Sort rows of all heads by layer."""
         return sorted(rows, key=lambda row: int(str(row["layer"]))) if self.mixers else rows
 
     def place_of_reader(self, name: str) -> HeadPlace:
-        """The place of the later head that reads a change. UserError if it has no softmax."""
+        """The place of the head `into`. Raises UserError if it has no softmax."""
         number = head_index(self.heads, name, "into", self.pretrained)
         if number in self.mixers:
             raise UserError(
-                f"into: must be a head with a softmax, not of a {self.mixers[number]} (got {name})"
+                f"into: must be a head with a softmax (got {name}, a head of {self.mixers[number]})"
             )
         return self.places[number]
 
     def before(self, reader: HeadPlace, numbers: Sequence[int]) -> list[int]:
-        """The heads of `numbers` in layers before the reader's."""
+        """The heads among `numbers` in layers before the reader."""
         layer = self.heads[self.places.index(reader)].layer
         return [
             number

@@ -1,4 +1,4 @@
-"""What a model loses without a head: the loss, the prediction, the output."""
+"""The results of `attn ablate`: the effect of removing heads."""
 
 from dataclasses import dataclass
 
@@ -6,13 +6,13 @@ from attncli.records.columns import Record, Records, Result, column, group
 
 
 def _effect(unit: str = "") -> float | None:
-    """A number that is a mean over texts, where there are several, with its interval."""
+    """A number; for several texts, their mean with its interval."""
     effect: float | None = column(unit=unit, has_interval=True, is_needed=False)
     return effect
 
 
 class BaselineNumbers(Record):
-    """What a model predicts with all heads; of several texts means with 95 % intervals."""
+    """The predictions with all heads; for several texts, means with 95 % intervals."""
 
     loss: float | None = _effect("nats")
     probability: float | None = _effect()
@@ -20,7 +20,7 @@ class BaselineNumbers(Record):
 
 
 class Effects(BaselineNumbers):
-    """What is lost without heads: in nats, logits and shares, differences from the baseline with a sign."""
+    """The effects of removing heads; those of the baseline's numbers are signed differences from it."""
 
     kl: float | None = _effect("nats")
     restored: float | None = _effect()
@@ -29,11 +29,11 @@ class Effects(BaselineNumbers):
 
 
 class HeadEffect(Effects):
-    """What is lost without a head, at all tokens or at one `token`.
+    """The effects of removing one head, at all tokens or at one `token`.
 
-    `kind` is self, cross or linear: a head of a layer without a softmax, whose `pattern` is what mixes its
-    tokens. `approximate` is |d loss / d gate|. Of a single text `query` is the token where the head is missed
-    most, and `key` what it looks at most from there.
+    `kind` is self, cross or linear, a head without a softmax, whose `pattern` is its kind of layer.
+    `approximate` is |d loss / d gate|. For a single text, `query` is the token where the removal costs most,
+    and `key` is the token that the head looks at most from there.
     """
 
     layer: int
@@ -53,7 +53,7 @@ class HeadEffect(Effects):
 
 
 class Approximation(Record):
-    """How well gradients order the heads: Spearman's correlation with the exact losses of some of them."""
+    """Spearman's correlation of the gradients of some heads with the loss without them."""
 
     rank_correlation: float | None
     heads: int
@@ -61,12 +61,12 @@ class Approximation(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HeadEffects(Result):
-    """What is lost without heads, means over the texts with 95 % intervals.
+    """The effects of removing heads: for several texts, means with 95 % intervals.
 
-    `heads` has one row per head that was measured, `baseline` the numbers with all heads. `joint` is what is
-    lost without all named heads at once. Where heads give what they gave on another prompt, a row may be for
-    one token, and `back` and `back_baseline` are those of the other prompt, whose heads give what they gave
-    on this one. `unshown` names layers whose heads are not among them, in a sentence; it is a note as well.
+    `heads` has one row per head that was measured, or per head and token; `baseline` has the numbers with all
+    heads, `joint` the effects of removing all named heads at once. With swap, `back` and `back_baseline` are
+    for the opposite direction: the other prompt, with the heads of this one. `unshown` is a sentence that
+    names the layers whose heads were not measured; it is among the notes, too.
     """
 
     heads: Records[HeadEffect] = group()

@@ -1,4 +1,4 @@
-"""The first screen of `ablate`: what is lost without each head."""
+"""The first screen of `attn ablate`."""
 
 from collections.abc import Iterator
 
@@ -31,8 +31,8 @@ from attncli.views.texts import fixed
 
 MOST_LINES, FEWEST_HEADS = 30, 4
 HIGHEST_GRID = 13
-OTHER_LINES = 9
-"""The title, the text, the table's title, header and rule, what to type next, and blank lines between.
+FIXED_LINES = 9
+"""The title, the text, the table's title, header and rule, the line Next, and blank lines between them.
 
 A header with names of two words has a second line.
 """
@@ -42,8 +42,8 @@ def _sort(report: Report) -> str:
     return str(report.spec.get("sort"))
 
 
-def is_of_all_heads(report: Report) -> bool:
-    """Whether all heads were measured, as a grid of them shows."""
+def shows_all_heads(report: Report) -> bool:
+    """True if all heads were measured, so that a grid can show them."""
     return not report.spec.get("heads") or bool(report.spec.get("approximate"))
 
 
@@ -53,13 +53,13 @@ def _other_prompt(report: Report) -> str:
 
 
 def _heads_below(report: Report, display: Display) -> int:
-    """How many heads there is room for beside the grids, the summary and the notes."""
+    """The number of heads that fit on the screen with the grids, the summary and the notes."""
     heads = report.result_of(HeadEffects).heads
     drawings = GRIDS.drawings(report, display)
     has_second_header = bool(looked_at_columns(heads, display)) or any(
         effect_header[0] for effect_header in map(_effect_header, _effects(heads, _sort(report)))
     )
-    taken = OTHER_LINES + has_second_header + (lines_of(drawings) if any(d.usual for d in drawings) else 0)
+    taken = FIXED_LINES + has_second_header + (lines_of(drawings) if any(d.usual for d in drawings) else 0)
     lines = (*_summary(report, display), *map(plain_text, report.notes))
     taken += sum(-(-cell_len(line) // display.columns) for line in lines)
     return asked_top(report) or max(FEWEST_HEADS, MOST_LINES - taken)
@@ -70,7 +70,7 @@ def _most_heads(report: Report, display: Display) -> int:
 
 
 def _summary(report: Report, display: Display) -> Iterator[str]:
-    """What was measured with all heads, and without several at once."""
+    """The numbers with all heads, and the effects of removing several at once."""
     result, precision = report.result_of(HeadEffects), display.precision
     num_heads = len(report.spec.get("heads") or ())
     if result.baseline:
@@ -91,26 +91,26 @@ def _numbers(numbers: BaselineNumbers, precision: int, *, signed: bool = False) 
 
 
 def _number(name: str, value: object, precision: int, signed: bool = True) -> str:
-    """A number with its sign where it is a difference."""
-    is_more = effect_named(_effect_of(name)).is_difference and isinstance(value, float) and value > 0
+    """A number; a difference has its sign."""
+    is_more = effect_named(_effect_name(name)).is_difference and isinstance(value, float) and value > 0
     return ("+" if signed and is_more else "") + fixed(value, precision)
 
 
-MOST_LOST = {
-    "loss": "{alone} the loss rises most",
-    "kl": "{alone} the predictions move most",
-    "probability": "{alone} the answer's probability falls most",
-    "logit_difference": "{alone} the difference of the logits falls most",
-    "restored": "{head} alone restores most of the other prompt's difference of logits",
-    "cls_change": "{alone} [CLS] turns most",
-    "output_change": "{alone} the output changes most",
-    "approximate": "By its gradient {head} counts most",
+LARGEST_EFFECTS = {
+    "loss": "{change} raises the loss most",
+    "kl": "{change} moves the predictions most",
+    "probability": "{change} lowers the answer's probability most",
+    "logit_difference": "{change} lowers the difference of the logits most",
+    "restored": "{head} restores the other prompt's difference of logits most",
+    "cls_change": "{change} turns [CLS] most",
+    "output_change": "{change} changes the output most",
+    "approximate": "{head} has the largest gradient",
 }
-"""What the first head is first in, by what the heads are sorted by."""
+"""The sentence on the first head, by the effect that heads are sorted by."""
 
 
 def _finding(report: Report) -> Iterator[str]:
-    """What is lost without all of them, and the head without which most is lost, if anything is."""
+    """The summary, and the head with the largest effect, if it is above zero."""
     result, precision = report.result_of(HeadEffects), Display().precision
     for line in _summary(report, Display()):
         yield f"{line[0].upper()}{line[1:]}."
@@ -121,34 +121,34 @@ def _finding(report: Report) -> Iterator[str]:
     if (
         first is None
         or number is None
-        or sort not in MOST_LOST
+        or sort not in LARGEST_EFFECTS
         or not (-number if effect.negative_is_better else number) > 0
     ):
         return
     head = f"{stack_label(first.stack)} {first.layer}:{first.head}".strip()
     where = f" at token {first.token} {plain_text(first.token_text)}" if "token_text" in first else ""
     is_swap = report.spec.get("method") == "swap"
-    alone = f"With {head} alone as on the other prompt" if is_swap else f"Without {head} alone"
+    change = f"Swapping {head}" if is_swap else f"Removing {head}"
     numbers = [first.get(f"{sort}{end}") for end in ("_low", "_high")]
     low, high = (fixed(each, precision) for each in numbers)
     interval = "" if None in numbers else f" ({low} to {high})"
     unit = f" {nats(sort)}".rstrip()
-    most = MOST_LOST[sort].format(head=head, alone=alone)
+    most = LARGEST_EFFECTS[sort].format(head=head, change=change)
     yield f"{most}{where}: {_number(sort, number, precision)}{unit}{interval}."
     if effect.is_difference and not is_swap:
-        direction = "rises" if effect.negative_is_better else "falls"
-        yield f"Where it {direction}, the model does better without the head."
+        direction = "rise" if effect.negative_is_better else "fall"
+        yield f"A {direction} means that the model does better without the head."
     if first.get("query_token") is not None:
-        yield "query: the token where a head is missed most; key: what it looks at most from there."
+        yield "query: the token where removing a head costs most; key: what it looks at most from there."
 
 
-def _effect_of(name: str) -> str:
-    """`loss` of `loss_low`, the lower end of its interval."""
+def _effect_name(name: str) -> str:
+    """The effect of a column: `loss` for `loss_low`, the lower end of its interval."""
     return name.removesuffix("_low").removesuffix("_high")
 
 
 def _at_token(report: Report, rows: Records[HeadEffect], display: Display) -> list[Column]:
-    """The token at which a head was replaced, where each was at one."""
+    """The token at which each head was swapped, if there is one."""
     if "token_text" not in rows.cells:
         return []
     return [Column(("at", "token"), [f"{row.token} {plain_text(row.token_text)}" for row in rows], left=True)]
@@ -170,17 +170,17 @@ def _title(report: Report, rows: Records[HeadEffect], total: int) -> str:
 
 
 def _effect_header(name: str) -> tuple[str, str]:
-    """`loss`, `nats`; a name of two words on two lines."""
+    """The two lines of a header: the effect and its unit, or the two words of a name."""
     return (name, NATS) if nats(name) else split_header(name)
 
 
 def _effects(rows: Records[HeadEffect], sort: str) -> list[str]:
     """The effects that were measured, starting with the one that the heads are sorted by."""
-    effects = [name for name in rows.cells if _effect_of(name) in EFFECTS]
+    effects = [name for name in rows.cells if _effect_name(name) in EFFECTS]
     return sorted(effects, key=lambda name: not name.startswith(sort))
 
 
-GRIDS = HeadGrids(_sort, highest=HIGHEST_GRID, shows=is_of_all_heads)
+GRIDS = HeadGrids(_sort, highest=HIGHEST_GRID, shows=shows_all_heads)
 SCREEN = FirstScreen(
     HeadEffects,
     (
@@ -190,7 +190,7 @@ SCREEN = FirstScreen(
         Sentences(_summary),
         Ranked(
             "heads",
-            # Where every head is missed at one token, that is what the screen is about.
+            # The token comes first if each row is about one.
             (
                 SpecialCells(_at_token),
                 PatternCells(),
@@ -210,4 +210,4 @@ SCREEN = FirstScreen(
     ),
     finding=_finding,
 )
-"""The model, what it read and how well it did; the heads in order; a grid; what was removed."""
+"""The model, its text and its predictions; the heads by effect; a grid; notes."""

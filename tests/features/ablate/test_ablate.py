@@ -309,7 +309,7 @@ def test_without_a_head_of_its_own_the_output_is_compared(tmp_path: Path) -> Non
         "layer", "head", "kind", "module", "stack", "pattern", *LOOKED_AT
     }  # fmt: skip
     assert all(row["output_change"] > 0 for row in report.table("heads"))
-    with pytest.raises(attncli.UserError, match="no head that predicts tokens"):
+    with pytest.raises(attncli.UserError, match="predicts no tokens, so it has no loss"):
         attncli.run("ablate", model=folder, sentence="the cat sat", approximate=True)
 
 
@@ -389,7 +389,7 @@ def test_the_heads_at_once_are_those_that_were_named(attn: Attn, flags: list[str
         (["--heads", "0:7"], "--heads: must be from 0:0 to 1:3 in tiny-induction (got 0:7)"),
         (["--heads", "9:0"], "--heads: must be from 0:0 to 1:3 in tiny-induction (got 9:0)"),
         (["--heads", "a"], "--heads: must name a layer and a head, such as 5:11 (got a)"),
-        (["--jointly"], "--jointly: needs --heads, two or more"),
+        (["--jointly"], "--jointly: needs two or more --heads"),
         (["--answer", "a"], "--answer: needs --sentence or --file"),
         (
             ["--sentence", "abc", "--answer", "ab"],

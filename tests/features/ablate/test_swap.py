@@ -75,7 +75,10 @@ def test_each_pair_may_be_swapped_at_a_token_of_its_own(attn: Attn, tmp_path: Pa
     for row in report["statistics"]["heads"]:
         name = f"{row['layer']}:{row['head']}"
         assert row["kl"] == pytest.approx(np.mean([each[name] for each in alone]), rel=1e-4, abs=1e-9)
-    assert "It does so at one token of each text: its line's, else that of the settings." in report["notes"]
+    assert (
+        "Heads are swapped at one token of each text: that of its line or, without one, `--token`."
+        in report["notes"]
+    )
     # In every line, or in none, or in the settings.
     del pairs[1]["token"]
     path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
@@ -92,7 +95,7 @@ def test_each_pair_may_be_swapped_at_a_token_of_its_own(attn: Attn, tmp_path: Pa
         (["ablate", TEXT, "--token", "e"], "--token: needs --method swap"),
         ([*SWAP, "--other", "to g"], "--other: must have as many tokens as the text, 18 (got 5)"),
         ([*ASKED, "--token", "z"], "--token: "),
-        ([*ASKED, "--into", "0:1"], "--into: must be in a later layer than the heads that write to it"),
+        ([*ASKED, "--into", "0:1"], "--into: must be in a later layer than the heads to swap"),
         ([*ASKED, "--into", "1:1", "--jointly", "--heads", "0:0,0:1"], "--jointly: cannot be combined"),
         (["ablate", "--method", "swap", "--other", OTHER], "--other: needs --sentence or --file"),
     ],

@@ -225,7 +225,7 @@ def test_where_layers_have_both_kinds_the_linear_ones_have_a_prefix(saved: Calla
     [
         (
             {"method": "sink", "heads": "0:2"},
-            "method: sink is for heads with a softmax, and 0:2 is gated delta",
+            "method: sink needs heads with a softmax, and 0:2 is gated delta",
         ),
         ({"heads": "0:9"}, "heads: must be from 0:0 to 3:3 in "),
         ({"heads": "linear:1:1"}, "heads: .* has no stack linear"),

@@ -524,7 +524,7 @@ REFUSED = [
     (("heads", "--model", "MODEL", "--skip-sink", "1"), "--skip-sink: cannot be combined with --image"),
     (("heads", "--model", "MODEL", "--rollout"), "--rollout: cannot be combined with --image"),
     (("self", "--model", "MODEL", "--explain"), "--explain: cannot be combined with --image"),
-    (("ablate", "--model", "MODEL", "--approximate"), "is of models that predict tokens"),
+    (("ablate", "--model", "MODEL", "--approximate"), "needs a model that predicts tokens"),
 ]
 
 

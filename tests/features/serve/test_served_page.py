@@ -106,7 +106,7 @@ def test_the_page_answers_what_is_typed_clicked_and_written(served: Running, tab
     assert "→" in page.locator("#next-tokens .probability").first.inner_text()
     page.click("#ask-ablate")
     answered(page, "ablate", 1)
-    assert "What is lost without each head" in page.locator("#heading").inner_text()
+    assert "Effect of removing each head" in page.locator("#heading").inner_text()
     page.click("#put-back")
     answered(page, "next", 7)
     assert page.locator("#next-title").inner_text() == "Next token"
