@@ -52,6 +52,8 @@ INTO_LINEAR = (
 )
 LEAST_SHARE = 0.01
 """Edges with a smaller share are left out: they are most."""
+COMPARED_DECIMALS = 12
+"""Decimals by which edges are selected and sorted; the number of threads changes later ones."""
 LEAST_SUM = 0.1
 """Of the largest part: parts of a smaller sum cancel, and have no shares."""
 
@@ -188,8 +190,8 @@ def _share_rows(
 
 def _edges(rows: Records[PartShare]) -> Records[PartEdge]:
     """Those of at least LEAST_SHARE by the names of their ends; first what most reaches the logit through."""
-    is_kept = np.abs(rows.column("share")) >= LEAST_SHARE
-    by = np.abs(rows.column("logit" if "logit" in rows.cells else "strength"))
+    is_kept = np.abs(rows.column("share")).round(COMPARED_DECIMALS) >= LEAST_SHARE
+    by = np.abs(rows.column("logit" if "logit" in rows.cells else "strength")).round(COMPARED_DECIMALS)
     if "logit" in rows.cells:
         is_kept |= by >= LEAST_SHARE * by.max(initial=0.0)
     order = np.argsort(-by, kind="stable")

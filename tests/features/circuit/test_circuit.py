@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -12,9 +13,9 @@ from transformers import AutoTokenizer
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
 from attncli.errors import UserError
 from attncli.features.circuit import edges as circuit
-from attncli.features.circuit.edges import compositions, head_edges, heads_with_pattern
+from attncli.features.circuit.edges import _edges, compositions, head_edges, heads_with_pattern
 from attncli.features.circuit.logit_paths import decided_by_scores
-from attncli.features.circuit.results import Compositions, HeadEdges
+from attncli.features.circuit.results import Compositions, HeadEdges, PartShare
 from attncli.features.why.attribution import attribution
 from attncli.features.why.scores import score_parts
 from attncli.measure.scores import ScoreRow
@@ -503,3 +504,20 @@ def test_families_of_decoders_compose() -> None:
     for name in ("Mistral", "GPT-NeoX", "Phi", *(one for one in OTHERS if one in ("Granite", "Cohere"))):
         scores = [row["score"] for row in compositions(tiny(name)).rows]
         assert len(scores) == 3 * 3 * 16 and all(0 <= score <= 1 for score in scores)
+
+
+@pytest.mark.parametrize("rounding", [1e-15, -1e-15])
+def test_rounding_neither_drops_nor_reorders_edges(rounding: float) -> None:
+    """A share at the cut, and two edges of equal strength, whatever the number of threads."""
+    shares = np.array([0.01 - rounding, 0.5 + rounding, 0.5 - rounding])
+    rows = PartShare.table(
+        layer=[1] * 3,
+        head=[0] * 3,
+        side=["key"] * 3,
+        kind=["head"] * 3,
+        from_layer=[0] * 3,
+        from_head=[2, 1, 0],
+        share=shares,
+        strength=shares,
+    )
+    assert [edge.start for edge in _edges(rows)] == ["0:1", "0:0", "0:2"]
