@@ -439,7 +439,7 @@ FEATURES: dict[str, Feature] = {
         questions=(
             Question(
                 name="why",
-                summary="What each head adds to a logit: direct logit attribution",
+                summary="Contribution of each head to a logit: direct logit attribution",
                 group="Models",
                 spec="attncli.features.why.question:WhySpec",
                 synonyms="attribute attribution explain dla direct_logit_attribution logit_lens lens",
@@ -618,7 +618,7 @@ FEATURES: dict[str, Feature] = {
             ),
             Question(
                 name="compositions",
-                summary="Which heads can feed which, from weights alone",
+                summary="Which heads can feed which, from the weights",
                 spec="attncli.features.circuit.question:CompositionsSpec",
                 page="attncli.features.circuit.question:WEIGHTS_PAGE",
                 form_of="circuit",

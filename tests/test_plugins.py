@@ -189,7 +189,10 @@ def test_without_the_package_they_are_named(lfm2: Path, tmp_path: Path) -> None:
     commands = [["heads", text_of(11), "--model", str(lfm2)], ["why", text_of(11), "--model", str(lfm2)]]
     heads, why = attn(commands, tmp_path)
     assert heads.out.splitlines()[1] == "Not shown, as it has no softmax: short convolution in layers 0, 2."
-    assert why.code == 2 and "its layers of short convolution add is not known: use a decoder" in why.err
+    assert (
+        why.code == 2
+        and "attn cannot split the heads of its short convolution layers: use a decoder" in why.err
+    )
 
 
 PARTS = """from attncli.feature import Feature, LayerSource, Question, View

@@ -32,11 +32,11 @@ def head_edges(
     pattern: NamedPattern | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> HeadEdges:
-    """How much of what each head does, and of the logits, comes from each earlier part of the model.
+    """The share of each earlier part of the model in the work of each head, and in the logits.
 
-    On a text, or means over several with 95 % intervals; of some heads, as 18:6, of those with a `pattern`
-    on most of the texts, or of all. UserError for a model whose scores are not sums, heads that are not
-    there, and a pattern that no head has; MemoryError.
+    For several texts, the shares are means with 95 % intervals. The heads are `heads`, as 18:6, the heads
+    with a `pattern` on most of the texts, or all. Raises UserError for a model whose scores are not sums of
+    parts, for heads that do not exist and for a pattern that no head has; MemoryError.
     """
     from attncli.features.circuit.edges import head_edges as edges_of_heads
 
@@ -56,10 +56,10 @@ def compositions(
     head: HeadWithoutStack | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Compositions:
-    """How much of what earlier heads can write each head can read, and how much each copies, without a text.
+    """Composition scores of pairs of heads, and copying scores, from the weights of a model.
 
-    Of all pairs of heads, or those with the one `head`, as 18:6. UserError for a model whose heads do not add
-    to a stream that later heads read; MemoryError.
+    The pairs are all pairs, or those with `head`, as 18:6. Raises UserError for a model whose heads do not
+    write to a residual stream that later heads read; MemoryError.
     """
     from attncli.features.circuit.edges import compositions as compositions_of_heads
 

@@ -1,4 +1,4 @@
-"""Which heads feed which: shares of what each head does, on texts, and compositions of their weights."""
+"""The edges of a circuit: shares of parts in heads, on texts, and composition scores of weights."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,18 +47,18 @@ from attncli.records.columns import Records
 EdgeSide = Literal["key", "query", "value", "logit"]
 SIDES: tuple[EdgeSide, ...] = ("key", "query", "value")
 INTO_LINEAR = (
-    "Edges into heads without a softmax are left out: an activation stands before their values, which are "
-    "therefore no sum of what earlier parts wrote. What such heads write is exact."
+    "Edges into heads without a softmax are left out: an activation comes before their values, which are "
+    "therefore not a sum of what earlier parts wrote. What such heads write is exact."
 )
 LEAST_SHARE = 0.01
-"""Edges with a smaller share are left out: they are most."""
+"""Edges with a smaller share, which are most, are left out."""
 COMPARED_DECIMALS = 12
 """Decimals by which edges are selected and sorted; the number of threads changes later ones."""
 LEAST_SUM = 0.1
-"""Of the largest part: parts of a smaller sum cancel, and have no shares."""
+"""The least sum relative to its largest part: parts with a smaller sum cancel and have no shares."""
 
 
-class _Target(NamedTuple):
+class _EdgeEnd(NamedTuple):
     """A side of a head, or the logits (without layer and head), that parts write to."""
 
     layer: int | None
@@ -68,14 +68,14 @@ class _Target(NamedTuple):
 
 @dataclass
 class _Means:
-    """Means over texts of numbers in one order, each of the texts where it is a number."""
+    """Means over texts of numbers in a fixed order; NaNs are skipped."""
 
     count: Tensor = field(default_factory=lambda: torch.zeros(0))
     mean: Tensor = field(default_factory=lambda: torch.zeros(0))
     squares: Tensor = field(default_factory=lambda: torch.zeros(0))
 
     def add(self, numbers: Float[Tensor, " edge"]) -> None:
-        """Add those of a text (Welford 1962)."""
+        """Add the numbers of a text (Welford 1962)."""
         if not len(self.mean):
             self.count = torch.zeros(len(numbers), dtype=torch.long)
             self.mean, self.squares = (torch.zeros(len(numbers), dtype=torch.float64) for _ in range(2))
@@ -86,11 +86,11 @@ class _Means:
         self.squares += torch.where(is_number, change * (numbers - self.mean), 0.0)
 
     def means(self) -> npt.NDArray[np.float64]:
-        """The means; nan of no number."""
+        """The means; NaN if there were no numbers."""
         return self.mean.masked_fill(self.count == 0, nan).numpy()
 
     def intervals(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """The ends of the 95 % intervals; nan below two texts."""
+        """The ends of the 95 % intervals; NaN for fewer than two texts."""
         low, high = mean_interval(self.count, self.mean, self.squares)
         return low.numpy(), high.numpy()
 
@@ -104,16 +104,17 @@ def head_edges(
     pattern: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> HeadEdges:
-    """The shares of all parts in the named heads, as 18:6, or in all heads, and in the logits of a decoder.
+    """The shares of all parts in the given heads, as 18:6, or in all heads, and in the logits of a decoder.
 
-    With a `pattern` in the heads that a survey names so on most of the texts. UserError for a model whose
-    scores are not sums, a head that is not there, and a pattern that no head has; MemoryError.
+    With a `pattern`, the heads are those that a survey gives this pattern on most of the texts. Raises
+    UserError for a model whose scores are not sums of parts, for a head that does not exist and for a pattern
+    that no head has; MemoryError.
     """
     if pattern is not None:
         heads = heads_with_pattern(pretrained, readings, pattern)
         if not heads:
-            raise UserError(f"pattern: no head of {pretrained.name} has it here (got {pattern})")
-    targets: list[tuple[_Target, list[StreamPart]]] = []
+            raise UserError(f"pattern: no head of {pretrained.name} has this pattern here (got {pattern})")
+    targets: list[tuple[_EdgeEnd, list[StreamPart]]] = []
     shares, weights, logits = _Means(), _Means(), _Means()
     weight: dict[tuple[int, int], float] = {}
     notes: dict[str, None] = {}
@@ -123,22 +124,24 @@ def head_edges(
             stream = Stream(pretrained, reading)
             notes |= dict.fromkeys([*stream.way.notes(), *([INTO_LINEAR] if stream.linear else [])])
             unshown = stream.way.unshown
-            of_text, logits_of_text = list[Tensor](), list[Tensor]()
+            text_shares, text_logits = list[Tensor](), list[Tensor]()
             targets, weight = [], {}
 
-            def told(share: float, number: int = number) -> None:
+            def report_progress(share: float, number: int = number) -> None:
                 adapt()
                 if progress is not None:
                     progress((number + share) / len(readings))
 
-            for target, parts, added, of_logit, mean_weight in _targets(stream, heads, notes, told):
+            for target, parts, added, logit_sums, mean_weight in _edge_ends(
+                stream, heads, notes, report_progress
+            ):
                 targets.append((target, parts))
-                of_text.append(_shares(added))
-                logits_of_text.append(of_logit)
+                text_shares.append(_shares(added))
+                text_logits.append(logit_sums)
                 if target.layer is not None and target.head is not None:
                     weight[target.layer, target.head] = mean_weight
-            shares.add(torch.cat(of_text))
-            logits.add(torch.cat(logits_of_text))
+            shares.add(torch.cat(text_shares))
+            logits.add(torch.cat(text_logits))
             weights.add(torch.tensor([*weight.values()], dtype=torch.float64))
     mean_weights = dict(zip(weight, weights.means().tolist(), strict=True))
     rows = _share_rows(targets, shares, logits, mean_weights, has_intervals=len(readings) > 1)
@@ -153,20 +156,20 @@ def head_edges(
 
 
 def _shares(added: Float[Tensor, " part"]) -> Float[Tensor, " part"]:
-    """The shares of what parts add in their sum; nan where they cancel."""
+    """The shares of parts in their sum; NaN if they cancel."""
     total = added.sum()
     return added / total.where(total.abs() > LEAST_SUM * added.abs().max(), nan)
 
 
 def _share_rows(
-    targets: Sequence[tuple[_Target, list[StreamPart]]],
+    targets: Sequence[tuple[_EdgeEnd, list[StreamPart]]],
     shares: _Means,
     logits: _Means,
     mean_weights: Mapping[tuple[int, int], float],
     *,
     has_intervals: bool,
 ) -> Records[PartShare]:
-    """The share of each part in each target, in their order."""
+    """One row per target and part, in their order."""
     pairs = [(target, part) for target, parts in targets for part in parts]
     weights = [
         1.0 if target.layer is None or target.head is None else mean_weights[target.layer, target.head]
@@ -189,7 +192,7 @@ def _share_rows(
 
 
 def _edges(rows: Records[PartShare]) -> Records[PartEdge]:
-    """Those of at least LEAST_SHARE by the names of their ends; first what most reaches the logit through."""
+    """The edges of at least LEAST_SHARE with the names of their ends, the largest effect first."""
     is_kept = np.abs(rows.column("share")).round(COMPARED_DECIMALS) >= LEAST_SHARE
     by = np.abs(rows.column("logit" if "logit" in rows.cells else "strength")).round(COMPARED_DECIMALS)
     if "logit" in rows.cells:
@@ -210,21 +213,21 @@ def _edges(rows: Records[PartShare]) -> Records[PartEdge]:
 
 
 def _fed_heads(rows: Records[PartShare], mean_weights: Mapping[tuple[int, int], float]) -> Records[FedHead]:
-    """Of each head its mean weight, and how much of each side all earlier heads wrote together."""
+    """The mean weight of each head, and the share of all earlier heads together in each side."""
     shares: dict[tuple[int, int, str], float] = {}
-    of_logits: dict[tuple[int, int], float] = {}
+    logit_shares: dict[tuple[int, int], float] = {}
     names = ("layer", "head", "side", "kind", "from_layer", "from_head", "share")
     for layer, head, side, kind, from_layer, from_head, share in zip(
         *(rows.cells[name] for name in names), strict=True
     ):
         if layer is None:
             if kind == "head":
-                of_logits[from_layer, from_head] = share
+                logit_shares[from_layer, from_head] = share
         elif kind in ("head", LINEAR):
             shares[layer, head, side] = shares.get((layer, head, side), 0.0) + (
                 nan if share is None else share
             )
-    logit_share = [of_logits[place] for place in mean_weights] if of_logits else None
+    logit_share = [logit_shares[place] for place in mean_weights] if logit_shares else None
     return FedHead.table(
         stack=["self"] * len(mean_weights),
         layer=[layer for layer, _ in mean_weights],
@@ -235,13 +238,13 @@ def _fed_heads(rows: Records[PartShare], mean_weights: Mapping[tuple[int, int], 
     )
 
 
-def _targets(
+def _edge_ends(
     stream: Stream, heads: Sequence[str], notes: dict[str, None], progress: Callable[[float], None]
-) -> Iterator[tuple[_Target, list[StreamPart], Float[Tensor, " part"], Float[Tensor, " part"], float]]:
-    """Each side of the heads, and the logits: the parts, what each adds, what of that reaches the next
-    token's logit (nan of a model whose logits are no sum), the mean weight of the head.
+) -> Iterator[tuple[_EdgeEnd, list[StreamPart], Float[Tensor, " part"], Float[Tensor, " part"], float]]:
+    """Each side of the heads, and the logits, with the parts and their contributions.
 
-    `notes` get why there are no logits, where they are no sum of the parts.
+    The numbers are the contribution of each part, its effect on the next token's logit (NaN for a model whose
+    logits are not a sum of parts; a note is added to `notes`), and the mean weight of the head.
     """
     chosen: dict[int, list[int]] = {}
     for name in heads:
@@ -253,24 +256,30 @@ def _targets(
         numbers = sorted(chosen.get(call, ())) if heads else range(captured.attention.shape[1])
         if not numbers:
             continue
-        looks = [_Look(captured, head) for head in numbers]
+        looks = [_HeadDirections(captured, head) for head in numbers]
         parts = stream.parts_before(call)
-        directions = [*looks, *(paths.of_heads(call, numbers) if paths is not None else ())]
+        directions = [*looks, *(paths.head_directions(call, numbers) if paths is not None else ())]
         added = _added(stream, call, [vectors for _, vectors in parts], directions)
-        of_sides = added.view(-1, len(looks), len(SIDES), len(parts))
-        of_logits = of_sides[1] if paths is not None else torch.full_like(of_sides[0], nan)
-        for look, of_look, of_logit in zip(looks, of_sides[0], of_logits, strict=True):
+        side_sums = added.view(-1, len(looks), len(SIDES), len(parts))
+        logit_shares = side_sums[1] if paths is not None else torch.full_like(side_sums[0], nan)
+        for look, head_sums, logit_sums in zip(looks, side_sums[0], logit_shares, strict=True):
             for place, side in enumerate(SIDES):
-                target = _Target(captured.layer, look.head, side)
-                yield target, [part for part, _ in parts], of_look[place], of_logit[place], look.mean_weight
+                target = _EdgeEnd(captured.layer, look.head, side)
+                yield (
+                    target,
+                    [part for part, _ in parts],
+                    head_sums[place],
+                    logit_sums[place],
+                    look.mean_weight,
+                )
     if paths is not None:
         progress(stream.num_blocks / (stream.num_blocks + 1))
-        yield _Target(None, None, "logit"), *_added_to_logits(stream, paths), nan
+        yield _EdgeEnd(None, None, "logit"), *_added_to_logits(stream, paths), nan
     progress(1.0)
 
 
 def _logit_paths(stream: Stream, notes: dict[str, None]) -> LogitPaths | None:
-    """What reaches the logit of the next token; None, and notes why, of a model whose logits are no sum."""
+    """The paths to the next token's logit; None, and a note, if the logits are not a sum of parts."""
     unembedding = unembedding_of(stream.pretrained)
     if unembedding is None:
         return None
@@ -281,10 +290,10 @@ def _logit_paths(stream: Stream, notes: dict[str, None]) -> LogitPaths | None:
     return LogitPaths(stream, out)
 
 
-class _Look:
-    """What a head does, as directions that its key, query and value have at each token.
+class _HeadDirections:
+    """Directions in the key, query and value of a head at each token.
 
-    All three are linear in what a part wrote, so the inner product with these is what it adds.
+    All three are linear in what a part wrote, so that an inner product with them is its contribution.
     """
 
     def __init__(self, captured: CapturedLayer, head: int) -> None:
@@ -299,22 +308,26 @@ class _Look:
         beyond = weights.clone()
         beyond[:, 0] = 0
         at, looked_at = beyond.max(dim=-1)
-        at = at.where(seen.sum(dim=-1) > 1, 0)  # one key alone is above no mean
+        at = at.where(seen.sum(dim=-1) > 1, 0)  # a single key equals the mean
         less_mean = -seen / seen.sum(dim=-1, keepdim=True).clamp_min(1)
         less_mean.scatter_add_(1, looked_at.unsqueeze(-1), torch.ones_like(less_mean))
-        of_rows = attention.scale * at.unsqueeze(-1) * less_mean
+        row_weights = attention.scale * at.unsqueeze(-1) * less_mean
         self.mean_weight = float(at.mean())
-        self.key = of_rows.mT @ query
-        self.query = of_rows @ key
+        self.key = row_weights.mT @ query
+        self.query = row_weights @ key
         self.value = weights.mT @ weights @ attention.value[0, self.kv_head].double()
 
 
 def _added(
-    stream: Stream, call: int, vectors: Sequence[PartVectors], looks: Sequence[_Look | LogitDirections]
+    stream: Stream,
+    call: int,
+    vectors: Sequence[PartVectors],
+    looks: Sequence[_HeadDirections | LogitDirections],
 ) -> Float[Tensor, "side part"]:
-    """What each part, the biases last, adds to the sides of each head, one head after the other.
+    """The contribution of each part to the sides of each head, one head after the other.
 
-    What the block gives of nothing, from the biases of norms, W_Q, W_K and W_V, belongs to the biases.
+    The last part is the biases, which include the output of the block for a zero input, from the biases of
+    norms, W_Q, W_K and W_V.
     """
     attention = stream.attention[call].attention
     assert isinstance(attention, AttentionLayer)
@@ -337,11 +350,11 @@ def _added(
 def _added_to_logits(
     stream: Stream, paths: LogitPaths
 ) -> tuple[list[StreamPart], Float[Tensor, " part"], Float[Tensor, " part"]]:
-    """What each part adds to the logits of the tokens that are predicted, above the mean of all tokens, and
-    to that of the next token.
+    """The contribution of each part to the logits of the predicted tokens, and to the next token's logit.
 
-    The scale of the last norm is frozen; a factor or cap behind W_U is left out, which leaves the shares of
-    a factor as they are. NaN for the first of a text that predicts none of its tokens.
+    The logits of predicted tokens are relative to the mean over the vocabulary, and NaN for a text of one
+    token. The scale of the last norm is frozen. A factor or cap after W_U is left out; a factor does not
+    change the shares.
     """
     out, unembedding = paths.out, paths.out.unembedding
     parts = stream.parts_before(stream.num_blocks)
@@ -351,14 +364,14 @@ def _added_to_logits(
         places, targets = predicted.places, predicted.targets
     matrix = unembedding.weight.detach()
     directions = (matrix[targets] - matrix.mean(dim=0)).double()
-    of_targets, of_next = list[Tensor](), list[Tensor]()
+    target_sums, next_sums = list[Tensor](), list[Tensor]()
     for some in stream.frozen.chunks([vectors for _, vectors in parts]):
-        reads = out.of(some)
-        of_targets.append((reads[:, places].double() * directions).sum(dim=(1, 2)))
-        of_next.append(paths.added(reads))
-    added, logit = torch.cat(of_targets), torch.cat(of_next)
-    added[-1] += (out.of_nothing[places].double() * directions).sum()
-    logit[-1] += paths.of_nothing
+        reads = out.outputs(some)
+        target_sums.append((reads[:, places].double() * directions).sum(dim=(1, 2)))
+        next_sums.append(paths.added(reads))
+    added, logit = torch.cat(target_sums), torch.cat(next_sums)
+    added[-1] += (out.zero_output[places].double() * directions).sum()
+    logit[-1] += paths.bias
     if unembedding.bias is not None:
         bias = unembedding.bias.detach().double()
         added[-1] += (bias[targets] - bias.mean()).sum()
@@ -368,7 +381,7 @@ def _added_to_logits(
 
 
 def heads_with_pattern(pretrained: Pretrained, readings: Sequence[Reading], pattern: str) -> list[str]:
-    """The heads, as 18:6, that a survey names so on most of the texts."""
+    """The heads, as 18:6, that show a pattern on most of the texts."""
     counts: dict[str, int] = {}
     for reading in readings:
         for head in surveyed(pretrained, [reading], NOTHING_MORE).texts[0].heads:
@@ -378,7 +391,7 @@ def heads_with_pattern(pretrained: Pretrained, readings: Sequence[Reading], patt
 
 
 class _Maps(NamedTuple):
-    """What a block reads with and writes with, one matrix per head, as x W."""
+    """The matrices that each head of a block reads and writes with, as x W."""
 
     layer: int
     query: Float[Tensor, "head embed dim"]
@@ -394,12 +407,13 @@ def compositions(
     head: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Compositions:
-    """The composition scores of all pairs of heads, or of those with one head, as 18:6; the copying scores.
+    """The composition scores of all pairs of heads, or of the pairs with `head`, as 18:6, and copying scores.
 
-    UserError for a model whose heads do not add to a stream that later heads read; MemoryError.
+    Raises UserError for a model whose heads do not write to a residual stream that later heads read;
+    MemoryError.
     """
-    # What a head reads with is linear once the norms' scales are frozen; at the first position no rotation
-    # turns it. These scales, of any token, do not count: each score is a ratio.
+    # A head reads linearly once the scales of norms are frozen; there is no rotation at the first position.
+    # The token, and so the scales, make no difference: each score is a ratio.
     token = embedding_of(pretrained).norm(dim=1).argmax()
     text = ModelText(tuple(pretrained.labels([int(token)])), token.reshape(1).cpu())
     stream = Stream(pretrained, Reading(text))
@@ -415,9 +429,9 @@ def compositions(
     with idle_core_threads() as adapt:
         for number, call in enumerate(stream.attention):
             maps = _maps(stream, call)
-            of_chosen = chosen is None or chosen.layer == maps.layer
+            is_chosen = chosen is None or chosen.layer == maps.layer
             for layer, written in earlier:
-                if not (of_chosen or (chosen is not None and chosen.layer == layer)):
+                if not (is_chosen or (chosen is not None and chosen.layer == layer)):
                     continue
                 scores += _composed(layer, written, maps)
                 adapt()
@@ -438,7 +452,7 @@ def compositions(
 
 
 def _composition_edges(rows: Records[Composition]) -> Records[CompositionEdge]:
-    """The pairs of heads by their names, the highest score first."""
+    """The pairs of heads, with their names, the highest score first."""
     cells = rows.taken(np.argsort(-rows.column("score"), kind="stable").tolist()).cells
     names = {
         "from": zip(cells["from_layer"], cells["from_head"], strict=True),
@@ -453,7 +467,7 @@ def _composition_edges(rows: Records[Composition]) -> Records[CompositionEdge]:
 
 
 class _Score(NamedTuple):
-    """The composition score of a side of a head and an earlier head."""
+    """The composition score of an earlier head and a side of a head."""
 
     layer: int
     head: int
@@ -466,7 +480,7 @@ class _Score(NamedTuple):
 def _composed(
     from_layer: int, written: Float[Tensor, "head value_dim embed"], maps: _Maps
 ) -> Iterator[_Score]:
-    """The scores of what the heads of a layer write, of norm 1, and those of a later one read."""
+    """The composition scores of the heads of one layer, whose writes have norm 1, and of a later layer."""
     sides: dict[EdgeSide, tuple[Tensor, Tensor]] = {
         "key": (maps.key, maps.query),
         "query": (maps.query, maps.key),
@@ -478,13 +492,13 @@ def _composed(
         product = written.flatten(0, 1) @ read.transpose(0, 1).flatten(1)
         shape = (len(written), written.shape[1], len(read), read.shape[2])
         scores = (product.view(shape).square().sum(dim=(1, 3)).sqrt() / norms).tolist()
-        for from_head, of_head in enumerate(scores):
-            for head, score in enumerate(of_head):
+        for from_head, head_scores in enumerate(scores):
+            for head, score in enumerate(head_scores):
                 yield _Score(maps.layer, head, side, from_layer, from_head, score)
 
 
 def _copying(maps: _Maps, copied: Float[Tensor, "embed embed"]) -> Iterator[Mapping[str, int | float]]:
-    """sum Re(e) / sum |e| of each head; e are those of a matrix as small as its values."""
+    """sum Re(e) / sum |e| of each head, for the eigenvalues e of a matrix of the size of its values."""
     values = torch.linalg.eigvals((maps.output @ copied @ maps.value).double())
     ratios = values.real.sum(dim=-1) / values.abs().sum(dim=-1)
     for head, score in enumerate(ratios.tolist()):
@@ -497,7 +511,7 @@ def _triangle(matrices: Float[Tensor, "head embed dim"]) -> Float[Tensor, "head 
 
 
 def _maps(stream: Stream, call: int) -> _Maps:
-    """The matrices of a block, from what its attention makes of each direction of the stream."""
+    """The matrices of a block, from the output of its attention for each direction of the stream."""
     captured = stream.attention[call]
     columns = stream.runs[call].mixers[0].columns
     num_heads, embed_dim, value_dim = columns.shape

@@ -9,7 +9,7 @@ FEATURE = Feature(
         ),
         Question(
             "compositions",
-            "Which heads can feed which, from weights alone",
+            "Which heads can feed which, from the weights",
             spec="question:CompositionsSpec",
             page="question:WEIGHTS_PAGE",
             form_of="circuit",

@@ -15,15 +15,15 @@ LINEAR = "linear:"
 
 
 MOST_DRAWN = 40
-"""Edges of a picture: more cannot be told apart."""
+"""The most edges in a picture; more would be unreadable."""
 
 
 FAINT = 0.1
-"""An edge of less than this share of the strongest one's strength is not drawn."""
+"""Edges below this share of the largest strength are not drawn."""
 
 
 class Edge(NamedTuple):
-    """What a head, or of a saved report another part, adds to a side of a later one, or to the logits."""
+    """An edge from a head, or from another part in a saved report, to a later head or the logits."""
 
     start: str
     end: str
@@ -42,30 +42,30 @@ class Edge(NamedTuple):
 
 
 def layer_and_head(name: str) -> tuple[int, int]:
-    """Layer and head of `18:6` or `linear:18:6`, for sorting; other names sort behind all heads."""
+    """Layer and head of `18:6` or `linear:18:6`, for sorting; other names come after all heads."""
     first, _, second = name.removeprefix(LINEAR).partition(":")
     layer, head = whole_number(first), whole_number(second)
     return (10**9, 0) if layer is None or head is None else (layer, head)
 
 
 def strong_edges(edges: Sequence[Edge]) -> list[Edge]:
-    """Those between heads that are not faint beside the strongest."""
+    """The edges between heads that are not faint next to the strongest one."""
     between = [edge for edge in edges if edge.end != LOGITS]
     return [edge for edge in between if abs(edge.strength) >= FAINT * abs(between[0].strength)]
 
 
 def into_logits(edges: Sequence[Edge]) -> list[Edge]:
-    """Those from heads to the logits that are not faint beside the strongest of them."""
+    """The edges from heads to the logits that are not faint next to the strongest one."""
     into = [edge for edge in edges if edge.end == LOGITS]
     return [edge for edge in into if abs(edge.strength) >= FAINT * abs(into[0].strength)]
 
 
 FEW = 6
-"""Heads named in a line."""
+"""The most heads that a line names."""
 
 
 class Graph(NamedTuple):
-    """Where each head stands: x from 0 to 1, and its row from the lowest layer up; the edges between them."""
+    """The x (0 to 1) and row (from the lowest layer up) of each head, and the edges between heads."""
 
     nodes: dict[str, tuple[float, int]]
     edges: list[Edge]
@@ -73,9 +73,9 @@ class Graph(NamedTuple):
 
 
 def graph_of(every: Sequence[Edge]) -> Graph | None:
-    """The strongest of edges, sorted by strength; in a row the heads of a layer, each above what feeds it.
+    """The graph of the strongest edges, which are sorted by strength; None without edges.
 
-    None without edges.
+    A row has the heads of a layer, each placed above the heads that feed it.
     """
     between = strong_edges(every)[:MOST_DRAWN]
     heads = {name for edge in between for name in (edge.start, edge.end)}
@@ -103,7 +103,7 @@ def _mean(numbers: Sequence[float]) -> float:
 
 
 def graph_data(graph: Graph | None) -> dict[str, Any] | None:
-    """The graph as a page draws it."""
+    """The graph as data for the page."""
     return graph and {
         "nodes": [{"name": plain_text(name), "x": x, "row": row} for name, (x, row) in graph.nodes.items()],
         "edges": [{**edge._asdict(), "letter": edge.letter} for edge in graph.edges],

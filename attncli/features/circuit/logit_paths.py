@@ -1,10 +1,10 @@
-"""What reaches the next token's logit through the query, the keys and the values of each head.
+"""Effects on the next token's logit through the query, the keys and the values of each head.
 
-A head adds t . z to the logit (as `why` says), z = sum_j w_j v_j its output at the last token. That is linear
-in its values. Its scores count with what they decide, t . z less what even weights would add: the integral of
-the gradient while the scores grow from nothing to themselves (integrated gradients, Sundararajan et al. 2017,
-1703.01365), since the gradient at a weight near 1 is next to nothing. Paths through later heads and MLPs do
-not count.
+A head adds t · z to the logit (as in `attn why`), where z = sum_j w_j v_j is its output at the last token,
+which is linear in its values. The effect of its scores is t · z minus the same for uniform weights: the
+integral of the gradient while the scores grow from zero to their values (integrated gradients, Sundararajan
+et al. 2017, 1703.01365). The gradient itself is close to zero for a weight near 1. Paths through later heads
+and MLPs are left out.
 """
 
 from collections.abc import Iterable
@@ -23,11 +23,11 @@ from attncli.models.frozen_norms import is_close
 from attncli.models.targets import Target
 
 NODES = 24
-"""Gauss-Legendre nodes of the integral, in the cube root of the share of the scores: steep near nothing."""
+"""Gauss-Legendre nodes of the integral, over the cube root of the factor of the scores: steep near 0."""
 
 
 class LogitDirections(NamedTuple):
-    """Inner products with these are what the query, the key and the value of a head give the logit."""
+    """Directions whose inner products with a head's query, key and value are their effects on the logit."""
 
     head: int
     kv_head: int
@@ -37,12 +37,12 @@ class LogitDirections(NamedTuple):
 
 
 class LogitPaths:
-    """The logit of the likeliest token after a text, of a stream whose end `out` is linear."""
+    """Paths to the logit of the likeliest token after a text, in a stream whose end `out` is linear."""
 
     def __init__(self, stream: Stream, out: ToUnembedding) -> None:
         self.stream, self.out = stream, out
         self._direction, self._bias = Target([out.likeliest]).direction(out.unembedding)
-        direction = torch.zeros_like(out.of_nothing)
+        direction = torch.zeros_like(out.zero_output)
         direction[-1] = self._direction
         gradient = out.gradient(direction)
         self._by_projection: dict[int, Float[Tensor, " out"]] = {}
@@ -51,35 +51,35 @@ class LogitPaths:
             self._by_projection[call] = by_projection[-1]
 
     def added(self, reads: Float[Tensor, "part token dim"]) -> Float[Tensor, " part"]:
-        """What vectors that W_U reads add to the logit."""
+        """The contributions of the inputs of W_U to the logit."""
         return reads[:, -1].double() @ self._direction
 
     @property
-    def of_nothing(self) -> float:
-        """What biases behind the last block add to the logit."""
-        return float(self.added(self.out.of_nothing.unsqueeze(0))) + self._bias
+    def bias(self) -> float:
+        """The contribution of the biases after the last block to the logit."""
+        return float(self.added(self.out.zero_output.unsqueeze(0))) + self._bias
 
-    def of_heads(self, call: int, heads: Iterable[int]) -> list[LogitDirections]:
+    def head_directions(self, call: int, heads: Iterable[int]) -> list[LogitDirections]:
         """The directions of some heads of a block."""
         attention = self.stream.attention[call].attention
         assert isinstance(attention, AttentionLayer)
         wrote = self.stream.runs[call].mixers[0]
         columns, written = wrote.columns, wrote.heads
         return [
-            self._of_head(
+            self._directions(
                 attention, head, self._by_projection[call] @ columns[head].double(), written[head, -1]
             )
             for head in heads
         ]
 
-    def _of_head(
+    def _directions(
         self,
         attention: AttentionLayer,
         head: int,
         by_output: Float[Tensor, " value_dim"],
         written: Float[Tensor, " value_dim"],
     ) -> LogitDirections:
-        """`by_output` is the gradient by what W_O reads of the head, which is `written`."""
+        """The directions of a head, for the gradient `by_output` of its input to W_O, `written`."""
         kv_head = head // attention.group
         query = attention.query[0, head].double()
         key, value = (vectors[0, kv_head].double() for vectors in (attention.key, attention.value))
@@ -87,7 +87,7 @@ class LogitPaths:
         scores = attention.scale * key @ query[-1]
         weights = row.weights(scores)
         output = weights @ value
-        if not is_close(written.double(), output):  # a gate stands before W_O
+        if not is_close(written.double(), output):  # a gate comes before W_O
             by_output = by_output * (written.double() / output).where(output != 0, 0.0)
         decided = attention.scale * decided_by_scores(row, scores, value @ by_output)
         by_query = torch.zeros_like(query)
@@ -100,9 +100,9 @@ class LogitPaths:
 def decided_by_scores(
     row: ScoreRow, scores: Float[Tensor, " key"], worth: Float[Tensor, " key"]
 ) -> Float[Tensor, " key"]:
-    """c with c . scores = (w - e) . worth, w the weights of the row, e its weights at scores of 0.
+    """c with c · scores = (w - e) · worth, for the weights w of the row, and e for scores of 0.
 
-    c = integral from 0 to 1 of d(w . worth) / d score at t scores.
+    c is the integral over t from 0 to 1 of d(w · worth) / d score at t times the scores.
     """
     decided = torch.zeros_like(scores)
     for node, part in zip(*leggauss(NODES), strict=True):

@@ -1,4 +1,4 @@
-"""The block of the page about circuits: the graph of the strongest edges."""
+"""The block of the page on circuits: the graph of the strongest edges."""
 
 from importlib.resources import files
 

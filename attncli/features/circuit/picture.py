@@ -13,7 +13,7 @@ THINNEST, THICKEST = 0.4, 3.0
 
 
 class GraphBlock(Rigid):
-    """Heads in rows of layers, the lowest below, and an arrow for each edge: the stronger, the thicker."""
+    """Heads in rows of layers, the lowest at the bottom, with a thicker arrow for a stronger edge."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -25,7 +25,7 @@ class GraphBlock(Rigid):
         self.width, self.height = self.across + ROW_LABEL, self.down + 2 * TITLE_HEIGHT
 
     def draw(self, figure: Figure, left: float, top: float) -> None:
-        """The title, which is the key to the colours, and the graph below it."""
+        """Draw the legend of the colours, and the graph below it."""
         total_width, total_height = figure.get_size_inches()
         x = left
         names = [("K keys", "key"), ("Q queries", "query"), ("V values", "value")]
@@ -39,11 +39,11 @@ class GraphBlock(Rigid):
         axes.set_xlim(0, 1)
         axes.set_ylim(-0.5, len(self.graph.rows) - 0.5)
         axes.set_axis_off()
-        # On a text of one token nothing is beyond the first key: all edges are as weak.
+        # On a text of one token all strengths are 0.
         strongest = max(abs(edge.strength) for edge in self.graph.edges) or 1.0
         for edge in self.graph.edges:
             (x0, y0), (x1, y1) = self.graph.nodes[edge.start], self.graph.nodes[edge.end]
-            # An arrow past other rows bends around what stands there.
+            # An arrow that skips rows bends around their heads.
             bend = 0.12 if y1 - y0 > 1 else 0.0
             axes.annotate(
                 "",

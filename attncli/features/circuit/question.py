@@ -1,4 +1,4 @@
-"""`attn circuit`: which heads feed which, on a text, the probe or many texts, or from weights alone."""
+"""`attn circuit`: which heads feed which, on one text, the probe or many texts, or from the weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -25,16 +25,16 @@ else:
     PatternName = Literal[tuple(HEAD_PATTERNS)]
 
 SHARE_NOTE = (
-    "share: K, Q: of a head's score, beyond that of an average key, what an earlier head wrote on the key "
-    "(query); V: of its output. "
+    "share: for K and Q, the part of a head's score, relative to an average key, that an earlier head wrote "
+    "on the key (query); for V, that part of its output. "
 )
-LOGIT_NOTE = "logit: what reaches the likeliest next token's logit through the edge."
-STRENGTH_NOTE = "strength: the share times the head's mean weight beyond the first key."
+LOGIT_NOTE = "logit: the effect on the likeliest next token's logit through the edge."
+STRENGTH_NOTE = "strength: the share times the head's mean weight after the first key."
 WEIGHTS_NOTE = (
-    "K-, Q- and V-composition, ||W1 W2|| / (||W1|| ||W2||): Elhage et al. 2021. Norms' gains belong to W2, "
-    "rotations are left out."
+    "K-, Q- and V-composition, ||W1 W2|| / (||W1|| ||W2||): Elhage et al. 2021. W2 includes the gains of the "
+    "norms; rotations are left out."
 )
-COPYING_NOTE = "copying: sum Re(e) / sum |e|, e the eigenvalues of W_U W_OV W_E; 1 where a head copies."
+COPYING_NOTE = "copying: sum Re(e) / sum |e|, e the eigenvalues of W_U W_OV W_E; 1 for a head that copies."
 
 
 HeadFed = Annotated[
@@ -70,7 +70,7 @@ class CircuitSpec(HeadsFeedingHeadsSpec, SurveyTextSpec):
     off_keys = frozenset({"texts", "text_group", "pattern"})
     next_steps = ("--head LAYER:HEAD", "--weights", "-o circuit.svg")
     settings_elsewhere: ClassVar[Mapping[str, str]] = {
-        "context": "reads decoders alone: of an encoder beside one the scores are no such sums"
+        "context": "only reads decoders: scores of an encoder-decoder are not sums of parts"
     }
 
     head: HeadFed = None
@@ -94,10 +94,10 @@ class CircuitSpec(HeadsFeedingHeadsSpec, SurveyTextSpec):
 
 class CompositionsSpec(HeadsFeedingHeadsSpec):
     head: HeadFed = None
-    weights: Annotated[bool, Everyday("from weights alone, without a text: composition, copying")] = Field(
+    weights: Annotated[bool, Everyday("from the weights, without a text: composition, copying")] = Field(
         False,
-        description="from weights alone, without a text: K-, Q- and V-composition of each two heads, and how "
-        "much each head copies",
+        description="from the weights, without a text: K-, Q- and V-composition of each pair of heads, and "
+        "the copying score of each head",
     )
 
     @classmethod
@@ -109,7 +109,7 @@ class CompositionsSpec(HeadsFeedingHeadsSpec):
 
 
 def read(spec: CircuitSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> "Reading":
-    """What the model reads."""
+    """The text as the model reads it."""
     from attncli.runs.runner import read_survey_text
 
     return read_survey_text(spec, texts, pretrained, generator)
@@ -121,14 +121,14 @@ def report(
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
 ) -> Report:
-    """The edges that one text shows."""
+    """The report of one text."""
     return _report(spec, [reading], reading.left_out_notes(), pretrained, progress)
 
 
 def report_many(
     spec: CircuitSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
-    """The report of many texts: means over them with 95 % intervals."""
+    """The report of many texts: means with 95 % intervals."""
     import torch
 
     from attncli.models.text_files import ManyTexts
@@ -155,14 +155,14 @@ def _report(
     result = head_edges(pretrained, readings, heads=heads, pattern=spec.pattern, progress=progress)
     tokens = readings[0].text.tokens if spec.texts is None else ()
     on = counted(len(tokens), "token") if spec.texts is None else counted(len(readings), "text")
-    of_texts = ["± half of a 95 % interval over the texts (Student's t)."] if len(readings) > 1 else []
+    interval_note = ["± half of a 95 % interval over the texts (Student's t)."] if len(readings) > 1 else []
     report = build_report(
         spec,
         Texts(tokens, token_spelling=pretrained.spelling_of(readings[0].text)),
         {},
         result,
         [
-            *of_texts,
+            *interval_note,
             *few_notes(len(readings)),
             *shipped_notes(spec),
             *(note for note in result.notes if note != result.unshown),
@@ -180,13 +180,13 @@ def report_weights(
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
 ) -> Report:
-    """How much each two heads compose, and what heads copy, from the weights alone."""
+    """The report of composition and copying scores, from the weights."""
     from attncli.features.circuit.door import compositions
     from attncli.runs.report_parts import build_report, shipped_notes
 
     result = compositions(pretrained, head=spec.head, progress=progress)
     notes = [*([COPYING_NOTE] if result.copying else []), *result.notes, *shipped_notes(spec)]
-    about = f"{pretrained.name}: which heads can feed which, from weights alone."
+    about = f"{pretrained.name}: which heads can feed which, from the weights."
     return build_report(spec, Texts(), {}, result, notes, about=about, how_to_read=WEIGHTS_NOTE)
 
 

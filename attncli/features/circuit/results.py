@@ -1,4 +1,4 @@
-"""Which heads feed which: shares of what heads do on texts, and compositions of their weights."""
+"""The results of `attn circuit`: shares of parts in heads on texts, and composition scores of weights."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -7,13 +7,13 @@ from attncli.records.columns import Record, Records, Result, column, group, numb
 
 
 class PartShare(Record):
-    """The share of what a head does that an earlier part of the model wrote; of the logits without a head.
+    """The share of an earlier part of the model in one side of a head or, without a head, in the logits.
 
-    `side` is key, query, value or logit; `kind` that of the part: embedding, head, linear (a
-    head without a softmax), mlp or bias. The ends of the 95 % interval are there for several texts. Shares
-    are None where a head looks at nothing beyond the first key, and where the parts of a side cancel: their
-    sum is less than a tenth of the largest. `logit` is what reaches the next token's logit this way, None for
-    models whose logits are no sum of the parts.
+    `side` is key, query, value or logit; `kind` is the kind of part: embedding, head, linear (a head without
+    a softmax), mlp or bias. Several texts have 95 % intervals. Shares are None if a head looks only at the
+    first key, and if the parts of a side cancel: their sum is less than a tenth of the largest. `logit` is
+    the effect on the next token's logit through this edge, None for a model whose logits are not a sum of
+    parts.
     """
 
     layer: int | None
@@ -30,7 +30,7 @@ class PartShare(Record):
 
 
 class PartEdge(Record):
-    """The same by the names of the two ends, as 16:0 or MLP 16, and 18:6 or logits."""
+    """A `PartShare` with the names of its two ends, as 16:0 or MLP 16, and 18:6 or logits."""
 
     start: str = column("from")
     end: str = column("to")
@@ -47,9 +47,9 @@ class PartEdge(Record):
 
 
 class FedHead(Record):
-    """The mean weight of a head on its keys beyond the first; the shares of all earlier heads together.
+    """The mean weight of a head on its keys after the first, and the shares of all earlier heads together.
 
-    `logit_share` is what the head itself adds to the logits of a decoder.
+    `logit_share` is the share of the head in the logits of a decoder.
     """
 
     stack: str = column(is_needed=False)
@@ -64,25 +64,27 @@ class FedHead(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HeadEdges(Result):
-    """How much of what each head does, and of the logits, comes from each earlier part of the model.
+    """The share of each earlier part of the model in the work of each head, and in the logits.
 
-    `rows` have every part of every side, in the order of the model; over the parts of a side the shares add
-    up to 1. A share above 1 in size is that of a part larger than the sum of all, since parts of the other
-    sign cancel most of it: read its sign, not its size. Of several texts a share is the mean of those where
-    it is a number. `edges` are those of at least
-    1 %, or of 1 % of what reaches the logit through the first one; first those that most reaches the logit
-    through or, of a model without logits, the strongest.
-    key, query: of how far the score of the key that a query looks at most, beyond the first, is above the
-    mean of those that it sees, the queries weighted by the weight that they give it. value: of the head's
-    output, through its weights, along that output. logit, without layer and head: of how far the logit of
-    each token that is predicted is above the mean of all tokens.
-    `strength` is the share times the head's mean weight on those keys, since the score of a head that looks
-    at the first key alone decides little; of the logits the share.
-    `logit` is what reaches the logit of the likeliest token after the text through the edge and its head
-    (or is what the part adds to it, as in `why`). value: of all that the head adds. key, query: of what its
-    scores decide, which is what the head adds less what even weights would (integrated gradients,
-    Sundararajan et al. 2017). Of several texts it is a mean. Later heads and MLPs that read the head do not
-    count.
+    `rows` has every part of every side, in the order of the model; the shares of a side add up to 1. A share
+    above 1 in size belongs to a part larger than the sum, because parts of the other sign cancel most of it:
+    its sign counts, not its size. For several texts, a share is the mean over the texts where it is a number.
+    `edges` has the shares of at least 1 %, and those with at least 1 % of the largest effect on the logit,
+    sorted by that effect or, for a model without logits, by strength.
+
+    A share on side key or query is one of the score of a query's strongest key after the first, minus the
+    mean score of the keys that the query sees; queries are weighted by the weight of that key. On side value
+    it is one of the head's output, along that output. On side logit, which has no layer and head, it is one
+    of the logits of the predicted tokens, minus the mean over the vocabulary.
+
+    `strength` is the share times the head's mean weight on those keys, because the score of a head that looks
+    only at the first key decides little; for the logits it is the share.
+
+    `logit` is the effect on the logit of the likeliest next token through the edge and its head; on side
+    logit, it is the contribution of the part, as in `attn why`. On side value it is a part of the whole
+    contribution of the head; on sides key and query, of the difference from uniform weights (integrated
+    gradients, Sundararajan et al. 2017). For several texts it is a mean. Effects through later heads and MLPs
+    are left out.
     """
 
     edges: Records[PartEdge] = group(is_kept=False)
@@ -103,7 +105,7 @@ class HeadEdges(Result):
 
 
 class Composition(Record):
-    """The composition score of what an earlier head can write and a side of a later head can read."""
+    """The composition score of an earlier head and one side of a later head."""
 
     layer: int
     head: int
@@ -114,7 +116,7 @@ class Composition(Record):
 
 
 class CompositionEdge(Record):
-    """The same by the names of the two heads."""
+    """A `Composition` with the names of its two heads."""
 
     start: str = column("from")
     end: str = column("to")
@@ -141,16 +143,18 @@ class HeadCopying(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Compositions(Result):
-    """How much of what earlier heads can write each head can read, from weights alone.
+    """Composition scores of pairs of heads, and copying scores of heads, from the weights.
 
-    `rows` have one row per pair of heads and side, in the order of the model, `edges` the same, the highest
-    first; the composition `score` is ||W_1 W_2||_F / (||W_1||_F ||W_2||_F), W_1 the W_OV of the earlier head,
-    W_2 the W_QK of the later one (query), its transpose (key) or its W_OV (value): Elhage et al. 2021, K-, Q-
-    and V-composition. The gains of the norms belong to W_Q, W_K and W_V; rotations are left out.
-    `copying` has one row per head, with its copying `score`, sum Re(e) / sum |e| of the eigenvalues e of
-    W_U W_OV W_E: 1 where it raises the logits of the tokens that it looks at; products of matrices between
-    the embedding or W_U and the stream belong to W_E and W_U. Empty for models that predict no next token, or
-    that transform the stream otherwise before W_U.
+    `rows` has one row per pair of heads and side, in the order of the model; `edges` has the same, the
+    highest first. The composition `score` is ||W_1 W_2||_F / (||W_1||_F ||W_2||_F), where W_1 is the W_OV of
+    the earlier head and W_2 the W_QK of the later head (query), its transpose (key) or its W_OV (value): K-,
+    Q- and V-composition of Elhage et al. 2021. W_Q, W_K and W_V include the gains of the norms; rotations are
+    left out.
+
+    `copying` has one row per head with its copying `score`, sum Re(e) / sum |e| of the eigenvalues e of W_U
+    W_OV W_E: 1 for a head that raises the logits of the tokens that it looks at. W_E and W_U include the
+    matrices between them and the stream. It is empty for models that do not predict the next token, and for
+    models whose transformation of the stream before W_U is not linear.
     """
 
     edges: Records[CompositionEdge] = group(is_kept=False)

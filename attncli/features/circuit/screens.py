@@ -1,4 +1,4 @@
-"""The first screens of circuits: the strongest edges in letters and as a table; their graph, and its DOT."""
+"""The first screens of circuits, with the strongest edges as text and as a table, and the graph as DOT."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def head_edges(result: Result | None) -> list[Edge]:
-    """Those between heads, and into the logits, the strongest first."""
+    """The edges between heads and into the logits, the strongest first."""
     match result:
         case HeadEdges():
             edges = [
@@ -51,9 +51,9 @@ def head_edges(result: Result | None) -> list[Edge]:
 
 
 def letter_lines(edges: Sequence[Edge], most_lines: int, width: int) -> list[str]:
-    """`16:0 -K-> 17:3, 18:6, 18:7 -> logits`: as many of the strongest edges as fit that many lines.
+    """Lines `16:0 -K-> 17:3, 18:6, 18:7 -> logits` with as many of the strongest edges as fit.
 
-    A negative one is `16:0 -K-| 17:3`.
+    A negative edge is `16:0 -K-| 17:3`.
     """
     to_logits = {edge.start for edge in into_logits(edges)}
     between = strong_edges(edges)
@@ -67,7 +67,7 @@ def letter_lines(edges: Sequence[Edge], most_lines: int, width: int) -> list[str
 
 
 def _lines(edges: Iterable[Edge], to_logits: set[str], width: int) -> list[str]:
-    """A line for each head, side, sign, and whether what it feeds writes logits; lower layers first."""
+    """One line per head, side, sign and continuation to the logits; lower layers first."""
     groups: dict[tuple[tuple[int, int], str, str, bool], list[str]] = {}
     for edge in edges:
         arrow = f"-{edge.letter}-{'>' if edge.strength > 0 else '|'}"
@@ -80,8 +80,8 @@ def _lines(edges: Iterable[Edge], to_logits: set[str], width: int) -> list[str]:
         name = "" if head == before else plain_text(head)
         start, end = f"{name:>{max(longest, 5)}} {arrow} ", " -> logits" if writes_logits else ""
         text = ", ".join(sorted(ends, key=layer_and_head)) + end
-        first, *others = wrap_cells(text, width - len(start))
-        lines += [start + first, *(" " * len(start) + other for other in others)]
+        first, *continued = wrap_cells(text, width - len(start))
+        lines += [start + first, *(" " * len(start) + line for line in continued)]
         before = head
     return lines
 
@@ -89,15 +89,15 @@ def _lines(edges: Iterable[Edge], to_logits: set[str], width: int) -> list[str]:
 USUAL_LINES, USUAL_ROWS, LEAST_ROWS = 9, 5, 3
 
 
-ColumnsOfEdges = Callable[[Sequence[Edge], int], list[Column]]
+EdgeColumns = Callable[[Sequence[Edge], int], list[Column]]
 
 
 MOST_LINES = 60
 LOWERS = "; -| is negative"
 
 
-def _edge_table(edges: Sequence[Edge], columns: ColumnsOfEdges, display: Display, count: int) -> Grid:
-    """The strongest edges between heads: their ends, their side, and their numbers."""
+def _edge_table(edges: Sequence[Edge], columns: EdgeColumns, display: Display, count: int) -> Grid:
+    """The table of the strongest edges between heads."""
     strongest = edges[:count]
     label = Column(("", "head"), [plain_text(edge.start) for edge in strongest], left=True)
     ends = [
@@ -109,12 +109,12 @@ def _edge_table(edges: Sequence[Edge], columns: ColumnsOfEdges, display: Display
 
 
 def _cancels(edge: Edge) -> bool:
-    """No share of a whole: the parts cancel, so that this one is more than their sum, or they have no sum."""
+    """True if the parts cancel, so that the share is above 1 in size or missing."""
     return edge.share is None or abs(edge.share) > 1
 
 
 def _share_columns(edges: Sequence[Edge], precision: int) -> list[Column]:
-    """The shares, how sure they are over several texts, and what the edges are sorted by."""
+    """The shares, the half widths of their intervals, and the number that edges are sorted by."""
     columns = [
         Column(
             ("", "share"), [NO_NUMBER if _cancels(edge) else fixed(edge.share, precision) for edge in edges]
@@ -133,9 +133,9 @@ def _composition_columns(edges: Sequence[Edge], precision: int) -> list[Column]:
 
 @dataclass(frozen=True)
 class StrongestEdges(Element):
-    """The strongest edges in letters, and those between heads as a table with these columns of numbers."""
+    """The strongest edges as text, and the edges between heads as a table with these columns of numbers."""
 
-    columns: ColumnsOfEdges
+    columns: EdgeColumns
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
         edges, width = head_edges(report.result), display.columns
@@ -156,7 +156,7 @@ class StrongestEdges(Element):
             rank=1,
         )
         if not between:
-            yield Paragraph("No edges between heads: a head feeds those of later layers.", "line")
+            yield Paragraph("No edges between heads: a head feeds only heads of later layers.", "line")
 
 
 def _into_logits(report: Report, display: Display) -> Iterator[str]:
@@ -179,7 +179,7 @@ def _notes(report: Report) -> Iterator[str]:
     yield report.how_to_read
     between = [edge for edge in head_edges(report.result) if edge.end != LOGITS]
     if isinstance(report.result, HeadEdges) and any(map(_cancels, between[:USUAL_ROWS])):
-        yield f"share {NO_NUMBER}: parts of both signs cancel, and this one is more than their sum."
+        yield f"share {NO_NUMBER}: parts of both signs cancel, so that this one is larger than their sum."
     yield from report.notes
 
 
@@ -210,7 +210,7 @@ CIRCUIT_SCREEN = FirstScreen(
     next_head=_fed_most,
     picture=_picture,
 )
-"""The strongest edges in letters, then as numbers; the heads that add most to the logits."""
+"""The strongest edges as text and as a table; the heads that add most to the logits."""
 COMPOSITIONS_SCREEN = FirstScreen(
     Compositions,
     (
@@ -221,11 +221,11 @@ COMPOSITIONS_SCREEN = FirstScreen(
     ),
     picture=_picture,
 )
-"""The highest compositions in letters, then as numbers; the heads that copy most."""
+"""The highest compositions as text and as a table; the heads that copy most."""
 
 
 def write_dot(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """A digraph per report in the language of Graphviz (https://graphviz.org/doc/info/lang.html)."""
+    """Write a Graphviz digraph per report (https://graphviz.org/doc/info/lang.html)."""
     for report in reports:
         stream.writelines(f"{line}\n" for line in _dot_lines(report, display))
 
@@ -233,11 +233,11 @@ def write_dot(reports: Iterable[Report], stream: TextIO, display: Display) -> No
 def _dot_lines(report: Report, display: Display) -> Iterator[str]:
     graph = graph_of(head_edges(report.result))
     if graph is None:
-        raise NothingToDraw(f"this report of {report.experiment} has no edges: attn circuit finds some")
+        raise NothingToDraw(f"this report of {report.experiment} has no edges: use a report of attn circuit")
     yield f"digraph {_quoted(display.title or title(report))} {{"
     yield "  rankdir=BT; node [shape=box];"
     for row in range(len(graph.rows)):
-        names = " ".join(_quoted(name) for name, (_, of_row) in graph.nodes.items() if of_row == row)
+        names = " ".join(_quoted(name) for name, (_, node_row) in graph.nodes.items() if node_row == row)
         yield f"  {{ rank=same; {names} }}"
     for edge in graph.edges:
         label = f"{edge.letter} {fixed(edge.strength, display.screen_precision)}".strip()

@@ -1,7 +1,7 @@
-"""The two ends of the residual stream as linear maps: from what embeds a token, and to what W_U reads.
+"""The two ends of the residual stream as linear maps: from the embedding, and to the input of W_U.
 
-What lies between the embedding and the first block, and between the last block and W_U, is run with the
-scales of its norms frozen: by what it does, not by what its modules are called.
+The modules between the embedding and the first block, and between the last block and W_U, run with the scales
+of their norms frozen; they are found by their behaviour, not by their names.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,23 +22,23 @@ from attncli.models.pretrained import Pretrained
 from attncli.models.removal import output_of
 
 CHUNK = 2**22
-"""Numbers that a model's end reads at a time."""
+"""The most numbers in one batch of vectors."""
 
 Norms = dict[nn.Module, list[FrozenNorm]]
-"""Those that ran, each as it was at its calls."""
+"""The norms that ran, with the frozen norm of each call."""
 
 
 def unembedding_of(pretrained: Pretrained) -> nn.Linear | None:
     """W_U of a model that predicts the next token."""
     if pretrained.predicts != "next" or pretrained.has_decoder:
         return None
-    # transformers leaves this without types.
+    # transformers has no types for this method.
     unembedding: object = pretrained.whole.get_output_embeddings()  # type: ignore[no-untyped-call]
     return unembedding if isinstance(unembedding, nn.Linear) else None
 
 
 def embedding_of(pretrained: Pretrained) -> Float[Tensor, "token dim"]:
-    """W_E: the whole model says, where its body may not (BART)."""
+    """W_E, from the whole model: the body may not have it (BART)."""
     embedding = pretrained.whole.get_input_embeddings()
     weight = embedding.weight
     assert isinstance(weight, Tensor)
@@ -46,26 +46,26 @@ def embedding_of(pretrained: Pretrained) -> Float[Tensor, "token dim"]:
 
 
 class _End:
-    """A part of a model outside its blocks, from vectors that are put in to those that leave it."""
+    """A part of a model outside its blocks, as a map of vectors."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream, self.whole = stream, stream.pretrained.whole
         self._norms: Norms = {}
-        with self._noted():
+        with self._recorded():
             self.expected = self._run(None)
-        self._nothing = self._run(torch.zeros_like(self._read()))
+        self._zero_outputs = self._run(torch.zeros_like(self._read()))
 
     def _read(self) -> Float[Tensor, "1 token dim"]:
-        """What was put in when the model ran."""
+        """The input of this end in the model's run."""
         raise NotImplementedError
 
     def _run(self, vectors: Float[Tensor, "text token dim"] | None) -> Float[Tensor, "text token out"]:
-        """What leaves this end, of these vectors or of those of the run."""
+        """The output of this end for these vectors, or for its input in the run."""
         raise NotImplementedError
 
     @contextmanager
-    def _noted(self) -> Iterator[None]:
-        """While the model runs once, its norms are noted."""
+    def _recorded(self) -> Iterator[None]:
+        """Record the norms that run in the with-block."""
         calls: dict[nn.Module, list[FrozenNorm | None]] = {}
 
         def note(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
@@ -91,13 +91,13 @@ class _End:
         with forwards_replaced({module: in_turn(norms) for module, norms in self._norms.items()}):
             yield
 
-    def of(self, vectors: Float[Tensor, "text token dim"]) -> Float[Tensor, "text token out"]:
-        """What this end makes of vectors beyond what it gives of nothing."""
+    def outputs(self, vectors: Float[Tensor, "text token dim"]) -> Float[Tensor, "text token out"]:
+        """The outputs of this end for vectors, minus its output for zero."""
         size = max(1, CHUNK // max(1, vectors[0].numel()))
-        return torch.cat([self._run(some) - self._nothing for some in torch.split(vectors, size)])
+        return torch.cat([self._run(some) - self._zero_outputs for some in torch.split(vectors, size)])
 
     def gradient(self, direction: Float[Tensor, "token out"]) -> Float[Tensor, "token dim"]:
-        """Of the inner product of what leaves this end with a direction, by what is put in."""
+        """The gradient, by the input, of the inner product of the output with a direction."""
         with torch.enable_grad():
             nothing = torch.zeros_like(self._read()).requires_grad_()
             left = self._run(nothing)
@@ -105,20 +105,22 @@ class _End:
         return gradient[0].double()
 
     @property
-    def of_nothing(self) -> Float[Tensor, "token out"]:
-        """What it gives of nothing: shifts of norms, positions."""
-        return self._nothing[0]
+    def zero_output(self) -> Float[Tensor, "token out"]:
+        """The output for a zero input, from shifts of norms and positions."""
+        return self._zero_outputs[0]
 
     def is_linear(self) -> bool:
-        """Whether it gives of a sum the sum, and what it gave in the model's run."""
+        """True if it maps sums to sums and reproduces its output in the model's run."""
         read = self._read()
-        other = torch.randn(read.shape, generator=torch.Generator().manual_seed(0)).to(read) * read.std()
-        of_read, of_other, of_both = self.of(torch.cat([read, other, read + other]))
-        return is_close(of_read + self.of_nothing, self.expected[0]) and is_close(of_read + of_other, of_both)
+        random = torch.randn(read.shape, generator=torch.Generator().manual_seed(0)).to(read) * read.std()
+        read_output, random_output, sum_output = self.outputs(torch.cat([read, random, read + random]))
+        return is_close(read_output + self.zero_output, self.expected[0]) and is_close(
+            read_output + random_output, sum_output
+        )
 
 
 class ToUnembedding(_End):
-    """From the stream behind the last block to what W_U reads."""
+    """The end from the last block to the input of W_U."""
 
     def __init__(self, stream: Stream, unembedding: nn.Linear) -> None:
         self.unembedding = unembedding
@@ -143,7 +145,7 @@ class ToUnembedding(_End):
         return reads[0].reshape(count, self.stream.num_tokens, -1)
 
     def _run_behind(self, vectors: Tensor | None) -> Mapping[str, Tensor] | None:
-        """The model's outputs, its blocks left out; None where a hook stopped it."""
+        """The model's outputs without running its blocks; None if a hook stopped it."""
         count = 1 if vectors is None else len(vectors)
         with self.stream.frozen.beginning_behind(count, vectors), self._frozen():
             outputs: Mapping[str, Tensor] | None = run_model(
@@ -152,36 +154,36 @@ class ToUnembedding(_End):
             return outputs
 
     def refusal(self) -> str | None:
-        """Why logits are no sum of what is in the stream, if they are none."""
+        """The reason that logits are not a sum over the stream, or None."""
         if not self.is_linear():
-            return "between its last block and W_U it does more than a norm and products of matrices"
+            return "between its last block and W_U there is more than a norm and products of matrices"
         return (
-            None if self._keeps_order() else "its logits are changed after W_U, not by a factor or cap alone"
+            None if self._keeps_order() else "its logits are changed after W_U by more than a factor or a cap"
         )
 
     @cached_property
-    def _of_last(self) -> tuple[Float[Tensor, " vocabulary"], Float[Tensor, " vocabulary"]]:
-        """What W_U gives the last token, and the model's logits."""
+    def _last_outputs(self) -> tuple[Float[Tensor, " vocabulary"], Float[Tensor, " vocabulary"]]:
+        """The output of W_U at the last token, and the model's logits."""
         given: list[Tensor] = []
         forward = self.unembedding.forward
 
-        def of_last(vectors: Tensor) -> Tensor:
+        def last_token_only(vectors: Tensor) -> Tensor:
             given.append(forward(vectors[..., -1:, :]))
             return given[-1]
 
-        with forwards_replaced({self.unembedding: of_last}):
+        with forwards_replaced({self.unembedding: last_token_only}):
             outputs = self._run_behind(None)
-        assert outputs is not None, "nothing stops it here"
+        assert outputs is not None, "no hook stops this run"
         return given[0].flatten().double(), outputs["logits"][..., -1, :].flatten()
 
     @property
     def likeliest(self) -> int:
         """The id of the likeliest token after the text."""
-        return int(self._of_last[1].argmax())
+        return int(self._last_outputs[1].argmax())
 
     def _keeps_order(self) -> bool:
-        """Whether of what W_U gives the last token the logits are as large, but for a factor or a cap."""
-        before, given = self._of_last
+        """True if the logits keep the order of the outputs of W_U, as after a factor or a cap."""
+        before, given = self._last_outputs
         logits = given.double()
         order = before.argsort()
         rising = logits[order]
@@ -191,11 +193,11 @@ class ToUnembedding(_End):
 
 
 ROUNDING = 1e-5
-"""By how much logits may be out of order, relative to the largest."""
+"""The largest step of logits out of order, relative to the largest logit."""
 
 
 class FromEmbedding(_End):
-    """From what embeds the tokens to what the first block reads."""
+    """The end from the embedding to the first block."""
 
     def __init__(self, stream: Stream) -> None:
         self.embedding: nn.Module = stream.pretrained.whole.get_input_embeddings()
@@ -224,16 +226,16 @@ class FromEmbedding(_End):
 
 
 class Copied(NamedTuple):
-    """W_U and W_E multiplied, with what stands between them and the stream; else why there is none."""
+    """The product of W_U, W_E and the ends of the stream, or the reason that there is no such matrix."""
 
     matrix: Float[Tensor, "embed embed"] | None
     reason: str = ""
 
 
 def copied_by(stream: Stream, unembedding: nn.Linear) -> Copied:
-    """What leaves the last block, through W_U to the tokens and back through W_E to the first block.
+    """The map from the last block through W_U to the tokens, and back through W_E to the first block.
 
-    `stream` is that of a text of one token.
+    `stream` must be the stream of a text of one token.
     """
     out = ToUnembedding(stream, unembedding)
     if (reason := out.refusal()) is not None:
@@ -241,11 +243,11 @@ def copied_by(stream: Stream, unembedding: nn.Linear) -> Copied:
     into = FromEmbedding(stream)
     table = embedding_of(stream.pretrained)
     if len(table) != len(unembedding.weight) or not into.is_linear():
-        return Copied(None, "between its embedding and its first block it does more than a norm")
+        return Copied(None, "between its embedding and its first block there is more than a norm")
 
     def matrix(end: _End, dim: int) -> Tensor:
         directions = torch.eye(dim, dtype=unembedding.weight.dtype, device=unembedding.weight.device)
-        return end.of(directions.unsqueeze(1))[:, 0]
+        return end.outputs(directions.unsqueeze(1))[:, 0]
 
     tokens = unembedding.weight.detach().mT @ table
     return Copied(matrix(out, stream.runs[-1].gave.shape[-1]) @ tokens @ matrix(into, table.shape[1]))

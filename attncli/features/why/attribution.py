@@ -1,6 +1,6 @@
-"""What each head adds to the logit of the next token: direct logit attribution.
+"""Direct logit attribution: the contribution of each head to the logit of the next token.
 
-The logit is a sum: what each head and each MLP adds to the residual stream of the last token, along the
+The logit is the sum of what each head and each MLP adds to the residual stream of the last token, along the
 direction that W_U reads.
 """
 
@@ -57,7 +57,7 @@ from attncli.records.surveys import LookedAtKey
 
 @dataclass
 class Call:
-    """What one call of a module read and gave, at the last token of a text, in float64."""
+    """The input and output of one call of a module at the last token of a text, in float64."""
 
     read: Float[Tensor, " dim"]
     gave: Float[Tensor, " embed"]
@@ -65,16 +65,16 @@ class Call:
 
 ForwardHook = Callable[[nn.Module, tuple[object, ...], dict[str, object], object], None]
 Calls = dict[str, list[Call]]
-"""The calls of the modules that read and give a vector for each token, by their names."""
+"""The calls of the modules that map a vector to a vector at each token, by the modules' names."""
 
 
 @contextmanager
 def recorded_calls(model: nn.Module, num_tokens: int) -> Iterator[Calls]:
-    """The calls of a model's modules, while it runs on one text."""
+    """Record the calls of a model's modules while it runs on one text."""
     calls: Calls = {}
 
     def last(tensor: object) -> Tensor | None:
-        """The last token's vector, copied: some models reuse the memory."""
+        """A copy of the last token's vector: some models reuse the memory."""
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.ndim < 2:
             return None
         if tensor.numel() != num_tokens * tensor.shape[-1]:
@@ -101,7 +101,7 @@ def recorded_calls(model: nn.Module, num_tokens: int) -> Iterator[Calls]:
 
 @dataclass(frozen=True)
 class LastHeads:
-    """What W_O reads of the heads of a layer at the last token, by the name of the layer's module."""
+    """The input of W_O from the heads of a layer at the last token."""
 
     module: str
     heads: Float[Tensor, "head value_dim"]
@@ -110,9 +110,9 @@ class LastHeads:
 
 @dataclass(frozen=True)
 class HeadsAddition:
-    """What the heads of a layer add through W_O, and the bias of W_O.
+    """The vectors that the heads of a layer add through W_O, and the bias of W_O.
 
-    `factor` is what W_O's output is multiplied by; it is in `heads` and `bias`.
+    The block multiplies the output of W_O by `factor`, which `heads` and `bias` include.
     """
 
     module: str
@@ -123,7 +123,7 @@ class HeadsAddition:
 
 @dataclass(frozen=True)
 class LayerAddition:
-    """What a block adds: its heads, of attention or without a softmax or both, and the rest, its MLP."""
+    """The vectors that a block adds: of its heads, with or without a softmax, and of its MLP."""
 
     layer: int
     mixers: list[HeadsAddition]
@@ -132,44 +132,44 @@ class LayerAddition:
 
 @dataclass(frozen=True)
 class Residual:
-    """The stream before the first block, what the blocks add, and the stream after the last."""
+    """The residual stream before the first block, the additions of the blocks, and the stream at the end."""
 
     embedding: Float[Tensor, " embed"]
     blocks: list[LayerAddition]
     last: Float[Tensor, " embed"]
 
 
-def residual_of(pretrained: Pretrained, calls: Calls, mixers: Sequence[LastHeads]) -> Residual:
-    """From what the heads of each layer gave at the last token.
+def residual_sum(pretrained: Pretrained, calls: Calls, mixers: Sequence[LastHeads]) -> Residual:
+    """The residual stream as a sum, from the outputs of the heads of each layer at the last token.
 
-    UserError where a block gives something else than its input, what W_O gives, and what other modules in it
-    give.
+    Raises UserError if the output of a block is not the sum of its input, the output of W_O and the outputs
+    of other modules in the block.
     """
     lists = {block_list(mixer.module) for mixer in mixers}
     names = [name for name in calls if BLOCK.fullmatch(name) and block_list(name) in lists]
     in_block = {name: [mixer for mixer in mixers if mixer.module.startswith(f"{name}.")] for name in names}
-    modules = [mixer.module for of_block in in_block.values() for mixer in of_block]
+    modules = [mixer.module for block_mixers in in_block.values() for mixer in block_mixers]
     if len(modules) != len(mixers) or len({*modules}) != len(modules):
-        refuse(pretrained, "its blocks share an attention layer, or have it elsewhere")
+        refuse(pretrained, "its blocks share an attention layer, or attention is outside the blocks")
     stream = embedding = calls[names[0]][0].read
     modules_by_part = {part: key for key, part in pretrained.whole.named_modules()}
     blocks = []
-    for name, of_block in in_block.items():
+    for name, block_mixers in in_block.items():
         call, block_name = calls[name][0], pretrained.module_name(name)
         if len(calls[name]) > 1 or not close(call.read, stream):
-            refuse(pretrained, f"{block_name} reads something else than the output of the block before it")
-        inside = {key: of_key[0] for key, of_key in calls.items() if key.startswith(f"{name}.")}
-        inside = {key: of_key for key, of_key in inside.items() if len(calls[key]) == 1}
+            refuse(pretrained, f"the input of {block_name} is not the output of the block before it")
+        inside = {key: key_calls[0] for key, key_calls in calls.items() if key.startswith(f"{name}.")}
+        inside = {key: key_calls for key, key_calls in inside.items() if len(calls[key]) == 1}
         gave = []
-        for mixer in of_block:
-            of_projection = inside.get(modules_by_part[mixer.projection])
-            if of_projection is None:
+        for mixer in block_mixers:
+            projection_output = inside.get(modules_by_part[mixer.projection])
+            if projection_output is None:
                 refuse(
                     pretrained,
                     f"no output projection was found for {pretrained.module_name(mixer.module)}",
                 )
-            gave.append(of_projection.gave)
-        block = _block(layer_number(name), call, of_block, gave, [each.gave for each in inside.values()])
+            gave.append(projection_output.gave)
+        block = _block(layer_number(name), call, block_mixers, gave, [each.gave for each in inside.values()])
         if block is None:
             refuse(
                 pretrained,
@@ -183,96 +183,98 @@ def residual_of(pretrained: Pretrained, calls: Calls, mixers: Sequence[LastHeads
 def _block(
     layer: int, call: Call, mixers: Sequence[LastHeads], gave: Sequence[Tensor], inside: Sequence[Tensor]
 ) -> LayerAddition | None:
-    """What a block adds, from its call, what its W_O gave, and all modules in it; None where it is no sum."""
+    """The additions of a block, from the outputs of W_O and of its modules; None if they do not add up."""
     added = call.gave - call.read
     factors = _factors(added, gave, inside, call.gave.abs().max())
     if factors is None:
         return None
     additions, mlp = [], added
-    for mixer, factor, of_projection in zip(mixers, factors, gave, strict=True):
+    for mixer, factor, projection_output in zip(mixers, factors, gave, strict=True):
         columns = head_projections(mixer.projection, len(mixer.heads)).double()
         by_head = factor * (columns @ mixer.heads.unsqueeze(-1)).squeeze(-1)
         bias = getattr(mixer.projection, "bias", None)
-        of_bias = torch.zeros_like(added) if bias is None else factor * bias.detach().double()
-        additions.append(HeadsAddition(mixer.module, by_head, of_bias, factor))
-        mlp = mlp - factor * of_projection
+        bias_addition = torch.zeros_like(added) if bias is None else factor * bias.detach().double()
+        additions.append(HeadsAddition(mixer.module, by_head, bias_addition, factor))
+        mlp = mlp - factor * projection_output
     return LayerAddition(layer, additions, mlp)
 
 
 def _factors(
-    added: Tensor, of_heads: Sequence[Tensor], inside: Sequence[Tensor], size: Tensor
+    added: Tensor, head_outputs: Sequence[Tensor], inside: Sequence[Tensor], size: Tensor
 ) -> list[float] | None:
-    """What each W_O's output is multiplied by in what a block adds, beside the rest, times another factor.
+    """The factor of the output of each W_O in the vector that a block adds; None if the vector is another
+    sum.
 
-    The rest is nothing, a module's output, or the sum of two (experts, and an MLP that all tokens share).
-    1 where that can be; Granite and Falcon-H1 multiply by settings. None where the block adds something else.
+    The remainder is zero, the output of a module, or the sum of two outputs (experts, and an MLP that all
+    tokens share), times another factor. Factors of 1 are tried first; Granite and Falcon-H1 multiply by a
+    setting.
     """
-    if any(part.shape != added.shape for part in of_heads):
+    if any(part.shape != added.shape for part in head_outputs):
         return None
-    given = [part for part in inside if part.shape == added.shape]
-    sums = [a + b for a, b in combinations(given, 2)]
-    rest = added - torch.stack([torch.zeros_like(added), *of_heads]).sum(dim=0)
+    outputs = [part for part in inside if part.shape == added.shape]
+    sums = [a + b for a, b in combinations(outputs, 2)]
+    remainder = added - torch.stack([torch.zeros_like(added), *head_outputs]).sum(dim=0)
     nothing = torch.zeros_like(added)
-    if any(close(part, rest, size) for part in (nothing, *given, *sums)):
-        return [1.0] * len(of_heads)
-    for alone, part in enumerate(of_heads):
-        if len(of_heads) > 1 and close(part, added, size):  # which reads what the others give (Zamba2)
-            return [float(place == alone) for place in range(len(of_heads))]
-    for part in (*given, *sums):
-        columns = torch.stack([*of_heads, part], dim=1)
+    if any(close(part, remainder, size) for part in (nothing, *outputs, *sums)):
+        return [1.0] * len(head_outputs)
+    for number, part in enumerate(head_outputs):
+        if len(head_outputs) > 1 and close(part, added, size):  # it reads the other heads' outputs (Zamba2)
+            return [float(place == number) for place in range(len(head_outputs))]
+    for part in (*outputs, *sums):
+        columns = torch.stack([*head_outputs, part], dim=1)
         factors = torch.linalg.lstsq(columns, added).solution
-        # What differs by a factor alone is no second part.
-        alike = [abs(float(torch.cosine_similarity(each, part, dim=0))) for each in of_heads]
+        # A vector along the same direction is not a second part.
+        alike = [abs(float(torch.cosine_similarity(each, part, dim=0))) for each in head_outputs]
         is_second = max(alike, default=0.0) < 1 - ROUNDING
-        # Heads that would add nothing are in the rest, behind a norm, say.
+        # A factor of 0 would mean that the heads are in the remainder, for example behind a norm.
         if is_second and factors.abs().min() > ROUNDING and close(columns @ factors, added, size):
             return [float(factor) for factor in factors[:-1]]
     return None
 
 
 def close(a: Tensor, b: Tensor, size: Tensor | None = None) -> bool:
-    """Whether two vectors are the same but for rounding, of numbers of this size."""
+    """True if two vectors differ only by rounding, relative to `size`."""
     return a.shape == b.shape and bool(
         (a - b).abs().max() <= ROUNDING * (b.abs().max() if size is None else size)
     )
 
 
 def refuse(pretrained: Pretrained, reason: str) -> NoReturn:
-    """UserError that says why a logit is not such a sum here."""
-    instead = "use a decoder such as GPT-2 or Llama, or attn ablate, which needs no such sum"
+    """Raise UserError with the reason that a logit is not a sum of parts in this model."""
+    instead = "use a decoder such as GPT-2 or Llama, or attn ablate, which works for every model"
     raise UserError(
-        f"model: the logits of {pretrained.name} are no sum of what its heads add: {reason}: {instead}"
+        f"model: the logits of {pretrained.name} are not a sum over its heads: {reason}: {instead}"
     )
 
 
 @dataclass(frozen=True)
 class Direction:
-    """logit = stream . vector + bias. `scale` is what the last norm multiplied the stream by."""
+    """logit = stream · vector + bias. The last norm multiplied the stream by `scale`."""
 
     vector: Float[Tensor, " embed"]
     bias: float
     scale: float
 
 
-def direction_of(
+def logit_direction(
     pretrained: Pretrained,
     calls: Calls,
     stream: Float[Tensor, " embed"],
     logits: Float[Tensor, " vocabulary"],
     target: Target,
 ) -> Direction:
-    """The direction that the target's logit is read along.
+    """The direction in the residual stream that gives the logit of the target.
 
     A norm is linear once its scale s is frozen: RMSNorm x g s (Zhang & Sennrich 2019, 1910.07467), LayerNorm
-    (x - mean x) g s + b (Ba et al. 2016, 1607.06450). UserError for other norms, and for logits that are
-    changed after W_U.
+    (x - mean x) g s + b (Ba et al. 2016, 1607.06450). Raises UserError for other norms, and for logits that
+    are changed after W_U.
     """
-    # transformers leaves this without types.
+    # transformers has no types for this method.
     unembedding = pretrained.whole.get_output_embeddings()  # type: ignore[no-untyped-call]
     assert isinstance(unembedding, nn.Linear)
     name = next(name for name, part in pretrained.whole.named_modules() if part is unembedding)
     read = calls[name][-1].read
-    factor = _factor_of_logits(pretrained, unembedding(read.to(unembedding.weight.dtype)), logits)
+    factor = _logit_factor(pretrained, unembedding(read.to(unembedding.weight.dtype)), logits)
     unembedded, bias = target.direction(unembedding)
     unembedded, bias = factor * unembedded, factor * bias
     if close(read, stream):
@@ -286,44 +288,44 @@ def direction_of(
     return Direction(vector, bias, float(frozen.scale))
 
 
-def _factor_of_logits(
-    pretrained: Pretrained, given: Float[Tensor, " vocabulary"], logits: Float[Tensor, " vocabulary"]
+def _logit_factor(
+    pretrained: Pretrained, outputs: Float[Tensor, " vocabulary"], logits: Float[Tensor, " vocabulary"]
 ) -> float:
-    """What the logits are of what W_U gives: 1 mostly, Cohere has a factor. UserError for anything else."""
+    """The logits divided by the output of W_U: 1, or a factor (Cohere). Raises UserError if that varies."""
     is_masked = logits <= torch.finfo(logits.dtype).min / 2
-    given, logits = given[~is_masked].double(), logits[~is_masked].double()
-    factor = 1.0 if close(given, logits) else float(given @ logits / (given @ given))
-    if not close(factor * given, logits):
-        refuse(pretrained, "its logits are changed after W_U, not by a factor alone")
+    outputs, logits = outputs[~is_masked].double(), logits[~is_masked].double()
+    factor = 1.0 if close(outputs, logits) else float(outputs @ logits / (outputs @ outputs))
+    if not close(factor * outputs, logits):
+        refuse(pretrained, "its logits are changed after W_U by more than a factor")
     return factor
 
 
 def _last_norm(
     pretrained: Pretrained, calls: Calls, stream: Float[Tensor, " embed"], read: Float[Tensor, " embed"]
 ) -> FrozenNorm:
-    """The module outside of blocks that makes of the stream what W_U reads, its scale frozen."""
-    others: list[str] = []
+    """The norm between the last block and W_U, with its scale frozen."""
+    other_norms: list[str] = []
     for name, module in pretrained.whole.named_modules():
         call = calls[name][-1] if name in calls and not BLOCK.match(name) else None
         if call is not None and close(call.read, stream) and close(call.gave, read):
             frozen = frozen_norm(module, call.read, call.gave)
             if frozen is not None:
                 return frozen
-            others.append(type(module).__name__)
-    if others:
-        refuse(pretrained, f"its last norm, {others[-1]}, is neither LayerNorm nor RMSNorm")
+            other_norms.append(type(module).__name__)
+    if other_norms:
+        refuse(pretrained, f"its last norm, {other_norms[-1]}, is neither LayerNorm nor RMSNorm")
     refuse(pretrained, "no norm was found between its last block and W_U")
 
 
 def check_splits(pretrained: Pretrained) -> None:
-    """UserError for a model whose logits cannot be a sum: of another kind, or rounded to half precision."""
+    """Raise UserError for a model whose logits cannot be split: not a decoder, or in half precision."""
     if pretrained.has_decoder or pretrained.predicts != "next":
         refuse(pretrained, "it is not a decoder that predicts the next token")
     dtype = pretrained.model.dtype
     if torch.finfo(dtype).bits < 32:
         name = str(dtype).removeprefix("torch.")
         raise UserError(
-            f"dtype: must be float32 for why: rounded parts do not add up to the logit (got {name})"
+            f"dtype: must be float32, since rounded parts do not add up to the logit (got {name})"
         )
 
 
@@ -334,17 +336,17 @@ def attribution(
     *,
     head: str | None = None,
 ) -> LogitAttribution:
-    """The attribution of the logit of the reading's answer or, without one, of the most likely token.
+    """The attribution of the logit of the reading's answer or, without an answer, of the most likely token.
 
-    `head`, as 5:11, is split by tokens: by default the one that adds most. Raises UserError for a model whose
-    logits are not such a sum and for a head that the model does not have; MemoryError.
+    `head`, as 5:11, is split by tokens; the default is the head that adds most. Raises UserError for a model
+    whose logits are not a sum of parts and for a head that the model does not have; MemoryError.
     """
     check_splits(pretrained)
     run = _recorded_run(pretrained, reading, head)
     target = reading.answer if isinstance(reading, Predicted) else None
     target = target or Target([int(run.logits.argmax())])
-    residual = residual_of(pretrained, run.calls, run.mixers)
-    direction = direction_of(pretrained, run.calls, residual.last, run.logits, target)
+    residual = residual_sum(pretrained, run.calls, run.mixers)
+    direction = logit_direction(pretrained, run.calls, residual.last, run.logits, target)
     vector, blocks = direction.vector, residual.blocks
     by_module = {mixer.module: mixer.heads @ vector for block in blocks for mixer in block.mixers}
     heads = _head_logits(pretrained, run, by_module, reading.text.tokens)
@@ -362,13 +364,13 @@ def attribution(
     else:
         chosen = heads[head_index(heads, head, "head", pretrained)]
         if not run.splits(chosen):
-            channels = "is Mamba-1: each of its channels has weights of its own"
+            channels = "is Mamba-1, whose channels each have separate weights"
             raise UserError(f"head: {head} {channels}: name a head of another layer")
     return LogitAttribution(
         heads=heads,
         layers=layers,
         parts=_sums(residual, direction, target.logit(run.logits)),
-        keys=_of_keys(pretrained, run, chosen, residual, vector),
+        keys=_key_logits(pretrained, run, chosen, residual, vector),
         ids=target.compared_ids,
         head=chosen.name,
         notes=(
@@ -390,8 +392,8 @@ def mean_attribution(
 ) -> LogitAttribution:
     """The means of `attribution` over several texts, with 95 % intervals, and the logit of each text.
 
-    `names` are those of the texts, by default their numbers from 1. The pattern of a head is the most
-    frequent. UserError as there; MemoryError.
+    `names` are the names of the texts, by default their numbers from 1. The pattern of a head is its most
+    frequent one. Raises UserError as `attribution` does; MemoryError.
     """
     results: list[LogitAttribution] = []
     with idle_core_threads() as adapt:
@@ -405,7 +407,7 @@ def mean_attribution(
     return LogitAttribution(
         heads=HeadLogit.table(
             **{name: first.heads.cells[name] for name in ModelHead._fields},
-            pattern=[most_frequent_pattern(of_head) for of_head in patterns],
+            pattern=[most_frequent_pattern(text_patterns) for text_patterns in patterns],
             **_means("contribution", [result.heads.numbers("contribution") for result in results]),
         ),
         layers=LayerLogit.table(
@@ -424,11 +426,11 @@ def mean_attribution(
 
 
 def _mean_parts(parts: Sequence[LogitParts], *, compares: bool) -> LogitParts:
-    """The means of the sums of several texts; of differences also how many are above 0."""
+    """The mean sums of several texts and, with `compares`, the share of texts whose difference is above 0."""
     cells: dict[str, float] = {}
     for name in (each for each in parts[0] if each != "norm_scale"):
-        of_texts = np.array([[row.number(name)] for row in parts], dtype=np.float64)
-        cells |= {end: float(mean[0]) for end, mean in _means(name, of_texts).items()}
+        text_numbers = np.array([[row.number(name)] for row in parts], dtype=np.float64)
+        cells |= {end: float(mean[0]) for end, mean in _means(name, text_numbers).items()}
     if compares:
         num_above = sum(row.logit > 0 for row in parts)
         low, high = share_interval(num_above, len(parts))
@@ -437,13 +439,10 @@ def _mean_parts(parts: Sequence[LogitParts], *, compares: bool) -> LogitParts:
 
 
 def _means(
-    name: str, of_texts: Sequence[npt.NDArray[np.float64]] | npt.NDArray[np.float64]
+    name: str, text_numbers: Sequence[npt.NDArray[np.float64]] | npt.NDArray[np.float64]
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """The columns of the means of each row over the texts, and of the ends of their intervals.
-
-    One text has no interval.
-    """
-    numbers = torch.from_numpy(np.array(of_texts))
+    """The columns of the means over the texts and, for two or more texts, of the ends of their intervals."""
+    numbers = torch.from_numpy(np.array(text_numbers))
     mean = numbers.mean(dim=0)
     if len(numbers) == 1:
         return {name: mean.numpy()}
@@ -454,7 +453,7 @@ def _means(
 
 @dataclass(frozen=True)
 class _LastRow:
-    """Where the heads of a layer looked from the last token, and the values that they read."""
+    """The weights of the heads of a layer at the last token, and the values."""
 
     weights: Float[Tensor, "head key"]
     values: Float[Tensor, "kv_head key value_dim"]
@@ -462,9 +461,9 @@ class _LastRow:
 
 @dataclass(frozen=True)
 class _RecordedRun:
-    """A run on a text: the calls of its modules, what its heads do, and what they gave at the last token.
+    """A run on a text: the calls of its modules, the survey of its heads and their outputs at the last token.
 
-    Those of layers without a softmax are in `linear`; `unshown` names the layers that have no heads here.
+    `linear` has the heads without a softmax. `unshown` is a sentence that names the layers left out.
     """
 
     calls: Calls
@@ -478,16 +477,16 @@ class _RecordedRun:
     unshown: str
 
     def splits(self, head: HeadLogit) -> bool:
-        """Whether what a head adds is a sum over tokens; not of Mamba-1, whose channels differ."""
+        """True if the head's contribution is a sum over tokens; False for Mamba-1, whose channels differ."""
         heads = self.linear.get(head.module)
         return heads is None or heads.captured.heads.mixed_values() is not None
 
 
 def _recorded_run(pretrained: Pretrained, reading: Reading, head: str | None) -> _RecordedRun:
-    """The run of a text; last rows are of layers with the head that is asked for."""
+    """Run a text. Only layers that may have `head` keep their last rows."""
     model, inputs = pretrained.whole, pretrained.inputs([reading])
     way, num_tokens = check_computed_here(model, inputs), len(reading.text.ids)
-    refuse_replaced(model, ("output", "gated"), "which comes of no values")
+    refuse_replaced(model, ("output", "gated"), "which is not made of values")
     wanted = None if head is None else named_head(head).layer
     mixers: list[LastHeads] = []
     outputs: dict[str, Tensor] = {}
@@ -527,7 +526,7 @@ def _recorded_run(pretrained: Pretrained, reading: Reading, head: str | None) ->
     mixers = [replace(mixer, heads=gated.last_read(mixer.projection, mixer.heads)) for mixer in mixers]
     for mixer, _ in layers_without_softmax(pretrained.model, {*linear})[0]:
         off = sources_switched_off([mixer])
-        refuse(pretrained, f"what the heads of its layers of {mixer} add is not known{off}")
+        refuse(pretrained, f"attn cannot split the heads of its {mixer} layers{off}")
     unshown = unshown_layers(pretrained.model, {*linear})
     return _RecordedRun(calls, survey, mixers, outputs, last_rows, linear, logits, way, unshown)
 
@@ -538,12 +537,12 @@ def _head_logits(
     by_module: Mapping[str, Float[Tensor, " head"]],
     tokens: Sequence[str],
 ) -> Records[HeadLogit]:
-    """What each head adds, in the order of the layers, and what it looks at most from the last token."""
+    """The contribution of each head, in the order of the layers, and its strongest key at the last token."""
     survey = run.survey
     compare_distances(survey)
     surveyed = surveyed_texts(survey)[0].heads
     looks = looked_at(survey, 0, [len(tokens) - 1] * len(surveyed))
-    numbers = {pretrained.module_name(module): of_heads.tolist() for module, of_heads in by_module.items()}
+    numbers = {pretrained.module_name(module): logits.tolist() for module, logits in by_module.items()}
     rows: list[dict[str, object]] = [
         {name: row[name] for name in (*ModelHead._fields, "pattern")}
         | {"contribution": numbers[row.module][row.head], **looks_at}
@@ -562,7 +561,7 @@ def _head_logits(
 
 
 def _indirect(pretrained: Pretrained, residual: Residual) -> Iterator[str]:
-    """A note where heads write to no stream."""
+    """A note on heads that do not write to the residual stream."""
     modules = [
         pretrained.module_name(mixer.module)
         for block in residual.blocks
@@ -571,11 +570,11 @@ def _indirect(pretrained: Pretrained, residual: Residual) -> Iterator[str]:
     ]
     if modules:
         names, are = ", ".join(modules), "add" if len(modules) > 1 else "adds"
-        yield f"{names} {are} nothing directly: the layer beside reads what the heads give."
+        yield f"{names} {are} nothing directly: the parallel layer reads the outputs of the heads."
 
 
 def _sums(residual: Residual, direction: Direction, logit: float) -> LogitParts:
-    """The sums over the model."""
+    """The sums over the model: embedding, heads, MLPs and biases."""
     vector, blocks = direction.vector, residual.blocks
     mixers = [mixer for block in blocks for mixer in block.mixers]
     parts = {
@@ -587,16 +586,16 @@ def _sums(residual: Residual, direction: Direction, logit: float) -> LogitParts:
     return LogitParts.single(**parts, sum=sum(parts.values()), logit=logit, norm_scale=direction.scale)
 
 
-def _of_keys(
+def _key_logits(
     pretrained: Pretrained,
     run: _RecordedRun,
     head: HeadLogit,
     residual: Residual,
     vector: Float[Tensor, " embed"],
 ) -> Records[KeyLogit]:
-    """w_ij v_j m W_O . direction of a head at the last token i, and w_ij, for each token j.
+    """w_ij v_j m W_O · direction of a head at the last token i, and w_ij, for each token j.
 
-    m is what gate and norm, its scale frozen, multiply each entry of the head's output by.
+    m is the factor of each entry of the head's output from gate and norm, whose scale is frozen.
     """
     additions = [mixer for block in residual.blocks for mixer in block.mixers]
     place = next(
@@ -608,7 +607,7 @@ def _of_keys(
     if head.module in run.linear:
         layer = run.linear[head.module].captured.heads
         mixed = layer.mixed_values()
-        assert mixed is not None, "what it adds is a sum over tokens"
+        assert mixed is not None, "only heads that are sums over tokens are split"
         weight, values = layer.last_row(head.head).double(), mixed[0, :, head.head].double()
         output = weight @ values
     else:

@@ -34,22 +34,22 @@ def why(
     names: Sequence[str] = (),
     progress: Callable[[float], None] | None = None,
 ) -> LogitAttribution:
-    """What each head adds to the logit of the next token, the likeliest or the `answer`: a text, or
-    the id of a token.
+    """The contribution of each head, with or without a softmax, to the logit of the next token.
 
-    With `against`, to how far it is above that token's. On a text, whose `head`, as 5:11, is split by tokens:
-    by default the one that adds most; or means over several texts, with 95 % intervals, and the logit of
-    each, by `names` or numbers; one text that has its name is one of several. Heads without a softmax are
-    among them. UserError for a model whose logits are not such a sum; MemoryError.
+    The token is the most likely one or the `answer`, a text or a token id; with `against`, its logit minus
+    that of the other token is attributed. On one text, `head`, as 5:11, is split by tokens; the default is
+    the head that adds most. On several texts, or one with `names`, the result has means with 95 % intervals
+    and the logit of each text, by name or number. Raises UserError for a model whose logits are not a sum of
+    parts; MemoryError.
     """
     from attncli.features.why.attribution import attribution, check_splits, mean_attribution
 
     name = None if head is None else head_name(head)
     texts = several_texts(text)
     if len(texts) > 1 and name is not None:
-        raise UserError(f"head: is split by the tokens of one text (got {len(texts)} texts)")
+        raise UserError(f"head: needs a single text, by whose tokens it is split (got {len(texts)} texts)")
     if names and len(names) != len(texts):
-        raise UserError(f"names: must be one of each text (got {len(names)} of {len(texts)} texts)")
+        raise UserError(f"names: must be one per text, {len(texts)} (got {len(names)})")
     with in_use(model) as pretrained:
         readings = [reading_for(pretrained, each) for each in texts]
         check_splits(pretrained)
@@ -74,11 +74,12 @@ def score_parts(
     key: Position | None = None,
     over: Count = 2,
 ) -> ScoreParts:
-    """Why `head`, as 18:6, looks from one token to another: its score as a sum over what each part wrote.
+    """The score of `head`, as 18:6, for a query and a key, as a sum over the parts that wrote them.
 
-    `query` and `key` are positions: by default the last token, and the key with most weight beyond the first.
-    `over` of the heads that count most say what they looked at when they wrote. UserError for a model whose
-    scores are not such sums, and a head or key that is not there; MemoryError.
+    `query` and `key` are positions; the defaults are the last token and the key with the largest weight after
+    the first. The `over` most important heads of each side are listed with the keys that they looked at.
+    Raises UserError for a model whose scores are not a sum of parts, and for a head or a key that does not
+    exist; MemoryError.
     """
     from attncli.features.why.scores import score_parts as parts_of_score
 

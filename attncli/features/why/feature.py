@@ -6,7 +6,7 @@ FEATURE = Feature(
     questions=(
         Question(
             "why",
-            "What each head adds to a logit: direct logit attribution",
+            "Contribution of each head to a logit: direct logit attribution",
             "Models",
             spec="question:WhySpec",
             synonyms="attribute attribution explain dla direct_logit_attribution logit_lens lens",

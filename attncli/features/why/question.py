@@ -1,4 +1,4 @@
-"""What each head adds to the logit of the next token, and why a head looks where it does, as reports."""
+"""`attn why`: the contribution of each head to a logit, or the parts of the score of one head."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     class QueryAndKeySpec(SurveyTextSpec):
         to: str | None
 else:
-    # `from` cannot be written as the name of a field.
+    # `from` is a keyword, so that the field cannot be declared in a class.
     QueryAndKeySpec = create_model(
         "QueryAndKeySpec",
         __base__=SurveyTextSpec,
@@ -51,7 +51,7 @@ else:
                 ],
                 Field(
                     None,
-                    description="with `head`: the query: a text as cat, cat#2 for the second of them, a "
+                    description="with `head`: the query: a token as cat, its second occurrence as cat#2, a "
                     "position as 5 or -1, or last (default: last)",
                 ),
             ),
@@ -63,8 +63,8 @@ else:
                 ],
                 Field(
                     None,
-                    description="with `head`: the key, named as in `from` (default: the one with most weight "
-                    "beyond the first)",
+                    description="with `head`: the key, named as in `from` (default: the key with the largest "
+                    "weight after the first)",
                 ),
             ),
         },
@@ -73,7 +73,7 @@ else:
 
 class WhySpec(QueryAndKeySpec):
     experiment = "why"
-    title = "What each head adds to a logit"
+    title = "Contribution of each head to a logit"
     parts = ("rows", "statistics", "heads", "layers", "parts")
     needs_head = True
     examples = (
@@ -88,30 +88,31 @@ class WhySpec(QueryAndKeySpec):
     off_keys = frozenset({"texts", "text_group", "answer", "against", "top", "from", "to", "over"})
     next_steps = (ONE_HEAD, "--answer TEXT", "-o page.html")
     settings_elsewhere: ClassVar[Mapping[str, str]] = {
-        "layer": "adds up all layers: --head LAYER:HEAD shows one head",
-        "context": "reads decoders alone: they have no second text",
+        "layer": "always adds up all layers: --head LAYER:HEAD shows one head",
+        "context": "only reads decoders, which have no second text",
     }
     heading_keys = ("file", "model", "answer", "against", "seed")
     needs: ClassVar[Mapping[str, str]] = {"against": "answer", "from, to, over": "head"}
     excludes: ClassVar[Mapping[str, str]] = {"answer": "from, to, over", "texts": "head"}
 
-    answer: Annotated[str | None, Everyday("the token whose logit it is, after the text")] = Field(
-        None, description="the token whose logit it is, after the text (default: the most likely one)"
+    answer: Annotated[str | None, Everyday("the token after the text whose logit is split")] = Field(
+        None, description="the token after the text whose logit is split (default: the most likely one)"
     )
-    against: Annotated[str | None, Everyday("with --answer: compare with this token")] = Field(
-        None, description="with `answer`: how far its logit is above this token's"
+    against: Annotated[str | None, Everyday("with --answer: the token to compare it with")] = Field(
+        None, description="with `answer`: the token whose logit is subtracted from the answer's"
     )
     head: Annotated[
         Annotated[str, BeforeValidator(head_name)] | None,
         Everyday("why this head, as 5:11, looks where it does"),
     ] = Field(
         None,
-        description="why this head, as LAYER:HEAD, looks where it does; with `answer`: what it adds token by "
+        description="why this head, as LAYER:HEAD, looks where it does; with `answer`: its contribution by "
         "token (default: the head that adds most)",
     )
     over: Count = Field(
         2,
-        description="with `head`: how many earlier heads of each side say what they looked at as they wrote",
+        description="with `head`: the number of earlier heads on each side to list with the keys that they "
+        "looked at",
     )
     top: Annotated[Size | None, Everyday()] = Field(None, description="show only the first N heads")
 
@@ -129,18 +130,18 @@ class WhySpec(QueryAndKeySpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        for key in self.given("top") if self.is_of_score else ():
-            message = "is of heads that add to a logit: `head` needs `answer`"
+        for key in self.given("top") if self.splits_score else ():
+            message = "needs `answer` beside `head`: a single head has no table of heads"
             yield contradiction(key, message, "head", "answer")
 
     @property
-    def is_of_score(self) -> bool:
-        """Whether it is about the score of a head, not about a logit."""
+    def splits_score(self) -> bool:
+        """True for the score of a head, False for a logit."""
         return self.head is not None and self.answer is None
 
     @property
     def query(self) -> str:
-        """The name of the token that looks."""
+        """The name of the query's token."""
         return self.names_of_tokens().get("from") or "last"
 
     def names_of_tokens(self) -> dict[str, str]:
@@ -148,37 +149,37 @@ class WhySpec(QueryAndKeySpec):
         return {key: name for key, name in names.items() if name is not None}
 
     def result_kind(self) -> str:
-        return "why of a score" if self.is_of_score else "why"
+        return "why of a score" if self.splits_score else "why"
 
     def unmeasured(self) -> set[str]:
-        if self.is_of_score:
+        if self.splits_score:
             return set()
         if self.texts is not None:
             return {"keys", "norm_scale"}
-        of_texts = {"texts", "above", "above_low", "above_high"}
+        text_columns = {"texts", "above", "above_low", "above_high"}
         added = ("contribution", "attention", "mlp", "embedding", "heads", "mlps", "biases", "sum", "logit")
-        return of_texts | {f"{name}{end}" for name in added for end in INTERVAL}
+        return text_columns | {f"{name}{end}" for name in added for end in INTERVAL}
 
     def opened_texts(self) -> PromptsFile:
         return PromptsFile(str(self.texts), self.text_group)
 
 
 def read(spec: WhySpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator") -> "Reading":
-    """What the model reads."""
+    """The text as the model reads it."""
     from attncli.runs.runner import read_survey_text
 
     return read_survey_text(spec, texts, pretrained, generator)
 
 
 def report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained", progress: object) -> "Report":
-    """What the heads add to the logit, or what wrote the score of one head."""
-    return (_score_report if spec.is_of_score else _report)(spec, reading, pretrained)
+    """The contributions of the heads to the logit, or the parts of the score of one head."""
+    return (_score_report if spec.splits_score else _report)(spec, reading, pretrained)
 
 
 def report_many(
     spec: WhySpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> "Report":
-    """What the heads add to the logits after many texts: means, with 95 % intervals."""
+    """The mean contributions of the heads to the logits after many texts, with 95 % intervals."""
     import torch
 
     from attncli.features.why.door import why
@@ -212,7 +213,7 @@ def report_many(
 def _read_line(
     spec: WhySpec, line: "TextLine", pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Reading":
-    """A line of a file of prompts, whose answers come before those of the settings."""
+    """A line of a file of prompts; its answers take precedence over the settings."""
     from attncli.models.predicted import predicted_reading
     from attncli.models.reading_text import read_text
 
@@ -230,7 +231,7 @@ def _how_to_read_many(first: "Reading") -> str:
     if isinstance(first, Predicted) and first.answer is not None:
         compared = " minus that of the other token" if first.answer.against is not None else ""
         what = f"the answer's logit{compared}"
-    return f"What each part adds to {what} at the last token; the last norm divides all parts by one number."
+    return f"Contribution of each part to {what} at the last token; the last norm scales all parts alike."
 
 
 def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
@@ -258,7 +259,7 @@ def _how_to_read(result: "LogitAttribution", pretrained: "Pretrained") -> str:
 
     tokens = [token_text(pretrained, token) for token in result.ids]
     what = f"the logit of {tokens[0]!r}" + (f" minus that of {tokens[1]!r}" if len(tokens) > 1 else "")
-    return f"What each part adds to {what} at the last token; the last norm divides all parts by one number."
+    return f"Contribution of each part to {what} at the last token; the last norm scales all parts alike."
 
 
 def _notes(spec: WhySpec, result: "LogitAttribution", reading: "Reading") -> list[str]:
@@ -278,13 +279,13 @@ def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -
 
     stack, layer, head = named_head(str(spec.head))
     if stack:
-        raise UserError(f"head: must name a layer and a head, as {layer}:{head} (got {spec.head})")
+        raise UserError(f"head: must be a layer and a head, as {layer}:{head} (got {spec.head})")
     text, key = reading.text, spec.to
     at_query = token_named(spec.query, text, pretrained, key="from")
     at_key = None if key is None else token_named(key, text, pretrained, key="to")
     try:
         result = score_parts(pretrained, reading, str(spec.head), query=at_query, key=at_key, over=spec.over)
-    except UserError as error:  # the key has another name here
+    except UserError as error:  # the command calls the key `to`
         raise UserError(*(line.replace("key: ", "to: ", 1) for line in error.lines)) from None
     query, key_place = result.query, result.key
     notes = [note for note in result.notes if note != result.unshown]
@@ -302,8 +303,8 @@ def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -
 
 MEANS = "Means over the texts, ± half of a 95 % interval (Student's t)."
 SCORE_NOTE = (
-    "The score, beyond that of an average key that the query sees, is a sum over what each part wrote there; "
-    "behind each part stands the weight as it would be without it."
+    "The score, minus the mean over the keys that the query sees, is a sum over the parts that wrote there; "
+    "next to each part is the weight without it."
 )
 
 

@@ -1,4 +1,4 @@
-"""What adds up: a logit as a sum over parts of a model, and the score of a head as one."""
+"""The results of `attn why`: a logit, or the score of a head, as a sum over parts of the model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ LINEAR = "linear"
 
 
 class HeadLogit(Record):
-    """What a head adds to a logit, and what it looks at most from the last token, the `query`.
+    """The contribution of a head to a logit, and its strongest key at the last token, the `query`.
 
-    `kind` is self, or linear: a head of a layer without a softmax, whose `pattern` is what mixes its tokens.
+    `kind` is self or linear, a head without a softmax, whose `pattern` is its kind of layer.
     """
 
     layer: int
@@ -34,13 +34,13 @@ class HeadLogit(Record):
 
     @property
     def name(self) -> str:
-        """LAYER:HEAD, of a head without a softmax linear:LAYER:HEAD where layers have both kinds."""
+        """LAYER:HEAD, or linear:LAYER:HEAD for a head without a softmax if layers have both kinds."""
         stack = f"{LINEAR}:" if self.get("stack") == LINEAR else ""
         return f"{stack}{self.layer}:{self.head}"
 
 
 class LayerLogit(Record):
-    """What the heads of a layer add to a logit together, and what its MLP adds."""
+    """The contributions of the heads of a layer together, and of its MLP, to a logit."""
 
     layer: int
     attention: float | None = column(unit=LOGIT, has_interval=True, is_needed=False)
@@ -48,10 +48,10 @@ class LayerLogit(Record):
 
 
 class LogitParts(Record):
-    """The sums over the model, which add up to the `sum`; the model's own `logit`.
+    """The contributions by kind of part, their `sum`, and the `logit` that the model computes.
 
-    `norm_scale` is what the last norm multiplied the residual stream by. `above` is the share of several
-    texts on which the answer's logit is above that of the token it is compared with (interval: Wilson 1927).
+    The last norm multiplied the residual stream by `norm_scale`. `above` is the share of several texts on
+    which the answer's logit is above that of the token it is compared with (interval: Wilson 1927).
     """
 
     embedding: float = column(unit=LOGIT, has_interval=True)
@@ -65,14 +65,14 @@ class LogitParts(Record):
 
 
 class KeyLogit(Record):
-    """p_ij v_j W_O . direction of one head at the last token i, and its weight p_ij, for each token j."""
+    """p_ij v_j W_O · direction of one head at the last token i, and its weight p_ij, for each token j."""
 
     contribution: float | None = column(unit=LOGIT)
     weight: float
 
 
 class TextLogit(Record):
-    """The logit of one of several texts, or the difference of two; `text` is its id, or its number."""
+    """The logit, or the difference of two logits, of one text; `text` is its id or its number."""
 
     text: str
     logit: float = column(unit=LOGIT)
@@ -80,12 +80,13 @@ class TextLogit(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LogitAttribution(Result):
-    """What each part of a decoder adds to a logit, or to the difference of two, the last norm's scale frozen.
+    """The contributions of the parts of a decoder to a logit, or to a difference of two, as a sum.
 
-    `heads` and `layers` are in the order of the model, `parts` add up to the logit. `ids` are the token of
-    the logit and, where asked for, the one that it is compared with. `keys` are those of `head`, LAYER:HEAD.
-    Of several texts all are means with 95 % intervals, `texts` has the logit of each; there are no `keys`.
-    `unshown` names layers whose heads are not there, in a sentence; it is a note as well.
+    The scale of the last norm is frozen. `heads` and `layers` are in the order of the model; `parts` add up
+    to the logit. `ids` has the token of the logit and, with `against`, the token it is compared with. `keys`
+    splits `head`, LAYER:HEAD, by tokens. For several texts the numbers are means with 95 % intervals, `texts`
+    has the logit of each, and `keys` is None. `unshown` is a sentence that names the layers whose heads are
+    left out; it is among the notes, too.
     """
 
     has_own_place: ClassVar[bool] = True
@@ -102,15 +103,15 @@ class LogitAttribution(Result):
     unshown: str = ""
 
     def ranked(self) -> Records[HeadLogit]:
-        """The heads, the one that adds most first, up or down."""
+        """The heads, the largest contribution in size first."""
         return self.heads.sorted(lambda row: -abs(row.contribution or 0.0))
 
 
 class ScoreOfPart(Record):
-    """What a part of the model adds to a score on one side of it, that of the query or of the key.
+    """The contribution of a part of the model to a score, on the side of the query or of the key.
 
-    `score` is above the mean over the keys that the query sees (scaled scores, before a softcap);
-    `weight_without` is the softmax of the row anew, without what the part wrote at all keys, or at the query.
+    `score` is relative to the mean over the keys that the query sees (scaled scores, before a softcap);
+    `weight_without` is the softmax of the row without the part, at all keys or at the query.
     """
 
     side: str
@@ -123,7 +124,7 @@ class ScoreOfPart(Record):
 
 
 class PairOfParts(Record):
-    """What a part that wrote the query and one that wrote the key add to a score together."""
+    """The joint contribution to a score of a part that wrote the query and a part that wrote the key."""
 
     query_part: str
     key_part: str
@@ -131,15 +132,15 @@ class PairOfParts(Record):
 
 
 class RowWeight(Record):
-    """The weights of one row of a head, a key each."""
+    """The weight of one key in the row of a head."""
 
     weight: float
 
 
 class KeyScores(Record):
-    """What a part adds to the score of each key, and the weight of each key without it, on either side.
+    """The contribution of a part to the score of each key on either side, and the key's weight without it.
 
-    What is added to keys that the query does not see is NaN.
+    Contributions to keys that the query does not see are NaN.
     """
 
     key_adds: npt.NDArray[np.float64]
@@ -155,7 +156,7 @@ class PartName(Record):
 
 
 class WritingHead(Record):
-    """A head that wrote a query or key, and what it looked at most as it wrote there."""
+    """A head that wrote a query or a key, and its strongest key at that token."""
 
     side: str
     layer: int
@@ -175,13 +176,14 @@ class WritingHead(Record):
 class ScoreParts(Result):
     """The score of a query and a key of one head, as a sum over what earlier parts of the model wrote.
 
-    `sides` has the parts that wrote the key, then those that wrote the query, each side the largest first;
-    `strongest_pairs` are pairs of them; `pairs` (query part, key part) are all, in the order of `parts`. Each
-    of the three adds up to `above_mean`, how far the score is above the mean over the keys that the query
-    sees. `key_scores` say the same of every key. `writers` are the heads that count most.
+    `sides` has the parts that wrote the key, then the parts that wrote the query, the largest of each side
+    first. `strongest_pairs` has the largest pairs of a query part and a key part; `pairs` (query part, key
+    part) has all of them, in the order of `parts`. Each side, and all pairs, add up to `above_mean`, the
+    score minus the mean over the keys that the query sees. `key_scores` has the same for every key.
+    `writers` are the most important heads.
 
-    `position` is what ALiBi or a relative bias adds besides, `missing` by how much the parts' score differs
-    from that of the model, relative to the largest part.
+    `position` is the term of ALiBi or a relative bias. `missing` is the difference of the model's score and
+    the sum over the parts, relative to the largest part.
     """
 
     sides: Records[ScoreOfPart] = group()
@@ -206,7 +208,7 @@ class ScoreParts(Result):
     unshown: str = ""
 
     def side(self, name: str) -> Records[ScoreOfPart]:
-        """The parts on one side, `key` or `query`."""
+        """The parts of one side, `key` or `query`."""
         return self.sides.where(lambda row: row.side == name)
 
     @property

@@ -1,12 +1,12 @@
-"""Why a head looks where it does: its score as a sum over what earlier parts of the model wrote.
+"""The score of a head as a sum over what earlier parts of the model wrote.
 
 With the scales of the norms frozen, query and key are linear in the residual stream, rotations included, and
-the stream is a sum of what the embedding, each earlier head, each earlier MLP and the biases wrote. So
+the stream is the sum of what the embedding, each earlier head, each earlier MLP and the biases wrote:
 
     score(i, j) = sum over a, b of C[a, b],   C[a, b] = scale (R_i W_Q n(c_a,i)) . (R_j W_K n(c_b,j))
 
-(Elhage et al. 2021, A mathematical framework for transformer circuits). Softmax sees differences only: of
-each C the mean over the keys that the query sees is taken off; what is left says why this key and no other.
+(Elhage et al. 2021, A mathematical framework for transformer circuits). Since softmax depends only on
+differences, the mean over the keys that the query sees is subtracted from each C.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,11 +48,12 @@ def score_parts(
     key: int | None = None,
     over: int = 2,
 ) -> ScoreParts:
-    """Why a query looks at a key: by default the last query, at its largest key beyond the first.
+    """The score of a query and a key as a sum: by default the last query and its strongest key after the
+    first.
 
-    `over` of the heads that count most are asked what they themselves looked at when they wrote (`writers`).
-    UserError for a model whose scores are not such sums, a head that is not there, a key that the query does
-    not see; MemoryError.
+    `writers` lists the `over` most important heads of each side with the keys that they looked at. Raises
+    UserError for a model whose scores are not a sum of parts, for a head that does not exist and for a key
+    that the query does not see; MemoryError.
     """
     stream = Stream(pretrained, reading)
     call = head_call(stream, layer, head)
@@ -60,20 +61,22 @@ def score_parts(
     assert isinstance(attention, AttentionLayer)
     query = checked_position(query, stream.num_tokens, "query")
     row = ScoreRow(attention, head, query)
-    of_query = attention.query[0, head, query].double()
-    of_keys = attention.key[0, head // attention.group].double()
-    scores = attention.scale * of_keys @ of_query
+    query_vector = attention.query[0, head, query].double()
+    key_vectors = attention.key[0, head // attention.group].double()
+    scores = attention.scale * key_vectors @ query_vector
     weights = row.weights(scores)
-    key = _key_of(weights, key, row, query)
-    parts, queries, keys = _vectors_of_parts(stream, call, attention, head, query)
-    key_scores = attention.scale * keys @ of_query
-    query_scores = attention.scale * queries @ of_keys.mT
+    key = _key_position(weights, key, row, query)
+    parts, queries, keys = _part_vectors(stream, call, attention, head, query)
+    key_scores = attention.scale * keys @ query_vector
+    query_scores = attention.scale * queries @ key_vectors.mT
     by_side: dict[ScoreSide, Tensor] = {"key": key_scores, "query": query_scores}
-    largest = max(float(of_parts.abs().max()) for of_parts in by_side.values())
-    rest = [(of_parts.sum(dim=0) - scores)[row.seen] for of_parts in by_side.values()]
-    missing = max(float(difference.abs().max()) for difference in rest) / largest
+    largest = max(float(part_scores.abs().max()) for part_scores in by_side.values())
+    differences = [(part_scores.sum(dim=0) - scores)[row.seen] for part_scores in by_side.values()]
+    missing = max(float(difference.abs().max()) for difference in differences) / largest
     if missing > ROUNDING:
-        stream.refuse(f"the parts of the scores of {layer}:{head} miss them by {missing:.1g} of the largest")
+        stream.refuse(
+            f"the parts of the scores of {layer}:{head} are off by {missing:.1g} of the largest part"
+        )
     key_scores_table, sides = _sides(parts, row, scores, by_side, key)
     pairs = attention.scale * queries @ (keys[:, key] - keys[:, row.seen].mean(dim=1)).mT
     writers = _writers(stream, sides, {"key": key, "query": query}, over)
@@ -99,10 +102,10 @@ def score_parts(
     )
 
 
-def _vectors_of_parts(
+def _part_vectors(
     stream: Stream, call: int, attention: AttentionLayer, head: int, query: int
 ) -> tuple[list[StreamPart], Float[Tensor, "part dim"], Float[Tensor, "part key dim"]]:
-    """What each part gives the query of a head at one token, and its keys, in float64."""
+    """The parts of the query of a head at one token, and of its keys, in float64."""
     parts: list[StreamPart] = []
     queries, keys = [], []
     for some, layer in stream.read_parts(call):
@@ -119,11 +122,11 @@ def _sides(
     by_side: Mapping[ScoreSide, Float[Tensor, "part key"]],
     key: int,
 ) -> tuple[Records[KeyScores], Records[ScoreOfPart]]:
-    """What each part adds to the score of each key, by side, with the weights without it; and of one key."""
+    """The contributions of each part by side: to the score of every key, and to that of one key."""
     tables: dict[str, Tensor] = {}
     rows: list[_PartOnSide] = []
-    for side, of_parts in by_side.items():
-        adds, without = row.all_above_mean(of_parts), row.weights(scores - of_parts)
+    for side, part_scores in by_side.items():
+        adds, without = row.all_above_mean(part_scores), row.weights(scores - part_scores)
         tables |= {f"{side}_adds": adds, f"{side}_without": without}
         rows += _on_side(side, parts, adds[:, key], without[:, key])
     columns = zip(*rows, strict=True)
@@ -136,7 +139,7 @@ MOST_PAIRS = 20
 
 
 def _strongest_pairs(parts: Sequence[StreamPart], scores: Float[Tensor, "part part"]) -> Records[PairOfParts]:
-    """The pairs of parts that add most, of the query and of the key."""
+    """The pairs of a query part and a key part with the largest contributions."""
     order = scores.abs().flatten().argsort(descending=True)[:MOST_PAIRS].tolist()
     places = [divmod(place, len(parts)) for place in order]
     return PairOfParts.table(
@@ -146,18 +149,18 @@ def _strongest_pairs(parts: Sequence[StreamPart], scores: Float[Tensor, "part pa
     )
 
 
-def _key_of(weights: Float[Tensor, " key"], key: int | None, row: ScoreRow, query: int) -> int:
+def _key_position(weights: Float[Tensor, " key"], key: int | None, row: ScoreRow, query: int) -> int:
     if key is None:
         beyond = weights[1:] if bool(row.seen[1:].any()) else weights
         return int(beyond.argmax()) + len(weights) - len(beyond)
     key = checked_position(key, len(weights), "key")
     if not row.seen[key]:
-        raise UserError(f"key: must be one that query {query} sees (got {key})")
+        raise UserError(f"key: must be a key that query {query} sees (got {key})")
     return key
 
 
 class _PartOnSide(NamedTuple):
-    """The cells of `ScoreOfPart`, in their order: what a part adds to a score on one side."""
+    """The cells of a `ScoreOfPart`, in the order of its columns."""
 
     side: ScoreSide
     part: str
@@ -174,7 +177,7 @@ def _on_side(
     scores: Float[Tensor, " part"],
     without: Float[Tensor, " part"],
 ) -> list[_PartOnSide]:
-    """The parts of a side, the largest score first."""
+    """The parts of one side, the largest contribution first."""
     rows = [
         _PartOnSide(side, part.name, *part, score, weight)
         for part, score, weight in zip(parts, scores.tolist(), without.tolist(), strict=True)
@@ -185,7 +188,7 @@ def _on_side(
 def _writers(
     stream: Stream, parts: Records[ScoreOfPart], places: Mapping[ScoreSide, int], over: int
 ) -> Records[WritingHead]:
-    """What the heads that count most looked at from where they wrote."""
+    """The strongest keys of the most important heads, at the tokens where they wrote."""
     tokens = stream.pretrained.written_tokens(stream.reading.text)
     rows = []
     for side, query in places.items():

@@ -1,4 +1,4 @@
-"""The first screens of `why`: a logit as a sum, and the score of a head as one."""
+"""The first screens of `attn why`: a logit, and the score of a head, as a sum."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,7 +44,7 @@ MOST_EFFECTS, MOST_KEYS, FEWEST_KEYS = 6, 4, 2
 
 
 def _sum(report: Report, display: Display) -> Iterator[str]:
-    """The logit as the sum of the parts of the model."""
+    """The line `logit 9.1 = embedding 1.2 + heads 3.4 + ...`."""
     parts = report.result_of(LogitAttribution).parts
     terms = {"embedding": parts.embedding, "heads": parts.heads, "MLPs": parts.mlps, "biases": parts.biases}
     sum_of_parts = " + ".join(f"{term} {fixed(number, display.precision)}" for term, number in terms.items())
@@ -52,7 +52,7 @@ def _sum(report: Report, display: Display) -> Iterator[str]:
 
 
 def _mlps(report: Report, rows: Records[HeadLogit], display: Display) -> list[Column]:
-    """The MLPs that add most, beside as many heads."""
+    """Columns of the MLPs that add most, one in each row of the heads."""
     layers = report.result_of(LogitAttribution).layers.sorted(lambda layer: -abs(layer.mlp))[: len(rows)]
     missing = len(rows) - len(layers)
     names = [f"  MLP {layer.layer}" for layer in layers]
@@ -65,7 +65,7 @@ def _mlps(report: Report, rows: Records[HeadLogit], display: Display) -> list[Co
 
 
 def _share_above(report: Report, display: Display) -> Iterator[str]:
-    """How often the answer is above the token that it is compared with, on several texts."""
+    """The share of several texts on which the answer's logit is above that of the other token."""
     parts = report.result_of(LogitAttribution).parts
     if "above" in parts:
         ends = (parts.number(name) for name in ("above", "above_low", "above_high"))
@@ -74,32 +74,32 @@ def _share_above(report: Report, display: Display) -> Iterator[str]:
 
 
 def _keys(report: Report, display: Display) -> ScreenParts:
-    """The tokens whose values the head moved most, by what that adds."""
+    """The tokens through which the head adds most."""
     keys, labels = report.result_of(LogitAttribution).keys, TableLabels(report, display)
     if keys is None:
         return
     places = np.argsort(-np.abs(keys.column("contribution")), kind="stable").tolist()
-    title = f"head {report.spec.get('head')}, by the tokens that it looked at"
+    title = f"head {report.spec.get('head')}, by the tokens it looked at"
 
-    def of(count: int) -> list[Section]:
+    def grid(count: int) -> list[Section]:
         rows = keys.taken(places[:count])
         columns = [Column(("", "weight"), [fixed(key.weight, display.precision) for key in rows])]
         columns += [Column(("", "adds"), [fixed(key.contribution, display.precision) for key in rows])]
         tokens = [labels.place("key", place) for place in places[:count]]
         return [Grid(title, Column(("", "token"), tokens, left=True), columns)]
 
-    yield Elastic(of, MOST_KEYS, FEWEST_KEYS, len(keys))
+    yield Elastic(grid, MOST_KEYS, FEWEST_KEYS, len(keys))
 
 
 def _steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
-    """Without asking why a head looks where it does that has no softmax, and so no score."""
+    """The next steps; a head without a softmax has no score to split."""
     heads = report.result_of(LogitAttribution).heads
     is_linear = any(row.name == report.spec.get("head") and row.get("kind") == LINEAR for row in heads)
     return tuple(step for step in steps if not (is_linear and step.startswith("--head")))
 
 
 def _finding(report: Report) -> Iterator[str]:
-    """Of which token the logit is, the sum, and the head that changes it most."""
+    """The token of the logit, the sum, and the head that changes it most."""
     yield report.how_to_read
     display = Display()
     yield from (f"{line[0].upper()}{line[1:]}." for line in _sum(report, display))
@@ -134,17 +134,17 @@ LOGIT_SCREEN = FirstScreen(
             label=HeadLabel(has_stacks=False),
             usual=MOST_EFFECTS,
         ),
-        Special(_keys, "the place of a row is that of its token", settings={"head": object}),
+        Special(_keys, "the order of the rows is that of the tokens", settings={"head": object}),
         Notes(apart=True),
     ),
     next_steps=_steps,
     finding=_finding,
 )
-"""The sum; the heads and the MLPs that add most; the tokens whose values a head moved."""
+"""The sum; the heads and the MLPs that add most; one head by tokens."""
 
 
 MOST_WROTE, MOST_PAIRS = 6, 3
-BOUNDS = (1e-6, 1e-5, 1e-4)  # the digits below differ from machine to machine
+BOUNDS = (1e-6, 1e-5, 1e-4)  # smaller digits differ from machine to machine
 
 
 def _score_title(report: Report) -> str:
@@ -152,7 +152,7 @@ def _score_title(report: Report) -> str:
 
 
 def _sides(report: Report, display: Display) -> ScreenParts:
-    """The parts that count most on the side of the key, and beside them those of the query."""
+    """The largest parts of the key and, next to them, of the query."""
     result = report.result_of(ScoreParts)
     sides = {side: result.side(side) for side in ("key", "query")}
     num_parts = min(map(len, sides.values()))
@@ -181,12 +181,12 @@ def _score_notes(report: Report) -> Iterator[str]:
     missing = report.result_of(ScoreParts).missing
     bound = next((bound for bound in BOUNDS if missing < bound), missing)
     yield report.how_to_read
-    yield f"The sum misses the score by less than {bound:.0e} of the largest part."
+    yield f"The sum differs from the score by less than {bound:.0e} of the largest part."
     yield from report.notes
 
 
 def _looks(report: Report, display: Display) -> Iterator[str]:
-    """`from 11 it to 1 cat: weight 0.9, score 3.2, 2.1 above an average key`, and what is more."""
+    """The line `from 11 it to 1 cat: weight 0.9, score 3.2, 2.1 above an average key`."""
     result, precision, labels = report.result_of(ScoreParts), display.precision, TableLabels(report, display)
     query, key = labels.place("query", result.query), labels.place("key", result.key)
     weight, above = weight_text(result.weight, precision), fixed(result.above_mean, precision)
@@ -221,7 +221,7 @@ def _side_tables(
 
 
 def _looked_at(labels: TableLabels, precision: int, writer: WritingHead) -> str:
-    """`16:0 at 20 ·x 0.91`: a head, and what it looked at most where it wrote."""
+    """`16:0 at 20 ·x 0.91`: a head, its strongest key where it wrote, and the weight."""
     return f"{writer.name} at {labels.place('key', writer.key)} {weight_text(writer.weight, precision)}"
 
 
@@ -236,4 +236,4 @@ SCORE_SCREEN = FirstScreen(
         Notes(_score_notes, apart=True, said=("how_to_read",)),
     ),
 )
-"""Where the head looks and how much; what wrote the key and the query, and the weight without each."""
+"""The weight and the score; the parts that wrote the key and the query, and the weight without each."""

@@ -94,7 +94,10 @@ def test_pictures_and_dot_hold_the_same_edges(attn: Attn, tmp_path: Path) -> Non
             ["--head", "1:2", "--pattern", "induction"],
             "--pattern: cannot be combined with --head: give one of them",
         ),
-        (["--pattern", "next token"], "--pattern: no head of tiny-induction has it here (got next token)"),
+        (
+            ["--pattern", "next token"],
+            "--pattern: no head of tiny-induction has this pattern here (got next token)",
+        ),
         (["a text", "--weights"], "TEXT: cannot be combined with --weights"),
     ],
 )
@@ -105,7 +108,7 @@ def test_what_cannot_be_said_is_one_line(arguments: list[str], error: str, attn:
 
 def test_dot_is_for_reports_with_edges(attn: Attn, tmp_path: Path) -> None:
     ended = attn(["heads", "-o", str(tmp_path / "heads.dot")])
-    error = "--format dot: this report of heads has no edges: attn circuit finds some"
+    error = "--format dot: this report of heads has no edges: use a report of attn circuit"
     assert (ended.code, ended.err) == (2, f"{error}\n")
 
 
@@ -115,7 +118,10 @@ def test_a_model_without_edges_between_heads_is_said_to_have_none(attn: Attn, tm
     saved["statistics"]["edges"] = [row for row in edges if row["to"] == "logits"]
     (tmp_path / "one-layer.json").write_text(json.dumps(saved))
     shown = attn(["show", str(tmp_path / "one-layer.json")]).out
-    assert "No edges between heads: a head feeds those of later layers.\ninto the next token's logit" in shown
+    assert (
+        "No edges between heads: a head feeds only heads of later layers.\ninto the next token's logit"
+        in shown
+    )
     assert "strongest" not in shown
 
 

@@ -167,7 +167,7 @@ def test_gated_heads_of_attention_are_what_w_o_reads(saved: Callable[[str], str]
 
 def test_channels_of_mamba_1_have_no_weights_in_common(saved: Callable[[str], str]) -> None:
     with pytest.raises(
-        UserError, match="head: 0:0 is Mamba-1: each of its channels has weights of its own: name"
+        UserError, match="head: 0:0 is Mamba-1, whose channels each have separate weights: name"
     ):
         attncli.why(saved("jamba"), text_of(NUM_TOKENS), head="0:0")
 
@@ -175,7 +175,7 @@ def test_channels_of_mamba_1_have_no_weights_in_common(saved: Callable[[str], st
 @pytest.mark.parametrize("name", ["olmo_hybrid", "minimax"])
 def test_norms_behind_attention_are_refused_as_before(saved: Callable[[str], str], name: str) -> None:
     with pytest.raises(
-        UserError, match=r"no sum of what its heads add: the output of layers.\d is not its input"
+        UserError, match=r"not a sum over its heads: the output of layers.\d is not its input"
     ):
         attncli.why(saved(name), text_of(NUM_TOKENS))
 

@@ -206,7 +206,7 @@ def test_without_a_part_the_weight_is_that_of_a_run_that_takes_it_out(name: str)
     [
         ({"layer": 3, "head": 0}, "head: must be from 0:0 to 2:3 in Llama (got 3:0)"),
         ({"layer": 1, "head": 4}, "head: must be from 0:0 to 2:3 in Llama (got 1:4)"),
-        ({"layer": 1, "head": 0, "query": 3, "key": 7}, "key: must be one that query 3 sees (got 7)"),
+        ({"layer": 1, "head": 0, "query": 3, "key": 7}, "key: must be a key that query 3 sees (got 7)"),
     ],
 )
 def test_places_that_are_not_there_are_refused(arguments: dict[str, int], message: str) -> None:

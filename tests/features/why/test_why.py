@@ -60,7 +60,7 @@ NO_SUM = {
         "is not its input plus the outputs of its heads and its MLP",
     ),
     "Gemma2ForCausalLM": ({**GROUPED, "query_pre_attn_scalar": 4}, "is not its input plus"),
-    "NanoChatForCausalLM": (GROUPED, "are changed after W_U, not by a factor alone"),
+    "NanoChatForCausalLM": (GROUPED, "are changed after W_U by more than a factor"),
 }
 
 
@@ -198,9 +198,9 @@ def test_a_stream_that_does_not_add_up_is_refused(attn: Attn, name: str, tmp_pat
     save(tmp_path, name, settings)
     ended = attn(["why", "--model", str(tmp_path), "--sentence", SENTENCE])
     assert ended.code == 2 and ended.out == "" and len(ended.err.splitlines()) == 1
-    assert "are no sum of what its heads add: " in ended.err and reason in ended.err
+    assert "are not a sum over its heads: " in ended.err and reason in ended.err
     assert ended.err.endswith(
-        ": use a decoder such as GPT-2 or Llama, or attn ablate, which needs no such sum\n"
+        ": use a decoder such as GPT-2 or Llama, or attn ablate, which works for every model\n"
     )
 
 
@@ -216,7 +216,7 @@ def test_half_precision_is_refused(attn: Attn, dtype: str) -> None:
     assert ended.code == 2 and ended.out == ""
     assert (
         ended.err
-        == f"--dtype: must be float32 for why: rounded parts do not add up to the logit (got {dtype})\n"
+        == f"--dtype: must be float32, since rounded parts do not add up to the logit (got {dtype})\n"
     )
 
 
@@ -343,7 +343,7 @@ def test_a_file_of_one_prompt_is_read_as_one_of_many(attn: Attn, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ({"text": ["a b", "b a"], "names": ["x"]}, "names: must be one of each text (got 1 of 2 texts)"),
+        ({"text": ["a b", "b a"], "names": ["x"]}, "names: must be one per text, 2 (got 1)"),
         ({"text": "a b", "answer": True}, "answer: must be text, or the id of a token (got True)"),
         ({"text": "a b", "answer": 2.5}, "answer: must be text, or the id of a token (got 2.5)"),
         (

@@ -81,11 +81,11 @@ def test_query_and_key_are_named_as_everywhere(attn: Attn) -> None:
         ),
         (
             ["--head", "1:2", "--top", "2"],
-            "--top: is of heads that add to a logit: --head needs --answer",
+            "--top: needs --answer beside --head: a single head has no table of heads",
         ),
         (["--head", "9:2"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 9:2)"),
         (["--head", "1:9"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 1:9)"),
-        (["--head", "1:2", "--from", "3", "--to", "7"], "--to: must be one that query 3 sees (got 7)"),
+        (["--head", "1:2", "--from", "3", "--to", "7"], "--to: must be a key that query 3 sees (got 7)"),
     ],
 )
 def test_what_cannot_be_said_is_one_line(arguments: list[str], error: str, attn: Attn) -> None:

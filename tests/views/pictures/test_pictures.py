@@ -355,7 +355,7 @@ MODEL = str(ROOT / "attncli" / "data" / "tiny-induction")
             {"model": MODEL, "layer": 1, "head": 2, "sentence": "a b"},
             "Self-attention, tiny-induction, head 1:2: a b",
         ),
-        ("why", {"sentence": "abcabc"}, "What each head adds to a logit: abcabc"),
+        ("why", {"sentence": "abcabc"}, "Contribution of each head to a logit: abcabc"),
     ],
 )
 def test_titles_say_what_is_seen(experiment: str, given: dict[str, Any], title: str) -> None:
@@ -365,7 +365,9 @@ def test_titles_say_what_is_seen(experiment: str, given: dict[str, Any], title: 
 def test_a_figure_names_the_token_whose_logit_or_probability_it_is() -> None:
     asked = {"sentence": "abcabca", "answer": "b"}
     said = texts(figure_of(run("why", **asked, against="c")))[1].replace("\n", " ")
-    assert "answer b, against c What each part adds to the logit of 'b' minus that of 'c' at the" in said
+    assert (
+        "answer b, against c Contribution of each part to the logit of 'b' minus that of 'c' at the" in said
+    )
     assert "head" not in said
     assert ", answer b" in texts(figure_of(run("ablate", **asked)))[1].replace("\n", " ")
 
