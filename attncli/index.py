@@ -330,7 +330,7 @@ FEATURES: dict[str, Feature] = {
         questions=(
             Question(
                 name="generate",
-                summary="Where a model looks while it writes",
+                summary="Attention while a model writes",
                 group="Models",
                 spec="attncli.features.generate.question:GenerateSpec",
                 synonyms="chat complete completion write sample",
@@ -471,14 +471,14 @@ FEATURES: dict[str, Feature] = {
         questions=(
             Question(
                 name="source",
-                summary="Which sources an answer came from",
+                summary="Sources of an answer, by weight or by removal",
                 group="Models",
                 spec="attncli.features.source.settings:SourceSpec",
                 page="attncli.features.source.question:PAGE",
             ),
             Question(
                 name="retrieving_heads",
-                summary="Which heads find the source of an answer",
+                summary="Heads that find the source of an answer",
                 spec="attncli.features.source.settings:RetrievingHeadsSpec",
                 page="attncli.features.source.question:HEADS_PAGE",
                 form_of="source",

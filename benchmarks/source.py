@@ -101,8 +101,8 @@ def rankings(pretrained: Pretrained, num_contexts: int) -> None:
             weights = source_weights(replay.layers()[0], reading, len(answer.ids))
             rows = [weights.heads.index(("self", place.layer, place.head)) for place in places]
             for name, ranked in (
-                ("chosen", weights.of_heads[rows].mean(dim=0)),
-                ("all", weights.of_heads.mean(dim=0)),
+                ("chosen", weights.by_head[rows].mean(dim=0)),
+                ("all", weights.by_head.mean(dim=0)),
                 ("likeliest", likeliest(weights)),
             ):
                 order = (ranked.argsort(descending=True) + 1).tolist()

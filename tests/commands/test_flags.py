@@ -168,7 +168,7 @@ def test_two_layers_are_not_one(attn: Attn, tmp_path: Path) -> None:
     ("words", "line"),
     [
         (["heads", "--probe", "repeated"], "--probe: is what is read without a text: leave it out"),
-        (["generate", "--greedy"], "--greedy: is what happens without --sampling-temperature and --top-p"),
+        (["generate", "--greedy"], "--greedy: is the default without --sampling-temperature and --top-p"),
         (["self", "--num-buckets", "8"], "--num-buckets: is a setting of config files alone: --config FILE"),
     ],
 )

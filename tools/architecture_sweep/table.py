@@ -63,7 +63,7 @@ REASONS = {
     "is not its input plus the outputs": "a norm or factor after its heads or its MLP",
     "changes the outputs of its heads before W_O": "a gate or norm before W_O",
     "its logits are scaled or capped": "logits that are scaled or capped",
-    "keys where there are": "more keys than tokens",
+    " keys for ": "more keys than tokens",
     "where the texts have": "its queries or keys are not the tokens",
     "returns negative weights": "gives scores instead of weights",
     "cannot be loaded": "its own checkpoint cannot be loaded",

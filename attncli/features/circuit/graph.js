@@ -1,4 +1,4 @@
-// Which heads feed which: heads in rows of layers, the lowest below, and an arrow for each edge.
+// The strongest edges of a circuit: heads in rows of layers, the lowest at the bottom, and an arrow per edge.
 
 import { make, makeSvg } from "attn/parts/elements.js";
 import { fixed } from "attn/values/numbers.js";
@@ -25,7 +25,7 @@ function partsOf({ nodes, edges, rows }) {
     viewBox: `0 0 ${LABELS + width + MARGIN} ${height + 2 * MARGIN}`,
     role: "group",
     class: "graph",
-    "aria-label": "Heads in rows of layers, with arrows from those that feed others",
+    "aria-label": "Heads in rows of layers, with an arrow for each edge",
   });
   rows.forEach((name, row) => {
     const label = makeSvg("text", { x: 0, y: MARGIN + height - (row + 0.5) * DOWN + 4, class: "row" }, name);
@@ -41,18 +41,18 @@ function partsOf({ nodes, edges, rows }) {
     svg.append(line);
     return [edge, line];
   });
-  const said = make("p", { class: "quiet", role: "status" });
-  const hint = "Click a head for what feeds it and what it feeds.";
-  said.textContent = hint;
+  const status = make("p", { class: "quiet", role: "status" });
+  const hint = "Click a head to list its edges.";
+  status.textContent = hint;
   let chosen = null;
   const marks = new Map();
   const choose = (name) => {
     chosen = chosen === name ? null : name;
     for (const [other, mark] of marks) mark.setAttribute("aria-pressed", other === chosen);
-    const own = ({ start, end }) => start === chosen || end === chosen;
-    for (const [edge, line] of drawn) line.classList.toggle("faint", chosen !== null && !own(edge));
-    const texts = drawn.filter(([edge]) => own(edge)).map(([edge]) => textOf(edge));
-    said.textContent = chosen === null ? hint : texts.join("; ");
+    const isOfChosen = ({ start, end }) => start === chosen || end === chosen;
+    for (const [edge, line] of drawn) line.classList.toggle("faint", chosen !== null && !isOfChosen(edge));
+    const texts = drawn.filter(([edge]) => isOfChosen(edge)).map(([edge]) => textOf(edge));
+    status.textContent = chosen === null ? hint : texts.join("; ");
   };
   for (const [name, [x, y]] of at) {
     const box = { x: x - NODE_WIDTH / 2, y: y - NODE_HEIGHT / 2, width: NODE_WIDTH, height: NODE_HEIGHT, rx: 5 };
@@ -75,13 +75,13 @@ function partsOf({ nodes, edges, rows }) {
   const keys = Object.entries(SIDES)
     .filter(([side]) => shown.has(side))
     .map(([side, text]) => make("span", { class: `side of-${side}`, text }));
-  return [make("p", { class: "graph-sides" }, ...keys), svg, said];
+  return [make("p", { class: "graph-sides" }, ...keys), svg, status];
 }
 
 const textOf = ({ start, letter, end, strength }) =>
   `${start} ${letter ? `-${letter}->` : "->"} ${end} ${fixed(strength, 2)}`;
 
-// From the top of a head to the bottom of another, bent where it passes other rows.
+// An arrow from the top of one head to the bottom of another, bent if it passes other rows.
 function arrow([x, y], [toX, toY]) {
   const [start, end] = [y - NODE_HEIGHT / 2, toY + NODE_HEIGHT / 2 + 2];
   const bend = start - end > DOWN ? NODE_WIDTH * 0.7 : 0;

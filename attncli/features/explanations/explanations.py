@@ -171,7 +171,7 @@ class ReadAnswer:
         """The weight of each head on each source, averaged over the queries that chose the answer's
         tokens.
         """
-        return self.by_source(self.weights.of_heads)
+        return self.by_source(self.weights.by_head)
 
     def losses(self, masks: Bool[Tensor, "run source"]) -> Float[Tensor, " run"]:
         """Loss of log-probability with only the sources of each mask; every mask runs once."""
@@ -265,7 +265,7 @@ def _at2(answer: ReadAnswer) -> SourceScores:
         raise UserError(
             f"at2: no learned head weights of {name}: learn them with attn source PROMPTS --learn"
         )
-    token_scores = answer.head_weights @ answer.weights.of_heads
+    token_scores = answer.head_weights @ answer.weights.by_head
     return SourceScores(answer.by_source(token_scores), token_scores)
 
 

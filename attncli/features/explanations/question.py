@@ -10,7 +10,7 @@ from attncli.features.explanations.settings import (
     HeadWeightsSpec,
 )
 from attncli.features.explanations.weight_cache import cache_weights, cached_weights
-from attncli.features.source.kept_heads import kept_heads, named_or_kept
+from attncli.features.source.kept_heads import cached_heads, explicit_or_cached_heads
 from attncli.features.source.reading import read_for_decoder, sourced_text
 from attncli.records.columns import few_notes
 from attncli.records.report import PictureMaps, PictureRow, Report
@@ -109,7 +109,7 @@ def read_cells(
 def _way_options(spec: ExplanationsSpec | ExplainedPicturesSpec) -> dict[str, Any]:
     """The stored heads and weights of a model, and the number and seed of sampled sets."""
     return {
-        "heads": named_or_kept(spec.head, kept_heads(spec)),
+        "heads": explicit_or_cached_heads(spec.head, cached_heads(spec)),
         "head_weights": cached_weights(spec),
         "num_runs": spec.runs,
         "seed": spec.seed,
@@ -218,7 +218,7 @@ def report_comparison(
     result = compare_explanations(
         pretrained,
         spec.prompts,
-        split=spec.split_of_text,
+        split=spec.text_split,
         chat=spec.chat,
         max_new_tokens=spec.max_new_tokens,
         **_way_options(spec),

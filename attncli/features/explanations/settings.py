@@ -13,9 +13,9 @@ from attncli.features.source.settings import (
     NamedHeads,
     NewTokens,
     NumRuns,
-    OfSplits,
     SourcedTextSpec,
     SourcesSpec,
+    SplitHelp,
 )
 from attncli.settings.fields import Contradictions, Everyday, TextSource, contradiction
 from attncli.settings.models import ModelSpec
@@ -132,7 +132,7 @@ class HeadWeightsSpec(SourcesSpec):
     off_keys = frozenset({"chat", "learn", "runs"})
 
     file: Annotated[TextPath, AfterValidator(_check_prompts)]
-    split: Annotated[Literal["word", "sentence", "line", "paragraph", "turn"], OfSplits] = Field(
+    split: Annotated[Literal["word", "sentence", "line", "paragraph", "turn"], SplitHelp] = Field(
         "sentence", description=SPLIT_HELP
     )
     chat: InTemplate = Field(False, description=CHAT_HELP)

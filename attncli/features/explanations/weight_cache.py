@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from attncli.core.names import named_head
 from attncli.errors import UserError
-from attncli.features.source.kept_heads import keep, place_of
+from attncli.features.source.kept_heads import cache_file, write_cache_file
 from attncli.settings.models import ModelSpec
 from attncli.system.plain_text import parsed_json
 
@@ -17,7 +17,7 @@ WEIGHTS = "head-weights"
 
 def cached_weights(spec: ModelSpec) -> dict[str, float] | None:
     """The learned weights of a model's heads; None if there are none."""
-    place = place_of(spec, WEIGHTS)
+    place = cache_file(spec, WEIGHTS)
     if place is None or not place.exists():
         return None
     try:
@@ -36,4 +36,4 @@ def cached_weights(spec: ModelSpec) -> dict[str, float] | None:
 def cache_weights(spec: ModelSpec, result: "LearnedWeights") -> Path | None:
     """Write the weights of all heads; returns None if there is no folder for them."""
     about = {"prompts": result.fit.prompts, "runs": result.num_runs, "seed": result.seed}
-    return keep(spec, WEIGHTS, {**about, "weights": result.by_name}, "learn")
+    return write_cache_file(spec, WEIGHTS, {**about, "weights": result.by_name}, "learn")

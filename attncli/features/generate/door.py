@@ -20,8 +20,8 @@ from attncli.records.arguments import (
 )
 from attncli.records.token_ids import text_or_ids
 
-WRITTEN = 20
-"""Tokens that a model writes after a text, where nobody says how many."""
+DEFAULT_NEW_TOKENS = 20
+"""The default number of tokens that a model writes after a text."""
 
 
 @checked
@@ -40,15 +40,17 @@ def generate(
     prefill_chunk: Size | None = None,
     on_text: Callable[[str], None] | None = None,
 ) -> WrittenText:
-    """The model continues a text; where each head looked for each new token, at the `top_k` keys first.
+    """A continuation of a text by the model, with the `top_k` strongest keys of each head for each new token.
 
-    `text` may be token ids, or what was read of a file whose content the model writes, as `read_sound` does.
-    Without `max_new_tokens` it writes 20, of such a file as many as its generation_config.json lets it.
+    `text` may be token ids, or the reading of a file that the model transcribes, for example from
+    `read_sound`. The default of `max_new_tokens` is 20; for such a file, the model's generation_config.json
+    sets the limit.
 
-    The likeliest token each time, or one sampled at a temperature among the likeliest with `top_p` of the
-    probability. Of every head, of those of one `layer`, or of one `head`, as 17:3; `maps` keeps whole rows,
-    their mean or those of all heads. `on_text` gets what is written as it comes; Ctrl-C then ends it.
-    UserError for a model that cannot write; MemoryError.
+    The model takes the likeliest token, or samples at a `temperature` among the likeliest tokens that have
+    `top_p` of the probability. The heads are all heads, those of one `layer`, or one `head`, as 17:3; `maps`
+    also returns whole rows of weights, the mean over the heads or those of each head. `on_text` receives the
+    text as the model writes it; Ctrl-C then ends the writing. Raises UserError for a model that cannot write;
+    MemoryError.
     """
     from attncli.features.generate.writing import written
 
@@ -57,12 +59,12 @@ def generate(
         _, layer, number = named_head(head_name_without_stack(head))
     with in_use(model) as pretrained:
         if isinstance(text, str | Mapping):
-            num_new = max_new_tokens or WRITTEN
+            num_new = max_new_tokens or DEFAULT_NEW_TOKENS
             prompt = read_prompt(pretrained, text_or_ids(text), max_new_tokens=num_new, truncate=None)
         else:
             prompt = text if isinstance(text, Prompt) else reading_prompt(text, pretrained)
-        ends_itself = prompt.origin is not None and prompt.origin.kind.is_transcribed
-        most = max_new_tokens or (None if ends_itself else WRITTEN)
+        is_transcribed = prompt.origin is not None and prompt.origin.kind.is_transcribed
+        most = max_new_tokens or (None if is_transcribed else DEFAULT_NEW_TOKENS)
         decoding = Decoding(most, temperature, top_p, seed, prefill_chunk)
         return written(
             pretrained,

@@ -6,7 +6,7 @@ FEATURE = Feature(
     questions=(
         Question(
             "generate",
-            "Where a model looks while it writes",
+            "Attention while a model writes",
             "Models",
             spec="question:GenerateSpec",
             synonyms="chat complete completion write sample",

@@ -1,4 +1,4 @@
-"""A model writes, and for each new token where each head looked."""
+"""`attn generate`: a model writes, and for each new token, where each head looked."""
 
 import re
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ TOKENS = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 
 
 def _check_single(value: object, info: "ValidationInfo") -> object:
-    """A number, where a list of them may be expected."""
+    """The value; raises ValueError for a list of numbers."""
     if isinstance(value, str) and "," in value:
         sweep = f"sweep: {{{info.field_name}: [{', '.join(value.split(','))}]}}"
         raise ValueError(
@@ -63,8 +63,8 @@ def _is_transcribed(data: dict[str, Any]) -> bool:
     return any(kind.is_transcribed for _, kind, _ in files_read(data))
 
 
-def _usual_order(data: dict[str, Any]) -> str:
-    """Of what is transcribed those heads tell most that look at one place of it."""
+def _default_order(data: dict[str, Any]) -> str:
+    """The default order; in a transcription, heads that look at one place come first."""
     if _is_transcribed(data):
         return "max_weight"
     return "text_mass" if data.get("needle") is None else "retrieval"
@@ -72,7 +72,7 @@ def _usual_order(data: dict[str, Any]) -> str:
 
 @reads()
 class PromptSpec(ModelSpec):
-    """What the model reads before it writes."""
+    """The settings of the prompt."""
 
     group = "Input"
     argument = "sentence"
@@ -89,26 +89,29 @@ class PromptSpec(ModelSpec):
         ),
         description="the text that the model continues",
     )
-    question: Annotated[Text | None, Everyday("what is asked below the text")] = Field(
-        None, description="what is asked below the text, in the same prompt"
+    question: Annotated[Text | None, Everyday("a question below the text")] = Field(
+        None, description="a question below the text, in the same prompt"
     )
     chat: Annotated[bool, Everyday("as a user's message, in the chat template")] = Field(
         False, description="the text as a user's message, in the model's own chat template"
     )
-    needle: Annotated[Text | None, Everyday("a part of the prompt to look for")] = Field(
-        None, description="a part of the prompt to look for: its text, or its tokens as FIRST:END"
+    needle: Annotated[Text | None, Everyday("a part of the prompt to find")] = Field(
+        None, description="a part of the prompt to find: its text, or its tokens as FIRST:END"
     )
     needle_depth: float | None = Field(
-        None, ge=0, le=1, description="put the needle there into the text: 0 is its start, 1 its end"
+        None,
+        ge=0,
+        le=1,
+        description="insert the needle into the text at this depth: 0 is the start, 1 the end",
     )
     lengths: Size | None = Field(
-        None, description="with `needle_depth`: cut the text, so that it has so many tokens with the needle"
+        None, description="with `needle_depth`: cut the text to this number of tokens with the needle"
     )
 
     _single = field_validator("needle_depth", "lengths", mode="before")(_check_single)
 
     def needle_tokens(self) -> tuple[int, int] | None:
-        """The first token of the needle and the one after its last, where it is given so."""
+        """FIRST and END of a needle FIRST:END; None for a text."""
         match = TOKENS.fullmatch(self.needle or "")
         return (int(match[1]), int(match[2])) if match else None
 
@@ -127,7 +130,7 @@ class PromptSpec(ModelSpec):
                 *FILE_SETTINGS,
             )
         if self.needle_depth is not None and (self.needle is None or self.needle_tokens()):
-            yield contradiction("needle_depth", "needs `needle` to be a text to put in", "needle")
+            yield contradiction("needle_depth", "needs `needle` to be a text to insert", "needle")
         tokens = self.needle_tokens()
         if tokens is not None and tokens[0] >= tokens[1]:
             yield contradiction("needle", f"must be FIRST:END with FIRST below END (got {self.needle})")
@@ -170,50 +173,52 @@ class GenerateSpec(PromptSpec):
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         return cls.next_steps if settings.get("head") is None else cls.next_steps[1:]
 
-    answer: Annotated[Text | None, Everyday("read this answer instead of writing one: text or file")] = Field(
-        None,
-        description="an answer that is there already, as a text or a file: the model reads it, not writes",
+    answer: Annotated[Text | None, Everyday("read this answer, a text or a file, instead of writing")] = (
+        Field(
+            None,
+            description="an existing answer, as a text or a file, that the model reads instead of writing",
+        )
     )
-    max_new_tokens: Annotated[Size | None, Everyday("write so many (24) tokens at most")] = Field(
+    max_new_tokens: Annotated[Size | None, Everyday("the most tokens to write (24)")] = Field(
         default_factory=lambda data: None if _is_transcribed(data) else 24,
-        description="write so many tokens at most (default: 24; of a sound as many as the model's "
-        "generation_config.json lets it)",
+        description="the most tokens to write (default: 24; for a sound, the limit in the model's "
+        "generation_config.json)",
     )
-    sampling_temperature: Annotated[float | None, Everyday("sample, instead of the likeliest")] = Field(
-        None, gt=0, le=100, description="sample: the scores of the tokens are divided by it"
-    )
-    top_p: Annotated[float | None, Everyday("sample among the likeliest, P together")] = Field(
+    sampling_temperature: Annotated[
+        float | None, Everyday("sample instead of taking the likeliest token")
+    ] = Field(None, gt=0, le=100, description="sample: divides the scores of the tokens")
+    top_p: Annotated[float | None, Everyday("sample among the likeliest tokens")] = Field(
         None, gt=0, le=1, description="sample among the likeliest tokens that have this probability together"
     )
     greedy: Annotated[
-        bool, NoFlag("is what happens without --sampling-temperature and --top-p: leave it out")
+        bool, NoFlag("is the default without --sampling-temperature and --top-p: leave it out")
     ] = Field(
         default_factory=_is_greedy,
         description="take the likeliest token each time (default without `sampling_temperature` and `top_p`)",
     )
     prefill_chunk: Size | None = Field(
         None,
-        description="tokens of the prompt that go through the model at a time (default: all; 512 of a longer "
-        "prompt, where the model can)",
+        description="the number of prompt tokens that the model reads at a time (default: all; 512 for a "
+        "longer prompt if the model allows it)",
     )
     layer: Count | None = Field(None, description="only the heads of this layer")
     head: Annotated[HeadNumber | None, Everyday()] = Field(None, description="only this head, as LAYER:HEAD")
-    top_k: Size = Field(3, description="keys named for each token that was written")
+    top_k: Size = Field(3, description="the number of keys to show for each new token")
     maps: Literal["none", "mean", "heads"] = Field(
         default_factory=lambda data: "mean" if files_read(data) else "none",
-        description="keep whole rows of weights: their mean over the heads, or up to 128 keys those of each "
-        "head (default with a picture or a sound: mean; where it is drawn: heads)",
+        description="keep whole rows of weights: the mean over the heads or, for up to 128 keys, those of "
+        "each head (default: mean for a picture or a sound, heads for drawings)",
     )
-    sort: Annotated[WriterStatistic, Everyday("the largest first: text_mass, ...")] = Field(
-        default_factory=_usual_order,
-        description="the heads with the largest of this first (default: text_mass, with a needle retrieval, "
-        f"with a sound max_weight): {', '.join(WRITER_STATISTICS)}",
+    sort: Annotated[WriterStatistic, Everyday("the statistic to sort by: text_mass, ...")] = Field(
+        default_factory=_default_order,
+        description="the statistic to sort heads by, the largest first (default: text_mass, with a needle "
+        f"retrieval, with a sound max_weight): {', '.join(WRITER_STATISTICS)}",
     )
-    ascending: bool = Field(False, description="the heads with the smallest first")
+    ascending: bool = Field(False, description="sort heads the other way, the smallest first")
     top: Size | None = Field(None, description="keep only the first N heads in the table of heads")
 
     def row_statistics(self) -> tuple[str, ...]:
-        """Those of one layer; of all layers the table of heads has the means."""
+        """The statistics of the rows of one layer; for all layers, the table of heads has only means."""
         if self.layer is None:
             return ()
         return tuple(name for name in (*WEIGHT_STATISTICS, *WRITING) if self.needle or name != "needle_mass")
@@ -222,8 +227,8 @@ class GenerateSpec(PromptSpec):
         return "generate"
 
     def unmeasured(self) -> set[str]:
-        of_needle = {"needle_mass", "retrieval", "needle"} if self.needle is None else set()
-        return of_needle | ({"log_probability"} if self.answer is None else set())
+        needle_columns = {"needle_mass", "retrieval", "needle"} if self.needle is None else set()
+        return needle_columns | ({"log_probability"} if self.answer is None else set())
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -232,28 +237,30 @@ class GenerateSpec(PromptSpec):
                 "greedy", "needs `sampling_temperature` or `top_p` to be off", "sampling_temperature", "top_p"
             )
         if self.max_new_tokens is None and not _is_transcribed(self.__dict__):
-            yield contradiction("max_new_tokens", "must be a number, where a text is read", *FILE_SETTINGS)
+            yield contradiction("max_new_tokens", "must be a number for a text", *FILE_SETTINGS)
 
 
 def read(
     spec: GenerateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
 ) -> "Prompt":
-    """What the model reads; UserError for what does not fit, and for a needle that is not there."""
+    """The prompt as the model reads it. Raises UserError if it does not fit, or lacks the needle."""
     from attncli.models.openers import OPENERS, FileInput
     from attncli.models.prompts import read_prompt
 
     if (file := spec.read_file) is not None:
-        given = FileInput(
+        file_input = FileInput(
             file.name,
             texts.text,
             question=spec.question,
             chat=spec.chat,
             max_new_tokens=spec.max_new_tokens,
         )
-        return OPENERS[file.what].read_prompt(pretrained, given)
+        return OPENERS[file.what].read_prompt(pretrained, file_input)
     assert texts.text is not None and spec.max_new_tokens is not None
     if spec.prefill_chunk is not None and pretrained.has_decoder:
-        raise UserError(f"prefill_chunk: {pretrained.name} has an encoder, which reads the prompt at once")
+        raise UserError(
+            f"prefill_chunk: {pretrained.name} has an encoder, which reads the whole prompt at once"
+        )
     return read_prompt(
         pretrained,
         texts.text,
@@ -272,12 +279,12 @@ def read(
 def report(
     spec: GenerateSpec, reading: "Prompt", pretrained: "Pretrained", progress: "Progress | None"
 ) -> "Report":
-    """What the model writes after the prompt."""
+    """The report of what the model writes after the prompt."""
     from attncli.features.generate.door import generate
     from attncli.runs.report_parts import build_report
 
     if progress is not None:
-        _tell_of_reading(pretrained, progress)
+        _report_cost_of_token(pretrained, progress)
     result = generate(
         pretrained,
         reading,
@@ -295,7 +302,7 @@ def report(
     if progress is not None and not reading.answer:
         progress.write("\n\n")
     if result.heads and spec.sort not in result.heads.cells:
-        raise UserError(f"sort: {spec.sort} is for models of one stack, not for cross-attention")
+        raise UserError(f"sort: {spec.sort} needs a model with one stack; this one has cross-attention")
     whole_rows = {"weights": result.weights, "linear_weights": result.linear_weights}
     num_prompt, num_new = result.counts.prompt_tokens, result.counts.new_tokens
     text_report = build_report(
@@ -319,8 +326,8 @@ def report(
     )
 
 
-def _tell_of_reading(pretrained: "Pretrained", progress: "Progress") -> None:
-    """What a token will take, of a model that is read anew for each."""
+def _report_cost_of_token(pretrained: "Pretrained", progress: "Progress") -> None:
+    """Report the cost of a token if the model reads its weights again for each."""
     from attncli.models.stored import stored_use
 
     use = stored_use(pretrained.whole)
@@ -331,9 +338,9 @@ def _tell_of_reading(pretrained: "Pretrained", progress: "Progress") -> None:
 
 
 def _texts(prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained") -> Texts:
-    """What stands at the queries, and with one stack at the keys: all but the last token written.
+    """The tokens at the queries, without the last new token, and the context at the keys of cross-attention.
 
-    The context is what stands at the keys of cross-attention.
+    With one stack, the tokens are also at the keys.
     """
     from attncli.models.writing import generating_part, start_token
 
@@ -349,7 +356,7 @@ def _texts(prompt: "Prompt", result: "WrittenText", pretrained: "Pretrained") ->
 
 
 def _pictures(prompt: "Prompt", num_written: int) -> "tuple[Picture, ...]":
-    """Those that it read; what was written lies on none of them."""
+    """The pictures of the prompt; new tokens have no boxes on them."""
     beside = (None,) * max(0, num_written - 1)
     return tuple(
         picture if picture.axis == "context_tokens" else replace(picture, boxes=picture.boxes + beside)
@@ -364,24 +371,28 @@ def _notes(
 
     notes = []
     if result.is_unfinished:
-        most = "all" if spec.max_new_tokens is None else f"{counted(spec.max_new_tokens, 'token')} at most"
-        notes.append(f"Interrupted: it was to write {most}.")
+        most = (
+            "to the end" if spec.max_new_tokens is None else f"up to {counted(spec.max_new_tokens, 'token')}"
+        )
+        notes.append(f"Interrupted: the model was to write {most}.")
     if spec.model is None:
-        notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
+        notes.append("This model ships with attn and only copies. --model FOLDER takes another.")
     if not result.heads and spec.given("sort", "top", "ascending"):
-        notes.append("--sort, --ascending and --top are for heads of attention.")
+        notes.append("--sort, --ascending and --top apply only to heads of attention.")
     if prompt.context is not None:
         where = "prompt" if prompt.origin is None else prompt.origin.what
-        notes.append(f"The rows are those of cross-attention: where the decoder looks in the {where}.")
+        notes.append(f"The rows show cross-attention: where the decoder looks in the {where}.")
     if result.needle is not None:
         copied = f"{result.needle.copied} of the new tokens are in it"
         notes.append(f"The needle is at {prompt.needle[0]}-{prompt.needle[-1]}; {copied}.")
     if spec.maps == "heads" and result.weights_are_mean:
-        notes.append(f"Beyond {MAX_KEYS_PER_HEAD} keys the map is the mean over the heads.")
+        notes.append(
+            f"The map is the mean over the heads, because there are more than {MAX_KEYS_PER_HEAD} keys."
+        )
     if prompt.answer:
         total = result.counts.log_probability
         notes += prompt.answer.notes
-        notes.append(f"The answer was read, not written: its log-probability is {total:.2f}.")
+        notes.append(f"The model read the answer: its log-probability is {total:.2f}.")
     else:
         notes += settings_notes(pretrained.whole.generation_config)
     return [*notes, *(note for note in result.notes if note != result.unshown)]

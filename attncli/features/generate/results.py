@@ -1,4 +1,4 @@
-"""What a model writes after a prompt, and where each head looked as it chose each token."""
+"""The results of `attn generate`: the new tokens, and where each head looked for each of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from attncli.records.values import NamedTensor, Tensors
 
 
 class WriterHead(Record, numbers=WRITER_STATISTICS):
-    """A head, and the mean of each of its statistics over the new tokens; None where no token has one."""
+    """A head with the means of its statistics over the new tokens; None if no token has the statistic."""
 
     layer: int
     module: str = column(is_needed=False)
@@ -22,11 +22,10 @@ class WriterHead(Record, numbers=WRITER_STATISTICS):
 
 
 class WrittenToken(Record):
-    """A new token, the position of the query that chose it, and the keys that this looked at most.
+    """A new token, the position of the query that chose it, and the strongest keys of that query.
 
-    By the mean row of all heads, or where a needle is looked for by that of the `head` that retrieves most,
-    as 17:3. The first key, where sinks are, has a column of its own; `keys` are None where there are fewer
-    beside it.
+    The row is the mean over all heads or, with a needle, that of the `head` that retrieves most, as 17:3. The
+    first key, where sinks are, has a separate column; `keys` has None if there are fewer other keys.
     """
 
     token: str
@@ -41,7 +40,7 @@ class WrittenToken(Record):
 
 
 class WritingCounts(Record):
-    """The tokens of the prompt and the new ones; of an answer that was read its log-probability."""
+    """The numbers of prompt tokens and new tokens, and the log-probability of an answer that was read."""
 
     prompt_tokens: int
     new_tokens: int
@@ -49,8 +48,9 @@ class WritingCounts(Record):
 
 
 class NeedleCounts(Record):
-    """The tokens of the needle, how many new ones were copied from it, and the share of its different tokens
-    that was written.
+    """The number of tokens in the needle, of new tokens copied from it, and the share of its tokens written.
+
+    The share counts each different token once.
     """
 
     tokens: int = column(is_needed=False)
@@ -60,14 +60,14 @@ class NeedleCounts(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class WrittenText(Result):
-    """What a model wrote, or read as an answer, and where each head looked as it chose each token.
+    """The text that a model wrote or read as an answer, and where each head looked for each token.
 
-    `heads` are in the order of the model, `tokens` in that of the text, whose numbers `ids` are. `rows` has
-    every statistic of every row, with the axes layer, head and query, without those of which one was chosen;
-    NaN where a layer has fewer heads. `weights` are whole rows, where asked for, of each head or their mean.
-    `linear` has one row per head of a layer without a softmax, `linear_weights` their signed rows, where
-    asked for; of a chosen one `tokens` have its shares of |w|. `unshown` says which layers are not measured.
-    `first_query` is the position of the query that chose the first token.
+    `heads` are in the order of the model, `tokens` and their `ids` in the order of the text. `rows` has every
+    statistic of every row, with the axes layer, head and query, except the axes of a chosen layer or head; it
+    is NaN where a layer has fewer heads. `weights` has whole rows, of each head or their mean, or None.
+    `linear` has one row per head without a softmax, and `linear_weights` the signed rows of these heads, or
+    None; for a chosen layer without a softmax, `tokens` has shares of |w|. `unshown` is a sentence that names
+    the layers left out. `first_query` is the position of the query that chose the first token.
     """
 
     heads: Records[WriterHead] = group(may_be_empty=True)
@@ -89,12 +89,12 @@ class WrittenText(Result):
     def words_of_queries(self) -> list[str]:
         return [row.token for row in self.tokens]
 
-    def telling(self, statistic: str) -> str:
-        """The statistic; where nothing was copied no head retrieves, and the weight on the needle tells."""
+    def sort_statistic(self, statistic: str) -> str:
+        """The statistic to sort by: `needle_mass` for `retrieval` if nothing was copied."""
         is_empty = statistic == "retrieval" and np.isnan(self.heads.column(statistic)).all()
         return "needle_mass" if is_empty else statistic
 
     def ranked(self, statistic: str, *, ascending: bool = False) -> Records[WriterHead]:
-        """The heads, the largest of a statistic first, or the smallest; those without a number last."""
-        numbers = self.heads.column(self.telling(statistic))
+        """The heads sorted by a statistic, the largest or the smallest first; NaN comes last."""
+        numbers = self.heads.column(self.sort_statistic(statistic))
         return self.heads.taken(np.argsort(numbers if ascending else -numbers, kind="stable").tolist())

@@ -1,4 +1,4 @@
-"""The first screen of models that write: where each token looked."""
+"""The first screen of `attn generate`: where each new token looked."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,7 +30,7 @@ from attncli.views.sections import Column, Elastic, Grid, ScreenParts
 from attncli.views.texts import NO_NUMBER, file_text, fixed, place_text, shortened, wrap_cells
 
 MOST_TOKENS = 9
-LINES_OF_ALL = 12  # of 30: for the text, the tokens and the notes
+LINES_FOR_TOKENS = 12  # of 30: for the text, the tokens and the notes
 MOST_WRITERS = 5
 TEXT_LINES = 3
 SHARES = {"first_key": "first", "written_mass": "written", "needle_mass": "needle"}
@@ -41,18 +41,18 @@ HEAD_ORDER = (
 
 
 def _written_title(report: Report) -> str:
-    """`generate: SmolLM2, 30 layers × 9 heads, 366 tokens, 24 new ones`"""
+    """The title `generate: SmolLM2, 30 layers × 9 heads, 366 tokens, 24 new`."""
     counts = report.result_of(WrittenText).counts
     new = "in the answer" if report.spec.get("answer") else "new"
     sizes = [counted(counts.prompt_tokens, "token"), f"{counts.new_tokens} {new}"]
     linear = rows_of(report, "linear")
-    of_linear = size_of(LINEAR, linear) if linear and rows_of(report, "heads") else ""
-    parts = [model_name(report), place_text(report.spec), *sizes, of_linear]
+    linear_size = size_of(LINEAR, linear) if linear and rows_of(report, "heads") else ""
+    parts = [model_name(report), place_text(report.spec), *sizes, linear_size]
     return f"generate: {', '.join(filter(None, parts))}"
 
 
 def _prompt(report: Report) -> str:
-    """The text, or texts, that were read."""
+    """The line with the prompt."""
     file = report.spec.get("file")
     prompt = report.spec.get("sentence") or (file_text("file", file) if file else "")
     names = " ".join(picture.name for picture in report.pictures)
@@ -60,24 +60,24 @@ def _prompt(report: Report) -> str:
 
 
 def _wrote(report: Report, display: Display) -> Iterator[str]:
-    """What was written, on a few lines."""
+    """The new text, on a few lines."""
     width = display.columns
-    said = "answer" if report.spec.get("answer") else "wrote"
-    lines = wrap_cells(f"{said}: {plain_text(' '.join((report.written or '').split()))}", width)
+    label = "answer" if report.spec.get("answer") else "wrote"
+    lines = wrap_cells(f"{label}: {plain_text(' '.join((report.written or '').split()))}", width)
     if len(lines) > TEXT_LINES:
         lines = [*lines[: TEXT_LINES - 1], shortened(" ".join(lines[TEXT_LINES - 1 :]), width)]
     yield from lines
 
 
 def _where_it_looked(report: Report, display: Display) -> ScreenParts:
-    """The first tokens and the keys that they looked at."""
+    """The first new tokens and the keys that they looked at."""
     width, result = display.columns, report.result_of(WrittenText)
     labels = TableLabels(report, replace(display, width=min(width, 100)))
-    room = LINES_OF_ALL - len([*_wrote(report, display)])
+    room = LINES_FOR_TOKENS - len([*_wrote(report, display)])
     room -= sum(len(wrap_cells(plain_text(note), width)) for note in report.notes)
     room -= len(wrap_cells(_tokens_title(report, result.tokens, MOST_TOKENS), width)) - 1
     overlays = pictured(report)
-    # Below where its words looked in a picture, few of the tokens and heads.
+    # A picture leaves little room for tokens and heads.
     usual = min(LEAST_ROWS if overlays else MOST_TOKENS, room)
     least, rank = (0, 1) if overlays else (min(LEAST_ROWS, usual), 0)
     yield Elastic(
@@ -92,7 +92,7 @@ def _where_it_looked(report: Report, display: Display) -> ScreenParts:
 def _tokens(
     report: Report, tokens: Records[WrittenToken], labels: TableLabels, display: Display, most: int
 ) -> Grid:
-    """One line per token: the query that chose it, shares of the row, the keys beside the first."""
+    """One line per token: its query, shares of the row, and the strongest keys except the first."""
     places = _chosen(tokens, most)
     chosen, precision = tokens.taken(places), display.precision
     columns = [Column(("", "chose"), [token_cell(token.token) for token in chosen], left=True)]
@@ -111,16 +111,16 @@ def _tokens(
 
 def _tokens_title(report: Report, tokens: Records[WrittenToken], most: int) -> str:
     left = f" ({most} of {len(tokens)})" if most < len(tokens) else ""
-    of = "this head" if report.spec.get("head") is not None else "the heads' mean"
+    row = "this head" if report.spec.get("head") is not None else "the heads' mean"
     if report.spec.get("head") is None and "head" in tokens.cells:
         best = plain_text(str(tokens[0].head))
         return f"where the best head, {best}, looked{left}, without the first key"
-    by = of if rows_of(report, "heads") else f"{of}, shares of |w|"
-    return f"where it looked for each token{left}: {by}, without the first key"
+    row = row if rows_of(report, "heads") else f"{row}, shares of |w|"
+    return f"where it looked for each token{left}: {row}, without the first key"
 
 
 def _chosen(tokens: Records[WrittenToken], most: int) -> list[int]:
-    """The first tokens; of those that look for a needle the ones that looked at it most."""
+    """The places of the first tokens or, with a needle, of the tokens that looked at it most."""
     shares = [token.needle_mass or 0.0 for token in tokens] if "needle_mass" in tokens.cells else []
     order = sorted(range(len(tokens)), key=lambda place: -shares[place] if shares else 0.0)
     return sorted(order[:most])
@@ -132,8 +132,8 @@ def _key_seen(token: WrittenToken, rank: int, labels: TableLabels, precision: in
 
 
 def _order(report: Report) -> str:
-    """What the heads are in the order of."""
-    return report.result_of(WrittenText).telling(str(report.spec.get("sort")))
+    """The statistic that heads are sorted by."""
+    return report.result_of(WrittenText).sort_statistic(str(report.spec.get("sort")))
 
 
 def _heads_title(report: Report, heads: Records[WriterHead], total: int) -> str:
@@ -141,8 +141,8 @@ def _heads_title(report: Report, heads: Records[WriterHead], total: int) -> str:
     return plain_text(f"heads with the {least} {_order(report)}, means over the new tokens")
 
 
-def _telling_statistics(report: Report, heads: Records[WriterHead]) -> list[str]:
-    """What they are in the order of, then what says most of heads that write."""
+def _shown_statistics(report: Report, heads: Records[WriterHead]) -> list[str]:
+    """The statistic that heads are sorted by, then the most informative ones."""
     return [name for name in dict.fromkeys([_order(report), *HEAD_ORDER]) if name in heads.cells]
 
 
@@ -153,20 +153,20 @@ WRITER_SCREEN = FirstScreen(
         ShortenedLine(_prompt),
         Sentences(_wrote),
         LooksAtPictures(),
-        Special(_where_it_looked, "its rows are those that looked for a needle most"),
+        Special(_where_it_looked, "with a needle, its rows are the tokens that looked at it most"),
         Ranked(
             "heads",
-            (PlaceCells(), StatisticCells(_telling_statistics)),
+            (PlaceCells(), StatisticCells(_shown_statistics)),
             title=_heads_title,
             label=HeadLabel(has_stacks=False),
-            # Below where its words looked in a picture, few of the tokens and heads.
+            # A picture leaves little room for tokens and heads.
             usual=lambda report, _: LEAST_ROWS if pictured(report) else MOST_WRITERS,
             least=lambda report, _: 0 if pictured(report) else LEAST_ROWS,
             rank=1,
             is_cut=True,
             shows=lambda report: bool(rows_of(report, "heads")),
         ),
-        # Below heads of attention where there is room for both.
+        # Below heads of attention if there is room for both.
         replace(
             SIGNED_HEADS,
             usual=lambda report, _: MOST_WRITERS,
@@ -177,4 +177,4 @@ WRITER_SCREEN = FirstScreen(
         Notes(),
     ),
 )
-"""What was read and written; where each token looked; the strongest heads; notes."""
+"""The prompt and the new text; where each token looked; the first heads; notes."""

@@ -1,4 +1,4 @@
-"""A model writes, and the rows of every head that chose each new token are measured."""
+"""Measures the rows of every head for each new token as a model writes."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -48,18 +48,16 @@ from attncli.records.surveys import SignedHead
 from attncli.records.values import Mask, NamedTensor, Tensors
 
 MOST_MEAN_WEIGHTS = 2**22
-"""Weights of the mean rows of all tokens that are kept."""
+"""The most weights in mean rows, over all tokens; longer texts keep none."""
 MOST_STACKED = 2**21
-"""Numbers in the keys of layers that are computed together: these are copied."""
-
-"""Which whole rows of weights are kept: their mean over the heads, or up to 128 keys those of each head."""
+"""The most numbers in the keys of layers that are computed together, which are copied."""
 
 RowOfWeights = tuple[Float[Tensor, "head key"], Bool[Tensor, " key"]]
-"""A row of weights of each head, and the keys that it sees."""
+"""The row of weights of each head, and a mask of the keys that it sees."""
 
 
-def weights_of(layers: Sequence[AttentionLayer | GivenWeights]) -> list[RowOfWeights]:
-    """The rows of the one query of each layer, of one text."""
+def weight_rows(layers: Sequence[AttentionLayer | GivenWeights]) -> list[RowOfWeights]:
+    """The rows of layers with a single query of one text."""
     rows: dict[int, RowOfWeights] = {}
     alike: defaultdict[Hashable, dict[int, AttentionLayer]] = defaultdict(dict)
     for number, layer in enumerate(layers):
@@ -73,7 +71,7 @@ def weights_of(layers: Sequence[AttentionLayer | GivenWeights]) -> list[RowOfWei
 
 
 def _likeness(layer: AttentionLayer) -> Hashable:
-    """Equal for layers that may be computed together; one with a mask or bias of its own is alone."""
+    """A key that is equal for layers that can be computed together, without masks, rules or biases."""
     seen, rules = layer.visibility, layer.rules
     if seen.key_mask is not None or seen.rule is not None or rules.bias is not None:
         return id(layer)
@@ -83,7 +81,7 @@ def _likeness(layer: AttentionLayer) -> Hashable:
 
 
 def _rows(layers: Sequence[AttentionLayer]) -> Iterator[RowOfWeights]:
-    """The rows of layers that are alike, as many at a time as are copied in little memory."""
+    """The rows of layers with equal `_likeness`, in batches that need little memory."""
     seen = layers[0].visibility.whole(layers[0].query.device)[0, 0]
     at_once = max(1, MOST_STACKED // layers[0].key.numel())
     for start in range(0, len(layers), at_once):
@@ -94,7 +92,7 @@ def _rows(layers: Sequence[AttentionLayer]) -> Iterator[RowOfWeights]:
 
 
 def _stacked(layers: Sequence[AttentionLayer]) -> AttentionLayer:
-    """Several layers as the texts of one, without values: only its weights are wanted."""
+    """Several layers stacked as texts of one layer, without values, which weights do not need."""
     first = layers[0]
     if len(layers) == 1:
         return first
@@ -106,7 +104,7 @@ def _stacked(layers: Sequence[AttentionLayer]) -> AttentionLayer:
 
 
 class WriterLayer(NamedTuple):
-    """Where a layer stands, and how many heads it has."""
+    """The place of a layer, and its number of heads."""
 
     layer: int
     module: str
@@ -119,8 +117,8 @@ class WriterLayer(NamedTuple):
 class TokenRows:
     """The rows of one new token: numbers (layer, head) by statistic, NaN where a layer has fewer heads.
 
-    One key more is kept than is asked for, so that there are enough beside the first. `seen` are the keys
-    that each layer sees, or that some layer sees, where no `weights` of layers are kept.
+    The top keys have one key more than is shown, since the first key is left out. `seen` has the keys that
+    each layer sees or, without `weights`, that any layer sees.
     """
 
     token: int
@@ -135,12 +133,12 @@ class TokenRows:
 
 @dataclass
 class WrittenRows:
-    """Takes the layers of each token and keeps its rows, from cross-attention where there is any.
+    """Collects the rows of each new token from the layers of a model, or from cross-attention if it has any.
 
-    `special_ids` are the tokenizer's own tokens, `module_name` says what results call a module, `needle` are
-    the places of the needle among the prompt's `prompt_ids`. Only the heads of `layer`, and of these only
-    `head`, are kept where one is named; `top_k` keys are. With `keeps_heads` the weights of each head are
-    kept up to 128 keys.
+    `special_ids` are the special tokens of the tokenizer; `module_name` maps a module to its name in results;
+    `needle` has the places of the needle in `prompt_ids`. `layer` and `head` limit the rows to one layer or
+    head; `top_k` is the number of keys per row. With `keeps_heads`, the weights of each head are kept for up
+    to 128 keys.
     """
 
     prompt_ids: Int[Tensor, " token"]
@@ -157,37 +155,38 @@ class WrittenRows:
     layers: list[WriterLayer] = field(default_factory=list)
     tokens: list[TokenRows] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
-    """The tokens that were chosen, also where a layer without a softmax has no rows of weights here."""
+    """The new tokens; a layer without a softmax has no rows for them in `tokens`."""
 
     def take(self, token: int, layers: Sequence[CapturedLayer]) -> None:
-        """The rows that chose a token; CannotShow where keys are not the tokens that were read.
+        """Add the rows of a token. Raises CannotShow if the keys are not the tokens that were read.
 
-        XLM predicts at a mask that it puts behind the text, DeepSeek V4 adds keys that sum up several tokens.
+        XLM predicts at a mask that it appends to the text; DeepSeek V4 adds keys that summarise several
+        tokens.
         """
-        kept = [layer for layer in layers if (layer.kind == "cross") == self.is_cross]
-        kept = [layer for layer in kept if self.layer in (None, layer.layer)]
-        if kept:
-            self._take_kept(token, kept)
+        chosen_layers = [layer for layer in layers if (layer.kind == "cross") == self.is_cross]
+        chosen_layers = [layer for layer in chosen_layers if self.layer in (None, layer.layer)]
+        if chosen_layers:
+            self._add_rows(token, chosen_layers)
         elif self.linear is not None and self.linear.layers:
             if self.needle:
-                head = f"layer {self.layer} has no softmax, of which retrieval is known"
-                raise UserError(f"needle: {head}: name a layer of attention, or none")
+                reason = f"retrieval needs a softmax, which layer {self.layer} does not have"
+                raise UserError(f"needle: {reason}: use a layer of attention, or all layers")
         else:
             num_heads = {layer.layer: layer.attention.shape[1] for layer in layers}
             num_heads |= {} if self.linear is None else self.linear.num_heads
             if self.head is not None:
                 raise UserError(f"head: {head_range(num_heads)} (got {self.layer}:{self.head})")
-            known = f"from {min(num_heads)} to {max(num_heads)}"
-            raise UserError(f"layer: must be {known} (got {self.layer})")
+            layer_range = f"from {min(num_heads)} to {max(num_heads)}"
+            raise UserError(f"layer: must be {layer_range} (got {self.layer})")
         if self.linear is not None:
             self.linear.count()
         self.ids.append(token)
 
-    def _take_kept(self, token: int, kept: Sequence[CapturedLayer]) -> None:
+    def _add_rows(self, token: int, chosen_layers: Sequence[CapturedLayer]) -> None:
         num_tokens = len(self.keys_after(len(self.ids))[0])
-        for layer in kept:
+        for layer in chosen_layers:
             if layer.attention.shape[-1] != num_tokens:
-                counts = f"{layer.attention.shape[-1]} keys where there are {num_tokens} tokens"
+                counts = f"{layer.attention.shape[-1]} keys for {num_tokens} tokens"
                 raise CannotShow(f"{self.module_name(layer.module)} has {counts}")
         if not self.layers:
             self.layers = [
@@ -198,27 +197,27 @@ class WrittenRows:
                     layer.stack_name,
                     layer.attention.shape[1],
                 )
-                for layer in kept
+                for layer in chosen_layers
             ]
             most = max(layer.num_heads for layer in self.layers)
             if self.head is not None and self.head >= most:
-                known = head_range({layer.layer: layer.num_heads for layer in self.layers})
+                heads = head_range({layer.layer: layer.num_heads for layer in self.layers})
                 has_both = self.linear is not None and self.layer in self.linear.num_heads
-                beside = f": those without a softmax come with --layer {self.layer}" * has_both
-                raise UserError(f"head: {known} (got {self.layer}:{self.head}){beside}")
-        self.tokens.append(self._rows(token, kept))
+                hint = f": --layer {self.layer} shows its heads without a softmax" * has_both
+                raise UserError(f"head: {heads} (got {self.layer}:{self.head}){hint}")
+        self.tokens.append(self._rows(token, chosen_layers))
 
     @property
     def statistic_names(self) -> tuple[str, ...]:
-        """What is measured: positions compare in self-attention alone, a needle is there where asked for."""
+        """The statistics: those of positions need self-attention, `needle_mass` needs a needle."""
         rows = [name for name in WEIGHT_STATISTICS if not (self.is_cross and ROW_STATISTICS[name].positional)]
         left_out = GENERATED_KEY_STATISTICS if self.is_cross else ()
         needle = () if self.needle else ("needle_mass",)
         return (*rows, *(name for name in WRITING if name not in (*left_out, *needle)))
 
     def _rows(self, token: int, layers: Sequence[CapturedLayer]) -> TokenRows:
-        """The layers side by side: their rows end at one key."""
-        rows_of_layers = weights_of([layer.attention for layer in layers])
+        """The rows of all layers, which end at the same key."""
+        rows_of_layers = weight_rows([layer.attention for layer in layers])
         heads = slice(None) if self.head is None else slice(self.head, self.head + 1)
         each = [weights[heads] for weights, _ in rows_of_layers]
         weights = pad_sequence(each, batch_first=True, padding_value=torch.nan).unsqueeze(-2)
@@ -230,11 +229,11 @@ class WrittenRows:
         numbers = {}
         for name in self.statistic_names:
             if name in ROW_STATISTICS:
-                query_rows = load_formula(ROW_STATISTICS[name].formula)(rows)
+                query_numbers = load_formula(ROW_STATISTICS[name].formula)(rows)
             else:
-                query_rows = load_formula(WRITING[name])(prompted)
-            # A copy: the weight on the first key is a view, which would keep all weights of the token.
-            numbers[name] = query_rows[..., 0].clone().cpu()
+                query_numbers = load_formula(WRITING[name])(prompted)
+            # A copy, since the weight on the first key is a view of all weights of the token.
+            numbers[name] = query_numbers[..., 0].clone().cpu()
         ranking = weights.masked_fill(~seen.unsqueeze(-2), -torch.inf).nan_to_num(nan=-torch.inf)
         best = top_keys(ranking, ranks, unit=0.0)
         top = weights.gather(-1, best.clamp(min=0)).masked_fill(best < 0, torch.nan)
@@ -258,17 +257,17 @@ class WrittenRows:
         }
 
     def heads(self, **more: Float[Tensor, "layer head"]) -> Records[WriterHead]:
-        """The means of each head's statistics over the new tokens, and more numbers of each head."""
-        means = {name: of_rows.nanmean(dim=-1) for name, of_rows in self.numbers().items()} | more
+        """The mean statistics of each head over the new tokens, with further columns."""
+        means = {name: row_numbers.nanmean(dim=-1) for name, row_numbers in self.numbers().items()} | more
         counts = [layer.num_heads if self.head is None else 1 for layer in self.layers]
         places = np.repeat(np.arange(len(counts)), counts)
         heads = np.concatenate([np.arange(count) for count in counts])
-        of_heads = [self.layers[place] for place in places]
+        head_layers = [self.layers[place] for place in places]
         return WriterHead.table(
-            layer=[layer.layer for layer in of_heads],
-            module=[layer.module for layer in of_heads],
-            kind=[layer.kind for layer in of_heads],
-            stack=[layer.stack for layer in of_heads],
+            layer=[layer.layer for layer in head_layers],
+            module=[layer.module for layer in head_layers],
+            kind=[layer.kind for layer in head_layers],
+            stack=[layer.stack for layer in head_layers],
             head=heads + (self.head or 0),
             **{name: numbers.double().numpy()[places, heads] for name, numbers in means.items()},
         )
@@ -276,9 +275,7 @@ class WrittenRows:
     def written(
         self, labels: Sequence[str], first_query: int, *, best: tuple[int, int] | None = None
     ) -> Records[WrittenToken]:
-        """What chose each token: the mean row of the heads, or that of the `best` one, its layer's place and
-        its own.
-        """
+        """One row per new token, from the mean row of the heads or the head `best` (layer place, head)."""
         if best is None:
             first_keys = [float(token.mean[0]) for token in self.tokens]
             looks = [_top_beside_first(token.mean, self.top_k) for token in self.tokens]
@@ -302,13 +299,13 @@ class WrittenRows:
             keys=[keys for keys, _ in looks],
             weights=[weights for _, weights in looks],
             **{
-                name: [float(mass.nanmean() if best is None else mass[best]) for mass in of_tokens]
-                for name, of_tokens in masses.items()
+                name: [float(mass.nanmean() if best is None else mass[best]) for mass in token_masses]
+                for name, token_masses in masses.items()
             },
         )
 
     def all_rows(self) -> Tensors:
-        """Every statistic of every row, and the keys that it looks at most with their weights."""
+        """Every statistic of every row, and the top keys of each row with their weights."""
         tensors = {name: self._placed(numbers, "query") for name, numbers in self.numbers().items()}
         ranks = slice(self.top_k)
         keys = torch.stack([token.top_keys[..., ranks] for token in self.tokens], dim=-2)
@@ -318,39 +315,37 @@ class WrittenRows:
         return Tensors(tensors)
 
     def whole_rows(self) -> NamedTensor | None:
-        """The weights of each head where they are kept of all tokens, else their mean; None where those are
-        too many.
-        """
-        of_heads = [token.weights for token in self.tokens if token.weights is not None]
-        if len(of_heads) == len(self.tokens):
-            weights = self._placed(_by_query(of_heads), "query", "key")
-            return replace(weights, mask=self._mask_of_layers())
+        """The weights of each head if all tokens have them, else their mean; None for too many weights."""
+        weights_by_head = [token.weights for token in self.tokens if token.weights is not None]
+        if len(weights_by_head) == len(self.tokens):
+            weights = self._placed(_by_query(weights_by_head), "query", "key")
+            return replace(weights, mask=self._layer_masks())
         means = [token.mean for token in self.tokens]
         if len(means) * len(means[-1]) > MOST_MEAN_WEIGHTS:
             return None
         visible = _by_query([token.seen.any(dim=0) for token in self.tokens])
-        return replace(_named(_by_query(means), "query", "key"), mask=Mask.of(visible.numpy()))
+        return replace(_named_tensor(_by_query(means), "query", "key"), mask=Mask.of(visible.numpy()))
 
-    def _mask_of_layers(self) -> Mask | None:
-        """Which keys the rows of each layer see; those after a query were not written yet."""
+    def _layer_masks(self) -> Mask | None:
+        """The masks of the layers; the tokens after a query were not written yet."""
         visible = _by_query([token.seen for token in self.tokens]).numpy()
         masks = {layer.layer: Mask.of(seen) for layer, seen in zip(self.layers, visible, strict=True)}
         return mask_of_layers(masks, *visible.shape[1:])
 
     def _placed(self, tensor: Tensor, *axes: str) -> NamedTensor:
-        """At the places of their layers, NaN or key -1 elsewhere; a chosen layer or head is not an axis."""
+        """A tensor by layer and head, NaN or key -1 for missing layers; a chosen one has no axis."""
         if self.layer is None:
             nothing = torch.nan if tensor.is_floating_point() else -1
             layers = [layer.layer for layer in self.layers]
             spread = tensor.new_full((max(layers) + 1, *tensor.shape[1:]), nothing)
             spread[layers] = tensor
-            return _named(spread, "layer", "head", *axes)
+            return _named_tensor(spread, "layer", "head", *axes)
         if self.head is None:
-            return _named(tensor[0], "head", *axes)
-        return _named(tensor[0, 0], *axes)
+            return _named_tensor(tensor[0], "head", *axes)
+        return _named_tensor(tensor[0, 0], *axes)
 
     def keys_after(self, num_written: int) -> tuple[Int[Tensor, " key"], Bool[Tensor, " key"]]:
-        """The tokens at the keys after some were written, and which keys are in the needle."""
+        """The tokens at the keys after `num_written` new tokens, and a mask of the needle."""
         written = [] if self.is_cross else self.ids[:num_written]
         ids = torch.cat([self.prompt_ids, torch.tensor(written, dtype=torch.long)])
         in_needle = torch.zeros(len(ids), dtype=torch.bool)
@@ -367,7 +362,7 @@ class WrittenRows:
 def _written_by_shares(
     shares: Sequence[Float[Tensor, " key"]], labels: Sequence[str], first_query: int, rows: WrittenRows
 ) -> Records[WrittenToken]:
-    """What chose each token by a layer without a softmax, or one of its heads: shares of |w|."""
+    """One row per new token, from the shares of |w| of a layer without a softmax or one of its heads."""
     num_read = len(rows.prompt_ids)
     looks = [_top_beside_first(row, rows.top_k) for row in shares]
     return WrittenToken.table(
@@ -382,16 +377,16 @@ def _written_by_shares(
 
 
 def _top_beside_first(row: Tensor, count: int) -> tuple[list[int | None], list[float | None]]:
-    """The keys of the largest weights without the first key; None where there are fewer."""
+    """The keys with the largest weights except the first key, filled with None."""
     top = row[1:].topk(min(count, len(row) - 1))
     missing = [None] * (count - len(top.indices))
     return [*(top.indices + 1).tolist(), *missing], [*top.values.tolist(), *missing]
 
 
 def _beside_first(keys: Tensor, weights: Tensor, count: int) -> tuple[list[int | None], list[float | None]]:
-    """Of one key more than the count, largest weight first, those that are not the first key."""
-    others = [(key, weight) for key, weight in zip(keys.tolist(), weights.tolist(), strict=True) if key > 0]
-    top = [*others, *[(None, None)] * count][:count]
+    """The first `count` of sorted keys except the first key, filled with None."""
+    pairs = [(key, weight) for key, weight in zip(keys.tolist(), weights.tolist(), strict=True) if key > 0]
+    top = [*pairs, *[(None, None)] * count][:count]
     return [key for key, _ in top], [weight for _, weight in top]
 
 
@@ -402,17 +397,17 @@ def _by_query(rows: Sequence[Tensor]) -> Tensor:
     return torch.stack(padded, dim=-2)
 
 
-def _named(tensor: Tensor, *axes: str) -> NamedTensor:
+def _named_tensor(tensor: Tensor, *axes: str) -> NamedTensor:
     numbers = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # numpy has no bfloat16
     return NamedTensor(axes, numbers.numpy(force=True))
 
 
 @dataclass(frozen=True)
 class NeedleRetrieval:
-    """What was copied of a needle, and by which head.
+    """The retrieval scores of heads on a needle, and the number of tokens copied from it.
 
-    `scores` are the retrieval scores of the heads, `num_copied` new tokens were copied. `best` is the head
-    with the largest score, among equals with the most weight on the needle: its layer's place, and its own.
+    `best` (layer place, head) is the head with the largest score and, among ties, the most weight on the
+    needle.
     """
 
     scores: Float[Tensor, "layer head"]
@@ -427,8 +422,8 @@ def _retrieval(rows: WrittenRows) -> NeedleRetrieval:
     ids, in_needle = rows.keys_after(len(tokens) - 1)
     scores, num_copied = retrieval_score(strongest, torch.tensor(tokens), ids, in_needle)
     masses = torch.stack([token.statistics["needle_mass"] for token in rows.tokens]).nanmean(dim=0)
-    known = scores.nan_to_num(nan=-1.0).to(masses)
-    ranking = torch.where(known == known.max(), masses, -1.0).nan_to_num(nan=-1.0)
+    comparable = scores.nan_to_num(nan=-1.0).to(masses)
+    ranking = torch.where(comparable == comparable.max(), masses, -1.0).nan_to_num(nan=-1.0)
     needle = {*rows.prompt_ids[[*rows.needle]].tolist()}
     share = len(needle & {*tokens}) / len(needle)  # of its different tokens
     layer, head = divmod(int(ranking.argmax()), ranking.shape[-1])
@@ -446,21 +441,22 @@ def written(
     whole_rows: WholeRows = "none",
     on_text: Callable[[str], None] | None = None,
 ) -> WrittenText:
-    """The model continues a prompt, or reads the answer after it (teacher forcing).
+    """A continuation of a prompt by the model, or the answer that it reads after the prompt (teacher
+    forcing).
 
-    The rows of every head are measured, or of one layer, or of one head in it; with a decoder those of
-    cross-attention, and the prompt goes to the encoder.
+    It covers all heads, one layer, or one head. In a model with an encoder, the prompt goes to
+    the encoder, and the rows are those of cross-attention.
 
-    `on_text` gets what is written as it comes, whole characters alone; where it is given Ctrl-C ends the
-    writing, and what was written until then counts. UserError for what the model cannot do, and a layer or
-    head that it lacks; MemoryError.
+    `on_text` receives the text as the model writes it, in whole characters; with it, Ctrl-C ends the writing
+    and keeps the text so far. Raises UserError for a request that the model cannot meet, and for a layer or
+    head that it does not have; MemoryError.
     """
     special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids), dtype=torch.long)
     linear = None
     if prompt.context is None and unshown_layers(pretrained.whole):
         num_answer = 0 if prompt.answer is None else len(prompt.answer.ids)
         num_new = num_answer or decoding.max_new_tokens
-        assert num_new is not None, "where it does not end by itself"
+        assert num_new is not None, "only transcriptions have no limit"
         num_keys = len(prompt.prompt.ids) + num_new - 1
         keeps_rows = whole_rows == "heads" and num_keys <= MAX_KEYS_PER_HEAD
         linear = WritingSignedHeads(
@@ -483,7 +479,7 @@ def written(
         way, log_probability = _read_answer(pretrained, prompt, prompt.answer, rows)
     else:
         way, is_unfinished = _write(pretrained, prompt, decoding, rows, on_text)
-    result = _text_of(pretrained, prompt, rows, log_probability)
+    result = _written_text(pretrained, prompt, rows, log_probability)
     has_rows = whole_rows != "none" and bool(rows.tokens)
     unshown = unshown_layers(pretrained.whole, () if linear is None else linear.modules)
     return replace(
@@ -500,19 +496,19 @@ def written(
 def _read_answer(
     pretrained: Pretrained, prompt: Prompt, answer: Target, rows: WrittenRows
 ) -> tuple[Way, float]:
-    """How the attention of the answer came, and its log-probability."""
+    """Read the answer: the way its attention was computed, and its log-probability."""
     replay = Replay(pretrained.whole, prompt.prompt.ids, answer)
     with nullcontext() if rows.linear is None else rows.linear.capturing():
         layers, log_probabilities = replay.layers()
-    for token, of_token in zip(answer.ids, token_rows(layers, len(answer.ids)), strict=True):
-        rows.take(token, of_token)
+    for token, token_layers in zip(answer.ids, token_rows(layers, len(answer.ids)), strict=True):
+        rows.take(token, token_layers)
     return replay.way, float(log_probabilities.sum())
 
 
-def _text_of(
+def _written_text(
     pretrained: Pretrained, prompt: Prompt, rows: WrittenRows, log_probability: float | None
 ) -> WrittenText:
-    """The text, and what was measured of its rows."""
+    """The result with the text and the measurements of its rows."""
     ids = rows.ids
     needle = _retrieval(rows) if prompt.needle else None
     first_query = len(prompt.text.ids) - 1 if prompt.context is None else 0
@@ -551,7 +547,7 @@ def _write(
     rows: WrittenRows,
     on_text: Callable[[str], None] | None,
 ) -> tuple[Way, bool]:
-    """How the attention of what is written came, and whether Ctrl-C ended it."""
+    """Write: the way the attention was computed, and True if Ctrl-C ended it."""
     if prompt.inputs is None:
         inputs = prompt_inputs(pretrained, prompt.prompt.ids)
     else:
@@ -568,7 +564,7 @@ def _write(
 
 
 def _with_text(rows: WrittenRows, pretrained: Pretrained, on_text: Callable[[str], None]) -> OnToken:
-    """Keeps the rows of each token, and hands over its text."""
+    """A callback that adds the rows of each token and passes its text on."""
     pieces = TextPieces(pretrained.text_of, on_text)
 
     def take(token: int, layers: Sequence[CapturedLayer]) -> None:

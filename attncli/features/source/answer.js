@@ -1,5 +1,5 @@
-// An answer beside its sources: a token that is looked at shades them by its weight on each, a source that is
-// looked at shades the tokens; while neither is, by what was measured without each source.
+// An answer next to its sources. Pointing at a token shades the sources by its weight on each; pointing at a source
+// shades the tokens; otherwise, both are shaded by the measurement without each source.
 
 import { make, makeToken, moved } from "attn/parts/elements.js";
 import { fixed } from "attn/values/numbers.js";
@@ -7,7 +7,7 @@ import { shade } from "attn/values/shades.js";
 
 const MOST_TEXT = 2000;
 
-// The weights are a tensor of tokens by sources, whose columns are in the order of the prompt.
+// The weights are a tensor (token, source) with the sources in the order of the prompt.
 export async function show(container, { statistics, matrices }) {
   const { answer, sources } = statistics;
   const weights = matrices.find(({ name }) => name === "source_weights");
@@ -41,7 +41,7 @@ export async function show(container, { statistics, matrices }) {
     }
   }
 
-  // What was measured by removal, or by the fit: sources are in its order.
+  // The measurement by removal or by the fit, which sorts the sources.
   const by = sources[0].ranked_by;
   const measured = new Map(sources.map((row) => [row.source, row.ranked_by === by ? row[by] : null]));
   const mostOfSources = Math.max(...measured.values(), 0); // null counts as 0
@@ -90,7 +90,7 @@ export async function show(container, { statistics, matrices }) {
 }
 
 const SHADED = {
-  lost: "Shaded by what is lost, in nats, without each source. ",
+  lost: "Shaded by the loss, in nats, without each source. ",
   effect: "Shaded by the effect of each source. ",
 };
 const HINT = "Point at a token, or focus it, to see its weight on each source; at a source to see its tokens.";

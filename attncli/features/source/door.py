@@ -36,18 +36,18 @@ def answer_sources(
     on_text: Callable[[str], None] | None = None,
     progress: Callable[[Stage], None] | None = None,
 ) -> AnswerSources:
-    """Which sources an answer came from: one that is given, or what the model writes.
+    """The sources of an answer, either `answer` or what the model writes.
 
-    `sources` are documents above the question (with `split` their parts), a text whose parts are the sources
-    (sentences, or `split`; not what asks at its end, where no question is given), or a prompt of your own
-    with its sources. `heads`, as `retrieving_heads` chose them, are told apart from all heads; `method` is
-    weights, removal or sampled. `on_text` gets what is written as it comes, and a blank line
-    after it. UserError for what the model cannot do; MemoryError.
+    `sources` are documents above the question (with `split`, their parts), a text whose parts are the sources
+    (sentences, or `split`; without a `question`, a question at its end is not a source), or a prompt with its
+    sources. `heads`, for example from `retrieving_heads`, have a separate weight beside that of all heads;
+    `method` is weights, removal or sampled. `on_text` receives the text as the model writes it, then a blank
+    line. Raises UserError for a request that the model cannot meet; MemoryError.
     """
     with in_use(model) as pretrained:
         num_new = max_new_tokens if answer is None else 0
         reading = _sources_read(pretrained, question, sources, split, chat=chat, num_new=num_new)
-        answered = SourcedAnswer.of(
+        answered = SourcedAnswer.given_or_written(
             pretrained,
             reading,
             answer,
@@ -64,7 +64,7 @@ def answer_sources(
 
 @dataclass(frozen=True)
 class SourcedAnswer:
-    """An answer, given or written, whose sources are not measured yet: `sources` does."""
+    """An answer, given or written; `sources` measures where it came from."""
 
     pretrained: Pretrained
     reading: SourcedReading
@@ -75,7 +75,7 @@ class SourcedAnswer:
     work: "AnswerWork | None"
 
     @classmethod
-    def of(
+    def given_or_written(
         cls,
         pretrained: Pretrained,
         reading: SourcedReading,
@@ -89,9 +89,9 @@ class SourcedAnswer:
         on_text: Callable[[str], None] | None,
         progress: Callable[[Stage], None] | None,
     ) -> "SourcedAnswer":
-        """The answer that is given, else what the model writes.
+        """The answer that is given or, without one, what the model writes.
 
-        UserError for neither, and for `heads` that the model does not have; MemoryError.
+        Raises UserError if the model writes nothing, and for `heads` that it does not have; MemoryError.
         """
         from attncli.features.source.sources import AnswerWork, answer_to, check_heads
 
@@ -101,13 +101,13 @@ class SourcedAnswer:
             num_new = max_new_tokens if answer is None else 0
             work = AnswerWork(progress, reading, num_new, method, num_runs)
         decoding = Decoding(max_new_tokens, seed=seed)
-        found = answer_to(pretrained, reading, answer, decoding, on_text=on_text, work=work)
+        target = answer_to(pretrained, reading, answer, decoding, on_text=on_text, work=work)
         if on_text is not None and answer is None:
             on_text("\n\n")
-        return cls(pretrained, reading, found, method, num_runs, seed, work)
+        return cls(pretrained, reading, target, method, num_runs, seed, work)
 
     def sources(self, heads: Sequence[str]) -> AnswerSources:
-        """Where the answer came from, with the weight of these heads told apart."""
+        """The sources of the answer, with the weight of these heads beside that of all heads."""
         from attncli.features.source.sources import answer_sources as sources_of_answer
 
         return sources_of_answer(
@@ -131,23 +131,23 @@ def _sources_read(
     chat: bool,
     num_new: int,
 ) -> SourcedReading:
-    """The sources in their prompt, with room for the tokens to be written; UserError for a wrong prompt."""
+    """The sources in their prompt, with room for `num_new` tokens. Raises UserError for an invalid prompt."""
     if isinstance(sources, SourcedReading):
         return sources
     sourced = sourced_text(question, sources, split)
     if chat:
         sourced = sourced.in_template(pretrained)
-    num_kept = 0 if pretrained.has_decoder else max(0, num_new - 1)
-    return read_sourced(pretrained, sourced, num_new=num_kept, key="sources")
+    num_free = 0 if pretrained.has_decoder else max(0, num_new - 1)
+    return read_sourced(pretrained, sourced, num_new=num_free, key="sources")
 
 
 @checked
 def retrieving_heads(
     model: Model, *, seed: Seed = 0, progress: Callable[[float], None] | None = None
 ) -> RetrievingHeads:
-    """The heads that look at the right sentence of 24 synthetic contexts, from the seed.
+    """The heads that look at the right sentence of 24 synthetic contexts, sampled with the seed.
 
-    UserError for a model that cannot read these, and where no head does; MemoryError.
+    Raises UserError for a model that cannot read the contexts and for one without such heads; MemoryError.
     """
     from attncli.features.source.retrieving_heads import retrieving_heads as heads_that_retrieve
 
@@ -156,7 +156,7 @@ def retrieving_heads(
 
 
 def search_takes_less(model: Pretrained, sources: SourcedReading, answer: str | None) -> bool:
-    """Whether `retrieving_heads` reads fewer tokens than a prompt has, with an answer that is given."""
+    """True if `retrieving_heads` reads fewer tokens than the prompt and the answer have."""
     from attncli.features.source.retrieving_heads import search_takes_less as takes_less
 
     return takes_less(model, sources, answer)

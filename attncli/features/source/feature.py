@@ -6,14 +6,14 @@ FEATURE = Feature(
     questions=(
         Question(
             "source",
-            "Which sources an answer came from",
+            "Sources of an answer, by weight or by removal",
             "Models",
             spec="settings:SourceSpec",
             page="question:PAGE",
         ),
         Question(
             "retrieving_heads",
-            "Which heads find the source of an answer",
+            "Heads that find the source of an answer",
             spec="settings:RetrievingHeadsSpec",
             page="question:HEADS_PAGE",
             form_of="source",

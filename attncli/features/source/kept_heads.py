@@ -1,4 +1,4 @@
-"""What is known of a model from before, kept in the user's cache by the contents of its weights."""
+"""Measurements of a model in the user's cache, by the contents of its weights: its retrieving heads."""
 
 import json
 import os
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 HEADS = "heads"
 
 
-def place_of(spec: ModelSpec, what: str = HEADS) -> Path | None:
-    """The file that keeps something about a model; None for a model without files of weights."""
+def cache_file(spec: ModelSpec, what: str = HEADS) -> Path | None:
+    """The cache file of a model; None for a model without files of weights."""
     source = spec.model_source()
     folder = None if source is None else local_model(source)
     if folder is None:
@@ -33,43 +33,43 @@ def place_of(spec: ModelSpec, what: str = HEADS) -> Path | None:
     return None
 
 
-def kept_heads(spec: ModelSpec) -> list[str] | None:
-    """The heads that were chosen for a model, an empty list where none retrieves; None before a search."""
-    place = place_of(spec)
-    if place is None or not place.exists():
+def cached_heads(spec: ModelSpec) -> list[str] | None:
+    """The retrieving heads of a model, or an empty list if it has none; None before a search."""
+    file = cache_file(spec)
+    if file is None or not file.exists():
         return None
     try:
-        match parsed_json(place.read_bytes()):
+        match parsed_json(file.read_bytes()):
             case {"heads": [*heads]} if all(isinstance(head, str) for head in heads):
                 return [f"{head.layer}:{head.head}" for head in map(named_head, heads)]
         raise ValueError("without heads")
     except (OSError, ValueError):
-        raise UserError(f"head: {place} is damaged: attn source --find-heads writes it anew") from None
+        raise UserError(f"head: {file} is damaged: attn source --find-heads rewrites it") from None
 
 
-def named_or_kept(named: str | None, kept: list[str] | None) -> list[str]:
-    """The heads that are named, else those that are kept for the model."""
-    return named.split(",") if named else kept or []
+def explicit_or_cached_heads(names: str | None, cached: list[str] | None) -> list[str]:
+    """The heads named in the settings or, without any, the cached heads."""
+    return names.split(",") if names else cached or []
 
 
-def keep_heads(spec: ModelSpec, result: "RetrievingHeads | None") -> Path | None:
-    """Write the chosen heads whole, or that there are none; None where there is no place for them."""
+def cache_heads(spec: ModelSpec, result: "RetrievingHeads | None") -> Path | None:
+    """Cache the retrieving heads, or their absence. Returns the file, or None without one."""
     chosen = {"contexts": result.num_contexts, "seed": result.seed} if result else {}
-    return keep(spec, HEADS, {**chosen, "heads": result.heads if result else []}, "find_heads")
+    return write_cache_file(spec, HEADS, {**chosen, "heads": result.heads if result else []}, "find_heads")
 
 
-def keep(spec: ModelSpec, what: str, of_model: Mapping[str, Any], key: str) -> Path | None:
-    """Write a file whole; None where there is no place for it. Raises UserError, at `key`, if it cannot."""
-    place = place_of(spec, what)
-    if place is None:
+def write_cache_file(spec: ModelSpec, what: str, content: Mapping[str, Any], key: str) -> Path | None:
+    """Replace a cache file. Returns it, or None without one; raises UserError, at `key`, if it cannot."""
+    file = cache_file(spec, what)
+    if file is None:
         return None
-    part = place.with_name(f"{place.name}.{os.getpid()}")
+    part = file.with_name(f"{file.name}.{os.getpid()}")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps({"model": spec.model_source(), **of_model}), encoding="utf-8")
-        part.replace(place)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps({"model": spec.model_source(), **content}), encoding="utf-8")
+        part.replace(file)
     except OSError as error:
-        raise UserError(f"{key}: {place}: cannot be written: {error.strerror}") from None
+        raise UserError(f"{key}: {file}: cannot be written: {error.strerror}") from None
     finally:
         part.unlink(missing_ok=True)
-    return place
+    return file

@@ -1,4 +1,4 @@
-"""The sources of a text, of documents or of a chat in their prompt, as the settings of `attn source` say."""
+"""Reads the sources of a text, of documents or of a chat from the settings of `attn source`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_sources_of(spec: "SourcedTextSpec", texts: Texts) -> None:
-    """Raise UserError for a chat or a text that has no sources; no model is needed for that."""
+    """Raise UserError for a chat or a text without sources, before a model is opened."""
     from attncli.models.source_texts import chat_messages
 
     if (chat := _chat(spec, texts)) is not None:
@@ -23,7 +23,7 @@ def check_sources_of(spec: "SourcedTextSpec", texts: Texts) -> None:
 
 
 def read_for_decoder(spec: "SourcedTextSpec", texts: Texts, pretrained: "Pretrained") -> "SourcedReading":
-    """The prompt as the model reads it. Raises UserError for what does not fit."""
+    """The prompt as the model reads it. Raises UserError if it does not fit."""
     from attncli.models.source_texts import read_sourced
 
     num_new = 0 if spec.answer or pretrained.has_decoder else spec.max_new_tokens - 1
@@ -43,20 +43,22 @@ def _in_prompt(spec: "SourcedTextSpec", texts: Texts, pretrained: "Pretrained") 
 
 
 def _chat(spec: "SourcedTextSpec", texts: Texts) -> str | None:
-    """The text where it is a chat as JSON; UserError for a question beside it."""
+    """The text if it is a chat as JSON. Raises UserError for a question beside it."""
     from attncli.models.source_texts import is_chat
 
     if not spec.chat or spec.document or texts.context is None or not is_chat(texts.context):
         return None
     if texts.text is not None:
-        raise UserError("sentence: is not for a chat as JSON, whose last message asks: leave it out")
+        raise UserError(
+            "sentence: cannot be combined with a chat as JSON, whose last message is the question"
+        )
     return texts.context
 
 
 def sourced_text(spec: "SourcedTextSpec", texts: Texts, *, is_continued: bool = True) -> "SourcedText":
-    """The sources of documents, or the marked or other parts of a text; no model is needed for these.
+    """The sources of documents, or the marked or other parts of a text, without a model.
 
-    A text alone that `is_continued` by a model may ask at its end.
+    A text without a question may end in one if the model continues it (`is_continued`).
     """
     from attncli.models.source_texts import marked_text, with_documents
 

@@ -1,4 +1,4 @@
-"""Where an answer came from, and which heads of a model tell it."""
+"""The results of `attn source`: the sources of an answer, and the heads that find them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ NATS = "nats"
 
 
 class RankedSource(Record):
-    """A source by its number, its text and tokens, and what was measured of it, of each number the rank.
+    """A source: its number, text and tokens, and its measurements with their ranks.
 
-    `all_heads` is the mean weight of all heads on it, `retrieving_heads` that of the named ones; `lost` is by
-    how many nats the answer's log-probability falls without its text, `effect` that of a fit to random sets
-    of sources. `ranked_by` is the number that says where it stands.
+    `all_heads` is the mean weight of all heads on the source, `retrieving_heads` that of the chosen heads.
+    `lost` is the fall of the answer's log-probability without the text of the source, in nats; `effect` is
+    from a fit to random sets of sources. `ranked_by` is the measurement that decides its place.
     """
 
     source: int
@@ -37,10 +37,11 @@ class RankedSource(Record):
 
 
 class AnswerToken(Record):
-    """A token of the answer, what it adds to the text, and its position.
+    """A token of the answer, its text and its position.
 
-    `source` has more than half of its weight on all sources; without `measured_source` it loses more than
-    half of what it loses without each of them (`measured`, in nats; of a fit the effect).
+    `source` is the source with more than half of the token's weight on all sources. `measured_source` is the
+    source with more than half of the token's losses over all sources; `measured` is the loss, in nats, or
+    the effect in a fit.
     """
 
     token: str | None = column(is_needed=False)
@@ -54,9 +55,9 @@ class AnswerToken(Record):
 
 
 class SourceRanking(Record):
-    """How well a weight `predicts` what is lost, or the effect, among the sources that were `removed`.
+    """The agreement of a weight with the loss or the effect, over the `removed` sources.
 
-    Spearman's correlation, and whether the first is the same, 1 or 0.
+    Has Spearman's correlation, and 1 if both rank the same source first, else 0.
     """
 
     ranking: str
@@ -67,7 +68,7 @@ class SourceRanking(Record):
 
 
 class AnswerCounts(Record):
-    """The source that ranks first, how many there are, and the tokens of the prompt and of the answer."""
+    """The first source, and the numbers of sources, of prompt tokens and of answer tokens."""
 
     first: int = column(is_needed=False)
     sources: int = column(is_needed=False)
@@ -77,7 +78,7 @@ class AnswerCounts(Record):
 
 
 class HeadOnSources(Record):
-    """A head's weight on all sources, and the source that it looks at most, with its weight."""
+    """A head's weight on all sources, and its strongest source with the weight on it."""
 
     stack: str
     layer: int
@@ -91,9 +92,9 @@ class HeadOnSources(Record):
 class AnswerSources(Result):
     """An answer and its sources.
 
-    `sources` are in their order, the first first: those that were removed by what is lost without them, or
-    all by the fit; behind them the others by the weight of the named heads, or of all. `weights` (token,
-    source) are those of each token on each source, by the named heads or by all.
+    `sources` are ranked: removed sources come first, by the loss without them, then the other sources by the
+    weight of the chosen heads or of all heads; a fit ranks all of them by effect. `weights` (token, source)
+    has the weight of each token on each source, of the chosen heads or of all heads.
     """
 
     sources: Records[RankedSource] = group()
@@ -108,17 +109,17 @@ class AnswerSources(Result):
 
     @property
     def first(self) -> int:
-        """The number of the source that ranks first."""
+        """The number of the first source."""
         return self.sources[0].source
 
     @property
     def log_probability(self) -> float | None:
-        """That of the whole answer, in nats."""
+        """The log-probability of the whole answer, in nats."""
         return self.counts.log_probability
 
 
 class RetrievingHead(Record):
-    """In which share of the contexts a head looks at the right sentence most, and its mean weight on it."""
+    """The share of contexts in which a head looks at the right sentence most, and its mean weight on it."""
 
     stack: str = column(is_needed=False)
     layer: int
@@ -133,14 +134,14 @@ class RetrievingHead(Record):
 
 
 class ChosenHead(Record):
-    """A head that tells where an answer came from, as 18:6."""
+    """The name of a retrieving head, as 18:6."""
 
     chosen_head: str
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RetrievingHeads(Result):
-    """The heads of a model on synthetic contexts, the strongest first, and those that are chosen."""
+    """The heads of a model on synthetic contexts, the strongest first, and the chosen heads."""
 
     rows: Records[RetrievingHead] = group("heads")
     chosen: Records[ChosenHead] = group()

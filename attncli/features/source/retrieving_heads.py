@@ -1,4 +1,4 @@
-"""Which heads look at the source of an answer, on synthetic contexts whose right sentence is known."""
+"""The heads that look at the source of an answer, on synthetic contexts with one right sentence."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -16,10 +16,10 @@ from attncli.models.source_texts import Passage, SourcedReading, SourcedText, re
 
 NUM_CONTEXTS, NUM_SENTENCES = 24, 16
 MOST_CHOSEN = 8
-LEAST_FOUND = 0.75
-"""The share of the contexts in which a head has to look at the right sentence most, to be chosen."""
+MIN_SHARE_FOUND = 0.75
+"""A head is chosen if it looks at the right sentence most in at least this share of the contexts."""
 FACTS = 0.4
-"""The share of the other sentences that say where somebody left something, as the right one does."""
+"""The share of the other sentences that state where somebody left something, like the right one."""
 
 # fmt: off
 NAMES = (
@@ -39,12 +39,12 @@ PLACES = (
     "in the kitchen", "on the balcony", "beside the gate", "in the barn", "near the lake", "under the table",
     "at the library",
 )
-OTHERS = (
+OTHER_SUBJECTS = (
     "The train", "A neighbour", "The baker", "My sister", "The old clock", "A grey cat", "The teacher",
     "Our guide", "The market", "A farmer", "The music", "The road", "The children", "A sailor", "The soup",
     "The river",
 )
-DID = (
+OTHER_PREDICATES = (
     "was late again", "sang quietly", "opened early in spring", "waited for the rain to stop",
     "told a long story about the war", "ran along the wall", "looked smaller than before",
     "never asked twice", "stood still for an hour", "smelled of bread and smoke", "had been painted green",
@@ -55,7 +55,7 @@ DID = (
 
 
 class SyntheticContext(NamedTuple):
-    """Sentences, the number of the right one from 0, and how it begins and ends."""
+    """Sentences, the index of the right one, and the beginning and end of that sentence."""
 
     sentences: list[str]
     right: int
@@ -63,7 +63,7 @@ class SyntheticContext(NamedTuple):
     answer: str
 
     def sourced(self) -> SourcedText:
-        """The sentences as sources, the beginning of the right one below them."""
+        """The sentences as sources, with the beginning of the right one below them."""
         text, sources = "", list[Passage]()
         for number, sentence in enumerate(self.sentences, start=1):
             start = len(text) + bool(text)
@@ -73,7 +73,7 @@ class SyntheticContext(NamedTuple):
 
 
 def synthetic_contexts(num_contexts: int = NUM_CONTEXTS, seed: int = 0) -> Iterator[SyntheticContext]:
-    """`Anna left the key in the drawer.` among other sentences, some of which say as much of other things."""
+    """Contexts with `Anna left the key in the drawer.` among other sentences, some of the same form."""
     generator = random.Random(seed)
     for _ in range(num_contexts):
         who, what, where = (generator.sample(words, NUM_SENTENCES) for words in (NAMES, THINGS, PLACES))
@@ -81,7 +81,10 @@ def synthetic_contexts(num_contexts: int = NUM_CONTEXTS, seed: int = 0) -> Itera
             (f"{name} {generator.choice(VERBS)} the {thing}", f" {place}.")
             for name, thing, place in zip(who, what, where, strict=True)
         ]
-        others = [f"{generator.choice(OTHERS)} {did}." for did in generator.sample(DID, NUM_SENTENCES)]
+        others = [
+            f"{generator.choice(OTHER_SUBJECTS)} {did}."
+            for did in generator.sample(OTHER_PREDICATES, NUM_SENTENCES)
+        ]
         right = generator.randrange(NUM_SENTENCES)
         sentences = [
             "".join(fact) if place == right or generator.random() < FACTS else other
@@ -91,7 +94,7 @@ def synthetic_contexts(num_contexts: int = NUM_CONTEXTS, seed: int = 0) -> Itera
 
 
 def search_takes_less(pretrained: Pretrained, reading: SourcedReading, answer: str | None) -> bool:
-    """Whether `retrieving_heads` reads fewer tokens than a prompt has, with an answer that is given."""
+    """True if `retrieving_heads` reads fewer tokens than the prompt and the answer have."""
     num_tokens = len(reading.prompt.ids)
     if answer is not None:
         num_tokens += len(pretrained.encoded(answer, add_special_tokens=False)["input_ids"])
@@ -107,7 +110,7 @@ def search_takes_less(pretrained: Pretrained, reading: SourcedReading, answer: s
 
 
 LEAST_TOKENS = 4
-"""A synthetic sentence has more than these."""
+"""A lower bound for the tokens of a synthetic sentence."""
 
 
 def retrieving_heads(
@@ -117,9 +120,9 @@ def retrieving_heads(
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> RetrievingHeads:
-    """The heads with the largest found x weight on synthetic contexts, whose answers the model reads.
+    """The heads with the largest found × weight on synthetic contexts with given answers.
 
-    UserError for a model that cannot read these contexts, and where no head looks at the right sentence.
+    Raises UserError for a model that cannot read the contexts, or if no head looks at the right sentences.
     """
     shares: torch.Tensor | None = None
     weight: torch.Tensor | None = None
@@ -129,10 +132,10 @@ def retrieving_heads(
         target = given_answer(pretrained, context.answer, reading.prompt.ids)
         layers, _ = Replay(pretrained.whole, reading.prompt.ids, target).layers()
         weights = source_weights(layers, reading, len(target.ids))
-        names, of_heads = weights.heads, weights.of_heads
-        is_right = (of_heads.argmax(dim=1) == context.right).double()
+        names, by_head = weights.heads, weights.by_head
+        is_right = (by_head.argmax(dim=1) == context.right).double()
         shares = is_right if shares is None else shares + is_right
-        weight = of_heads[:, context.right] if weight is None else weight + of_heads[:, context.right]
+        weight = by_head[:, context.right] if weight is None else weight + by_head[:, context.right]
         if progress is not None:
             progress(done / num_contexts)
     assert shares is not None and weight is not None
@@ -145,11 +148,11 @@ def retrieving_heads(
         found=shares[order].tolist(),
         weight=weight[order].tolist(),
     )
-    chosen = rows.where(lambda row: (row.share_found or 0.0) >= LEAST_FOUND)[:MOST_CHOSEN]
+    chosen = rows.where(lambda row: (row.share_found or 0.0) >= MIN_SHARE_FOUND)[:MOST_CHOSEN]
     if not chosen:
-        best = f"{rows[0].name} does in {rows[0].share_found:.0%}"
-        message = f"looks at the right sentence most in {LEAST_FOUND:.0%} of the contexts (the best, {best})"
-        raise UserError(f"model: no head of {pretrained.name} {message}: name some yourself")
+        best = f"the best head is {rows[0].name}, in {rows[0].share_found:.0%}"
+        message = f"looks at the right sentence most in {MIN_SHARE_FOUND:.0%} of the contexts ({best})"
+        raise UserError(f"model: no head of {pretrained.name} {message}: choose heads by hand")
     return RetrievingHeads(
         rows=rows,
         chosen=ChosenHead.table(chosen_head=[row.name for row in chosen]),

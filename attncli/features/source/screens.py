@@ -1,4 +1,4 @@
-"""The first screens of `source`: where an answer came from, and which heads tell it."""
+"""The first screens of `attn source`: the sources of an answer, and the heads that find them."""
 
 import re
 import shlex
@@ -36,7 +36,7 @@ ANSWER_LINES, LEAST_LINES = 3, 1
 MOST_CHOSEN = 8
 LEAST_TEXT = 12
 COLOURS = ("\x1b[36m", "\x1b[33m", "\x1b[35m", "\x1b[32m", "\x1b[34m", "\x1b[31m")
-"""Of the sources in their order."""
+"""The colours of the first sources."""
 HEADERS = {
     "all_heads": ("all", "heads"),
     "retrieving_heads": ("retrieving", "heads"),
@@ -58,10 +58,10 @@ def _ranked(report: Report, display: Display) -> ScreenParts:
 
 
 def _answer(report: Report, display: Display) -> ScreenParts:
-    """The answer, its tokens with their source."""
+    """The answer with the source of each part."""
     result = report.result_of(AnswerSources)
     lines = _answer_lines(result, display)
-    title = f"the answer, each part with the source {_coloured_by(result)}"
+    title = f"the answer, each part with the source {_source_criterion(result)}"
 
     def answer(most: int) -> Iterator[Section]:
         some = lines if most >= len(lines) else [*lines[: max(most - 1, 0)], plain_line("…")]
@@ -82,7 +82,7 @@ def _heads_title(report: Report, heads: Records[RetrievingHead], total: int) -> 
 
 
 def knows_heads(report: Report) -> bool:
-    """Whether the heads that retrieve are chosen here, or were, or named."""
+    """True if the report has retrieving heads: chosen here, cached or named."""
     result = report.result
     return isinstance(result, RetrievingHeads) or (
         isinstance(result, AnswerSources)
@@ -90,12 +90,12 @@ def knows_heads(report: Report) -> bool:
     )
 
 
-PARTS_OF_TEXT = {"paragraph": re.compile(r"\n\s*\n"), "sentence": re.compile(r"[.!?]\s|\n")}
-"""What stands between the parts of a text that `split` makes sources."""
+SEPARATORS = {"paragraph": re.compile(r"\n\s*\n"), "sentence": re.compile(r"[.!?]\s|\n")}
+"""The separators between the sources of a text, by `split`."""
 
 
 def split_further(report: Report) -> str | None:
-    """`"QUESTION" --document a.md --split paragraph`, where the only source has parts to be told apart."""
+    """`"QUESTION" --document a.md --split paragraph` if the only source can be split; else None."""
     result, spec = report.result, report.spec
     files = [str(file) for file in spec.get("document") or [spec.get("file")] if file not in (None, "-")]
     if not isinstance(result, AnswerSources) or len(result.sources) != 1:
@@ -103,7 +103,7 @@ def split_further(report: Report) -> str | None:
     if len(files) != 1 or spec.get("chat"):
         return None
     text = (result.sources[0].text or "").strip()
-    split = next((name for name, between in PARTS_OF_TEXT.items() if between.search(text)), None)
+    split = next((name for name, between in SEPARATORS.items() if between.search(text)), None)
     flag = "--document" if spec.get("document") else "--file"
     file = shlex.join([plain_text(files[0])])
     return None if split is None else f'"QUESTION" {flag} {file} --split {split}'
@@ -112,14 +112,14 @@ def split_further(report: Report) -> str | None:
 def _question(report: Report) -> str:
     spec = report.spec
     where = ", ".join(map(str, spec.get("document") or ())) or spec.get("file") or ""
-    named = where if spec.get("document") or not where else file_text("file", where)
-    return ": ".join(filter(None, (named, str(spec.get("sentence") or ""))))
+    name = where if spec.get("document") or not where else file_text("file", where)
+    return ": ".join(filter(None, (name, str(spec.get("sentence") or ""))))
 
 
 def _sources(sources: Records[RankedSource], count: int, display: Display) -> Iterator[Section]:
-    # Those that were removed are there before others.
-    kept = sorted(range(len(sources)), key=lambda place: sources[place].lost is None)[:count]
-    some = sources.taken(sorted(kept))
+    # Removed sources take precedence.
+    shown = sorted(range(len(sources)), key=lambda place: sources[place].lost is None)[:count]
+    some = sources.taken(sorted(shown))
     columns = []
     for name in HEADERS:
         if name not in sources.cells or all(source[name] is None for source in sources):
@@ -138,18 +138,18 @@ def _sources(sources: Records[RankedSource], count: int, display: Display) -> It
 
 
 def _source_name(source: RankedSource) -> str:
-    """`doc2 b.md`: as --expect calls it, and its title."""
+    """`doc2 b.md`: the name of a source, as in --expect, and its title."""
     return plain_text(f"{source.name} {shortened(str(source.title), 16)}".strip())
 
 
-def _coloured_by(result: AnswerSources) -> str:
-    """What tells of which source a part of the answer is."""
+def _source_criterion(result: AnswerSources) -> str:
+    """The criterion for the source of a part of the answer."""
     is_fit = result.sources[0].ranked_by == "effect"
     return "that adds most to it" if is_fit else "without which it loses most"
 
 
 def _compared(report: Report, display: Display) -> Iterator[str]:
-    """`Weights beside what is lost without 5 of 21 sources: all heads, rank correlation 0.10, first wrong`"""
+    """The line `Weights and loss without 5 of 21 sources: all heads, rank correlation 0.10, first wrong.`"""
     result = report.result_of(AnswerSources)
     rankings, num_sources = result.rankings, len(result.sources)
     if num_sources < 2 or not rankings:
@@ -157,17 +157,17 @@ def _compared(report: Report, display: Display) -> Iterator[str]:
     removed = rankings[0].removed
     sources = "each source" if removed == num_sources else f"{removed} of {num_sources} sources"
     is_lost = rankings[0].predicts == "lost"
-    what = f"what is lost without {sources}" if is_lost else "the effect of each source"
-    said = []
+    measurement = f"loss without {sources}" if is_lost else "the effect of each source"
+    agreements = []
     for row in rankings:
         spearman = "" if row.spearman is None else f"rank correlation {fixed(row.spearman, 2)}, "
         first = "first right" if row.first_right else "first wrong"
-        said.append(f"{row.ranking.replace('_', ' ')}, {spearman}{first}")
-    yield plain_text(f"Weights beside {what}: {'; '.join(said)}.")
+        agreements.append(f"{row.ranking.replace('_', ' ')}, {spearman}{first}")
+    yield plain_text(f"Weights and {measurement}: {'; '.join(agreements)}.")
 
 
 def _answer_lines(result: AnswerSources, display: Display) -> list[ScreenLine]:
-    """The answer in lines: behind each part the number of its source; the first sources have colours, too."""
+    """The lines of the answer: each part has the number, and the colour, of its source."""
     numbers = [source.source for source in result.sources]
     colours: Mapping[int | None, str] = dict(zip(numbers, COLOURS, strict=False)) if display.has_color else {}
     words: list[list[ScreenLine]] = [[]]
@@ -175,8 +175,8 @@ def _answer_lines(result: AnswerSources, display: Display) -> list[ScreenLine]:
         text = "".join(token.text for token in tokens)
         colour = colours.get(source, "")
         end = f"[{source}]" if source is not None and text.strip() else ""
-        kept = f"{text.rstrip()}{end}{text[len(text.rstrip()) :]}"
-        for place, part in enumerate(kept.replace("\n", " ").split(" ")):
+        marked = f"{text.rstrip()}{end}{text[len(text.rstrip()) :]}"
+        for place, part in enumerate(marked.replace("\n", " ").split(" ")):
             if place:
                 words.append([])
             if part:
@@ -192,7 +192,7 @@ def _answer_lines(result: AnswerSources, display: Display) -> list[ScreenLine]:
 
 
 def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
-    """Choosing heads, where none are known; telling the parts of the only source apart."""
+    """The next steps; also --find-heads without retrieving heads, and a split of the only source."""
     if (model := report.spec.get("model")) and not knows_heads(report):
         steps = (f"--find-heads --model {shlex.join([plain_text(str(model))])}", *steps)
     further = split_further(report)
@@ -204,14 +204,14 @@ SOURCE_SCREEN = FirstScreen(
     (
         TitleLine(said=("about", "how_to_read")),
         ShortenedLine(_question),
-        Special(_ranked, "its texts have what the numbers leave of the width"),
+        Special(_ranked, "its texts fill the width left by the numbers"),
         Special(_answer, "each word has the colour of its source"),
         Sentences(_compared, "line"),
         Notes(notes_and_how_to_read),
     ),
     next_steps=_next_steps,
 )
-"""One line per source; the answer, its tokens with their source; how well weights predict removal."""
+"""One line per source; the answer with its sources; the agreement of weights with removal."""
 RETRIEVAL_SCREEN = FirstScreen(
     RetrievingHeads,
     (
@@ -228,4 +228,4 @@ RETRIEVAL_SCREEN = FirstScreen(
     ),
     next_steps=_next_steps,
 )
-"""The heads that find the right sentence most."""
+"""The heads that find the right sentence most often."""

@@ -1,4 +1,4 @@
-"""The settings of `attn source` and `attn source --find-heads`, and those that all forms of it share."""
+"""The settings of `attn source` and `attn source --find-heads`, and those shared by all of its forms."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -31,8 +31,8 @@ def _joined_heads(names: object) -> str:
 
 
 def _default_question(data: dict[str, Any]) -> str | None:
-    given = any(data.get(key) for key in ("model", "file", "document", "context"))
-    return None if given else QUESTION
+    has_input = any(data.get(key) for key in ("model", "file", "document", "context"))
+    return None if has_input else QUESTION
 
 
 def _default_split(data: dict[str, Any]) -> Literal["document", "line", "sentence"]:
@@ -45,7 +45,7 @@ NamedHeads = Annotated[
     Annotated[str, BeforeValidator(_joined_heads)] | None,
     Everyday("the retrieving heads, as 18:6,14:3"),
     Field(
-        description="the retrieving heads, as LAYER:HEAD,... (default: those that `find_heads` chose for "
+        description="the retrieving heads, as LAYER:HEAD,... (default: the heads that `find_heads` chose for "
         "this model)"
     ),
 ]
@@ -54,30 +54,29 @@ NumRuns = Annotated[
     Field(
         ge=2,
         le=MAX_SIZE,
-        description="random sets of sources: with `method` sampled, `compare` and `learn` (there 32; of a "
-        "picture 64)",
+        description="the number of random sets of sources: with `method` sampled, `compare` and `learn` "
+        "(default: 32 with `learn`, 64 for a picture)",
     ),
     PlainNumber,
 ]
-InTemplate = Annotated[bool, Everyday("in the chat template; of a chat as JSON each turn")]
+InTemplate = Annotated[bool, Everyday("in the chat template; a chat as JSON turn by turn")]
 CHAT_HELP = (
-    "in the model's chat template: of a chat as JSON each turn and tool is a source, any other text is a "
+    "in the model's chat template: each turn and tool of a chat as JSON is a source, any other text is a "
     "user's message"
 )
 SPLIT_HELP = (
-    "what the sources of a text, or in each `document`, are (default: sentences, with `compare` words where "
-    "there are fewer than three; each document whole); a text with <source NAME>...</source> in it has its "
-    "own"
+    "the unit that is a source in a text or in each `document` (default: sentences, or words with `compare` "
+    "and fewer than three sentences; whole documents); <source NAME>...</source> in a text marks its sources"
 )
-OfSplits = Everyday("what the sources of a text are")
-NewTokens = Annotated[Size, Everyday(), Field(description="write so many tokens at most")]
+SplitHelp = Everyday("the unit that is a source in a text")
+NewTokens = Annotated[Size, Everyday(), Field(description="the most tokens to write")]
 
 
 class SourcesSpec(ModelSpec):
-    """The settings that the forms of `attn source` share."""
+    """The settings shared by the forms of `attn source`."""
 
     experiment = "source"
-    title = "Where an answer came from"
+    title = "Sources of an answer"
     main_table = "sources"
     parts = ("statistics", "sources", "answer", "heads")
     default_model = HeadsSpec.default_model
@@ -89,11 +88,11 @@ class SourcesSpec(ModelSpec):
 
 
 class SourcedTextSpec(SourcesSpec):
-    """A text with sources in it, and an answer to it."""
+    """The settings of a text with sources, and of an answer to it."""
 
     off_keys = frozenset({"document", "context", "chat", "answer", "head", "runs"})
     needs: ClassVar[Mapping[str, str]] = {"document": "sentence", "split=document": "document"}
-    # The fewest sources that are kept where the end of a text asks.
+    # The fewest sources besides a question at the end of a text.
     least_sources: ClassVar[int] = 2
 
     file: Annotated[TextPath | None, IN_FILE] = Field(
@@ -109,14 +108,14 @@ class SourcedTextSpec(SourcesSpec):
     sentence: Text | None = Field(
         default_factory=_default_question, description="the question, below the sources"
     )
-    split: Annotated[Literal["word", "sentence", "line", "paragraph", "turn", "document"], OfSplits] = Field(
+    split: Annotated[Literal["word", "sentence", "line", "paragraph", "turn", "document"], SplitHelp] = Field(
         default_factory=_default_split, description=SPLIT_HELP
     )
     chat: InTemplate = Field(False, description=CHAT_HELP)
-    answer: Annotated[Text | None, Everyday("an answer that is there: its text or file")] = Field(
+    answer: Annotated[Text | None, Everyday("an existing answer: its text or file")] = Field(
         None,
-        description="an answer that is there already, as a text or a file: the model reads it "
-        "(default: it writes one); with `compare` of an encoder a class or a word",
+        description="an existing answer, as a text or a file, that the model reads (default: it writes one); "
+        "with `compare` and an encoder, a class or a word",
     )
     max_new_tokens: NewTokens = 24
 
@@ -129,22 +128,22 @@ class SourcedTextSpec(SourcesSpec):
             yield "answer", self.answer
 
     @property
-    def split_of_text(self) -> "Split":
-        """What the sources of a text are, which is no document."""
+    def text_split(self) -> "Split":
+        """The unit that is a source in a text without documents."""
         assert self.split != "document", "refused without documents"
         return self.split
 
     @property
     def sources_key(self) -> str:
-        """The setting that gives the sources."""
-        given = {"document": self.document, "file": self.file, "context": self.context}
-        return next((key for key, value in given.items() if value), "sentence")
+        """The setting that has the sources."""
+        sources = {"document": self.document, "file": self.file, "context": self.context}
+        return next((key for key, value in sources.items() if value), "sentence")
 
     def split_text(self, text: str, question: str | None, *, is_continued: bool) -> "SourcedText":
-        """The parts of a text; of one that `is_continued` by a model without those that ask at its end."""
+        """The parts of a text, without a question at its end if the model continues it (`is_continued`)."""
         from attncli.models.source_texts import ASKING, split_text, without_asking
 
-        parts = split_text(text, self.split_of_text, question=question, key=self.sources_key)
+        parts = split_text(text, self.text_split, question=question, key=self.sources_key)
         may_ask = question is None and is_continued and self.split in ASKING
         return without_asking(parts, self.least_sources) if may_ask else parts
 
@@ -167,7 +166,7 @@ class SourcedTextSpec(SourcesSpec):
                 "model", "needs a question, and sources: `document` or `file`", "document", "file", "image"
             )
         if self.truncate:
-            yield contradiction("truncate", "is not for source: it would cut sources off")
+            yield contradiction("truncate", "cannot be used here: it would cut off sources")
 
 
 class SourceSpec(SourcedTextSpec):
@@ -185,12 +184,10 @@ class SourceSpec(SourcedTextSpec):
     next_steps = ("--method removal", "--show statistics", "-o page.html")
     needs: ClassVar[Mapping[str, str]] = {"runs": "method=sampled"}
 
-    method: Annotated[Literal["weights", "removal", "sampled"], Everyday("what sources are ranked by")] = (
-        Field(
-            "weights",
-            description="what sources are ranked by: weights, checked by removing five; removal of "
-            "each; or sampled, random sets of them and a Lasso (ContextCite)",
-        )
+    method: Annotated[Literal["weights", "removal", "sampled"], Everyday("the ranking of sources")] = Field(
+        "weights",
+        description="the ranking of sources: by weights, checked by removing five; by removal of each; or "
+        "sampled, by a Lasso over random sets (ContextCite)",
     )
     head: NamedHeads = None
     runs: NumRuns = 64
@@ -203,9 +200,9 @@ class SourceSpec(SourcedTextSpec):
 
 
 class RetrievingHeadsSpec(SourcesSpec):
-    find_heads: Annotated[bool, Everyday("choose a model's retrieving heads, and keep them")] = Field(
+    find_heads: Annotated[bool, Everyday("choose and cache a model's retrieving heads")] = Field(
         False,
-        description="choose the heads that retrieve on 24 synthetic contexts, and keep them in the user's "
+        description="choose the heads that retrieve on 24 synthetic contexts, and store them in the user's "
         "cache for this model",
     )
 

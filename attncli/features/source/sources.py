@@ -1,6 +1,6 @@
-"""Where an answer came from: how much each source was looked at, what the answer loses without it.
+"""The sources of an answer: the weight of heads on each source, and the answer's loss without it.
 
-Weights are where heads looked, not causes; a removal moves every token after it.
+Weights show where heads looked, not causes; a removal moves every token after it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,10 +35,10 @@ from attncli.models.writing import LONG_CHUNK, Decoding
 from attncli.records.columns import Records
 
 CHECKED = 5
-"""Sources that are removed where all of them would take long."""
+"""Sources to remove if removing all of them would take long."""
 QUERIES_AT_ONCE = 64
 LASSO_ALPHA = 0.01
-"""As ContextCite fits (Cohen-Wang et al. 2024, 2409.00729)."""
+"""The penalty of ContextCite (Cohen-Wang et al. 2024, 2409.00729)."""
 
 
 def answer_to(
@@ -50,7 +50,7 @@ def answer_to(
     on_text: Callable[[str], None] | None = None,
     work: "AnswerWork | None" = None,
 ) -> Target:
-    """The answer that is given, else what the model writes; UserError for neither, MemoryError."""
+    """The given answer or, without one, what the model writes. Raises UserError for neither; MemoryError."""
     if answer is not None:
         return given_answer(pretrained, answer, reading.prompt.ids)
     return written_answer(pretrained, reading, decoding, on_text=on_text, work=work)
@@ -64,7 +64,7 @@ def written_answer(
     on_text: Callable[[str], None] | None = None,
     work: "AnswerWork | None" = None,
 ) -> Target:
-    """What the model writes after its prompt. UserError if it cannot, or writes nothing; MemoryError."""
+    """The answer that the model writes after its prompt. Raises UserError if there is none; MemoryError."""
     if work is not None:
         work.read()
     begin = None if work is None else work.write
@@ -77,12 +77,14 @@ def written_answer(
 
 
 WRITTEN_TOKEN = 4.0
-"""What a token that is written costs, in tokens of a prompt, which are read together."""
+"""The cost of writing a token, in tokens of a prompt, which are read together."""
 
 
 class AnswerWork:
-    """Tells one share of all passes that an answer takes: the prompt is read, the answer written (at most
-    `num_new` tokens; 0 where it is given) and read, then the prompts without sources; in tokens.
+    """Reports the progress of all passes for an answer, as one share, with costs in tokens.
+
+    The model reads the prompt, writes the answer (at most `num_new` tokens, 0 for a given answer), reads it,
+    then reads the prompts without sources.
     """
 
     def __init__(
@@ -101,21 +103,21 @@ class AnswerWork:
         self._work = Work(tell, written + self.num_prompt + self._without)
 
     def read(self) -> None:
-        """The prompt is read, to be continued."""
+        """Begin to read the prompt before writing."""
         self._work.begin("reading", float(self.num_prompt), runs=-(-self.num_prompt // LONG_CHUNK))
 
     def write(self) -> None:
-        """The answer is written."""
+        """Begin to write the answer."""
         self._work.begin("writing", WRITTEN_TOKEN * self.num_new)
 
     def look(self, replay: Replay) -> None:
-        """The answer is read, and its prompt, unless what was read of it is kept."""
+        """Begin to read the answer, and the prompt unless the cache has it."""
         count = len(replay.answer) + (0 if replay.is_read else self.num_prompt)
         self._work.begin("reading the answer", float(count), runs=-(-count // LONG_CHUNK))
         self._work.expect(self._without)
 
     def remove(self, masks: Bool[Tensor, "run source"], replay: Replay, what: str) -> Iterator[None]:
-        """Before each run, the prompts without the sources of a mask, in the order in which they run."""
+        """Iterate once before each run of a prompt without the sources of a mask."""
         before = torch.ones_like(masks[0])
         costs = []
         for mask in masks:
@@ -128,50 +130,50 @@ class AnswerWork:
             yield
 
     def _tokens_read(self, mask: Bool[Tensor, " source"], before: Bool[Tensor, " source"]) -> int:
-        """Those from the first source on that is not as in the whole prompt, or as in the one before."""
-        kept = [0]
-        for other in (torch.ones_like(mask), before):
-            differ = (mask != other).nonzero()
+        """The tokens from the first source that differs from the whole prompt or from the prompt before."""
+        shared = [0]
+        for other_mask in (torch.ones_like(mask), before):
+            differ = (mask != other_mask).nonzero()
             first = int(differ[0]) if len(differ) else len(mask)
-            kept.append(self._start_of(first))
-        gone = sum(
+            shared.append(self._first_token(first))
+        removed = sum(
             len(places)
             for places, is_there in zip(self.reading.places, mask.tolist(), strict=True)
-            if not is_there and places and places[0] >= max(kept)
+            if not is_there and places and places[0] >= max(shared)
         )
-        return max(0, self.num_prompt - max(kept) - gone)
+        return max(0, self.num_prompt - max(shared) - removed)
 
-    def _start_of(self, source: int) -> int:
-        """The first token of a source and of those behind it."""
+    def _first_token(self, source: int) -> int:
+        """The first token of a source and of the sources after it."""
         starts = [places[0] for places in self.reading.places[source:] if places]
         return min(starts, default=self.num_prompt)
 
 
 @dataclass(frozen=True)
 class SourceWeights:
-    """The weight of the answer's queries on each source; the prompt's first token, where sinks are, in none.
+    """The weight of the answer's queries on each source, without the prompt's first token, where sinks are.
 
-    `of_heads` are means over tokens, `heads` their names; `mean` is that over all heads, `chosen` that over
-    the heads that were named, if any were.
+    `by_head` has the means over tokens of the `heads`; `mean` is the mean over all heads, and `chosen` the
+    mean over the chosen heads, or None.
     """
 
     heads: list[tuple[str, int, int]]
-    of_heads: Float[Tensor, "head source"]
+    by_head: Float[Tensor, "head source"]
     mean: Float[Tensor, "token source"]
     chosen: Float[Tensor, "token source"] | None
 
 
 def check_heads(pretrained: Pretrained, reading: SourcedReading, heads: Sequence[str]) -> None:
-    """UserError for a named head that the model does not have, by the first tokens of a long prompt."""
+    """Raise UserError for heads that the model does not have. Reads only two tokens of the prompt."""
     if heads:
         first = reading.prompt.ids[:2]
         layers, _ = Replay(pretrained.whole, first, Target(first[:1].tolist())).layers()
-        _check_named(layers, [named_head(name) for name in heads])
+        _check_exist(layers, [named_head(name) for name in heads])
 
 
-def _check_named(layers: Sequence[CapturedLayer], named: Sequence[NamedHead]) -> None:
+def _check_exist(layers: Sequence[CapturedLayer], heads: Sequence[NamedHead]) -> None:
     num_heads = {layer.layer: layer.attention.shape[1] for layer in layers}
-    for head in named:
+    for head in heads:
         if head.head >= num_heads.get(head.layer, 0):
             raise UserError(f"head: {head_range(num_heads)} (got {head.layer}:{head.head})")
 
@@ -180,47 +182,50 @@ def source_weights(
     layers: Sequence[CapturedLayer],
     reading: SourcedReading,
     num_tokens: int,
-    named: Sequence[NamedHead] = (),
+    heads: Sequence[NamedHead] = (),
     *,
     with_first: bool = False,
 ) -> SourceWeights:
-    """From the layers with the queries of the answer; UserError for a named head that is not there.
+    """The weights on sources, from layers with the queries of the answer.
 
-    The prompt's first token counts only `with_first`.
+    The prompt's first token counts only with `with_first`. Raises UserError for chosen heads that do not
+    exist.
     """
-    _check_named(layers, named)
+    _check_exist(layers, heads)
     member = torch.zeros(len(reading.prompt.ids), len(reading.places))
     for source, places in enumerate(reading.places):
         member[[place for place in places if place or with_first], source] = 1.0
     names: list[tuple[str, int, int]] = []
-    of_heads: list[Tensor] = []
+    by_head: list[Tensor] = []
     total = torch.zeros(num_tokens, len(reading.places), dtype=torch.float64)
     chosen = torch.zeros_like(total)
     for layer in layers:
         rows = torch.cat([*_on_sources(layer, member, num_tokens)], dim=1).double().cpu()
         names += [(layer.stack_name, layer.layer, head) for head in range(len(rows))]
-        of_heads.append(rows.mean(dim=1))
+        by_head.append(rows.mean(dim=1))
         total += rows.sum(dim=0)
-        for head in named:
+        for head in heads:
             if head.layer == layer.layer:
                 chosen += rows[head.head]
-    weights = torch.cat(of_heads)
-    return SourceWeights(names, weights, total / len(weights), chosen / len(named) if named else None)
+    weights = torch.cat(by_head)
+    return SourceWeights(names, weights, total / len(weights), chosen / len(heads) if heads else None)
 
 
 def likeliest(weights: SourceWeights) -> Float[Tensor, " source"]:
-    """What sources are removed by: the weight of the named heads; without them the largest weight of any
-    single head less the mean over all heads, which a few heads that retrieve decide and no sum of others.
+    """The score by which sources are chosen for removal: the weight of the chosen heads.
+
+    Without chosen heads, it is the largest weight of a single head minus the mean over all heads, which
+    depends on the few heads that retrieve, not on the many that do not.
     """
     if weights.chosen is not None:
         return weights.chosen.mean(dim=0)
-    return weights.of_heads.amax(dim=0) - weights.of_heads.mean(dim=0)
+    return weights.by_head.amax(dim=0) - weights.by_head.mean(dim=0)
 
 
 def _on_sources(
     layer: CapturedLayer, member: Float[Tensor, "key source"], num_tokens: int
 ) -> Iterator[Float[Tensor, "head token source"]]:
-    """The weight of some tokens at a time on each source; what was written is no source."""
+    """The weight on each source, for some tokens at a time; written tokens are not a source."""
     for start in range(0, num_tokens, QUERIES_AT_ONCE):
         part = with_queries(layer, start, min(start + QUERIES_AT_ONCE, num_tokens))
         weights = attend(part.attention, Wanted(weights=True)).weights
@@ -238,7 +243,7 @@ def answer_logits(log_probabilities: Float[Tensor, " run"]) -> Float[Tensor, " r
 def lasso_effects(
     masks: Bool[Tensor, "run source"], log_probabilities: Float[Tensor, " run"], num_tokens: int
 ) -> Float[Tensor, " source"]:
-    """What each source adds to the logit of the answer's probability, ln p - ln(1 - p), by ContextCite's fit.
+    """The effect of each source on the logit of the answer's probability, ln p - ln(1 - p), by ContextCite.
 
     The Lasso of the logits per token on standardised masks, with a penalty of 0.01.
     """
@@ -248,13 +253,15 @@ def lasso_effects(
 def standardised_effects(
     masks: Bool[Tensor, "run source"], numbers: Float[Tensor, " run"]
 ) -> Float[Tensor, " source"]:
-    """What each source adds to a number that is no probability, by the same fit in units of its deviation."""
+    """The effect of each source on a number other than a probability, by the same fit to standardised
+    numbers.
+    """
     spread = numbers.double().std(correction=0)
     return torch.zeros(masks.shape[1]) if not spread else _fitted(masks, numbers.double() / spread) * spread
 
 
 def _fitted(masks: Bool[Tensor, "run source"], target: Float[Tensor, " run"]) -> Float[Tensor, " source"]:
-    """The weights of the Lasso on standardised masks, per mask."""
+    """The coefficients of the Lasso on standardised masks, in units of the masks."""
     present = masks.double()
     scale = present.std(dim=0, correction=0)
     scale = torch.where(scale > 0, scale, 1.0)
@@ -272,19 +279,19 @@ def lasso(
 
     By coordinate descent: Friedman, Hastie & Tibshirani 2010, equation 5.
     """
-    # Of each column its product with the rest, kept up to date (covariance updates).
+    # The product of each column with the residual, updated at every step (covariance updates).
     gram = (columns.mT @ columns / len(target)).numpy()
-    with_rest = (columns.mT @ (target - target.mean()) / len(target)).numpy()
-    weights = [0.0] * len(with_rest)
+    with_residual = (columns.mT @ (target - target.mean()) / len(target)).numpy()
+    weights = [0.0] * len(with_residual)
     used = [(place, square) for place, square in enumerate(gram.diagonal().tolist()) if square]
     for _ in range(MOST_SWEEPS):
         largest = 0.0
         for place, square in used:
             before = weights[place]
-            pull = float(with_rest[place]) + square * before
+            pull = float(with_residual[place]) + square * before
             now = max(abs(pull) - penalty, 0.0) * (1 if pull > 0 else -1) / square
             if now != before:
-                with_rest -= gram[place] * (now - before)
+                with_residual -= gram[place] * (now - before)
                 weights[place] = now
                 largest = max(largest, abs(now - before))
         if largest <= tolerance:
@@ -307,19 +314,20 @@ def answer_sources(
     seed: int = 0,
     work: AnswerWork | None = None,
 ) -> AnswerSources:
-    """Where an answer, written by the model or read by it, came from.
+    """The sources of an answer that the model wrote or reads.
 
-    `heads`, as 18:6, are those whose weight is told apart. `method`: weights, and what is lost without the
-    five sources, by `likeliest`; removal, without each source; sampled, by `num_runs` random sets.
-    UserError for heads that are not there, and what the model cannot do; MemoryError.
+    The chosen `heads`, as 18:6, have a separate weight. `method` is weights, which removes the five sources
+    with the highest `likeliest`; removal, which removes each source; or sampled, which fits `num_runs` random
+    sets of sources. Raises UserError for heads that the model does not have, and for a request that it cannot
+    meet; MemoryError.
     """
     replay = Replay(pretrained.whole, reading.prompt.ids, answer)
     if work is not None:
         work.look(replay)
     layers, expected = replay.layers()
-    named = [named_head(name) for name in heads]
-    weights = source_weights(layers, reading, len(answer.ids), named)
-    of_tokens_on = weights.mean if weights.chosen is None else weights.chosen
+    chosen = [named_head(name) for name in heads]
+    weights = source_weights(layers, reading, len(answer.ids), chosen)
+    token_weights = weights.mean if weights.chosen is None else weights.chosen
     num_sources, removals = len(reading.places), SourcesTakenOut(pretrained, reading, replay)
     unknown = torch.full((num_sources,), torch.nan, dtype=torch.float64)
     measured: dict[str, Float[Tensor, " source"]] = {
@@ -329,30 +337,32 @@ def answer_sources(
     lost = unknown.clone()
     if method == "sampled":
         masks = sampled_masks(num_runs, num_sources, seed)
-        given = removals.log_probabilities(masks, _told(work, replay, "sources, set"))
-        measured["effect"] = lasso_effects(masks, given.sum(dim=1), len(answer.ids))
-        of_tokens = torch.stack([lasso_effects(masks, of_token, 1) for of_token in given.unbind(dim=1)])
+        log_probabilities = removals.log_probabilities(masks, _removal_progress(work, replay, "sources, set"))
+        measured["effect"] = lasso_effects(masks, log_probabilities.sum(dim=1), len(answer.ids))
+        token_losses = torch.stack(
+            [lasso_effects(masks, token, 1) for token in log_probabilities.unbind(dim=1)]
+        )
     else:
         order = likeliest(weights).argsort(descending=True, stable=True)
         removed = order[: num_sources if method == "removal" else CHECKED].sort().values
         masks = torch.ones(len(removed), num_sources, dtype=torch.bool)
         masks[torch.arange(len(removed)), removed] = False
-        of_tokens = torch.full((len(answer.ids), num_sources), torch.nan, dtype=torch.float64)
-        of_tokens[:, removed] = (
-            expected - removals.log_probabilities(masks, _told(work, replay, "without source"))
+        token_losses = torch.full((len(answer.ids), num_sources), torch.nan, dtype=torch.float64)
+        token_losses[:, removed] = (
+            expected - removals.log_probabilities(masks, _removal_progress(work, replay, "without source"))
         ).mT
-        lost = of_tokens.sum(dim=0)
+        lost = token_losses.sum(dim=0)
     measured["lost"] = lost
     sources = _ranked_sources(reading, measured)
     return AnswerSources(
         sources=sources,
-        tokens=_token_rows(pretrained, answer.ids, reading, of_tokens_on, expected, of_tokens),
+        tokens=_token_rows(pretrained, answer.ids, reading, token_weights, expected, token_losses),
         rankings=_rankings(measured),
         counts=_counts(sources, reading, expected),
         heads=_head_rows(weights),
         answer=pretrained.text_of(answer.ids),
         ids=answer.ids,
-        weights=of_tokens_on.float().numpy(force=True),
+        weights=token_weights.float().numpy(force=True),
         notes=(
             *answer.notes,
             *replay.way.notes(),
@@ -362,8 +372,8 @@ def answer_sources(
     )
 
 
-def _told(work: AnswerWork | None, replay: Replay, what: str) -> BeforeEach | None:
-    """Notes each run without sources as it begins."""
+def _removal_progress(work: AnswerWork | None, replay: Replay, what: str) -> BeforeEach | None:
+    """The progress callback before each run without sources, or None."""
     return None if work is None else lambda masks: work.remove(masks, replay, what)
 
 
@@ -380,9 +390,9 @@ def _counts(
 
 
 def _ranks(numbers: Float[Tensor, " source"]) -> list[int | None]:
-    """1 for the largest; equal ones in their order, None for no number."""
-    known = [place for place, number in enumerate(numbers.tolist()) if number == number]
-    order = sorted(known, key=lambda place: -float(numbers[place]))
+    """Ranks from 1 for the largest; ties in their order, None for NaN."""
+    measured_places = [place for place, number in enumerate(numbers.tolist()) if number == number]
+    order = sorted(measured_places, key=lambda place: -float(numbers[place]))
     ranks: list[int | None] = [None] * len(numbers)
     for rank, place in enumerate(order, start=1):
         ranks[place] = rank
@@ -390,13 +400,13 @@ def _ranks(numbers: Float[Tensor, " source"]) -> list[int | None]:
 
 
 RANKED_BY = ("lost", "effect", "retrieving_heads", "all_heads")
-"""What sources are in the order of: each by the first of these that is known of it."""
+"""Measurements that rank sources, each source by its first one."""
 LEAST_LOST = 0.05
-"""Nats that a token loses without a source, below which it is said to come of none."""
+"""The least loss of a token without a source, in nats, for the token to have that source."""
 
 
 def _ranked_sources(reading: SourcedReading, measured: Mapping[str, Tensor]) -> Records[RankedSource]:
-    """The sources by what was measured of them, those of which less is known behind them."""
+    """The sources, ranked by their measurements; sources with fewer measurements come last."""
     ranks = {name: _ranks(numbers) for name, numbers in measured.items()}
     rows, sourced = [], reading.sourced
     for place, (source, text, tokens) in enumerate(
@@ -447,7 +457,7 @@ def _token_rows(
 
 
 def written_pieces(pretrained: Pretrained, ids: list[int]) -> list[str]:
-    """What each token adds to the text; a character of several tokens comes with the last of them."""
+    """The text of each token; the last of several tokens has the character that they make."""
     pieces, before = [], ""
     for end in range(1, len(ids) + 1):
         text = pretrained.text_of(ids[:end])
@@ -458,18 +468,18 @@ def written_pieces(pretrained: Pretrained, ids: list[int]) -> list[str]:
 
 
 def _rankings(measured: Mapping[str, Tensor]) -> Records[SourceRanking]:
-    """How well the weights predict what is lost, or what the fit says."""
+    """The agreement of the weights with the loss, or with the effect of the fit."""
     reference = "effect" if "effect" in measured else "lost"
-    known = ~measured[reference].isnan()
+    is_measured = ~measured[reference].isnan()
     rows: list[dict[str, str | int | float]] = []
     for name in ("all_heads", "retrieving_heads"):
-        weights, expected = measured[name][known], measured[reference][known]
+        weights, expected = measured[name][is_measured], measured[reference][is_measured]
         if not weights.isnan().any():
             rows.append(
                 {
                     "ranking": name,
                     "predicts": reference,
-                    "removed": int(known.sum()),
+                    "removed": int(is_measured.sum()),
                     "spearman": float(rank_correlation(weights, expected)),
                     "first_right": int(weights.argmax() == expected.argmax()),
                 }
@@ -478,7 +488,7 @@ def _rankings(measured: Mapping[str, Tensor]) -> Records[SourceRanking]:
 
 
 def _head_rows(weights: SourceWeights) -> Records[HeadOnSources]:
-    """One row per head: its weight on all sources, and the source that it looked at most."""
+    """One row per head: its weight on all sources, and its strongest source."""
     return HeadOnSources.rows(
         {
             "stack": stack,
@@ -488,18 +498,18 @@ def _head_rows(weights: SourceWeights) -> Records[HeadOnSources]:
             "source": int(row.argmax()) + 1,
             "source_weight": float(row.max()),
         }
-        for (stack, layer, head), row in zip(weights.heads, weights.of_heads, strict=True)
+        for (stack, layer, head), row in zip(weights.heads, weights.by_head, strict=True)
     )
 
 
 def source_notes(sourced: SourcedText) -> Iterator[str]:
-    """A note on the end of a text that is no source, and on each text that several sources hold."""
+    """Notes on a question at the end of a text, and on sources with the same text."""
     if sourced.asking:
         asking = " ".join(sourced.asking.split())
-        yield f'"{asking}" asks, and is no source; between <source> and </source> it is one.'
+        yield f'"{asking}" is read as the question, not as a source; <source>...</source> makes it one.'
     alike: dict[str, list[str]] = {}
     for source, text in zip(sourced.sources, sourced.texts(), strict=True):
         alike.setdefault(text, []).append(source.name)
     for names in alike.values():
         if len(names) > 1:
-            yield f"{', '.join(names)} hold the same text: what one loses the others may still say."
+            yield f"{', '.join(names)} have the same text: each can stand in for a removed one."

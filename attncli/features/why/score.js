@@ -1,4 +1,4 @@
-// Why a head looks at a key: the row of keys, and for the one that is clicked what each part adds to its score.
+// The score of a head: the row of keys, and the contribution of each part to the score of the clicked key.
 
 import { make, makeToken } from "attn/parts/elements.js";
 import { tableOf } from "attn/parts/tables.js";
@@ -11,17 +11,17 @@ const MOST_SCORE_PARTS = 12;
 export function show(container, report, score) {
   const labels = axisLabels(report, "key", score.weights.length);
   const buttons = score.weights.map((weight, key) => {
-    const said = weight === null ? "" : ` ${shortWeight(weight)}`;
-    const button = make("button", { type: "button" }, makeToken(labelText(labels[key])), said);
+    const number = weight === null ? "" : ` ${shortWeight(weight)}`;
+    const button = make("button", { type: "button" }, makeToken(labelText(labels[key])), number);
     button.style.setProperty("--weight", weight ?? 0);
     button.disabled = weight === null;
     button.addEventListener("click", () => choose(key));
     return button;
   });
-  const found = make("div", { class: "score-parts", "aria-live": "polite" });
+  const tables = make("div", { class: "score-parts", "aria-live": "polite" });
   const choose = (key) => {
     buttons.forEach((button, place) => (button.ariaPressed = place === key));
-    found.replaceChildren(
+    tables.replaceChildren(
       ...Object.entries(WROTE_ON).map(([side, title]) => {
         const rows = score.parts.map((part, i) => ({
           part,
@@ -35,7 +35,7 @@ export function show(container, report, score) {
   };
   const row = make("div", { class: "score-keys", role: "group", "aria-label": "Keys with their weights" }, ...buttons);
   const title = make("h2", { text: `head ${report.settings.head} from ${labelText(labels[score.query])}` });
-  container.replaceChildren(title, make("p", { class: "quiet", text: "Click a key for why." }), row, found);
+  container.replaceChildren(title, make("p", { class: "quiet", text: "Click a key to split its score." }), row, tables);
   choose(score.key);
 }
 

@@ -197,7 +197,7 @@ def test_sampled_tokens_are_those_of_transformers_with_that_seed(tmp_path: Path)
     [
         ("BERT", "looks at later tokens"),
         ("Mamba", "has no attention to show"),
-        ("XLM", "attentions.0 has 13 keys where there are 12 tokens"),
+        ("XLM", "attentions.0 has 13 keys for 12 tokens"),
     ],
 )
 def test_what_does_not_write_is_refused_in_a_line(

@@ -189,7 +189,7 @@ def test_what_is_for_texts_is_one_line(flag: str, llava: Path, attn: Attn) -> No
 
 def test_patches_that_are_merged_on_the_way_are_refused(tmp_path: Path) -> None:
     result = check_writing(FROM_SWIN, tmp_path / "model")
-    assert result.verdict == "refused" and "has 16 keys where there are 64 tokens" in result.refused[0]
+    assert result.verdict == "refused" and "has 16 keys for 64 tokens" in result.refused[0]
 
 
 @pytest.fixture(scope="module")

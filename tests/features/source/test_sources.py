@@ -501,7 +501,7 @@ def test_source_notes_are_said(tmp_path: Path) -> None:
     pretrained = open_model(save_writer(tmp_path, "Llama"))
     reading = sourced_reading(pretrained, ("the cat", "it was", "the cat"))
     found = answer_sources(pretrained, reading, given_answer(pretrained, "was", reading.prompt.ids))
-    assert found.notes == ("doc1, doc3 hold the same text: what one loses the others may still say.",)
+    assert found.notes == ("doc1, doc3 have the same text: each can stand in for a removed one.",)
     with pytest.raises(UserError, match=r"head: must be from 0:0 to \d+:\d+ \(got 9:9\)"):
         answer_sources(
             pretrained, reading, given_answer(pretrained, "was", reading.prompt.ids), heads=("9:9",)
@@ -675,11 +675,11 @@ def test_found_heads_are_kept_for_the_model_and_used(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = str(save_writer(tmp_path / "model", "Llama"))
-    from attncli.features.source.kept_heads import keep_heads, kept_heads
+    from attncli.features.source.kept_heads import cache_heads, cached_heads
     from attncli.features.source.settings import SourceSpec
 
     spec = SourceSpec(model=model, sentence="it")
-    assert kept_heads(spec) is None
+    assert cached_heads(spec) is None
     asked = ["source", "<source a>the cat</source> it", "--model", model, "--answer", "was"]
     said = " ".join(attn(asked).out.split())
     assert f"Next, with attn source: --find-heads --model {model}" in said
@@ -689,15 +689,15 @@ def test_found_heads_are_kept_for_the_model_and_used(
         num_contexts=24,
         seed=0,
     )
-    place = keep_heads(spec, heads_chosen)
+    place = cache_heads(spec, heads_chosen)
     assert place is not None and place.parent == tmp_path / "cache" / "attncli" / "heads"
-    assert kept_heads(spec) == ["1:0"]
+    assert cached_heads(spec) == ["1:0"]
     assert "Next, with attn source: --method removal | " in attn(asked).out
     report = report_of(attn, "<source a>the cat</source> it", "--model", model, "--answer", "was")
     assert "Retrieving heads, chosen on synthetic contexts: 1:0." in report["notes"]
     assert report["statistics"]["sources"][0]["retrieving_heads"] is not None
     other = str(save_writer(tmp_path / "other", "GPT-2"))
-    assert kept_heads(SourceSpec(model=other, sentence="it")) is None
+    assert cached_heads(SourceSpec(model=other, sentence="it")) is None
     place.write_text("{")
     ended = attn(asked)
     assert ended.code == 2 and ended.err.startswith("--head: ") and "is damaged" in ended.err
@@ -744,7 +744,7 @@ def test_heads_are_looked_for_once_where_that_reads_less_than_the_prompt_has(
     for _ in range(2):
         found = asked(count + 5)
         assert searches == ["search", "none"]
-        assert any("retrieves on synthetic contexts: --head names some" in note for note in found["notes"])
+        assert any("retrieves on synthetic contexts; --head names heads" in note for note in found["notes"])
 
 
 def test_many_prompts_go_into_a_store_and_are_expected_to_come_from_a_source(
