@@ -166,8 +166,8 @@ class CallReader:
             # With several axes, a module further out may describe another attention.
             return self.running.num_heads(prod(lead), nearest=None if len(lead) < 2 else 2)
         # The module itself may have joined heads and texts on one axis before the projection.
-        number = self.running.num_heads(prod(lead), nearest=1)
-        return 1 if number is None or hint.feature_ratio % number == 0 else number
+        module_heads = self.running.num_heads(prod(lead), nearest=1)
+        return 1 if module_heads is None or hint.feature_ratio % module_heads == 0 else module_heads
 
 
 def _names_cross(path: str, classes: Sequence[str]) -> bool:
