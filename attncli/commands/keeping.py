@@ -133,7 +133,7 @@ def keep(
             keys,
             store,
             num_runs=num_runs,
-            kept=num_done,
+            num_done_before=num_done,
             expectations=Expectations(conditions),
             num_workers=max(workers, 1),
             seconds_a_job=work.seconds_a_job,
@@ -171,7 +171,7 @@ def _keys(plan: Plan, line: ProgressLine) -> RunKeys:
 
 
 def _kept(path: Path, driver: Driver) -> str:
-    return f"{path} has {driver.kept + driver.done:,} of {driver.num_runs:,} runs"
+    return f"{path} has {driver.num_done_before + driver.done:,} of {driver.num_runs:,} runs"
 
 
 def _summary(path: Path, driver: Driver, line: ProgressLine, num_earlier: int) -> str:
@@ -182,8 +182,8 @@ def _summary(path: Path, driver: Driver, line: ProgressLine, num_earlier: int) -
         parts.append(f"{driver.done:,} done now in {readable_seconds(line.seconds)} ({rate})")
     else:
         parts.append("nothing was left to do")
-    if driver.kept and now:
-        parts.append(f"{driver.kept:,} were there")
+    if driver.num_done_before and now:
+        parts.append(f"{driver.num_done_before:,} were there")
     parts.extend(_repeats(driver.plan, driver.num_runs))
     if num_earlier:
         parts.append(f"{num_earlier:,} of earlier plans left out (attn results --all has them)")

@@ -103,8 +103,8 @@ def run_chunk(chunk: Chunk) -> ChunkResult:
     load_model(next(iter(wanted.values())).item.spec)
     # The start, then the end of each part, with the number of runs done by then.
     times = [(time.perf_counter(), 0)]
-    kept = Kept(rows=chunk.rows, weights=chunk.weights)
-    for outcomes in _outcomes([job.items() for job, _ in chunk.jobs], kept):
+    parts = Kept(rows=chunk.rows, weights=chunk.weights)
+    for outcomes in _outcomes([job.items() for job, _ in chunk.jobs], parts):
         _keep(chunk, {number: outcome for number, outcome in outcomes.items() if number in wanted}, result)
         times.append((time.perf_counter(), times[-1][1] + len(outcomes)))
     # The first of several parts does not count: it tries the model.
@@ -113,17 +113,17 @@ def run_chunk(chunk: Chunk) -> ChunkResult:
     return result
 
 
-def _outcomes(chains: Sequence[Chain], kept: Kept) -> Iterator[Mapping[int, Outcome | Values]]:
+def _outcomes(chains: Sequence[Chain], parts: Kept) -> Iterator[Mapping[int, Outcome | Values]]:
     """Yield the outcomes of runs by their number, one bucket or chain at a time."""
     firsts = list(accumulate(map(len, chains), initial=0))
-    for bucket in alone_in_buckets(chains, partial(values_in_buckets, kept=kept)):
+    for bucket in alone_in_buckets(chains, partial(values_in_buckets, kept=parts)):
         yield {firsts[place]: outcome for place, outcome in bucket.items()}
     for first, chain in zip(firsts, chains, strict=False):
         if len(chain) > 1:
-            yield dict(enumerate(_outcomes_of_chain(chain), start=first))
+            yield dict(enumerate(_chain_outcomes(chain), start=first))
 
 
-def _outcomes_of_chain(chain: Chain) -> list[Outcome]:
+def _chain_outcomes(chain: Chain) -> list[Outcome]:
     outcomes: list[Outcome] = []
     for report in run_items(chain, lambda _, error: outcomes.append(error)):
         outcomes.append(report)
@@ -137,7 +137,7 @@ def _keep(chunk: Chunk, outcomes: Mapping[int, Outcome | Values], result: ChunkR
         if isinstance(outcome, UserError):
             result.errors[number] = "\n".join(outcome.lines)
             continue
-        values = outcome if isinstance(outcome, Values) else _values_of(chunk, outcome)
+        values = outcome if isinstance(outcome, Values) else _report_values(chunk, outcome)
         result.environment |= values.environment
         by_columns.setdefault(id(values.columns), {})[number] = values
         if values.weights is not None:
@@ -147,7 +147,7 @@ def _keep(chunk: Chunk, outcomes: Mapping[int, Outcome | Values], result: ChunkR
         result.values |= {number: (columns, outcome.numbers) for number, outcome in alike.items()}
 
 
-def _values_of(chunk: Chunk, report: Report) -> Values:
+def _report_values(chunk: Chunk, report: Report) -> Values:
     """Return the values of a report, with its weights if the chunk stores them."""
     columns, numbers = values_of(report, rows=chunk.rows)
     weights = report.tensors.get("weights") if chunk.weights else None

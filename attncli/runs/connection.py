@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attncli.errors import RunError, UserError, reason_of
-from attncli.runs.schema import refuse_other_schema, version_of
+from attncli.runs.schema import refuse_unknown_schema, schema_version
 
 CACHE_KIB = 64 * 2**10
 LOG_PAGES = 16 * 2**10
@@ -29,7 +29,7 @@ LIMITS = {
 }
 """The longest text, blob, row and query, and limits on features that a store does not use."""
 LOG, JOURNAL = "-wal", "-journal"
-END_OF_NAME = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
+JOURNAL_NAME_MARK = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 """The last bytes of a journal that names another file, which SQLite would remove."""
 
 
@@ -56,10 +56,10 @@ def refuse_special_files(path: Path) -> None:
         if not stat.S_ISREG(mode):
             raise UserError(f"{file}: must be a regular file, as attn and SQLite write it: remove it")
     journal = beside(path, JOURNAL)
-    if journal.exists() and journal.stat().st_size > len(END_OF_NAME):
+    if journal.exists() and journal.stat().st_size > len(JOURNAL_NAME_MARK):
         with journal.open("rb") as content:
-            content.seek(-len(END_OF_NAME), os.SEEK_END)
-            if content.read() == END_OF_NAME:
+            content.seek(-len(JOURNAL_NAME_MARK), os.SEEK_END)
+            if content.read() == JOURNAL_NAME_MARK:
                 raise UserError(f"{journal}: names another file, which attn's journals never do: remove it")
 
 
@@ -139,7 +139,7 @@ def connect(path: Path) -> Connection:
     connection = _opened(path, "rw")
     try:
         connection.seconds = SECONDS_TO_WRITE
-        refuse_other_schema(connection, path)
+        refuse_unknown_schema(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         # Otherwise, with many runs per chunk, each chunk rereads every page and copies it from the log.
@@ -165,7 +165,7 @@ def connect_to_read(path: Path) -> Connection:
     connection = _opened(path, mode)
     try:
         try:
-            version_of(connection)
+            schema_version(connection)
         except sqlite3.OperationalError as error:
             # On a full disk SQLite cannot create the files that a log needs.
             is_input_or_output = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR
@@ -173,7 +173,7 @@ def connect_to_read(path: Path) -> Connection:
                 raise
             connection.close()
             connection = _opened(path, UNCHANGING)
-        refuse_other_schema(connection, path)
+        refuse_unknown_schema(connection, path)
         connection.execute("PRAGMA query_only = ON")
     except BaseException:
         connection.close()

@@ -146,7 +146,7 @@ class Worker:
         self.has_begun = False
         self.connection, its_end = Pipe()
         self.process = _Process(target=_serve, args=(its_end, work), daemon=True)
-        with _environment_of_workers():
+        with _worker_environment():
             self.process.start()
         its_end.close()
 
@@ -184,7 +184,7 @@ ENVIRONMENT = {
 
 
 @contextmanager
-def _environment_of_workers() -> Iterator[None]:
+def _worker_environment() -> Iterator[None]:
     """Set the variables of ENVIRONMENT that are unset, for processes that start meanwhile."""
     added = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
@@ -304,15 +304,15 @@ def ended(status: int) -> str:
     """Describe how a process ended, from its exit status."""
     if status >= 0:
         return f"ended with exit status {status}"
-    named = {signal.value: signal.name for signal in Signals}  # without most real-time signals
-    return f"was killed by {named.get(-status, f'signal {-status}')}"
+    names = {signal.value: signal.name for signal in Signals}  # without most real-time signals
+    return f"was killed by {names.get(-status, f'signal {-status}')}"
 
 
 FEWEST_JOBS, MOST_JOBS = 16, 1024
 FIRST_JOBS = 1, 256
 SECONDS_A_CHUNK, SECONDS_A_CHUNK_TOGETHER = 1.0, 4.0
 """The latter for runs that are much faster when many run together: texts through a model."""
-SHARE_OF_FIRST_CHUNK = 0.25
+FIRST_CHUNK_SHARE = 0.25
 MAX_GROWTH = 4
 JOBS_A_LOOKUP = 256
 JOBS_A_WINDOW = 4096
@@ -362,7 +362,7 @@ class Driver:
     store: Store
     _: KW_ONLY
     num_runs: int
-    kept: int
+    num_done_before: int
     expectations: Expectations
     num_workers: int = 1
     seconds_a_job: float = 0.0
@@ -376,7 +376,7 @@ class Driver:
 
     def __post_init__(self) -> None:
         fewest, most = FIRST_JOBS
-        wanted = int(SHARE_OF_FIRST_CHUNK * self.seconds_a_chunk / max(self.seconds_a_job, 1e-9))
+        wanted = int(FIRST_CHUNK_SHARE * self.seconds_a_chunk / max(self.seconds_a_job, 1e-9))
         self._jobs_a_chunk = max(fewest, min(most, wanted))
         self._jobs_left = self.plan.num_jobs
 
@@ -404,7 +404,7 @@ class Driver:
                 results.close()
 
     def _show_progress(self) -> None:
-        self.on_progress(self.num_runs, self.kept, self.done, self.failed)
+        self.on_progress(self.num_runs, self.num_done_before, self.done, self.failed)
 
     def _chunks(self) -> Iterator[Chunk]:
         """Yield chunks of unfinished jobs, each of a few seconds' work, smaller towards the end.
@@ -432,9 +432,9 @@ class Driver:
         while not self.stopped and (some := list(islice(jobs, JOBS_A_LOOKUP))):
             self._jobs_left -= len(some)
             keys = [self.keys.of_job(job) for job in some]
-            planned = self.store.planned([key for of_job in keys for key in of_job])
-            for job, of_job in zip(some, keys, strict=True):
-                left = tuple(self._keys_left(job, of_job, planned))
+            planned = self.store.planned([key for job_keys in keys for key in job_keys])
+            for job, job_keys in zip(some, keys, strict=True):
+                left = tuple(self._keys_left(job, job_keys, planned))
                 if any(left):
                     yield job, left
 

@@ -38,8 +38,8 @@ class Job(NamedTuple):
         if self.prompt is None:
             return self.chain
         texts = {self.key: self.prompt.file or self.prompt.text}
-        others = {"context": self.prompt.context, "answer": self.prompt.answer}
-        texts |= {key: text for key, text in others.items() if text is not None}
+        optional = {"context": self.prompt.context, "answer": self.prompt.answer}
+        texts |= {key: text for key, text in optional.items() if text is not None}
         return tuple(
             item._replace(spec=with_texts(item.spec, texts), source=self.name(item), id=self.label)
             for item in self.chain

@@ -16,9 +16,9 @@ from attncli.runs.stored_columns import StoredColumn, StoredColumns
 
 ROWS_AT_ONCE = 250
 """Rows that are fetched at a time: a larger block leaves the processor cache before it becomes an array."""
-OWN_COLUMNS = ("run", "place", "layer", "head", "batch", "token", "list", "item")
+PLACE_COLUMNS = ("run", "place", "layer", "head", "batch", "token", "list", "item")
 LONGER = "statistic "
-OF_ITEM = re.compile(r"(?P<list>.+)\.(?P<item>0|[1-9][0-9]{0,8})(?:\.(?P<statistic>.+))?", re.DOTALL)
+ITEM_NAME = re.compile(r"(?P<list>.+)\.(?P<item>0|[1-9][0-9]{0,8})(?:\.(?P<statistic>.+))?", re.DOTALL)
 """`sources.12.weight`, or `curve.3`: a number of one item of a list of any length."""
 VALUE = "value"
 """The column for a list of bare numbers."""
@@ -26,7 +26,7 @@ VALUE = "value"
 
 def quoted(statistic: str) -> str:
     """Return the SQL column of a statistic; one named like a column of a place gets a longer name."""
-    is_taken = statistic.lower() in OWN_COLUMNS or statistic.lower().startswith(LONGER)
+    is_taken = statistic.lower() in PLACE_COLUMNS or statistic.lower().startswith(LONGER)
     name = f"{LONGER}{statistic}" if is_taken else statistic
     return '"' + name.replace('"', '""') + '"'
 
@@ -59,11 +59,11 @@ class NumberTable(NamedTuple):
         return ['"' + name.replace('"', '""') + '"' for name in names[len({*self.key, *self.places}) :]]
 
 
-OF_RUNS = NumberTable("run_statistics")
-OF_HEADS = NumberTable("head_statistics", ("layer", "head"))
-OF_TOKENS = NumberTable("token_statistics", ("layer", "head", "batch", "token"))
-OF_ITEMS = NumberTable("item_statistics", ("list", "item"))
-NUMBER_TABLES = (OF_RUNS, OF_HEADS, OF_TOKENS, OF_ITEMS)
+RUN_NUMBERS = NumberTable("run_statistics")
+HEAD_NUMBERS = NumberTable("head_statistics", ("layer", "head"))
+TOKEN_NUMBERS = NumberTable("token_statistics", ("layer", "head", "batch", "token"))
+ITEM_NUMBERS = NumberTable("item_statistics", ("list", "item"))
+NUMBER_TABLES = (RUN_NUMBERS, HEAD_NUMBERS, TOKEN_NUMBERS, ITEM_NUMBERS)
 Place = tuple[int | str | None, ...]
 
 
@@ -75,16 +75,16 @@ class _Cell(NamedTuple):
     statistic: str
 
 
-def _cell_of(column: StoredColumn) -> _Cell:
+def _table_cell(column: StoredColumn) -> _Cell:
     name, layer, head, batch, token = column
     if token is not None or batch is not None:
-        return _Cell(OF_TOKENS, (layer, head, batch, token), name)
+        return _Cell(TOKEN_NUMBERS, (layer, head, batch, token), name)
     if layer is not None or head is not None:
-        return _Cell(OF_HEADS, (layer, head), name)
-    of_item = OF_ITEM.fullmatch(name)
-    if of_item is None or of_item["statistic"] == VALUE:
-        return _Cell(OF_RUNS, (), name)
-    return _Cell(OF_ITEMS, (of_item["list"], int(of_item["item"])), of_item["statistic"] or VALUE)
+        return _Cell(HEAD_NUMBERS, (layer, head), name)
+    match = ITEM_NAME.fullmatch(name)
+    if match is None or match["statistic"] == VALUE:
+        return _Cell(RUN_NUMBERS, (), name)
+    return _Cell(ITEM_NUMBERS, (match["list"], int(match["item"])), match["statistic"] or VALUE)
 
 
 class TablePart(NamedTuple):
@@ -96,35 +96,35 @@ class TablePart(NamedTuple):
     """The layer, head, batch and token of each row, or its list and item, if the table has these columns."""
     columns: np.ndarray
     rows: np.ndarray
-    of_statistic: np.ndarray
+    statistic_places: np.ndarray
 
     def only(self, chosen: np.ndarray) -> "TablePart":
         """Return the same rows with only the selected columns of the run, a boolean for each."""
-        kept = chosen[self.columns]
-        used, of_statistic = np.unique(self.of_statistic[kept], return_inverse=True)
+        is_chosen = chosen[self.columns]
+        used, statistic_places = np.unique(self.statistic_places[is_chosen], return_inverse=True)
         return self._replace(
             statistics=tuple(self.statistics[number] for number in used),
-            columns=self.columns[kept],
-            rows=self.rows[kept],
-            of_statistic=of_statistic,
+            columns=self.columns[is_chosen],
+            rows=self.rows[is_chosen],
+            statistic_places=statistic_places,
         )
 
-    def cells(self, run: int, of_run: Sequence[Sequence[float]]) -> Iterator[tuple[float | str | None, ...]]:
+    def cells(self, run: int, rows: Sequence[Sequence[float]]) -> Iterator[tuple[float | str | None, ...]]:
         """Yield the rows of a run for the table."""
         if not self.table.places:
-            yield (run, *of_run[0])
+            yield (run, *rows[0])
             return
-        for number, (place, statistics) in enumerate(zip(self.places, of_run, strict=True)):
+        for number, (place, statistics) in enumerate(zip(self.places, rows, strict=True)):
             yield (run, number, *place, *statistics)
 
 
 @lru_cache(maxsize=64)
-def parts_of(columns: StoredColumns) -> tuple[TablePart, ...]:
+def table_parts(columns: StoredColumns) -> tuple[TablePart, ...]:
     """Return the tables for the numbers of a run with these columns."""
     parts = []
-    cells = [*map(_cell_of, columns)]
+    cells = [*map(_table_cell, columns)]
     for table in NUMBER_TABLES:
-        own = [number for number, cell in enumerate(cells) if cell.table is table]
+        numbers = [number for number, cell in enumerate(cells) if cell.table is table]
         statistics: dict[str, int] = {}
         places: dict[Place, int] = {}
         where = [
@@ -132,12 +132,12 @@ def parts_of(columns: StoredColumns) -> tuple[TablePart, ...]:
                 places.setdefault(cells[number].place, len(places)),
                 statistics.setdefault(cells[number].statistic, len(statistics)),
             )
-            for number in own
+            for number in numbers
         ]
-        if own:
-            rows, of_statistic = np.array(where).T
+        if numbers:
+            rows, statistic_places = np.array(where).T
             parts.append(
-                TablePart(table, tuple(statistics), tuple(places), np.array(own), rows, of_statistic)
+                TablePart(table, tuple(statistics), tuple(places), np.array(numbers), rows, statistic_places)
             )
     return tuple(parts)
 
@@ -146,13 +146,13 @@ def insert_numbers(
     connection: sqlite3.Connection, columns: StoredColumns, runs: Sequence[int], values: np.ndarray
 ) -> None:
     """Insert the numbers (run, column) of runs; the tables must have these columns."""
-    for part in parts_of(columns):
+    for part in table_parts(columns):
         cells = np.full((len(runs), len(part.places), len(part.statistics)), np.nan)
-        cells[:, part.rows, part.of_statistic] = values[:, part.columns]
+        cells[:, part.rows, part.statistic_places] = values[:, part.columns]
         names = [*part.table.key, *part.table.places, *map(quoted, part.statistics)]
         query = f"INSERT INTO {part.table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
         rows = (
-            row for run, of_run in zip(runs, cells.tolist(), strict=True) for row in part.cells(run, of_run)
+            row for run, numbers in zip(runs, cells.tolist(), strict=True) for row in part.cells(run, numbers)
         )
         connection.executemany(query, rows)
 
@@ -164,11 +164,11 @@ class _Rows(NamedTuple):
     numbers: np.ndarray
     statistics: Mapping[str, int]
 
-    def of_part(self, part: TablePart, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def complete_runs(self, part: TablePart, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the places of complete runs, and their numbers (run, column of the part)."""
         starts, ends = (np.searchsorted(self.runs, runs, side=side) for side in ("left", "right"))
         complete = np.flatnonzero(ends - starts == len(part.places))
-        statistics = np.array([self.statistics[name] for name in part.statistics])[part.of_statistic]
+        statistics = np.array([self.statistics[name] for name in part.statistics])[part.statistic_places]
         if len(part.places) == 1:  # two steps are quicker
             return complete, self.numbers[starts[complete]].take(statistics, axis=1)
         return complete, self.numbers[starts[complete, None] + part.rows, statistics]
@@ -214,16 +214,16 @@ class NumbersOfRuns:
             table: _read_rows(connection, table, [*statistics], runs) for table, statistics in needed.items()
         }
 
-    def of_runs(self, parts: Sequence[TablePart], runs: Sequence[int], num_columns: int) -> RunNumbers:
+    def complete_runs(self, parts: Sequence[TablePart], runs: Sequence[int], num_columns: int) -> RunNumbers:
         """Return the numbers of runs with the same columns."""
         numbers = np.array(runs, dtype=np.float64)
         values = np.full((len(runs), num_columns), np.nan)
         has_all = np.ones(len(runs), dtype=bool)
         for part in parts:
-            complete, of_part = self._rows[part.table].of_part(part, numbers)
+            complete, part_values = self._rows[part.table].complete_runs(part, numbers)
             if len(complete) == len(runs):
-                values[:, part.columns] = of_part
+                values[:, part.columns] = part_values
             else:
-                values[complete[:, None], part.columns] = of_part
+                values[complete[:, None], part.columns] = part_values
                 has_all &= np.isin(np.arange(len(runs)), complete)
         return RunNumbers(np.flatnonzero(has_all), values if has_all.all() else values[has_all])

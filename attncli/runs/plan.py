@@ -194,7 +194,7 @@ class Plan:
         if self.prompts is None:
             yield experiments
         else:
-            kind = _kind_of(self.key)
+            kind = _kind_name(self.key)
             yield f"{experiments} × {counted(self.num_prompts, kind)} = {counted(len(self), 'run')}"
 
     @property
@@ -203,7 +203,7 @@ class Plan:
         return self.prompts.key if isinstance(self.prompts, PromptFile) else "sentence"
 
 
-def _kind_of(key: str) -> str:
+def _kind_name(key: str) -> str:
     return FILE_KINDS[key].name if key in FILE_KINDS else key
 
 
@@ -230,7 +230,7 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
     return Plan(tuple(chains(items)), with_context, prompts, checked.num_prompts, checked.mean_characters)
 
 
-def plan_of_texts(spec: Spec, source: str, texts: "TextFile | WholeLines") -> Plan:
+def plan_texts(spec: Spec, source: str, texts: "TextFile | WholeLines") -> Plan:
     """Return the plan of one experiment on many texts. Raises UserError with the bad lines."""
     num_texts = texts.count()
     mean_characters = sum(len(line.text) for line in texts) / num_texts
@@ -241,7 +241,7 @@ def plan_of_texts(spec: Spec, source: str, texts: "TextFile | WholeLines") -> Pl
 
 
 def _refuse_what_reads_nothing(items: Sequence[Item], key: str) -> None:
-    kind = _kind_of(key)
+    kind = _kind_name(key)
     errors = [
         f"{item.source}: experiment: {item.spec.experiment} reads no {kind}: leave out --file"
         for item in items
@@ -264,11 +264,11 @@ def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None
 def _prompt_check(items: Sequence[Item]) -> Callable[[TextLine], None]:
     """Return the check of a prompt for all experiments: it needs a token, and only fields that are read."""
     by_tokenizer = {item.spec.word_tokenizer(): item.spec for item in items}
-    others = ("context", "answer")
-    is_read = {key: any(key in type(item.spec).model_fields for item in items) for key in others}
+    optional = ("context", "answer")
+    is_read = {key: any(key in type(item.spec).model_fields for item in items) for key in optional}
 
     def check(prompt: TextLine) -> None:
-        for key in others:
+        for key in optional:
             if getattr(prompt, key) is not None and not is_read[key]:
                 readers = ", ".join(name for name, spec in SPECS.items() if key in spec.model_fields)
                 raise UserError(f"{key}: is read only by {readers}")

@@ -14,8 +14,8 @@ from attncli.errors import RunError, UserError
 from attncli.records.report import PLACES
 from attncli.runs.chunks import DONE
 from attncli.runs.connection import Damaged, opened_to_read
-from attncli.runs.number_tables import NUMBER_TABLES, NumbersOfRuns, TablePart, parts_of, quoted
-from attncli.runs.store import IS_STEP, columns_of, is_number, kept_of
+from attncli.runs.number_tables import NUMBER_TABLES, NumbersOfRuns, TablePart, quoted, table_parts
+from attncli.runs.store import IS_STEP, is_number, read_columns, read_contents
 from attncli.runs.store_files import check_header
 from attncli.runs.stored_columns import StoredColumns
 from attncli.system.plain_text import parsed_json
@@ -34,7 +34,7 @@ def differing_settings(several: Iterable[Mapping[str, Any]]) -> dict[str, list[s
     every = list(several)
     keys = sorted({key for settings in every for key in settings})
     values = {key: list(dict.fromkeys(str(settings.get(key)) for settings in every)) for key in keys}
-    return {key: of_key for key, of_key in values.items() if len(of_key) > 1}
+    return {key: listed for key, listed in values.items() if len(listed) > 1}
 
 
 class RunInfo(NamedTuple):
@@ -124,7 +124,7 @@ class Reader:
     def __init__(self, connection: sqlite3.Connection, *, all_runs: bool = False) -> None:
         self._connection = connection
         self.all_runs = all_runs
-        self.keeps_rows, _, self.plan = kept_of(connection)
+        self.keeps_rows, _, self.plan = read_contents(connection)
         self._chosen = "" if all_runs else " AND plan IS NULL"
         self.damaged: dict[int | None, str] = {}
         """The fault of each damaged run by its number; under None, the fault of data that runs share."""
@@ -212,7 +212,7 @@ class Reader:
         stored = self._select("shape", "status IS NOT 'failed'")
         while rows := stored.fetchmany(RUNS_AT_ONCE):
             if rows := self._without_damaged(rows, chosen):
-                yield from self._runs_of_rows(rows, chosen)
+                yield from self._runs(rows, chosen)
 
     def _without_damaged(self, rows: list[StoredRow], chosen: frozenset[str] | None) -> list[StoredRow]:
         """Return the rows of `done` without the damaged ones, which are noted."""
@@ -231,7 +231,7 @@ class Reader:
                 self._note_damaged(number, fault, kind[4])
         return [row for row, kind in zip(rows, kinds, strict=True) if not faults[kind]]
 
-    def _runs_of_rows(self, rows: Sequence[StoredRow], chosen: frozenset[str] | None) -> Iterator[Runs]:
+    def _runs(self, rows: Sequence[StoredRow], chosen: frozenset[str] | None) -> Iterator[Runs]:
         """Yield intact runs with their values."""
         *about, _, numbers = zip(*rows, strict=True)
         shapes = {
@@ -254,16 +254,16 @@ class Reader:
         start = 0
         for number, neighbours in groupby(numbers):
             end = start + len([*neighbours])
-            shape, own = shapes[number], [part[start:end] for part in about]
+            shape, fields = shapes[number], [part[start:end] for part in about]
             start = end
-            complete, values = stored.of_runs(shape.parts, own[0], len(shape.columns))
-            if len(complete) < len(own[0]):
-                for place in {*range(len(own[0]))} - {*complete.tolist()}:
-                    self._note_damaged(own[0][place], "its statistics are", DONE)
-                own = [[part[place] for place in complete.tolist()] for part in own]
+            complete, values = stored.complete_runs(shape.parts, fields[0], len(shape.columns))
+            if len(complete) < len(fields[0]):
+                for place in {*range(len(fields[0]))} - {*complete.tolist()}:
+                    self._note_damaged(fields[0][place], "its statistics are", DONE)
+                fields = [[part[place] for place in complete.tolist()] for part in fields]
             if complete.size:
-                numbers_of_runs, ids, plans, settings = own
-                yield Runs(shape.columns, numbers_of_runs, ids, plans, settings, values)
+                run_numbers, ids, plans, settings = fields
+                yield Runs(shape.columns, run_numbers, ids, plans, settings, values)
 
     def has_steps(self) -> bool:
         """True if the runs are steps of a training run."""
@@ -291,7 +291,7 @@ class Reader:
                 for runs in self._with_values([[field] for field in run], [number], {number: shape}):
                     yield StepOnText(int(run.id or 0), run.settings, sentence, shape.columns, runs.values[0])
 
-    def texts_of_steps(self) -> list[tuple[dict[str, Any], str | None]]:
+    def step_texts(self) -> list[tuple[dict[str, Any], str | None]]:
         """Return the settings with which steps of a training run were measured, each with its text."""
         query = f"SELECT DISTINCT settings, sentence FROM runs WHERE {IS_STEP}"
         stored = self._connection.execute(query)
@@ -325,10 +325,10 @@ class Reader:
 
     def _read_shape(self, number: int, statistics: Collection[str] | None) -> "_Shape | None":
         try:
-            columns = columns_of(self._connection, number)
+            columns = read_columns(self._connection, number)
         except Damaged:
             return None
-        parts = parts_of(columns)
+        parts = table_parts(columns)
         known = {table: {*table.statistics(self._connection)} for table in NUMBER_TABLES}
         if not parts or not all(known[each.table].issuperset(map(quoted, each.statistics)) for each in parts):
             return None
@@ -401,15 +401,15 @@ def _windows(runs: np.ndarray, widths: np.ndarray) -> Iterator[slice]:
         start, num_before = end, int(ends[end - 1])
 
 
-MOST_DAMAGED_NAMED = 3
+MOST_DAMAGED_LISTED = 3
 
 
 def _line_on_damaged(path: Path, damaged: Mapping[int | None, str]) -> str:
     """Return the line that names damaged runs and says what to do."""
     lines = [what if run is None else f"run {run}: {what}" for run, what in damaged.items()]
     advice = "left out: restore a copy of the store, or start over with --fresh"
-    if len(lines) > MOST_DAMAGED_NAMED:
-        lines[MOST_DAMAGED_NAMED:] = [f"{len(lines) - MOST_DAMAGED_NAMED:,} more"]
+    if len(lines) > MOST_DAMAGED_LISTED:
+        lines[MOST_DAMAGED_LISTED:] = [f"{len(lines) - MOST_DAMAGED_LISTED:,} more"]
     return f"{path}: {'; '.join(lines)}: {advice}"
 
 
@@ -447,11 +447,11 @@ def swept_settings(reader: Reader) -> dict[str, str]:
     ]
     keys = dict.fromkeys(key for settings in by_experiment for key in differing_settings(settings))
     return {
-        key: _type_of([settings.get(key) for settings in used]) for key in keys if key not in TIDY_COLUMNS
+        key: _column_type([settings.get(key) for settings in used]) for key in keys if key not in TIDY_COLUMNS
     }
 
 
-def _type_of(values: Sequence[Any]) -> str:
+def _column_type(values: Sequence[Any]) -> str:
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int}:
         return "integer"

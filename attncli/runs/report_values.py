@@ -1,6 +1,6 @@
 """The values of a report by column, and conditions on them, `NAME OP NUMBER`.
 
-The columns follow from the shapes of the statistics. Conditions are parsed for --where, and checked in every
+The shapes of the statistics determine the columns. Conditions are parsed for --where, and checked in every
 run for --expect.
 """
 
@@ -32,7 +32,7 @@ from attncli.records.surveys import (
 )
 from attncli.records.values import is_table_of_heads
 from attncli.runs.stored_columns import (
-    OF_LINEAR,
+    LINEAR_PREFIX,
     StoredColumn,
     StoredColumns,
     SurveyNumber,
@@ -42,19 +42,19 @@ from attncli.runs.stored_columns import (
 from attncli.settings.fields import SUMMARIES, Spec, in_group
 
 GROUP_SUMMARY = ("count", "mean", "std", "min", "max")
-"""What `attn results` reports on the values of a group."""
+"""The statistics of a group in `attn results`."""
 
 ColumnsShape = tuple[Any, ...]
-"""One of the functions below and its arguments, from which the columns of some values follow."""
+"""One of the functions below with its arguments: it returns the columns of some values."""
 
 
 def one_column(name: str, layer: int | None, head: int | None) -> Iterator[StoredColumn]:
-    """The column of a single number."""
+    """Yield the column of a single number."""
     yield StoredColumn(name, layer, head)
 
 
 def grid_columns(name: str, num_layers: int, num_heads: int) -> Iterator[StoredColumn]:
-    """One for each layer and head, layer by layer."""
+    """Yield a column for each head, layer by layer."""
     return (StoredColumn(name, *place) for place in product(range(num_layers), range(num_heads)))
 
 
@@ -66,7 +66,7 @@ def row_columns(
     num_batches: int | None,
     num_tokens: int,
 ) -> Iterator[StoredColumn]:
-    """The summaries of each head, then its `num_tokens` rows, 0 where rows are not kept."""
+    """Yield the summaries of each head, then its `num_tokens` rows; 0 if rows are not kept."""
     heads = [head] if num_heads is None else range(num_heads)
     batches = [None] if num_batches is None else range(num_batches)
     for place, how in product(heads, SUMMARIES):
@@ -76,29 +76,31 @@ def row_columns(
 
 
 def survey_columns(heads: tuple[tuple[int, int, str, tuple[str, ...]], ...]) -> Iterator[StoredColumn]:
-    """Head by head; each has its layer, head, the prefix of its names, and the names."""
+    """Yield the columns of each head, given its layer, its number, a prefix, and the names of its
+    statistics.
+    """
     for layer, head, prefix, names in heads:
         yield from (StoredColumn(prefix + name, layer, head) for name in names)
 
 
 class ColumnsOfShapes(tuple[StoredColumn, ...]):
-    """Columns that go to another process as the shapes they come of: of a survey there are thousands."""
+    """Columns that are pickled as the shapes that produce them: a survey has thousands of columns."""
 
     shapes: tuple[ColumnsShape, ...]
 
     def __reduce__(self) -> tuple[Callable[..., StoredColumns], tuple[tuple[ColumnsShape, ...]]]:
-        return columns_of_shapes, (self.shapes,)
+        return columns_from_shapes, (self.shapes,)
 
 
 @lru_cache(maxsize=256)
-def columns_of_shapes(shapes: tuple[ColumnsShape, ...]) -> StoredColumns:
-    """The columns of a report; reports with equal shapes share the same tuple object."""
+def columns_from_shapes(shapes: tuple[ColumnsShape, ...]) -> StoredColumns:
+    """Return the columns of a report; reports with equal shapes share the same tuple object."""
     columns = ColumnsOfShapes(column for columns, *about in shapes for column in columns(*about))
     columns.shapes = shapes
     return columns
 
 
-# Keys by rank, and what only describes the rows to people, are not statistics.
+# Ranked keys and descriptions of rows for people are not statistics.
 LEFT_OUT = (
     *("top_keys", "top_weights", "quantiles", "extremes", "strongest"),
     *("intervals", "written", "named_tokens"),
@@ -106,7 +108,7 @@ LEFT_OUT = (
 
 
 LOOKED_AT = ("query", "key", "key_weight")
-"""The columns of a head that say what it looks at in one text, at one token."""
+"""The columns on the key that a head attends to most at one token of one text."""
 
 
 class ValueTable(NamedTuple):
@@ -117,13 +119,13 @@ class ValueTable(NamedTuple):
 
 
 def values_of(report: Report, *, rows: bool = False) -> tuple[StoredColumns, np.ndarray]:
-    """The columns of a report, and its value in each; with `rows` also the statistics of every row."""
+    """Return the columns of a report and its values; with `rows`, the statistics of every row too."""
     columns, values = _value_table(report, None, rows)
     return columns, values[0]
 
 
-def values_of_texts(together: Report, num_texts: int, *, rows: bool = False) -> ValueTable:
-    """The same of each of several texts that ran together, whose numbers stand along `batch`."""
+def text_values(together: Report, num_texts: int, *, rows: bool = False) -> ValueTable:
+    """Return the columns and values of several texts that ran together, along the axis `batch`."""
     return _value_table(together, num_texts, rows)
 
 
@@ -131,25 +133,25 @@ def _value_table(report: Report, num_texts: int | None, rows: bool) -> ValueTabl
     leaves = list(_leaves(report, num_texts, rows))
     values = np.concatenate([np.empty((num_texts or 1, 0)), *(numbers for _, numbers in leaves)], axis=1)
     values[~np.isfinite(values)] = np.nan
-    return ValueTable(columns_of_shapes(tuple(shape for shape, _ in leaves)), values)
+    return ValueTable(columns_from_shapes(tuple(shape for shape, _ in leaves)), values)
 
 
 Leaf = tuple[ColumnsShape, np.ndarray]
-"""What the columns of some values follow from, and the values (text, column)."""
+"""The shape of some columns, and their values (text, column)."""
 
 
 def _leaves(report: Report, num_texts: int | None, rows: bool) -> Iterator[Leaf]:
-    """The values of a report, of one text or of several that ran together."""
-    # A layer or head may also be a word, which is not a place.
+    """Yield the values of a report, of one text or of several that ran together."""
+    # A layer or head may also be a word, which is no index.
     place = [index if isinstance(index, int) else None for index in map(report.spec.get, PLACES)]
     statistics = report.statistics
     if isinstance(report.result, HeadSurvey):
-        yield from _leaves_of_survey(report.result)
+        yield from _survey_leaves(report.result)
         statistics = {}
     left_out = {*LEFT_OUT, *(group.name for group in report.result.groups() if not group.is_kept)}
     for group, statistic in statistics.items():
         if is_table_of_heads(group) and isinstance(statistic, Table):
-            yield _heads_of_table(statistic)
+            yield _table_leaf(statistic)
         elif isinstance(statistic, Tensors):
             for name, tensor in statistic.items():
                 axes, values = _by_text(tensor, num_texts)
@@ -157,33 +159,35 @@ def _leaves(report: Report, num_texts: int | None, rows: bool) -> Iterator[Leaf]
                     yield (one_column, f"{group}.{name}", *place), values.astype(np.float64)[:, None]
                 elif (
                     not {group, name} & left_out and "layer" not in axes
-                ):  # the table of heads has those means
+                ):  # the table of heads has these means
                     yield _row_leaf(name, axes, values, place, rows)
         elif group not in left_out:
             for name, number in _single_numbers(group, statistic):
                 yield (one_column, name, *place), np.full((num_texts or 1, 1), number, dtype=np.float64)
     for name, tensor in report.tensors.items():
         axes, values = _by_text(tensor, num_texts)
-        # Otherwise the table of heads has the same numbers.
+        # With a table of heads, the tensor has the same numbers.
         if axes == PLACES and not any(map(is_table_of_heads, report.statistics)):
             yield (grid_columns, name, *values.shape[1:]), values.reshape(len(values), -1)
 
 
 def _by_text(tensor: NamedTensor, num_texts: int | None) -> tuple[tuple[str, ...], np.ndarray]:
-    """The axes of a tensor of one text, and its values text by text."""
+    """Return the axes of a tensor for one text, and its values text by text."""
     if num_texts is None:
         return tensor.axes, tensor.values[None]
     assert (tensor.axes[0], len(tensor.values)) == ("batch", num_texts), tensor.axes
     return tensor.axes[1:], tensor.values
 
 
-def _single_numbers(group: str, found: Numbers | Table) -> Iterator[tuple[str, Any]]:
-    """Every number by its full name; rows of a table and items of a list are named by their place."""
-    rows = {group: found} if isinstance(found, Numbers) else {f"{group}.{i}": r for i, r in enumerate(found)}
-    kept = found.kept_names() if isinstance(found, Records) else None
+def _single_numbers(group: str, values: Numbers | Table) -> Iterator[tuple[str, Any]]:
+    """Yield every number by its full name; names of table rows and list items contain their index."""
+    rows = (
+        {group: values} if isinstance(values, Numbers) else {f"{group}.{i}": r for i, r in enumerate(values)}
+    )
+    stored = values.kept_names() if isinstance(values, Records) else None
     for before, row in rows.items():
         for name, cell in row.items():
-            if kept is not None and name not in kept:
+            if stored is not None and name not in stored:
                 continue
             listed = {f".{i}": item for i, item in enumerate(cell)} if isinstance(cell, list) else {"": cell}
             for place, item in listed.items():
@@ -194,12 +198,12 @@ def _single_numbers(group: str, found: Numbers | Table) -> Iterator[tuple[str, A
 def _row_leaf(
     name: str, axes: tuple[str, ...], values: np.ndarray, place: Sequence[int | None], rows: bool
 ) -> Leaf:
-    """A statistic of rows: the summaries of each head, then with `rows` every row."""
+    """Return a statistic of rows: the summaries of each head, then with `rows` every row."""
     count = len(values)
     num_heads = values.shape[1 + axes.index("head")] if "head" in axes else None
     by_head = values[:, None] if num_heads is None else np.moveaxis(values, 1 + axes.index("head"), 1)
     num_batches = by_head.shape[2] if "batch" in axes else None
-    # The last axis is contiguous, so that a sum is added up in the same order alone and together.
+    # A contiguous last axis, so that sums have the same order for one text and for several.
     flat = np.ascontiguousarray(by_head, dtype=np.float64).reshape(count, num_heads or 1, -1)
     numbers = [_summaries(flat).reshape(count, -1), *([flat.reshape(count, -1)] if rows else [])]
     num_tokens = flat.shape[2] // (num_batches or 1) if rows else 0
@@ -207,11 +211,11 @@ def _row_leaf(
 
 
 @lru_cache(maxsize=256)
-def _names_of_numbers(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[str, ...]:
+def _number_names(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[str, ...]:
     return tuple(
         name
-        for name, of_type in zip(names, types, strict=True)
-        if name not in (*PLACES, *LOOKED_AT) and issubclass(of_type, int | float)
+        for name, number_type in zip(names, types, strict=True)
+        if name not in (*PLACES, *LOOKED_AT) and issubclass(number_type, int | float)
     )
 
 
@@ -221,8 +225,10 @@ def _one_number(statistic: SurveyNumber, number: float, has_stacks: bool) -> Lea
 
 
 def _row_counts(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber, float]]:
-    """From how many rows of the text the statistic of each pattern comes; for each stack 1 where the text
-    begins with a special token, else 0; and the rows that a statistic comes from that names no head.
+    """Yield the number of rows behind each pattern, then the other counts of each stack.
+
+    The latter are 1 for a text that begins with a special token, else 0; the rows behind statistics that name
+    no pattern; and the statistics of even weights.
     """
     for stack in stacks:
         for pattern in stack.patterns().values():
@@ -233,32 +239,32 @@ def _row_counts(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber, float]]
         for name in PATTERNS:
             if name in stack.num_rows and name not in NAMING:
                 yield SurveyNumber(stack.name, name, counts_rows=True), stack.num_rows[name]
-        yield from _even_weights(stack, is_of_rest=False)
+        yield from _even_weights(stack, without_first=False)
 
 
-def _even_weights(stack: Stack, *, is_of_rest: bool) -> Iterator[tuple[SurveyNumber, float]]:
-    """What the statistics of a stack would be for even weights, NaN if no row has one."""
+def _even_weights(stack: Stack, *, without_first: bool) -> Iterator[tuple[SurveyNumber, float]]:
+    """Yield the statistics that a stack would have with even weights; NaN if no row has one."""
     for name, even in stack.even.items():
         number = np.nan if even.mean is None else even.mean
-        yield SurveyNumber(stack.name, name, is_of_rest, is_even=True), number
+        yield SurveyNumber(stack.name, name, without_first, is_even=True), number
 
 
-def _row_counts_of_rest(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber, float]]:
-    """The same where the first key is left out, of each statistic that names a pattern."""
+def _row_counts_without_first(stacks: Sequence[Stack]) -> Iterator[tuple[SurveyNumber, float]]:
+    """Yield the counts without the first key, for each statistic that names a pattern."""
     names = dict.fromkeys(name for stack in stacks for name in stack.num_rows)
     for stack in stacks:
-        yield SurveyNumber(stack.name, STARTS_SPECIAL, is_of_rest=True), stack.starts_special
+        yield SurveyNumber(stack.name, STARTS_SPECIAL, without_first=True), stack.starts_special
         for name in names:
             if name in stack.num_rows:
-                counted = SurveyNumber(stack.name, name, is_of_rest=True, counts_rows=True)
+                counted = SurveyNumber(stack.name, name, without_first=True, counts_rows=True)
                 yield counted, stack.num_rows[name]
-        yield from _even_weights(stack, is_of_rest=True)
+        yield from _even_weights(stack, without_first=True)
 
 
-def _stacks_of_rows(
+def _stacks_from_rows(
     rows: Records[RowsOfStack], patterns: Records[HeadsOfPattern] | None = None
 ) -> list[Stack]:
-    """How many rows the statistics of each stack are means of, as a report has it."""
+    """Return the row counts of each stack from the tables of a report."""
     stacks = []
     for row in rows:
         names = [name for name in rows.cells if name not in ("stack", STARTS_SPECIAL, *EVEN_COLUMNS.values())]
@@ -276,53 +282,60 @@ def _stacks_of_rows(
     return stacks
 
 
-def _leaves_of_survey(survey: HeadSurvey) -> Iterator[Leaf]:
-    """The numbers of a survey: of each head, of the rest of its weights, of each stack, of all heads."""
+def _survey_leaves(survey: HeadSurvey) -> Iterator[Leaf]:
+    """Yield the numbers of a survey: for each head, without the first key, for each stack, for the model."""
     stacks = {*survey.heads.cells["stack"], *survey.pattern_rows.cells["stack"]}
     has_stacks = len(stacks) > 1
     if survey.patterns:
-        yield _numbers_of_heads(survey.heads, has_stacks)
-    counts = [*_row_counts(_stacks_of_rows(survey.pattern_rows, survey.patterns))]
+        yield _head_leaf(survey.heads, has_stacks)
+    counts = [*_row_counts(_stacks_from_rows(survey.pattern_rows, survey.patterns))]
     for statistic, number in counts:
         yield _one_number(statistic, number, has_stacks)
     if survey.without_first:
-        yield _numbers_of_heads(survey.without_first, has_stacks)
-        for statistic, number in _row_counts_of_rest(_stacks_of_rows(survey.without_first_rows)):
+        yield _head_leaf(survey.without_first, has_stacks)
+        for statistic, number in _row_counts_without_first(_stacks_from_rows(survey.without_first_rows)):
             yield _one_number(statistic, number, has_stacks)
     if survey.linear:
         names = tuple(name for name in survey.linear.kept_names() if name not in PLACES)
-        shape = tuple((head.layer, head.head, OF_LINEAR, names) for head in survey.linear)
+        shape = tuple((head.layer, head.head, LINEAR_PREFIX, names) for head in survey.linear)
         cells = np.stack([survey.linear.column(name) for name in names], axis=-1).reshape(1, -1)
         yield (survey_columns, shape), cells
     numbers = {"model": survey.model, "texts": survey.texts, "norms": survey.norms}
     tables: dict[str, Numbers | Table] = {
-        name: Numbers() if of_all is None else of_all.numbers() for name, of_all in numbers.items()
+        name: Numbers() if result is None else result.numbers() for name, result in numbers.items()
     }
     for name, table in (tables | {"high_norm_patches": survey.high_norm_patches}).items():
         for full_name, number in _single_numbers(name, table):
             yield (one_column, full_name, None, None), np.full((1, 1), number, dtype=np.float64)
 
 
-def _numbers_of_heads(heads: Records[SurveyedHead] | Records[RestOfHead], has_stacks: bool) -> Leaf:
-    """Every statistic of every head."""
+def _head_leaf(heads: Records[SurveyedHead] | Records[RestOfHead], has_stacks: bool) -> Leaf:
+    """Return every statistic of every head."""
     names = tuple(name for name in heads.kept_names() if name not in PLACES)
-    is_of_rest = heads.kind is RestOfHead
+    without_first = heads.kind is RestOfHead
     shape = tuple(
-        (head.layer, head.head, SurveyNumber(head.stack, "", is_of_rest).name(has_stacks=has_stacks), names)
+        (
+            head.layer,
+            head.head,
+            SurveyNumber(head.stack, "", without_first).name(has_stacks=has_stacks),
+            names,
+        )
         for head in heads
     )
     numbers = np.stack([heads.column(name) for name in names], axis=-1).reshape(1, -1)
     return (survey_columns, shape), numbers
 
 
-def _heads_of_table(heads: Table) -> Leaf:
-    """The values of a table of heads that is no survey."""
+def _table_leaf(heads: Table) -> Leaf:
+    """Return the values of a table of heads outside of surveys."""
     shape: list[Any] = []
     numbers: list[Any] = []
-    kept = [name for name in heads.kept_names() if name not in PLACES] if isinstance(heads, Records) else None
+    stored = (
+        [name for name in heads.kept_names() if name not in PLACES] if isinstance(heads, Records) else None
+    )
     stacks = {str(row["stack"]) for row in heads if "stack" in row}
     for row in heads:
-        names = _names_of_numbers(tuple(row), tuple(map(type, row.values()))) if kept is None else tuple(kept)
+        names = _number_names(tuple(row), tuple(map(type, row.values()))) if stored is None else tuple(stored)
         prefix = SurveyNumber(str(row["stack"]), "").name(has_stacks=len(stacks) > 1)
         shape.append((row["layer"], row["head"], prefix, names))
         numbers += [row[name] for name in names]
@@ -339,7 +352,7 @@ class LayerOfHeads(NamedTuple):
 
 
 class StacksOfText(NamedTuple):
-    """What is known of the stacks of a model on a text, and of all of its heads there."""
+    """The stacks of a model on a text, with all weights and without the first key, and its sink rate."""
 
     stacks: Sequence[Stack]
     rest: Sequence[Stack]
@@ -352,8 +365,9 @@ def survey_values(
     texts: Sequence[StacksOfText],
     linear: Sequence[LayerOfHeads] = (),
 ) -> ValueTable:
-    """The values of the surveys of some texts, as of their reports: of the heads, of the rest beside the
-    first key, and of heads of layers without a softmax.
+    """Return the values of the surveys of some texts, equal to those of their reports.
+
+    `rest` has the statistics without the first key, `linear` those of layers without a softmax.
     """
     has_stacks = len({layer.stack for layer in heads}) > 1
     names = tuple(dict.fromkeys(name for layer in heads for name in layer.names))
@@ -361,13 +375,17 @@ def survey_values(
     values: list[np.ndarray] = []
 
     def add_counts(counts: Sequence[Sequence[tuple[SurveyNumber, float]]]) -> None:
-        of_first = (statistic for statistic, _ in counts[0])
-        shapes.extend((one_column, each.name(has_stacks=has_stacks), None, None) for each in of_first)
-        values.append(np.array([[number for _, number in of_text] for of_text in counts], dtype=np.float64))
+        text_counts = (statistic for statistic, _ in counts[0])
+        shapes.extend((one_column, each.name(has_stacks=has_stacks), None, None) for each in text_counts)
+        values.append(
+            np.array(
+                [[number for _, number in numbers_of_text] for numbers_of_text in counts], dtype=np.float64
+            )
+        )
 
-    def add_heads(layers: Sequence[LayerOfHeads], *, is_of_rest: bool) -> None:
+    def add_heads(layers: Sequence[LayerOfHeads], *, without_first: bool) -> None:
         prefixes = {
-            layer.stack: SurveyNumber(layer.stack, "", is_of_rest).name(has_stacks=has_stacks)
+            layer.stack: SurveyNumber(layer.stack, "", without_first).name(has_stacks=has_stacks)
             for layer in layers
         }
         add_numbers(layers, prefixes)
@@ -378,23 +396,27 @@ def survey_values(
         shapes.append((survey_columns, tuple(shape)))
         values.extend(layer.values.reshape(len(texts), -1) for layer in layers)
 
-    add_heads([_with_names(layer, names) for layer in heads], is_of_rest=False)
+    add_heads([_with_names(layer, names) for layer in heads], without_first=False)
     add_counts([[*_row_counts(text.stacks)] for text in texts])
     if rest:
-        add_heads(rest, is_of_rest=True)
-        add_counts([[*_row_counts_of_rest(text.rest)] for text in texts])
+        add_heads(rest, without_first=True)
+        add_counts([[*_row_counts_without_first(text.rest)] for text in texts])
     if linear:
-        add_numbers(linear, {layer.stack: OF_LINEAR for layer in linear})
-    of_model = [[*_single_numbers("model", text.sinks.numbers())] for text in texts]
-    shapes += [(one_column, name, None, None) for name, _ in of_model[0]]
-    values.append(np.array([[number for _, number in of_text] for of_text in of_model], dtype=np.float64))
+        add_numbers(linear, {layer.stack: LINEAR_PREFIX for layer in linear})
+    sink_numbers = [[*_single_numbers("model", text.sinks.numbers())] for text in texts]
+    shapes += [(one_column, name, None, None) for name, _ in sink_numbers[0]]
+    values.append(
+        np.array(
+            [[number for _, number in numbers_of_text] for numbers_of_text in sink_numbers], dtype=np.float64
+        )
+    )
     numbers = np.concatenate(values, axis=1)
     numbers[~np.isfinite(numbers)] = np.nan
-    return ValueTable(columns_of_shapes(tuple(shapes)), numbers)
+    return ValueTable(columns_from_shapes(tuple(shapes)), numbers)
 
 
 def _with_names(layer: LayerOfHeads, names: tuple[str, ...]) -> LayerOfHeads:
-    """The same with NaN for what is measured of other layers alone."""
+    """Return a layer with NaN for statistics that only other layers have."""
     if layer.names == names:
         return layer
     values = np.full((*layer.values.shape[:2], len(names)), np.nan)
@@ -403,15 +425,15 @@ def _with_names(layer: LayerOfHeads, names: tuple[str, ...]) -> LayerOfHeads:
 
 
 def _summaries(flat: np.ndarray) -> np.ndarray:
-    """Mean, minimum and maximum over the last axis, without missing numbers; NaN where all are missing."""
-    known = np.isfinite(flat)
-    if known.all():
+    """Return mean, minimum and maximum over the last axis without missing numbers; NaN if all are missing."""
+    is_number = np.isfinite(flat)
+    if is_number.all():
         return np.stack([flat.mean(axis=-1), flat.min(axis=-1), flat.max(axis=-1)], axis=-1)
-    counts = known.sum(axis=-1)
-    sums = np.where(known, flat, 0.0).sum(axis=-1)
+    counts = is_number.sum(axis=-1)
+    sums = np.where(is_number, flat, 0.0).sum(axis=-1)
     means = np.divide(sums, counts, out=np.full(counts.shape, np.nan), where=counts > 0)
-    least = np.where(known, flat, np.inf).min(axis=-1)
-    most = np.where(known, flat, -np.inf).max(axis=-1)
+    least = np.where(is_number, flat, np.inf).min(axis=-1)
+    most = np.where(is_number, flat, -np.inf).max(axis=-1)
     return np.stack([means, least, most], axis=-1)
 
 
@@ -430,7 +452,7 @@ NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 class Condition(NamedTuple):
-    """A name, a comparison, and what to compare with: a number or None, and the text as it was typed."""
+    """A name, a comparison, a number to compare with (or None), and the value as it was typed."""
 
     name: str
     operator: str
@@ -441,19 +463,22 @@ class Condition(NamedTuple):
         return f"{self.name} {self.operator} {self.text}"
 
     def holds(self, value: Any) -> Any:
-        """Whether it holds for a value, or for each number of an array; never for a missing number."""
+        """Return True if the condition holds for a value, or an array of booleans for an array of numbers.
+
+        A missing number meets no condition.
+        """
         compare = OPERATORS[self.operator]
         if self.number is not None and not isinstance(value, str):
             if value is None or isinstance(value, bool):
                 return False
             if isinstance(value, np.ndarray):
-                # Stores round to float32: what is written as 0.1 is still equal to 0.1.
+                # A store may round to float32: a stored 0.1 still equals 0.1.
                 value = np.where(value == _nearest_single(self.number), self.number, value)
-            # NaN != x is true in floating point; here a missing number satisfies nothing.
+            # NaN != x is true in floating point; here a missing number meets no condition.
             return compare(value, self.number) & (value == value)
         if self.operator not in FOR_TEXTS:
             return False
-        # YAML reads True as true, and so does this.
+        # As in YAML, True is true.
         return compare(_text(value), self.text.lower() if isinstance(value, bool) else self.text)
 
 
@@ -473,7 +498,7 @@ def _text(value: Any) -> str:
 
 
 def _where(column: StoredColumn) -> str:
-    """` in 5:1`, a head of a model; ` in head 4 in token 2` of one layer; nothing for a single number."""
+    """Return ` in 5:1` for a head of a model, ` in head 4 in token 2` in one layer, or an empty text."""
     is_head = column.layer is not None and column.head is not None
     head = f" in {column.layer}:{column.head}" if is_head else ""
     indices = [(axis, getattr(column, axis)) for axis in StoredColumn._fields[3 if is_head else 1 :]]
@@ -481,7 +506,7 @@ def _where(column: StoredColumn) -> str:
 
 
 def parse_conditions(texts: Iterable[str], flag: str, *, numbers_only: bool) -> tuple[Condition, ...]:
-    """The conditions of texts like `entropy.mean < 2`; UserError for those that are not conditions."""
+    """Parse conditions like `entropy.mean < 2`. Raises UserError for invalid ones."""
     conditions, errors = [], []
     for text in texts:
         match = FORM.fullmatch(text)
@@ -491,7 +516,7 @@ def parse_conditions(texts: Iterable[str], flag: str, *, numbers_only: bool) -> 
         elif value is None and numbers_only:
             errors.append(f"{flag} {text!r}: must end in a number (got {match[3]})")
         elif value is None and match[2] not in FOR_TEXTS:
-            errors.append(f"{flag} {text!r}: a text is compared with = or != (got {match[2]})")
+            errors.append(f"{flag} {text!r}: must compare a text with = or != (got {match[2]})")
         else:
             conditions.append(Condition(match[1], match[2], value, match[3]))
     if errors:
@@ -500,7 +525,7 @@ def parse_conditions(texts: Iterable[str], flag: str, *, numbers_only: bool) -> 
 
 
 NAMES_A_SOURCE = "source.first"
-"""The statistic that is the number of a source, which may be compared with its name."""
+"""The statistic that holds the number of a source; conditions may give the source's name instead."""
 
 
 def _number(text: str, name: str) -> float | None:
@@ -514,30 +539,33 @@ def _number(text: str, name: str) -> float | None:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for an error, those with the same endings together: `entropy, distance (.mean .min .max)`."""
+    """List names for an error, grouped by equal endings: `entropy, distance (.mean .min .max)`."""
     endings: dict[str, list[str]] = {}
     for name in names:
         stem, dot, ending = name.rpartition(".")
         endings.setdefault(stem or name, []).append(dot + ending if stem else "")
     stems: dict[tuple[str, ...], list[str]] = {}
-    for stem, of_stem in endings.items():
-        stems.setdefault(tuple(of_stem), []).append(stem)
-    return "; ".join(", ".join(alike) + _endings(*of_stem) for of_stem, alike in stems.items())
+    for stem, stem_endings in endings.items():
+        stems.setdefault(tuple(stem_endings), []).append(stem)
+    return "; ".join(", ".join(alike) + _endings(*stem_endings) for stem_endings, alike in stems.items())
 
 
 def _endings(*endings: str) -> str:
-    return f" ({' '.join(ending or 'alone' for ending in endings)})" if any(endings) else ""
+    return f" ({' '.join(ending or 'bare' for ending in endings)})" if any(endings) else ""
 
 
 def as_declared(name: str) -> str:
-    """A statistic as a Spec names it: N for a place in a list, without the stack of a head in a survey."""
+    """Return a statistic as a Spec declares it: N for the index in a list, without the stack of a survey's
+    head.
+    """
     return NUMBER.sub("N", stack_and_name(name)[1])
 
 
-def kept_names(kind: type[Result], left_out: Collection[str]) -> tuple[list[str], list[str]]:
-    """The statistics of rows, and of keys, that a store keeps of a kind of result; all its other numbers.
+def stored_names(kind: type[Result], left_out: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return the statistics of rows and keys that a store keeps of a kind of result, and all its other
+    numbers.
 
-    Tensors without columns are those of rows, whose names the Spec knows.
+    Tensors without declared columns are row statistics, whose names the Spec declares.
     """
     rows: list[str] = []
     singles: list[str] = []
@@ -564,14 +592,14 @@ def kept_names(kind: type[Result], left_out: Collection[str]) -> tuple[list[str]
 
 
 def declared_statistics(spec: Spec, *, rows: bool = False) -> Iterator[str]:
-    """The names of the statistics that runs with these settings will have; with `rows` each row's, too."""
+    """Yield the names of the statistics of runs with these settings; with `rows`, each row's too."""
     kind = KINDS.get(spec.result_kind())
-    of_rows, singles = [*spec.row_statistics()], [*spec.single_statistics()]
+    row_names, singles = [*spec.row_statistics()], [*spec.single_statistics()]
     if kind is not None:
-        of_kind, singles = kept_names(kind, spec.unmeasured())
-        of_rows += of_kind
+        kind_rows, singles = stored_names(kind, spec.unmeasured())
+        row_names += kind_rows
     yield from singles
-    for row in of_rows:
+    for row in row_names:
         yield from (f"{row}.{how}" for how in SUMMARIES)
         if rows:
             yield row
@@ -580,7 +608,7 @@ def declared_statistics(spec: Spec, *, rows: bool = False) -> Iterator[str]:
 def refuse_unknown(
     conditions: Sequence[Condition], specs: Iterable[Spec], *, rows: bool, flag: str = "--expect"
 ) -> None:
-    """UserError for statistics that no experiment will have; with `rows` every row is kept."""
+    """Raise UserError for statistics that no experiment will have; `rows`: the store keeps every row."""
     missing, known = list(conditions), dict[str, None]()
     for spec in specs:
         if not missing:
@@ -598,7 +626,7 @@ def refuse_unknown(
 
 
 def refuse_unmeasured(conditions: Sequence[Condition], known: Sequence[str], flag: str) -> None:
-    """UserError for conditions on statistics of heads that are not among the known ones."""
+    """Raise UserError for conditions on unknown statistics of heads."""
     lines = [
         f"{flag} '{each}': no head has {each.name}{nearest(each.name, known)}; known: {listed(known)}"
         for each in conditions
@@ -609,22 +637,23 @@ def refuse_unmeasured(conditions: Sequence[Condition], known: Sequence[str], fla
 
 
 def _excess(condition: Condition, values: np.ndarray) -> np.ndarray:
-    """How far values are from what a condition wants; NaN, which is no number, is the farthest of all."""
+    """Return how far values miss a condition; NaN, a missing number, counts as the farthest."""
     assert condition.number is not None, condition
     above = values - condition.number
     return {"<": above, "<=": above, ">": -above, ">=": -above}.get(condition.operator, abs(above))
 
 
 class Expectations:
-    """The conditions that every run must meet, and which of them had anything to check."""
+    """The conditions that every run must meet, and the columns that were checked."""
 
     def __init__(self, conditions: Sequence[Condition]) -> None:
         self.conditions = conditions
         self._places: dict[StoredColumns, dict[Condition, list[int]]] = {}
 
     def broken(self, columns: StoredColumns, values: np.ndarray) -> list[str]:
-        """A line for each expectation that does not hold, with the worst number and where that is:
-        `expected entropy < 2: got 2.3 in 5:1 (and in 3 more)`.
+        """Return a line for each expectation that fails, with the worst number and its place.
+
+        For example `expected entropy < 2: got 2.3 in 5:1 (and in 3 more)`.
         """
         if columns not in self._places:
             self._places[columns] = {
@@ -645,9 +674,10 @@ class Expectations:
         return lines
 
     def unmet(self, known: Collection[str] = (), others: str = "") -> list[str]:
-        """A line for each condition whose statistic no run had: a condition that checks nothing must fail.
+        """Return a line for each condition whose statistic no run had: a condition that checks nothing must
+        fail.
 
-        `known` are names to give instead, and `others` says where there are more.
+        `known` are names to suggest instead, and `others` is a hint on where to find more.
         """
         names = {column.statistic for columns in self._places for column in columns}
         instead = f"; known: {listed(known)}{others}" if known else ""

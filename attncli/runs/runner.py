@@ -114,10 +114,10 @@ def model_of(
     """
     from attncli.models.loading import kept_pretrained, short_name, source_of
 
-    asked = spec.model_source()
-    assert asked is not None, "only experiments with a model read here"
+    source = spec.model_source()
+    assert source is not None, "only experiments with a model read here"
     pretrained = kept_pretrained(
-        source_of(asked, None if progress is None else progress.tell, allow_download=spec.allow_download),
+        source_of(source, None if progress is None else progress.tell, allow_download=spec.allow_download),
         allow_download=spec.allow_download,
         device=spec.device,
         dtype=spec.dtype,
@@ -125,7 +125,7 @@ def model_of(
         with_head=spec.wants_head() if with_head is None else with_head,
     )
     # Messages use the name that the user typed, perhaps the name of a package.
-    name = short_name(asked)
+    name = short_name(source)
     return pretrained if pretrained.name == name else replace(pretrained, name=name)
 
 
@@ -143,7 +143,7 @@ def _check_reads_texts(spec: ModelSpec, texts: Texts) -> None:
 
 LONGEST_TOKEN = 32
 """The most characters of a word that may be a single token."""
-OF_NEXT_TOKENS = ("ForCausalLM", "LMHeadModel")
+NEXT_TOKEN_CLASSES = ("ForCausalLM", "LMHeadModel")
 """Suffixes of the class names of models that predict the next token."""
 
 
@@ -164,14 +164,14 @@ def _check_tokens(spec: ModelSpec, texts: Texts) -> None:
     from attncli.models.reading_text import read_text
     from attncli.models.token_names import token_named
 
-    asked = source_of(source, allow_download=spec.allow_download)
-    described = without_weights(asked, allow_download=spec.allow_download)
+    checkpoint = source_of(source, allow_download=spec.allow_download)
+    described = without_weights(checkpoint, allow_download=spec.allow_download)
     if described.has_decoder or described.own_tokenizer is None:
         return  # the names refer to tokens of the other text
-    key_of_text = "file" if spec.given("file") else "sentence"
-    read = read_text(described, text, key=key_of_text, truncate=spec.truncate)
-    if any(name.endswith(OF_NEXT_TOKENS) for name in described.model.config.architectures or ()):
-        check_num_tokens(len(read.text.ids), spec.least_tokens(), key_of_text)
+    text_key = "file" if spec.given("file") else "sentence"
+    read = read_text(described, text, key=text_key, truncate=spec.truncate)
+    if any(name.endswith(NEXT_TOKEN_CLASSES) for name in described.model.config.architectures or ()):
+        check_num_tokens(len(read.text.ids), spec.least_tokens(), text_key)
     for key, name in repeated.items():
         token_named(name, read.text, described, key=key)
 
@@ -352,7 +352,7 @@ class Session:
 MAX_TOGETHER = 32
 MAX_BYTES_TOGETHER = 64 * 2**20
 MAX_TOKENS_TOGETHER = 512
-OWN_KEYS = ("seed", "sentence", "file", "context", "context_file", *FILE_SETTINGS)
+TEXT_AND_SEED_KEYS = ("seed", "sentence", "file", "context", "context_file", *FILE_SETTINGS)
 """Settings that may differ among experiments that run together."""
 
 
@@ -378,14 +378,14 @@ class Kept:
 
     def of_texts(self, together: Report, num_texts: int) -> list[Values]:
         """Return the values of several texts that ran together."""
-        from attncli.runs.report_values import values_of_texts
+        from attncli.runs.report_values import text_values
 
-        columns, numbers = values_of_texts(together, num_texts, rows=self.rows)
+        columns, numbers = text_values(together, num_texts, rows=self.rows)
         kept = together.tensors.get("weights") if self.weights else None
         weights = [None] * num_texts if kept is None else kept.values
         return [
-            Values(columns, of_text, together.environment, of_text_weights)
-            for of_text, of_text_weights in zip(numbers, weights, strict=True)
+            Values(columns, text_numbers, together.environment, text_weights)
+            for text_numbers, text_weights in zip(numbers, weights, strict=True)
         ]
 
 
@@ -435,7 +435,7 @@ def values_in_buckets(specs: Sequence[Spec], kept: Kept) -> Iterator[dict[int, O
 
 def _shared_settings(spec: Spec) -> tuple[Any, ...]:
     """Return the settings that must be equal in experiments that run together."""
-    shared = [value for key, value in spec.__dict__.items() if key not in OWN_KEYS]
+    shared = [value for key, value in spec.__dict__.items() if key not in TEXT_AND_SEED_KEYS]
     return (spec.experiment, *[tuple(value) if type(value) is list else value for value in shared])
 
 
@@ -485,7 +485,7 @@ class _TextsOnModel:
         """Return the reports or values of readings that run together."""
         specs, read = [self.specs[place] for place in readings], [*readings.values()]
         if self.gives_values:
-            assert self.page.values_each is not None, "asked before"
+            assert self.page.values_each is not None, "checked before"
             table, environment = self.page.values_each(specs, read, loaded)
             if table is not None:
                 return [Values(table.columns, numbers, environment) for numbers in table.values]
@@ -506,15 +506,15 @@ def _run_models(
     """Yield the outcomes of texts on one model: the numbers of each text run by itself, within 1e-5 of their
     size.
     """
-    of_model = cast(Mapping[int, ModelSpec], specs)
-    first = of_model[next(iter(texts))]
+    model_specs = cast(Mapping[int, ModelSpec], specs)
+    first = model_specs[next(iter(texts))]
     page = model_page_of(first)
     pretrained = _or_error(model_of, first)
     if isinstance(pretrained, UserError):
         yield dict.fromkeys(texts, pretrained)
         return
     gives_values = kept == Kept() and page.values_each is not None
-    yield from _run_together(_TextsOnModel(of_model, texts, page, gives_values), pretrained)
+    yield from _run_together(_TextsOnModel(model_specs, texts, page, gives_values), pretrained)
 
 
 def _run_together(runs: _TextsOnModel, pretrained: "Pretrained") -> Iterator[dict[int, Outcome | Values]]:
@@ -578,18 +578,18 @@ def _read(specs: Sequence[Spec]) -> list[Texts | UserError]:
     texts = [_or_error(read_tokens, spec) for spec in specs]
     if not uses_vector_file(first):
         return texts
-    words = {word for text in texts if isinstance(text, Texts) for word in _words_of(text)}
-    of_all = _or_error(find_vectors, first, words)
+    words = {word for text in texts if isinstance(text, Texts) for word in _all_words(text)}
+    all_vectors = _or_error(find_vectors, first, words)
 
     def complete(text: Texts) -> Texts:
         # A damaged line is an error only for texts that need it.
-        vectors = find_vectors(first, _words_of(text)) if isinstance(of_all, UserError) else of_all
+        vectors = find_vectors(first, _all_words(text)) if isinstance(all_vectors, UserError) else all_vectors
         return with_vectors(first, text, vectors)
 
     return [text if isinstance(text, UserError) else _or_error(complete, text) for text in texts]
 
 
-def _words_of(texts: Texts) -> tuple[str, ...]:
+def _all_words(texts: Texts) -> tuple[str, ...]:
     return (*texts.tokens, *texts.context_tokens)
 
 
@@ -647,10 +647,10 @@ def _run_alone(spec: Spec, texts: Texts | None = None) -> Outcome:
 
 def _split(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) -> Iterator[Report]:
     for i, (spec, text) in enumerate(zip(specs, texts, strict=True)):
-        of_spec = {key: getattr(spec, key) for key in OWN_KEYS if key in report.spec}
+        text_settings = {key: getattr(spec, key) for key in TEXT_AND_SEED_KEYS if key in report.spec}
         yield replace(
             report,
-            spec={**report.spec, **of_spec},
+            spec={**report.spec, **text_settings},
             tokens=text.tokens,
             context_tokens=text.context_tokens,
             tensors={name: tensor.at(i) for name, tensor in report.tensors.items()},

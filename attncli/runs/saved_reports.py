@@ -69,7 +69,7 @@ class _Twice(ValueError):
     """A name that occurs twice in one object."""
 
 
-def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
@@ -81,7 +81,7 @@ def _refuse_constant(constant: str) -> Any:
     raise _NoNumber(constant)
 
 
-DECODER = json.JSONDecoder(object_pairs_hook=_object_of_pairs, parse_constant=_refuse_constant)
+DECODER = json.JSONDecoder(object_pairs_hook=_unique_pairs, parse_constant=_refuse_constant)
 
 
 def documents(text: str, name: str) -> Iterator[Any]:
@@ -109,19 +109,19 @@ def _line_about(text: str, name: str, error: Exception) -> str:
     match error:
         case json.JSONDecodeError():
             if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated"):
-                return f"{_place_of(text, name, error.pos)}: is not valid JSON: it ends too soon"
+                return f"{_position(text, name, error.pos)}: is not valid JSON: it ends too soon"
             reason = error.msg.removesuffix(" at")
-            return f"{_place_of(text, name, error.pos)}: is not valid JSON: {reason[0].lower()}{reason[1:]}"
+            return f"{_position(text, name, error.pos)}: is not valid JSON: {reason[0].lower()}{reason[1:]}"
         case _NoNumber():
             start = _first(NO_NUMBER, text)
-            return f"{_place_of(text, name, start)}: {error} is not JSON: a missing number is null"
+            return f"{_position(text, name, start)}: {error} is not JSON: a missing number is null"
         case _Twice():
             return f"{name}: has the name {str(error)!r} twice in one object"
         case RecursionError():
             return f"{name}: is nested too deeply for a report"
     most = sys.get_int_max_str_digits()
     start = _first(re.compile(rf"{TEXT}|(-?[0-9]{{{most + 1},}})"), text)
-    return f"{_place_of(text, name, start)}: holds a number of more than {most} digits"
+    return f"{_position(text, name, start)}: holds a number of more than {most} digits"
 
 
 def _first(pattern: re.Pattern[str], text: str) -> int:
@@ -129,7 +129,7 @@ def _first(pattern: re.Pattern[str], text: str) -> int:
     return next((match.start() for match in pattern.finditer(text) if match[1]), 0)
 
 
-def _place_of(text: str, name: str, position: int) -> str:
+def _position(text: str, name: str, position: int) -> str:
     line = text.count("\n", 0, position) + 1
     return f"{name}:{line}:{position - text.rfind(chr(10), 0, position)}"
 
@@ -195,13 +195,13 @@ def check_sizes(report: Report) -> None:
     if weights is not None and weights.axes[-2:] != ("query", "key"):
         raise ValueError(f"tensors.weights: axes must end in query, key (got {', '.join(weights.axes)})")
     for group, members in groups.items():
-        of_heads = any("head" in tensor.axes for tensor in members.values())
+        has_heads = any("head" in tensor.axes for tensor in members.values())
         # If statistics have a head axis and the weights do not, the weights are the mean over the heads.
-        is_mean = weights is not None and weights.axes == ("query", "key") and of_heads
+        is_mean = weights is not None and weights.axes == ("query", "key") and has_heads
         known = {} if weights is None or is_mean else {"weights": weights}
         sizes = [_sizes(tensor, GROUPS[group][1]) for tensor in (*known.values(), *members.values())]
-        for name, sizes_of_member in zip((*known, *members), sizes, strict=True):
-            if sizes_of_member != sizes[0]:
+        for name, member_sizes in zip((*known, *members), sizes, strict=True):
+            if member_sizes != sizes[0]:
                 wanted = ", ".join(f"{axis} {size}" for axis, size in sizes[0])
                 raise ValueError(
                     f"statistics.{group}.{name}: must have the axes {wanted}, like the rest of its group"
@@ -301,16 +301,16 @@ def _table(rows: list[Any]) -> Table:
     return Table(rows)
 
 
-def _object_of(values: Any, **more: Any) -> dict[str, Any]:
+def _object_schema(values: Any, **more: Any) -> dict[str, Any]:
     return {"type": "object", "minProperties": 1, "additionalProperties": values, **more}
 
 
 # JSON Schema for the checks above that annotations do not express.
-ROW_SCHEMA = _object_of({"anyOf": [CELL, {"type": "array", "items": CELL}]})
+ROW_SCHEMA = _object_schema({"anyOf": [CELL, {"type": "array", "items": CELL}]})
 STATISTIC_SCHEMA = {
     "anyOf": [
-        _object_of({"type": ["number", "boolean", "null"]}, title="Single numbers by their names"),
-        _object_of(NESTED, title="Tensors, whose axes are in statistic_axes"),
+        _object_schema({"type": ["number", "boolean", "null"]}, title="Single numbers by their names"),
+        _object_schema(NESTED, title="Tensors, whose axes are in statistic_axes"),
         {"title": "Rows with the same names", "type": "array", "items": ROW_SCHEMA},
     ]
 }
@@ -476,10 +476,10 @@ def read_reports(file: str, *, most_bytes: int | None = None) -> SavedReports:
     empty.
     """
     text, name = read_text(file, most_bytes=most_bytes, bytes_each=BYTES_PER_BYTE)
-    return reports_of(text, name)
+    return parse_reports(text, name)
 
 
-def reports_of(text: str, name: str) -> SavedReports:
+def parse_reports(text: str, name: str) -> SavedReports:
     """Read the reports of a text: an object, a list of objects, or objects one after another."""
     reports: list[Report] = []
     several = False
@@ -505,7 +505,7 @@ def read_array_report(file: str, *, most_bytes: int | None = None) -> Report | N
     data, *more = documents(text, file)
     if more:
         raise UserError(f"{file}: holds several reports with its arrays")
-    for parent, key, name in _places_of_arrays(data):
+    for parent, key, name in _array_places(data):
         try:
             parent[key] = read_stored(file, name=name, most_bytes=most_bytes)
         except NoSuchArray:
@@ -513,7 +513,7 @@ def read_array_report(file: str, *, most_bytes: int | None = None) -> Report | N
     return to_report(data, file)
 
 
-def _places_of_arrays(data: Any) -> list[tuple[dict[str, Any], str, str]]:
+def _array_places(data: Any) -> list[tuple[dict[str, Any], str, str]]:
     """Return the object and key of each array in the JSON form, and its name in the file.
 
     Damaged parts are skipped.
@@ -537,7 +537,7 @@ def _mapping(data: Any, key: str) -> dict[str, Any]:
 def to_report(data: Any, document: str) -> Report:
     """Build the report of a JSON object. Raises UserError for an invalid one."""
     try:
-        _refuse_other_forms(data)
+        _refuse_unknown_forms(data)
         _refuse_names_and_numbers(data)
         report = SAVED.validate_python(data).restored()
         check_sizes(report)
@@ -548,7 +548,7 @@ def to_report(data: Any, document: str) -> Report:
     return report
 
 
-def _refuse_other_forms(data: Any) -> None:
+def _refuse_unknown_forms(data: Any) -> None:
     if not isinstance(data, dict):
         raise ValueError(
             f"is not a saved report, which -o run.json writes: it must be an object {_got(data)}"

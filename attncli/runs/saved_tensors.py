@@ -69,7 +69,7 @@ def _cells(values: Any, num_axes: int) -> tuple[list[Any], tuple[int, ...]]:
     return cells, shape
 
 
-def _known_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
+def _checked_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
     for axis in axes:
         if axis not in AXES:
             raise ValueError(f"unknown axis {axis!r:.40}: must be of {', '.join(AXES)}")
@@ -83,7 +83,7 @@ NUMBER, CELL = {"type": ["number", "null"]}, {"type": ["number", "string", "bool
 NESTED = {"$ref": "#/$defs/Nested"}
 NESTED_SCHEMA = {"type": "array", "minItems": 1, "items": {"anyOf": [NUMBER, NESTED]}}
 AXES_SCHEMA = {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"enum": [*AXES]}}
-Axes = Annotated[tuple[str, ...], AfterValidator(_known_axes), WithJsonSchema(AXES_SCHEMA)]
+Axes = Annotated[tuple[str, ...], AfterValidator(_checked_axes), WithJsonSchema(AXES_SCHEMA)]
 EXACT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
@@ -140,6 +140,6 @@ def _check_mask(mask: Mask, axes: tuple[str, ...], shape: tuple[int, ...]) -> No
     if mask.visible is None:
         return
     sizes = mask.visible.shape
-    rest = zip(sizes[:-2], shape[-len(sizes) : -2], strict=False)
-    if sizes[-2:] != shape[-2:] or len(sizes) > len(shape) or any(i not in (1, j) for i, j in rest):
+    leading = zip(sizes[:-2], shape[-len(sizes) : -2], strict=False)
+    if sizes[-2:] != shape[-2:] or len(sizes) > len(shape) or any(i not in (1, j) for i, j in leading):
         raise ValueError(f"mask.visible: must have the sizes of the values, {shape} (got {sizes})")

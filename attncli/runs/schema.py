@@ -74,7 +74,7 @@ def create(connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None
     connection.commit()
 
 
-def version_of(connection: sqlite3.Connection) -> int:
+def schema_version(connection: sqlite3.Connection) -> int:
     """Return the version of a store, including its log."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
@@ -85,45 +85,45 @@ COMMENT_OR_BLANK = re.compile(r"--[^\n]*|\s+")
 Schema = frozenset[tuple[str, ...]]
 """The type, name, table and definition of everything in a database, without comments and blanks."""
 
-OF_ANALYZE = {
+ANALYZE_TABLES = {
     ("table", name, name, f"CREATE TABLE {name}({columns})")
     for name, columns in (("sqlite_stat1", "tbl,idx,stat"), ("sqlite_stat4", "tbl,idx,neq,nlt,ndlt,sample"))
 }
 """Tables that `ANALYZE` of another program leaves behind."""
 
 
-def _schema_of(connection: sqlite3.Connection) -> Schema:
+def _read_schema(connection: sqlite3.Connection) -> Schema:
     rows = connection.execute(
         "SELECT type, name, tbl_name, coalesce(sql, '') FROM main.sqlite_schema"
     ).fetchall()
-    of_numbers = {table.name: table for table in NUMBER_TABLES}
+    number_tables = {table.name: table for table in NUMBER_TABLES}
     schema = set()
-    for kind, name, of_table, sql in rows:
-        table = of_numbers.get(name)
+    for kind, name, table_name, sql in rows:
+        table = number_tables.get(name)
         if kind == "table" and table and sql == table.definition(table.statistics(connection)):
             sql = table.definition()  # its statistics may differ
-        definition = (kind, name, of_table, sql)
+        definition = (kind, name, table_name, sql)
         words = (" ".join(COMMENT_OR_BLANK.sub(" ", str(each)).split()) for each in definition)
         schema.add(tuple(words))
-    return frozenset(schema) - OF_ANALYZE
+    return frozenset(schema) - ANALYZE_TABLES
 
 
 @cache
-def _known_schema() -> Schema:
+def _expected_schema() -> Schema:
     with closing(sqlite3.connect(":memory:")) as connection:
         create_tables(connection)
-        return _schema_of(connection)
+        return _read_schema(connection)
 
 
-def refuse_other_schema(connection: sqlite3.Connection, path: Path) -> None:
+def refuse_unknown_schema(connection: sqlite3.Connection, path: Path) -> None:
     """Raise UserError if a store has anything that attn does not create, before any of it is used.
 
     A view in place of a table, a trigger, a default or a computed column would run code of the file's author.
     """
     connection.execute("BEGIN")  # a batch may add statistics meanwhile
-    schema, known = _schema_of(connection), _known_schema()
+    schema, expected = _read_schema(connection), _expected_schema()
     connection.execute("COMMIT")
-    added, missing = sorted(schema - known), sorted(known - schema)
+    added, missing = sorted(schema - expected), sorted(expected - schema)
     if not added and not missing:
         return
     kind, name, *_ = (added or missing)[0]

@@ -23,8 +23,8 @@ from attncli.runs.number_tables import (
     NumbersOfRuns,
     NumberTable,
     insert_numbers,
-    parts_of,
     quoted,
+    table_parts,
 )
 from attncli.runs.plan import Plan
 from attncli.runs.store_files import check_header, create_file, driving, remove
@@ -67,11 +67,11 @@ class WeightFiles:
             raise WriteError(f"{self.folder}: {message}") from None
         return name
 
-    def remove_others(self, named: set[str | None]) -> None:
+    def remove_unused(self, used: set[str | None]) -> None:
         """Remove files of attn that a crash left behind and the store does not name."""
         for pattern in ("[0-9]*.safetensors", "[0-9]*.safetensors.part"):
             for path in self.folder.glob(pattern):
-                if path.name not in named:
+                if path.name not in used:
                     path.unlink()
 
 
@@ -118,7 +118,7 @@ UPDATE runs SET plan = NULL, id = planned.id, source = planned.source FROM temp.
 WHERE runs.key = planned.key AND (runs.plan, runs.id, runs.source) IS NOT (NULL, planned.id, planned.source)
 """
 # A copied model has the same key under another path.
-SETTINGS_OF_ITEMS = "SELECT DISTINCT item, settings FROM temp.planned JOIN runs USING (key)"
+ITEM_SETTINGS = "SELECT DISTINCT item, settings FROM temp.planned JOIN runs USING (key)"
 CHANGE_SETTINGS = """
 UPDATE runs SET settings = ? FROM temp.planned
 WHERE runs.key = planned.key AND planned.item = ? AND runs.settings = ?
@@ -153,8 +153,8 @@ class Store:
                 self._connection.execute("UPDATE store SET plan = plan + 1")
             self._connection.execute(TAKE_IN)
             items = plan.items()
-            for item, settings in self._connection.execute(SETTINGS_OF_ITEMS).fetchall():
-                if (number := self._settings_of(items[item])) != settings:
+            for item, settings in self._connection.execute(ITEM_SETTINGS).fetchall():
+                if (number := self._settings_number(items[item])) != settings:
                     self._connection.execute(CHANGE_SETTINGS, (number, item, settings))
         return count_planned(self._connection)
 
@@ -181,11 +181,11 @@ class Store:
         query = "SELECT run, shape FROM runs WHERE key = ?"
         run, shape = self._connection.execute(query, (key,)).fetchone()
         if shape not in self._columns:
-            self._columns[shape] = columns_of(self._connection, shape)
+            self._columns[shape] = read_columns(self._connection, shape)
         columns = self._columns[shape]
-        parts = parts_of(columns)
-        of_run = NumbersOfRuns(self._connection, [parts], range(run, run + 1))
-        complete, values = of_run.of_runs(parts, [run], len(columns))
+        parts = table_parts(columns)
+        numbers = NumbersOfRuns(self._connection, [parts], range(run, run + 1))
+        complete, values = numbers.complete_runs(parts, [run], len(columns))
         if not complete.size:
             raise Damaged(f"run {run}: its statistics are damaged")
         numbers: np.ndarray = values[0]
@@ -243,10 +243,10 @@ class Store:
                 by_columns.setdefault(id(columns), []).append(number)
             for alike in by_columns.values():
                 alike.sort(key=lambda number: numbers[runs[number].key])
-                of_runs = np.stack([result.values[number][1] for number in alike])
+                values = np.stack([result.values[number][1] for number in alike])
                 columns, _ = result.values[alike[0]]
                 insert_numbers(
-                    self._connection, columns, [numbers[runs[number].key] for number in alike], of_runs
+                    self._connection, columns, [numbers[runs[number].key] for number in alike], values
                 )
 
     def _run_numbers(self, keys: Sequence[bytes]) -> dict[bytes, int]:
@@ -267,8 +267,8 @@ class Store:
                 yield
         except BaseException:
             # The rollback also undid new numbers of settings and shapes.
-            for known in (self._settings, self._shapes, self._numbers, self._statistics):
-                known.clear()
+            for cache in (self._settings, self._shapes, self._numbers, self._statistics):
+                cache.clear()
             raise
 
     def _rows(
@@ -288,10 +288,10 @@ class Store:
 
     def _about(self, run: Run) -> tuple[object, ...]:
         """Return the columns of a run that are known before it is computed."""
-        about = (run.job.label, run.item.source, self._settings_of(run.item))
+        about = (run.job.label, run.item.source, self._settings_number(run.item))
         return run.place, run.place, run.key, *about, *run.texts()
 
-    def _settings_of(self, item: Item) -> int:
+    def _settings_number(self, item: Item) -> int:
         if id(item) not in self._settings:
             spec = item.spec
             settings = {"experiment": spec.experiment, "seed": spec.seed, "spec": settings_as_json(spec)}
@@ -319,7 +319,7 @@ class Store:
             for (shape,) in self._connection.execute("SELECT DISTINCT shape FROM columns").fetchall():
                 if not is_number(shape):
                     raise Damaged(f"the number of its columns {shape!r:.40} is damaged")
-                self._shapes[columns_of(self._connection, shape)] = shape
+                self._shapes[read_columns(self._connection, shape)] = shape
         if columns not in self._shapes:
             shape = self._shapes[columns] = max(self._shapes.values(), default=0) + 1
             marks = ", ".join("?" * (2 + len(StoredColumn._fields)))
@@ -330,7 +330,7 @@ class Store:
 
     def add_statistics(self, columns: StoredColumns) -> None:
         """Add the columns of a shape to the tables of numbers."""
-        for part in parts_of(columns):
+        for part in table_parts(columns):
             if part.table not in self._statistics:
                 self._statistics[part.table] = {*part.table.statistics(self._connection)}
             for column in map(quoted, part.statistics):
@@ -374,7 +374,7 @@ def is_number(value: object, most: int = MOST_NUMBER) -> bool:
     return type(value) is int and 0 <= value <= most
 
 
-def columns_of(connection: sqlite3.Connection, shape: object) -> StoredColumns:
+def read_columns(connection: sqlite3.Connection, shape: object) -> StoredColumns:
     """Return the columns of a shape in order. Raises Damaged if attn did not write them so."""
     query = (
         "SELECT position, statistic, layer, head, batch, token FROM columns WHERE shape = ? ORDER BY position"
@@ -393,7 +393,7 @@ def columns_of(connection: sqlite3.Connection, shape: object) -> StoredColumns:
     return tuple(columns)
 
 
-class KeptOfRuns(NamedTuple):
+class StoreContents(NamedTuple):
     """The parts of each run that a store keeps, and the number of the plan of the last batch."""
 
     rows: bool
@@ -401,13 +401,13 @@ class KeptOfRuns(NamedTuple):
     plan: int
 
 
-def kept_of(connection: sqlite3.Connection) -> KeptOfRuns:
+def read_contents(connection: sqlite3.Connection) -> StoreContents:
     """Read the one row of the table store. Raises Damaged if attn did not write it so."""
     stored = connection.execute("SELECT keeps_rows, keeps_weights, plan FROM store LIMIT 2").fetchall()
     if len(stored) != 1 or not all(map(is_number, stored[0])):
         raise Damaged("its table store is damaged")
     rows, weights, plan = stored[0]
-    return KeptOfRuns(bool(rows), bool(weights), plan)
+    return StoreContents(bool(rows), bool(weights), plan)
 
 
 @contextmanager
@@ -427,18 +427,18 @@ def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterato
             create_file(path, rows=rows, weights=weights)
         check_header(path)
         with closing(connect(path)) as connection, signals_seen(connection):
-            _refuse_other_keeping(path, kept_of(connection), rows=rows, weights=weights)
-            named = {name for (name,) in connection.execute("SELECT DISTINCT weights FROM runs")}
-            WeightFiles(path).remove_others(named)
+            _refuse_other_contents(path, read_contents(connection), rows=rows, weights=weights)
+            used = {name for (name,) in connection.execute("SELECT DISTINCT weights FROM runs")}
+            WeightFiles(path).remove_unused(used)
             yield Store(path, connection, rows=rows, weights=weights)
 
 
-def _refuse_other_keeping(path: Path, kept: KeptOfRuns, *, rows: bool, weights: bool) -> None:
+def _refuse_other_contents(path: Path, kept: StoreContents, *, rows: bool, weights: bool) -> None:
     errors = []
-    for flag, asked, is_kept in (("--rows", rows, kept.rows), ("--weights", weights, kept.weights)):
-        if asked and not is_kept:
+    for flag, is_requested, is_stored in (("--rows", rows, kept.rows), ("--weights", weights, kept.weights)):
+        if is_requested and not is_stored:
             errors.append(f"{flag}: {path} was created without it: give another name, or --fresh")
-        if is_kept and not asked:
+        if is_stored and not is_requested:
             errors.append(f"{flag}: {path} was created with it: give it again, or --fresh")
     if errors:
         raise UserError(*errors)
@@ -450,5 +450,5 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        kept = advice_on(error) or ": what was finished is kept"
-        raise WriteError(f"{path}: cannot be written: {reason_of(error)}{kept}") from None
+        advice = advice_on(error) or ": what was finished is kept"
+        raise WriteError(f"{path}: cannot be written: {reason_of(error)}{advice}") from None

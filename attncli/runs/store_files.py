@@ -13,7 +13,7 @@ from attncli.system.platforms import lock_file
 
 MAGIC = b"SQLite format 3\0"
 HEADER_BYTES = 100
-OTHER_NAME = "give another name, or start over with --fresh"
+NAME_ADVICE = "give another name, or start over with --fresh"
 PACKED_VERSION = 3
 """The schema of attn 0.4."""
 
@@ -36,7 +36,7 @@ def check_header(path: Path, *, any_version: bool = False) -> None:
         convert = f"python -m attncli.runs.upgrade {path} NEW.db converts it, or start over with --fresh"
         raise UserError(
             f"{path}: is a store of version {version}, but this attn reads and writes version "
-            f"{SCHEMA_VERSION}: left unchanged: {convert if version == PACKED_VERSION else OTHER_NAME}"
+            f"{SCHEMA_VERSION}: left unchanged: {convert if version == PACKED_VERSION else NAME_ADVICE}"
         )
 
 

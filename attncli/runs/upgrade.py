@@ -14,8 +14,8 @@ import numpy as np
 
 from attncli.errors import UserError
 from attncli.runs.number_tables import insert_numbers
-from attncli.runs.schema import version_of
-from attncli.runs.store import Store, columns_of
+from attncli.runs.schema import schema_version
+from attncli.runs.store import Store, read_columns
 from attncli.runs.store_files import PACKED_VERSION, check_header, create_file
 from attncli.runs.stored_columns import StoredColumns
 
@@ -30,8 +30,8 @@ def unpacked(columns: StoredColumns, encoding: int | None, data: bytes) -> np.nd
     if encoding not in COMPRESSED:
         return np.frombuffer(data, dtype).astype(np.float64)
     # Limited to the size of the numbers: a crafted file may unpack to any size.
-    bytes_of_numbers = zlib.decompressobj().decompress(data, dtype.itemsize * len(columns) + 1)
-    planes = np.frombuffer(bytes_of_numbers, np.uint8).reshape(dtype.itemsize, -1)
+    unpacked_bytes = zlib.decompressobj().decompress(data, dtype.itemsize * len(columns) + 1)
+    planes = np.frombuffer(unpacked_bytes, np.uint8).reshape(dtype.itemsize, -1)
     names = list(dict.fromkeys(column.statistic for column in columns))
     order = np.argsort([names.index(column.statistic) for column in columns], kind="stable")
     return planes.T.copy().view(dtype)[:, 0].take(np.argsort(order)).astype(np.float64)
@@ -60,7 +60,7 @@ def _copy(packed: Path, path: Path) -> None:
     old_name = f"{packed.absolute().as_uri()}?mode=ro"
     with closing(sqlite3.connect(old_name, uri=True)) as old, closing(sqlite3.connect(path)) as new:
         old.execute("PRAGMA trusted_schema = OFF")
-        if version_of(old) != PACKED_VERSION:
+        if schema_version(old) != PACKED_VERSION:
             raise UserError(f"{packed}: is not a store of attn 0.4: attn results shows it as it is")
         new.execute("DELETE FROM store")
         for table in ("store", "settings", "environments", "columns", "runs"):
@@ -70,7 +70,7 @@ def _copy(packed: Path, path: Path) -> None:
         store = Store(path, new, rows=False, weights=False)
         columns: dict[int, StoredColumns] = {}
         for (shape,) in new.execute("SELECT DISTINCT shape FROM columns").fetchall():
-            columns[shape] = columns_of(new, shape)
+            columns[shape] = read_columns(new, shape)
             store.add_statistics(columns[shape])
         done = "SELECT run, shape, encoding, figures FROM runs WHERE status = 'done' ORDER BY run"
         for run, shape, encoding, figures in old.execute(done):

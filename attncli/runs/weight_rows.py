@@ -76,12 +76,12 @@ def row_tensors(
         if sink is not None:
             rows["outside_mass"] = outside_mass(computed.logsumexp, sink)
     ranks = {"top_keys": computed.top_keys, "top_weights": computed.top_weights}
-    of_rows = {name: lead.named(tensor.double(), "query") for name, tensor in rows.items()}
-    of_rows |= {
+    row_statistics = {name: lead.named(tensor.double(), "query") for name, tensor in rows.items()}
+    row_statistics |= {
         name: lead.named(tensor, "query", "rank") for name, tensor in ranks.items() if tensor is not None
     }
     received = {"received_mass": lead.named(computed.received_mass, "key")}
-    return RowTensors(Tensors(of_rows), Tensors(received))
+    return RowTensors(Tensors(row_statistics), Tensors(received))
 
 
 class RowSummaries(NamedTuple):
@@ -153,8 +153,8 @@ def weights_report(
     why_not = _no_distribution(weights.values)
     if why_not:
         notes.append(f"{why_not}: no statistics of rows.")
-    of_one_text = not context_tokens
-    rows = tuple(name for name in WEIGHT_STATISTICS if of_one_text or not ROW_STATISTICS[name].positional)
+    is_one_text = not context_tokens
+    rows = tuple(name for name in WEIGHT_STATISTICS if is_one_text or not ROW_STATISTICS[name].positional)
     measured = RowTensors() if why_not else _statistics(weights.values, weights.axes, rows)
     summaries = row_summaries(measured.rows, weights.values.shape[-2])
     result = OutsideWeights(**measured._asdict(), **summaries._asdict())
@@ -164,7 +164,7 @@ def weights_report(
         versions(),
         tuple(tokens),
         tuple(context_tokens),
-        tensors={"weights": replace(weights, mask=inferred_mask(weights, has_context=not of_one_text))},
+        tensors={"weights": replace(weights, mask=inferred_mask(weights, has_context=not is_one_text))},
         result=result,
         notes=tuple(notes),
     )

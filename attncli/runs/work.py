@@ -22,15 +22,15 @@ LEAST_SECONDS_WITH_MODEL = 50.0
 load the model again, while torch has threads for it in one process. The work takes a half to a fifth of
 the estimate.
 """
-BYTES_OF_A_WORKER = 300 * 10**6
-SHARE_OF_MEMORY = 1 / 3
-BYTES_OF_A_NUMBER = {"float32": 4, "bfloat16": 2, "float16": 2}
+WORKER_BYTES = 300 * 10**6
+MEMORY_SHARE = 1 / 3
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 MAX_TOGETHER, MAX_SECONDS_TOGETHER, MAX_BYTES_TOGETHER = 256, 2.0, 512 * 2**20
 MAX_SECONDS_THROUGH_MODEL = 10.0
 """For texts through which a model runs once: together they take a fraction of the estimate."""
 BYTES_READ_A_SECOND = 10**9
 """For the files of a model that a worker reads again for each set of jobs."""
-SHARE_IN_MEMORY, SHARE_OF_READING = 1 / 8, 1 / 8
+SHARE_IN_MEMORY, READING_SHARE = 1 / 8, 1 / 8
 """For such a model, the share in memory at a time, and the largest share of the time that may go into reading
 it.
 """
@@ -66,12 +66,12 @@ def num_workers(work: WorkLeft, *, cores: int, free_bytes: int) -> int:
     has_model = work.model_bytes is not None
     if work.runs_once and work.seconds < LEAST_SECONDS_WITH_MODEL:
         return 0
-    worker_bytes = BYTES_OF_A_WORKER + work.run_bytes + (work.model_bytes or 0)
+    worker_bytes = WORKER_BYTES + work.run_bytes + (work.model_bytes or 0)
     most = min(
         cores,
         work.num_jobs,
         int(work.seconds / (SECONDS_TO_START_WITH_MODEL if has_model else SECONDS_TO_START)),
-        int(free_bytes * SHARE_OF_MEMORY / worker_bytes),
+        int(free_bytes * MEMORY_SHARE / worker_bytes),
     )
     return most if most > 1 else 0
 
@@ -83,7 +83,7 @@ def num_together(work: WorkLeft) -> int:
     """
     fitting = MAX_BYTES_TOGETHER // max(1, work.run_bytes)
     most = MAX_SECONDS_THROUGH_MODEL if work.runs_once else MAX_SECONDS_TOGETHER
-    seconds = max(most, work.reading_seconds / SHARE_OF_READING)
+    seconds = max(most, work.reading_seconds / READING_SHARE)
     in_time = int(seconds / max(work.seconds_a_job, 1e-9))
     return max(1, min(MAX_TOGETHER, fitting, in_time))
 
@@ -99,7 +99,7 @@ def estimated_work(plan: Plan, num_left: int) -> WorkLeft:
     }
     return WorkLeft(
         num_jobs=round(plan.num_jobs * share),
-        seconds=plan.num_prompts * share * sum(seconds_of_run(*cost) for cost in costs),
+        seconds=plan.num_prompts * share * sum(run_seconds(*cost) for cost in costs),
         run_bytes=max(spec.needed_bytes(num_tokens, num_tokens) for spec, num_tokens in costs),
         model_bytes=sum(_bytes_in_worker(*model) for model in models) if models else None,
         reading_seconds=sum(_seconds_to_read(*model) for model in models),
@@ -110,7 +110,7 @@ def estimated_work(plan: Plan, num_left: int) -> WorkLeft:
     )
 
 
-def seconds_of_run(spec: Spec, num_tokens: int) -> float:
+def run_seconds(spec: Spec, num_tokens: int) -> float:
     """Estimate the seconds of one run on one core, with texts of that many tokens."""
     if (model := spec.model_source()) is not None:
         # Every parameter takes part in one product and one sum for each token.
@@ -124,7 +124,7 @@ def seconds_of_run(spec: Spec, num_tokens: int) -> float:
 
 def parameter_bytes(model: str, dtype: str = "float32") -> int:
     """Return the bytes of a loaded model's parameters; 0 for a model on the hub, whose size is unknown."""
-    return BYTES_OF_A_NUMBER[dtype] * _parameters(model)
+    return DTYPE_BYTES[dtype] * _parameters(model)
 
 
 def _is_read_again(model: str, dtype: str, load: str) -> bool:

@@ -14,7 +14,7 @@ from attncli.features.diff.question import compare
 from attncli.measure.masks import mask_of_layers, mask_of_rollout
 from attncli.records.attention import LayerStatistics, inferred_mask
 from attncli.records.report import Mask, NamedTensor, Report
-from attncli.runs.saved_reports import read_array_report, reports_of
+from attncli.runs.saved_reports import parse_reports, read_array_report
 from attncli.settings import SPECS
 from attncli.settings.fields import Given, build_spec
 from attncli.views import Display, load_view
@@ -288,7 +288,7 @@ def test_masks_are_saved_and_read(tmp_path: Path, attn: Attn, suffix: str) -> No
     saved = attn(["heads", "a b a b a", "--maps", "self", "--skip-sink", "1", "-o", str(file)])
     assert saved.code == 0
     opened = (
-        reports_of(file.read_text(), "x").reports[0] if suffix == "json" else read_array_report(str(file))
+        parse_reports(file.read_text(), "x").reports[0] if suffix == "json" else read_array_report(str(file))
     )
     assert opened is not None and opened.tensors["weights"].mask == report.tensors["weights"].mask
 
@@ -310,7 +310,7 @@ def test_a_damaged_mask_is_one_line(line: str) -> None:
     data = run("self").to_data()
     data["tensors"]["weights"]["mask"] = WRONG[line]
     with pytest.raises(UserError) as error:
-        reports_of(json.dumps(data), "x")
+        parse_reports(json.dumps(data), "x")
     assert error.value.lines == (line,)
 
 

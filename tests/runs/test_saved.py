@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from attncli.errors import UserError
 from attncli.records.report import Picture, Report
-from attncli.runs.saved_reports import read_reports, report_schema, reports_of
+from attncli.runs.saved_reports import parse_reports, read_reports, report_schema
 from attncli.settings import SPECS
 from attncli.views import VIEWS
 from tests.conftest import Attn, some_seldom
@@ -65,7 +65,7 @@ def test_what_is_read_is_written_with_the_same_bytes(case: str) -> None:
     report = run(experiment, **given_settings)
     for saved in ("json", "jsonl"):
         text = shown(saved, [report])
-        (back,) = reports_of(text, "x.json").reports
+        (back,) = parse_reports(text, "x.json").reports
         assert shown(saved, [back]) == text
     assert back.statistics.keys() == report.statistics.keys()
     for view in TEXT_VIEWS:
@@ -73,14 +73,14 @@ def test_what_is_read_is_written_with_the_same_bytes(case: str) -> None:
 
 
 def test_a_report_of_vectors_from_a_file_that_is_not_here_is_shown() -> None:
-    (report,) = reports_of(changed(spec__embedding="elsewhere/glove.txt"), "x.json").reports
+    (report,) = parse_reports(changed(spec__embedding="elsewhere/glove.txt"), "x.json").reports
     assert "Next, with attn multihead: " in shown("table", [report], width=80)
 
 
 def test_what_was_written_keeps_its_lines() -> None:
     report = Report("generate", {}, {}, about="A model.", written="a\n  b", notes=("A note.",))
     assert report.sentences == ("A model.", "Written: a b", "A note.")
-    (back,) = reports_of(json.dumps(report.to_data()), "x.json").reports
+    (back,) = parse_reports(json.dumps(report.to_data()), "x.json").reports
     assert back.written == "a\n  b" and back.sentences == report.sentences and back.notes == ("A note.",)
 
 
@@ -89,7 +89,7 @@ def test_a_batch_is_read_back_as_a_list_and_as_lines(path: Path) -> None:
     reports = run_file(path)
     for view in ("json", "jsonl"):
         text = shown(view, reports, several=True)
-        saved = reports_of(text, "x.json")
+        saved = parse_reports(text, "x.json")
         assert saved.several == (view == "json" or len(reports) > 1)
         assert shown(view, saved.reports, several=True) == text
 
@@ -192,7 +192,7 @@ def test_the_schema_refuses_what_is_not_opened(text: str) -> None:
     schema = jsonschema.Draft202012Validator(report_schema())
     assert schema.is_valid(json.loads(SMALL)) and not schema.is_valid(json.loads(text))
     with pytest.raises(UserError):
-        reports_of(text, "x")
+        parse_reports(text, "x")
 
 
 def test_the_schema_is_valid_and_printed(attn: Attn) -> None:
@@ -203,7 +203,7 @@ def test_the_schema_is_valid_and_printed(attn: Attn) -> None:
 @pytest.mark.parametrize("text", DAMAGED, ids=lambda text: (DAMAGED[text] or text)[:60])
 def test_a_damaged_report_is_one_line_that_names_the_place(text: str) -> None:
     with pytest.raises(UserError) as raised:
-        reports_of(text, "x")
+        parse_reports(text, "x")
     (line,) = raised.value.lines
     assert line == DAMAGED[text] or (DAMAGED[text] is None and line.startswith("x")), line
     assert len(line) < 400
@@ -236,14 +236,14 @@ def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
 def opens_or_says_why(text: str) -> tuple[Report, ...]:
     """The reports, or none where there is a clear line; every view shows what opens."""
     try:
-        reports = reports_of(text, "x").reports
+        reports = parse_reports(text, "x").reports
     except UserError as error:
         assert len(error.lines) == 1 and error.lines[0].startswith("x")
         return ()
     for view in TEXT_VIEWS:
         assert "\x1b" not in shown(view, reports, width=80)
     again = shown("jsonl", reports)
-    assert shown("jsonl", reports_of(again, "x").reports) == again
+    assert shown("jsonl", parse_reports(again, "x").reports) == again
     return reports
 
 
@@ -287,7 +287,7 @@ def test_steps_that_were_saved_before_they_had_questions() -> None:
     data = run("self", explain=True).to_data()
     for step in data["steps"]:
         assert step.pop("question")
-    (report,) = reports_of(json.dumps(data), "old.json").reports
+    (report,) = parse_reports(json.dumps(data), "old.json").reports
     assert [step.question for step in report.steps] == [""] * 8
     text = shown("table", [report], width=80)
     assert "Why" not in text and f"\n\n{report.steps[4].prose[:40]}" in text
@@ -319,7 +319,7 @@ def test_a_damaged_step_is_one_line_that_names_the_place(path: str) -> None:
         place = place[part]
     place[last] = value
     with pytest.raises(UserError) as raised:
-        reports_of(changed(steps=steps), "x")
+        parse_reports(changed(steps=steps), "x")
     assert raised.value.lines == (f"x: {line}",)
 
 
@@ -336,7 +336,7 @@ def with_picture(**changes: Any) -> dict[str, Any]:
 
 def test_a_picture_is_read_back_with_the_same_bytes() -> None:
     text = json.dumps(with_picture())
-    (back,) = reports_of(text, "x.json").reports
+    (back,) = parse_reports(text, "x.json").reports
     (picture,) = back.pictures
     assert picture.png.endswith(bytes(3)) and picture.boxes[2] == (0.5, 0.0, 1.0, 1.0)
     assert picture.boxes[0] is None and picture.axis == "tokens" and picture.size == (640, 427)
@@ -361,7 +361,7 @@ def test_a_picture_is_read_back_with_the_same_bytes() -> None:
 )
 def test_a_damaged_picture_is_one_line(changes: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError) as caught:
-        reports_of(json.dumps(with_picture(**changes)), "x.json")
+        parse_reports(json.dumps(with_picture(**changes)), "x.json")
     (only,) = caught.value.lines
     assert only.startswith(f"x.json: {line}")
 
@@ -386,7 +386,7 @@ def test_damaged_maps_of_pictures_are_one_line(change: Any, said: str) -> None:
     jsonschema.Draft202012Validator(report_schema()).validate(data)
     change(data["picture_maps"])
     with pytest.raises(UserError, match=said) as raised:
-        reports_of(json.dumps(data), "x.json")
+        parse_reports(json.dumps(data), "x.json")
     assert len(raised.value.lines) == 1 and raised.value.lines[0].startswith("x.json: picture_maps")
 
 

@@ -741,7 +741,7 @@ def test_an_expectation_is_told_as_it_was_written(attn: Attn, tmp_path: Path) ->
         (["--group-by", "laier"], "--group-by laier: the store has no such setting (did you mean 'layer'?); known: layer, head, id, run, plan, experiment, "),
         (["--sort", "median"], "--sort: got median (did you mean 'mean'?): must be one of count, mean, std, min, max"),
         (["--ascending"], "--ascending: needs --sort count|mean|std|min|max"),
-        (["--where", "scale < sqrt"], "--where 'scale < sqrt': a text is compared with = or != (got <)"),
+        (["--where", "scale < sqrt"], "--where 'scale < sqrt': must compare a text with = or != (got <)"),
         (["--where", "drop table"], "--where 'drop table': must be a name, one of < <= > >= = == !=, and a value"),
     ],
 )  # fmt: skip

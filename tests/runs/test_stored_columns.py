@@ -2,13 +2,13 @@
 
 import pytest
 
-from attncli.runs.stored_columns import StoredColumn, SurveyNumber, survey_columns_of, survey_number
+from attncli.runs.stored_columns import StoredColumn, SurveyNumber, parse_survey_columns, survey_number
 
 NAMES = {
     "entropy": SurveyNumber("self", "entropy"),
     "sink_mass.rows": SurveyNumber("self", "sink_mass", counts_rows=True),
     "encoder.self.without_first.sink_mass.even": SurveyNumber("encoder", "sink_mass", True, is_even=True),
-    "without_first.starts_special": SurveyNumber("self", "starts_special", is_of_rest=True),
+    "without_first.starts_special": SurveyNumber("self", "starts_special", without_first=True),
     "encoder.self.starts_special": SurveyNumber("encoder", "starts_special"),
     "decoder.cross.special_mass": SurveyNumber("cross", "special_mass"),
     "decoder.self.without_first.sink_mass.rows": SurveyNumber("decoder", "sink_mass", True, True),
@@ -35,6 +35,6 @@ def test_columns_of_all_weights_are_apart_from_those_of_the_rest() -> None:
         StoredColumn("decoder.self.without_first.sink_mass", 1, 3),
         StoredColumn("decoder.self.sink_mass.rows"),
     )
-    of_survey = survey_columns_of(columns)
-    assert [column.place for column in of_survey.of_all] == [1, 3]
-    assert [(column.place, column.layer, column.head) for column in of_survey.of_rest] == [(2, 1, 3)]
+    of_survey = parse_survey_columns(columns)
+    assert [column.place for column in of_survey.all_weights] == [1, 3]
+    assert [(column.place, column.layer, column.head) for column in of_survey.without_first] == [(2, 1, 3)]

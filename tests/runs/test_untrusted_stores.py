@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attncli.runs.connection import END_OF_NAME, connect_to_read
+from attncli.runs.connection import JOURNAL_NAME_MARK, connect_to_read
 from tests.conftest import Attn, in_turn
 from tests.runs.stores import write_batch
 
@@ -188,7 +188,7 @@ def test_special_files_are_refused(
 
 
 def test_a_journal_that_names_another_file_is_refused(attn: Attn, tmp_path: Path, store: Path) -> None:
-    (tmp_path / "runs.db-journal").write_bytes(END_OF_NAME + bytes(600) + END_OF_NAME)
+    (tmp_path / "runs.db-journal").write_bytes(JOURNAL_NAME_MARK + bytes(600) + JOURNAL_NAME_MARK)
     assert "names another file" in attn(["results", str(store)]).err
 
 

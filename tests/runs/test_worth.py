@@ -36,7 +36,7 @@ from attncli.runs.work import (
     num_together,
     num_workers,
     parameter_bytes,
-    seconds_of_run,
+    run_seconds,
 )
 from attncli.settings import SPECS
 from attncli.settings.fields import Given
@@ -88,10 +88,10 @@ def test_work_follows_runs_sentences_and_what_is_left(tmp_path: Path) -> None:
 
 def test_longer_texts_and_larger_models_take_longer(tmp_path: Path) -> None:
     multihead = SPECS["multihead"].model_validate({"sentence": "a b"})
-    assert seconds_of_run(multihead, 10) < 1e-3 < 0.02 < seconds_of_run(multihead, 512) < 1
+    assert run_seconds(multihead, 10) < 1e-3 < 0.02 < run_seconds(multihead, 512) < 1
     save_file({"weight": np.zeros((1000, 1000), np.float16)}, tmp_path / "model.safetensors")
     heads = SPECS["heads"].model_validate({"model": str(tmp_path), "sentence": "a b"})
-    assert seconds_of_run(heads, 100) == pytest.approx(worth.SECONDS_A_RUN + 2 * 1e6 * 100 / 2e10)
+    assert run_seconds(heads, 100) == pytest.approx(worth.SECONDS_A_RUN + 2 * 1e6 * 100 / 2e10)
     (tmp_path / "x.yaml").write_text(f"experiment: heads\nmodel: {tmp_path}\nsentence: a b")
     work = estimated_work(make_plan([tmp_path / "x.yaml"], {}), 1)
     assert work.model_bytes == 4_000_000
@@ -279,7 +279,7 @@ def sizes_of_chunks(folder: Path, seconds_a_run: float, **options: float) -> lis
             NoKeys(),
             EmptyStore(),
             num_runs=5_000,
-            kept=0,
+            num_done_before=0,
             expectations=Expectations([]),
             fail_fast=False,
             on_errors=lambda name, lines: None,

@@ -10,7 +10,7 @@ import pytest
 from attncli.errors import UserError
 from attncli.features.attention.settings import VARIANTS as VARIANT_KEYS
 from attncli.records.report import Report
-from attncli.runs.saved_reports import reports_of
+from attncli.runs.saved_reports import parse_reports
 from tests.conftest import Attn, in_turn
 from tests.model_folders import save_model
 from tests.running import run
@@ -220,7 +220,7 @@ def test_a_head_that_is_not_there_is_one_clear_line(attn: Attn) -> None:
 
 def test_steps_come_back_from_json_as_they_were(attn: Attn) -> None:
     report = explained("multihead", causal=True, token=2, sentence=LONG)
-    (back,) = reports_of(json.dumps(report.to_data()), "saved").reports
+    (back,) = parse_reports(json.dumps(report.to_data()), "saved").reports
     assert back.steps == report.steps
     assert "steps" not in run("multihead").to_data()
     shown = json.loads(attn(["multihead", "--explain", "--causal", "--format", "json"]).out)

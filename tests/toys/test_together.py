@@ -276,7 +276,14 @@ def test_draws_are_the_same_whether_kept_or_forgotten(monkeypatch: pytest.Monkey
         assert_together_is_alone(specs)
 
 
-OF_TEXTS = {*together.OWN_KEYS, "num_tokens", "num_context_tokens", "tokenizer", "unknown", "device"}
+OF_TEXTS = {
+    *together.TEXT_AND_SEED_KEYS,
+    "num_tokens",
+    "num_context_tokens",
+    "tokenizer",
+    "unknown",
+    "device",
+}
 NEEDS_WHAT_RUNS_ALONE = {"token", "lambda_init", "num_buckets", "max_distance", *SelfOfModelSpec.model_fields}
 
 

@@ -58,7 +58,7 @@ def keep_survey(
 ) -> int:
     """Survey every text that the store does not have yet; then write the summary of all."""
     from attncli.commands.keeping import keep
-    from attncli.runs.plan import plan_of_texts
+    from attncli.runs.plan import plan_texts
 
     checked_store(path)
     given = given_settings("heads", config, flags)
@@ -77,7 +77,7 @@ def keep_survey(
         # A run keeps every statistic of every head of one text, whatever is shown.
         off = dict.fromkeys(("texts", "text_group", "probe", "num_tokens", "sort"))
         unsorted = {key: HeadsSpec.model_fields[key].default for key in DISPLAY_KEYS if key != "sort"}
-        plan = plan_of_texts(spec.model_copy(update={**off, **unsorted}), "attn heads", file)
+        plan = plan_texts(spec.model_copy(update={**off, **unsorted}), "attn heads", file)
         code = keep(plan, path, rows=False, weights=False, conditions=(), fail_fast=False, **of_store)
     report = _survey_of_store(path, spec, {})
     expected.check(report)

@@ -239,7 +239,10 @@ def _picture_maps(
     kept = pictures[0].maps.keys()
     heads_kept = [name for name in kept if name not in (MEAN, ROLLOUT)]
     if named := spec.heads_shown():
-        chosen, about = named, f"{'head' if len(named) == 1 else 'heads'} {', '.join(named)}"
+        chosen, about = (
+            named,
+            f"{'head' if len(named) == 1 else 'heads'} {', '.join(named)}",
+        )
     elif looks.keeps_all:
         stacks = ("self", "encoder") if pictures[0].reading.context is None else ("cross",)
         ranked_names = [f"{head.layer}:{head.head}" for head in heads if head.stack in stacks]

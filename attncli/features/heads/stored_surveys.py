@@ -19,7 +19,13 @@ from attncli.records.report import Report
 from attncli.records.surveys import SIGNED_OVER_TEXTS, HeadSurvey, Stack, TextMean
 from attncli.runs.connection import Damaged
 from attncli.runs.reading import Reader, differing_settings
-from attncli.runs.stored_columns import OF_LINEAR, UNSHOWN, StoredColumn, SurveyColumn, survey_columns_of
+from attncli.runs.stored_columns import (
+    LINEAR_PREFIX,
+    UNSHOWN,
+    StoredColumn,
+    SurveyColumn,
+    parse_survey_columns,
+)
 from attncli.settings import form_asked_for
 from attncli.settings.heads import HeadsSpec
 from attncli.system.plain_text import counted
@@ -96,12 +102,12 @@ def _totals(reader: Reader, settings: int) -> HeadTotals:
     for runs in reader.done():
         kept = [place for place, number in enumerate(runs.settings) if number == settings]
         if kept:
-            columns = survey_columns_of(runs.columns)
-            has_even &= any(column.number.is_even for column in columns.of_all)
-            _add(totals, columns.of_all, runs.values[kept])
-            if columns.of_rest:
-                _add(rest, columns.of_rest, runs.values[kept])
-            _add_linear(totals, columns.of_linear, runs.values[kept])
+            columns = parse_survey_columns(runs.columns)
+            has_even &= any(column.number.is_even for column in columns.all_weights)
+            _add(totals, columns.all_weights, runs.values[kept])
+            if columns.without_first:
+                _add(rest, columns.without_first, runs.values[kept])
+            _add_linear(totals, columns.linear, runs.values[kept])
     totals.rest = rest if rest.num_texts == totals.num_texts else None
     if not has_even:  # a store before 0.5.0, or one that was continued
         for of_some in (totals, rest):
@@ -145,7 +151,7 @@ def _add_linear(totals: HeadTotals, columns: Sequence[tuple[int, StoredColumn]],
     for place, (name, layer, head, *_) in columns:
         if layer is not None and head is not None:
             of_layer = places.setdefault(layer, {})
-            of_layer.setdefault(head, {})[name.removeprefix(OF_LINEAR)] = place
+            of_layer.setdefault(head, {})[name.removeprefix(LINEAR_PREFIX)] = place
     for layer, heads in places.items():
         numbers = [[values[:, of_head[name]] for name in SIGNED_OVER_TEXTS] for of_head in heads.values()]
         totals.linear.add(MixerPlace(layer), torch.from_numpy(np.array(numbers)).permute(2, 0, 1))

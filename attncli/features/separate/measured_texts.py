@@ -16,10 +16,10 @@ from attncli.models.labelled_files import LabelNames, WholeLines, line_text
 from attncli.models.loading import in_use, source_of, without_weights
 from attncli.models.pretrained import Pretrained
 from attncli.records.report import Report
-from attncli.runs.plan import Plan, plan_of_texts
+from attncli.runs.plan import Plan, plan_texts
 from attncli.runs.reading import FailedRun, Reader, reading
 from attncli.runs.runner import model_of
-from attncli.runs.stored_columns import StoredColumns, survey_columns_of
+from attncli.runs.stored_columns import StoredColumns, parse_survey_columns
 from attncli.settings.text import FILE_SETTINGS
 from attncli.system.plain_text import counted
 
@@ -37,7 +37,7 @@ TextParts = tuple[tuple[str, str], ...]
 def measuring_plan(spec: SeparateSpec, file: WholeLines) -> Plan:
     """The plan that measures each text of a file separately."""
     settings = {name: getattr(spec, name) for name in SHARED}
-    return plan_of_texts(MeasuredTextSpec(**settings), "attn separate", file)
+    return plan_texts(MeasuredTextSpec(**settings), "attn separate", file)
 
 
 def store_report(
@@ -204,7 +204,7 @@ def _loss_and_features(columns: StoredColumns) -> tuple[dict[FeatureColumn, int]
     """The columns of head statistics, and the column of the loss."""
     features = {
         (number.stack, layer, head, number.statistic): place
-        for number, place, layer, head in survey_columns_of(columns).of_all
+        for number, place, layer, head in parse_survey_columns(columns).all_weights
         if layer is not None and head is not None
     }
     losses = [place for place, column in enumerate(columns) if column == (LOSS, None, None, None, None)]

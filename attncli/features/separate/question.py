@@ -163,7 +163,7 @@ def values_each(
     from attncli.core.runtime import versions
     from attncli.features.separate.door import measure_texts
     from attncli.runs.report_values import ValueTable
-    from attncli.runs.stored_columns import columns_of_features, with_unshown
+    from attncli.runs.stored_columns import feature_columns, with_unshown
 
     measured = measure_texts(pretrained, readings)
     values = measured.numbers.double().numpy(force=True)
@@ -172,7 +172,7 @@ def values_each(
         statistics = (LOSS,)
         values = np.concatenate([values, measured.losses.double().numpy(force=True)[:, None]], axis=1)
     values[~np.isfinite(values)] = np.nan
-    columns = columns_of_features((*measured.features,), statistics)
+    columns = feature_columns((*measured.features,), statistics)
     return ValueTable(columns, values), versions() | with_unshown(measured.unshown)
 
 

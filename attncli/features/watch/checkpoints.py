@@ -223,7 +223,7 @@ class CheckpointSurveys:
         if self.is_checked:
             return
         with reading(self.store.path) as reader:
-            stored = {text_key(*text) for text in reader.texts_of_steps()}
+            stored = {text_key(*text) for text in reader.step_texts()}
             for step in reader.steps():
                 self.stored[step.step] = str(reader.settings[step.settings]["model"])
                 self.heads = _head_places(step.columns)

@@ -524,7 +524,7 @@ def _check_earlier(path: Path, store: Store, specs: Sequence[StepSpec], *, resum
     if not resume:
         raise UserError(f"store: {have}: use another name, or resume=True to continue it")
     with reading(path) as reader:
-        stored = reader.texts_of_steps()
+        stored = reader.step_texts()
     models = {model_of(settings) for settings, _ in stored}
     texts = {text_key(*text) for text in stored}
     if models != {model_of(run_settings(specs[0]))} or texts != set(map(spec_text_key, specs)):

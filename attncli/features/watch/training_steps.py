@@ -43,7 +43,7 @@ from attncli.runs.report_values import (
     values_of,
 )
 from attncli.runs.store import STEP, Store
-from attncli.runs.stored_columns import StoredColumn, StoredColumns, survey_columns_of, survey_number
+from attncli.runs.stored_columns import StoredColumn, StoredColumns, parse_survey_columns, survey_number
 from attncli.settings.heads import HeadsSpec
 
 LOSS = StoredColumn("loss")
@@ -175,7 +175,7 @@ class _Places(NamedTuple):
 def _column_places(columns: StoredColumns) -> _Places:
     by_stack: dict[str, dict[str, list[tuple[int, int, int]]]] = {}
     single = {column.statistic: place for place, column in enumerate(columns) if column.head is None}
-    for (stack, statistic, *_), place, layer, head in survey_columns_of(columns).of_all:
+    for (stack, statistic, *_), place, layer, head in parse_survey_columns(columns).all_weights:
         if layer is not None and head is not None:
             by_stack.setdefault(stack, {}).setdefault(statistic, []).append((place, layer, head))
     heads = {
@@ -242,7 +242,7 @@ class StoredSteps:
             num_rows, even, starts_special = {}, {}, False
             for name, value in last.items():
                 number = survey_number(name)
-                if number is None or number.stack != stack or number.is_of_rest:
+                if number is None or number.stack != stack or number.without_first:
                     continue
                 if number.statistic == STARTS_SPECIAL:
                     starts_special = bool(value)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attncli.core.names import IN_TIME
-from attncli.runs.saved_reports import reports_of
+from attncli.runs.saved_reports import parse_reports
 from attncli.settings.heads import HeadStatistic
 from tests.conftest import Attn
 from tests.eager import eager_weights
@@ -113,7 +113,7 @@ def test_encoder_decoder_and_cross(tmp_path: Path) -> None:
     cross = [row for row in report.statistics["heads"] if row["kind"] == "cross"]
     assert all(row["distance"] is None and row["entropy"] > 0 for row in cross), "no distance across"
     saved = shown("json", [report])
-    (back,) = reports_of(saved, "saved.json").reports
+    (back,) = parse_reports(saved, "saved.json").reports
     assert shown("json", [back]) == saved and back.table("without_first_rows")[2]["induction"] is None
     grids = run("heads", model=str(folder), sentence=SENTENCE, statistic="entropy").tensors
     assert set(grids) == {"entropy encoder", "entropy decoder", "entropy cross"}

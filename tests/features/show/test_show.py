@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from attncli.runs.saved_reports import reports_of
+from attncli.runs.saved_reports import parse_reports
 from attncli.views import VIEWS
 from attncli.views.texts import subtitle
 from tests.conftest import Attn
@@ -78,7 +78,7 @@ def test_standard_input_is_named_and_no_dash(attn: Attn, monkeypatch: pytest.Mon
     assert shown[1] == "standard input"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the cat-sat")))
     report = attn(["why", "--file", "-", "--answer", "-", "--format", "json"]).out
-    (report,) = reports_of(report, "why").reports
+    (report,) = parse_reports(report, "why").reports
     assert subtitle(report).endswith(", standard input, model tiny-induction, answer -")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\x93NUMPY\x01\xff")))
     assert attn(["show", "-"]).err.startswith("standard input: is no text: attn show reads saved reports")

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from attncli.records.report import Report
-from attncli.runs.saved_reports import reports_of
+from attncli.runs.saved_reports import parse_reports
 from attncli.views import Display, load_view
 from attncli.views.overlays import painted, shaded
 from attncli.views.picture_maps import tiles_of
@@ -91,9 +91,9 @@ def test_a_terminal_has_the_names_once_in_groups_that_fit(view: str, colors: str
 
 def test_a_saved_report_draws_the_same() -> None:
     report = several_pictures((3, 5), (4, 4), num_pictures=3)
-    (again,) = reports_of(shown("json", [report]), "x").reports
+    (again,) = parse_reports(shown("json", [report]), "x").reports
     saved = shown("json", [again])
-    assert saved == shown("json", [*reports_of(saved, "x").reports])
+    assert saved == shown("json", [*parse_reports(saved, "x").reports])
     assert all((one == other).all() for one, other in zip(images_of(report), images_of(again), strict=True))
 
 
