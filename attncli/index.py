@@ -184,7 +184,7 @@ FEATURES: dict[str, Feature] = {
         questions=(
             Question(
                 name="heads",
-                summary="What each head of a pretrained model does",
+                summary="Attention patterns and statistics of each head of a model",
                 group="Models",
                 spec="attncli.settings.heads:HeadsSpec",
                 page="attncli.features.heads.question:PAGE",
@@ -255,7 +255,7 @@ FEATURES: dict[str, Feature] = {
         questions=(
             Question(
                 name="examples",
-                summary="The texts where a statistic of one head is strongest",
+                summary="The texts with the largest statistic of one head",
                 spec="attncli.features.examples.settings:ExamplesSpec",
                 page="attncli.features.examples.question:PAGE",
                 form_of="heads",
@@ -797,7 +797,7 @@ FEATURES: dict[str, Feature] = {
         questions=(
             Question(
                 name="serve",
-                summary="A web page of a model, which answers what you type",
+                summary="A web page that answers questions about a model",
                 group="Models",
                 command="attncli.features.serve.question:command",
             ),
@@ -824,7 +824,7 @@ FEATURES: dict[str, Feature] = {
         questions=(
             Question(
                 name="results",
-                summary="What a batch has kept: a summary, or every value",
+                summary="Statistics of a store by group, or every value",
                 group="Many runs",
                 command="attncli.features.results.question:command",
                 synonyms="summary stats query report",

@@ -229,6 +229,8 @@ class LineFile:
         """Pass every line to `check`. Raises UserError with each error once, and its number of lines."""
         first, counts = dict[str, str](), Counter[str]()
         for number, data in self.lines():
+            if number == 1 and (kind := binary_kind(data)) is not None:
+                raise UserError(f"{self.label}: {kind}")
             try:
                 check(number, data)
             except UserError as error:

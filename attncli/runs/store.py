@@ -4,7 +4,7 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from operator import itemgetter
@@ -335,8 +335,16 @@ class Store:
                 self._statistics[part.table] = {*part.table.statistics(self._connection)}
             for column in map(quoted, part.statistics):
                 if column not in self._statistics[part.table]:
+                    self._refuse_same_name(column, self._statistics[part.table])
                     self._connection.execute(f"ALTER TABLE {part.table.name} ADD COLUMN {column} REAL")
                     self._statistics[part.table].add(column)
+
+    def _refuse_same_name(self, column: str, stored: Iterable[str]) -> None:
+        """Raise WriteError if a stored column has the same name but for case, as names in SQL ignore case."""
+        lower = column.encode().lower()  # of bytes: SQL ignores only the case of ASCII letters
+        if same := next((name for name in stored if name.encode().lower() == lower), None):
+            reason = f"names of statistics must not differ only in case ({same} is stored, {column} is new)"
+            raise WriteError(f"{self.path}: cannot be written: {reason}: give another name, or --fresh")
 
 
 def note_planned(connection: sqlite3.Connection, plan: Plan, keys: RunKeys) -> None:
@@ -412,7 +420,7 @@ def read_contents(connection: sqlite3.Connection) -> StoreContents:
 
 @contextmanager
 def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterator[Store]:
-    """Open a store, created if necessary, for one process at a time.
+    """Open a store, created if necessary, for one process at a time; a new store without runs is removed.
 
     Raises UserError for anything but an attn store and for a store with other contents, which is left
     unchanged; RunError if another process is writing it; WriteError if it cannot be written.
@@ -423,7 +431,8 @@ def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterato
         if fresh and path.exists():
             check_header(path, any_version=True)
             remove(path)
-        if not path.exists():
+        is_new = not path.exists()
+        if is_new:
             create_file(path, rows=rows, weights=weights)
         check_header(path)
         with closing(connect(path)) as connection, signals_seen(connection):
@@ -431,6 +440,9 @@ def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterato
             used = {name for (name,) in connection.execute("SELECT DISTINCT weights FROM runs")}
             WeightFiles(path).remove_unused(used)
             yield Store(path, connection, rows=rows, weights=weights)
+            (has_runs,) = connection.execute("SELECT EXISTS (SELECT 1 FROM runs)").fetchone()
+        if is_new and not has_runs:
+            remove(path)
 
 
 def _refuse_other_contents(path: Path, kept: StoreContents, *, rows: bool, weights: bool) -> None:

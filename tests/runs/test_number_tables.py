@@ -102,7 +102,10 @@ def test_names_that_differ_only_in_case_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     opened = open_store(path, fresh=False, rows=False, weights=False)
     with (
-        pytest.raises(WriteError, match="duplicate column name: Loss: what was finished is kept"),
+        pytest.raises(
+            WriteError,
+            match=r'differ only in case \("loss" is stored, "Loss" is new\): give another name, or --fresh',
+        ),
         opened as store,
     ):
         write(store, [(StoredColumn("loss"),)])

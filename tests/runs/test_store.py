@@ -21,7 +21,7 @@ from attncli.records.kinds import result_of
 from attncli.records.report import Report, Table
 from attncli.runs.schema import SCHEMA_VERSION
 from attncli.runs.store import open_store
-from attncli.runs.store_files import driving
+from attncli.runs.store_files import create_file, driving
 from attncli.views import SUFFIXES, Display, load_view
 from tests.conftest import Attn
 from tests.duckdb_reader import read_by_duckdb
@@ -257,7 +257,7 @@ def test_a_lock_that_vanishes_while_it_is_taken_is_taken_again(
         (["--fresh"], "--fresh: needs a store: -o FILE.db"),
         (["--rows", "-o", "x.json"], "--rows: needs a store: -o FILE.db"),
         (["--workers", "2"], "--workers: needs a store: -o FILE.db"),
-        (["-o", "x.db", "--format", "csv"], "--format: needs no store: attn results x.db --tidy -o FILE reads one"),
+        (["-o", "x.db", "--format", "csv"], "--format: is not for a store: attn results x.db --tidy -o FILE exports one"),
         (["-o", "x.db", "--workers", "2", "--scheduler", "tcp://a:1"], "--workers: cannot be combined with --scheduler, which has its own"),
         (["--expect", "entropy"], "--expect 'entropy': must be a name, one of < <= > >= = == !=, and a value"),
         (["--expect", "entropy < low"], "--expect 'entropy < low': must end in a number (got low)"),
@@ -646,7 +646,7 @@ def test_a_sweep_is_grouped_by_what_is_swept(attn: Attn, tmp_path: Path) -> None
     assert lines == [
         n for n in ("entropy.mean", "normalized_entropy.mean", "max_weight.mean") for _ in range(6)
     ]
-    assert "A mean is over every seed.\n" in shown
+    assert "Each mean is over every seed.\n" in shown
     assert "over every seed" not in attn(["results", str(store), "--where", "seed = 0"]).out
     (pooled,) = rows_of(attn, store, "--statistic", "scores.max", *POOLED)
     assert pooled["count"] == 12
@@ -754,11 +754,26 @@ def test_names_that_a_store_has_not(attn: Attn, tmp_path: Path, flags: list[str]
 
 def test_a_store_without_runs_is_refused_by_its_name(attn: Attn, tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
+    create_file(path, rows=False, weights=False)
     with open_store(path, fresh=False, rows=False, weights=False):
         pass
     ended = attn(["results", str(path)])
     assert ended.code == 2
     assert ended.err == f"{path}: holds no run yet: rerun the command that writes it\n"
+
+
+def test_a_new_store_without_runs_is_removed(tmp_path: Path) -> None:
+    with open_store(tmp_path / "runs.db", fresh=False, rows=False, weights=False):
+        pass
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_store_in_place_of_texts_is_one_line(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    create_file(path, rows=False, weights=False)
+    ended = attn(["heads", "--texts", str(path)])
+    assert ended.code == 2 and ended.err.startswith(f"{path}: is a database: attn results, ")
+    assert ended.err.count("\n") == 1
 
 
 @pytest.mark.nightly

@@ -1,4 +1,4 @@
-"""`attn batch`: the experiments of config files, shown as they come or kept in a store."""
+"""`attn batch`: run the experiments of config files, and show them at once or keep them in a store."""
 
 import sys
 import traceback
@@ -54,14 +54,14 @@ EXAMPLES = (
 )
 
 
-ROWS = flag("--rows", "Keep the statistics of every row, too.")
+ROWS = flag("--rows", "Store the statistics of every row, too.")
 
 
 # Flags that need a store.
 STORE_FLAGS = (
     FRESH,
     ROWS,
-    flag("--weights", "Keep the weights as safetensors beside the store."),
+    flag("--weights", "Store the weights as safetensors beside the store."),
     WORKERS,
     SCHEDULER,
 )
@@ -70,9 +70,9 @@ STORE_FLAGS = (
 PARAMETERS = (
     argument(
         "files",
-        "Config files, each with one experiment, steps or a sweep, as {experiment: heads, sweep: {sentence: "
-        "[a b, c d]}}. `attn lesson --copy lessons` writes some; `attn heads --show-config > my.yaml` writes "
-        "the settings of a command.",
+        "Config files, each with one experiment, steps or a sweep, such as {experiment: heads, "
+        "sweep: {sentence: [a b, c d]}}. `attn lesson --copy lessons` writes some; "
+        "`attn heads --show-config > my.yaml` writes the settings of a command.",
         "FILE",
         kind=list[str],
         reads_file=True,
@@ -83,14 +83,14 @@ PARAMETERS = (
         "sentence (or text), context, answer and id; - reads stdin.",
         "FILE",
         reads_file=True,
-        everyday="run each on every sentence of a file",
+        everyday="run each experiment on every sentence of a file",
     ),
     option(
         "--set",
-        "A setting that overrides the files; repeatable.",
+        "Override a setting of the files; repeatable.",
         "KEY=VALUE",
         kind=list[str],
-        everyday="a setting that overrides the files",
+        everyday="override a setting of the files",
     ),
     flag(
         "--dry-run",
@@ -99,10 +99,10 @@ PARAMETERS = (
     ),
     option(
         "--output -o",
-        "Write reports to a file, whole or not at all; or keep every run in a store (.db, .sqlite): "
+        "Write reports to a file, all or none; or store every run (.db, .sqlite): "
         "rerun the same command to resume.",
         "FILE",
-        everyday="write reports, or keep every run in a store (.db)",
+        everyday="write reports, or store every run (.db)",
     ),
     *STORE_FLAGS,
     flag("--fail-fast", "Stop at the first run that fails."),
@@ -111,7 +111,7 @@ PARAMETERS = (
         'A condition that every run must meet, or exit 1: "entropy.mean < 2"; repeatable.',
         "CONDITION",
         kind=list[str],
-        everyday='what every run must meet: "entropy.mean < 2"',
+        everyday='a condition on every run: "entropy.mean < 2"',
     ),
     *(FORMAT, OPEN, SHOW, PRECISION, *COLOR_FLAGS),
     flag("--debug", DEBUG_HELP),
@@ -136,7 +136,7 @@ def run_files(
     scheduler: str | None,
     **flags: Any,
 ) -> int:
-    """Validate every file and sentence, then run; failures are reported and the others still run."""
+    """Validate every file and sentence, then run; a failed run is reported, and the others continue."""
     of_store: dict[str, Any] = {
         "fresh": fresh,
         "rows": rows,
@@ -173,7 +173,7 @@ def run_files(
 def _refuse_flags(store: Path | None, of_store: dict[str, Any], view: str | None) -> None:
     errors = [*store_errors(store, of_store)]
     if store is not None and view is not None:
-        errors.append(f"--format: needs no store: attn results {store} --tidy -o FILE reads one")
+        errors.append(f"--format: is not for a store: attn results {store} --tidy -o FILE exports one")
     if errors:
         raise UserError(*errors)
 
@@ -181,7 +181,7 @@ def _refuse_flags(store: Path | None, of_store: dict[str, Any], view: str | None
 def _show(
     plan: Plan, to: Destination, conditions: tuple[Condition, ...], *, fail_fast: bool, debug: bool
 ) -> int:
-    """Write each report to the destination when it is ready."""
+    """Write each report to the destination as soon as it is ready."""
     expectations = Expectations(conditions)
     failed = broken = 0
 

@@ -33,17 +33,18 @@ def examples(
     words: bool = False,
     skip_sink: Count = 0,
 ) -> HeadExamples:
-    """Texts, and in each the query, where a statistic of a head, as 5:11, is strongest, weakest and typical.
+    """Find the texts and queries where a statistic of a head, such as 5:11, is strongest, weakest and
+    typical.
 
-    The statistic is one of a row, as entropy, or a pattern, as induction. UserError for one that is neither,
-    for a head that the model does not have, and for a model of two stacks.
+    The statistic is a row statistic, such as entropy, or a pattern, such as induction. Raises UserError for
+    an unknown statistic, a head that the model does not have, and a model with two stacks.
     """
-    return examples_of(
+    return group_examples(
         model, texts, head, statistic, count=count, truncate=truncate, words=words, skip_sink=skip_sink
     )
 
 
-def examples_of(
+def group_examples(
     model: Model,
     texts: TextsOrFile,
     head: HeadWithoutStack,
@@ -56,7 +57,7 @@ def examples_of(
     group: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> HeadExamples:
-    """As `examples`, of the texts of one group of a file."""
+    """Like `examples`, for one group of texts in a file."""
     from attncli.features.examples.measure import head_examples
     from attncli.measure.heads import HeadOptions
 

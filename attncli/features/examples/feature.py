@@ -6,7 +6,7 @@ FEATURE = Feature(
     questions=(
         Question(
             "examples",
-            "The texts where a statistic of one head is strongest",
+            "The texts with the largest statistic of one head",
             spec="settings:ExamplesSpec",
             page="question:PAGE",
             form_of="heads",

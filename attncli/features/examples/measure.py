@@ -1,4 +1,4 @@
-"""The texts, and in them the queries, where a statistic of one head is strongest, weakest and typical."""
+"""Find the texts and queries where a statistic of one head is strongest, weakest and typical."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,11 +27,11 @@ from attncli.models.text_files import ManyTexts, TextLine
 from attncli.records.columns import Records
 
 DECIMALS = 5
-"""The last bits of a number must not decide an order."""
+"""Rounding, so that the last bits of a number do not decide the order."""
 
 
 class HeadWeights(NamedTuple):
-    """The weights of a head on some texts, and its statistic in each row; NaN where that counts no key."""
+    """The weights of a head on some texts, and its statistic per row; NaN for a row without counted keys."""
 
     weights: Float[Tensor, "text query key"]
     values: Float[Tensor, "text query"]
@@ -40,7 +40,7 @@ class HeadWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class Sought:
-    """The head whose examples are sought, the statistic of its rows, and of which attention."""
+    """The head and the statistic of the examples, and the options of the measurement."""
 
     layer: int
     head: int
@@ -49,7 +49,7 @@ class Sought:
 
 
 def _weights(sought: Sought, readings: Sequence[Reading], pretrained: Pretrained) -> HeadWeights:
-    """The head on texts of equal counts, where the run of the model ends; UserError without such a head."""
+    """Run the model up to the head's layer. Raises UserError if there is no such head."""
     texts = MarkedTexts(sought.options, readings, pretrained)
     num_heads: dict[int, int] = {}
     weights: list[HeadWeights] = []
@@ -98,10 +98,10 @@ def head_examples(
     count: int,
     options: HeadOptions = NOTHING_MORE,
 ) -> HeadExamples:
-    """`count` examples of each kind, among all rows of all texts, each of another text.
+    """Return `count` examples of each kind among all rows, each from another text.
 
-    Of every row one number is kept; the texts that are shown are read once more. UserError for a head that
-    the model does not have, and for a model of two stacks.
+    One number per row is stored; the texts of the examples are read again. Raises UserError for a head that
+    the model does not have, and for a model with two stacks.
     """
     if pretrained.has_decoder:
         raise UserError(f"head: {pretrained.name} has an encoder and a decoder: examples are for one stack")
@@ -115,8 +115,8 @@ def head_examples(
         for batch, on_texts in zip(batches, every, strict=True):
             notes |= dict.fromkeys(on_texts.notes)
             moments.append(RunningMoments.of(on_texts.values.nanmean(dim=-1)))
-            for (line, _), of_text in zip(batch, on_texts.values, strict=True):
-                values[line.line] = of_text.float().numpy()
+            for (line, _), text_values in zip(batch, on_texts.values, strict=True):
+                values[line.line] = text_values.float().numpy()
     chosen, median = choose(dict(sorted(values.items())), count)
     lines = {line for rows in chosen.values() for line, _ in rows}
     texts = {number: line for number, line in many.file.numbered() if number in lines}
@@ -142,8 +142,8 @@ def _number(value: float) -> float | None:
 def choose(
     values: dict[int, npt.NDArray[np.float32]], count: int
 ) -> tuple[dict[str, list[tuple[int, int]]], float]:
-    """Line and query of each example, and the median of all rows; of equal ones the first in the file."""
-    known = {line: of_text for line, of_text in values.items() if not np.isnan(of_text).all()}
+    """Return line and query of each example, and the median of all rows; ties go to the first line."""
+    known = {line: text_values for line, text_values in values.items() if not np.isnan(text_values).all()}
     if not known:
         return {}, float("nan")
     every = np.concatenate(list(known.values()))
@@ -151,13 +151,13 @@ def choose(
     distances: dict[str, Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]] = {
         "strongest": np.negative,
         "weakest": np.positive,
-        "typical": lambda of_text: np.abs(of_text - median),
+        "typical": lambda text_values: np.abs(text_values - median),
     }
     chosen = {}
     for kind, distance in distances.items():
         best = []
-        for line, of_text in known.items():
-            far = np.round(distance(of_text), DECIMALS)
+        for line, text_values in known.items():
+            far = np.round(distance(text_values), DECIMALS)
             query = int(np.nanargmin(far))
             best.append((far[query], line, query))
         chosen[kind] = [(line, query) for _, line, query in sorted(best)[:count]]
@@ -171,7 +171,7 @@ def _examples(
     many: ManyTexts[TextLine],
     pretrained: Pretrained,
 ) -> Iterator[tuple[HeadExample, Records[ExampleToken]]]:
-    """Each example, and the tokens of its text."""
+    """Yield each example with the tokens of its text."""
     for kind, places in chosen.items():
         for rank, (line, query) in enumerate(places):
             reading = many.read(texts[line])

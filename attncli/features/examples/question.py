@@ -1,8 +1,8 @@
-"""`attn heads --head LAYER:HEAD --examples N`: the texts where a statistic of one head is strongest."""
+"""`attn heads --head LAYER:HEAD --examples N`: the texts with the largest statistic of one head."""
 
 from collections.abc import Callable
 
-from attncli.features.examples.door import examples_of
+from attncli.features.examples.door import group_examples
 from attncli.features.examples.settings import ExamplesSpec
 from attncli.models.pretrained import Pretrained, part_that_reads
 from attncli.records.columns import few_notes
@@ -12,14 +12,14 @@ from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts
 from attncli.system.plain_text import counted
 
-HOW_TO_READ = "Each example is another text, at its own strongest (weakest, nearest to the median) row."
+HOW_TO_READ = "Each example is another text, at its strongest (weakest, nearest to the median) row."
 
 
 def report_many(
     spec: ExamplesSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
 ) -> Report:
-    """The examples of a head, and the weights of their queries on the tokens of their texts."""
-    result = examples_of(
+    """Return the examples of a head, with the weights of their queries on the tokens of their texts."""
+    result = group_examples(
         part_that_reads(pretrained),
         spec.texts,
         spec.head,

@@ -1,4 +1,4 @@
-"""Where a statistic of one head is strongest, weakest and typical, over many texts."""
+"""The texts where a statistic of one head is strongest, weakest and typical."""
 
 from dataclasses import dataclass
 
@@ -6,10 +6,10 @@ from attncli.records.columns import Record, Records, Result, column, group, numb
 
 
 class HeadExample(Record):
-    """A text and the query in it whose row is the strongest, weakest or most typical of the text.
+    """A text, and its query with the strongest, weakest or most typical row.
 
-    `text` is its id, or its line; `rank` counts the examples of a kind from 0. `key` is what the query looks
-    at most.
+    `text` is its id or its line; `rank` counts the examples of a kind from 0. `key` has the query's largest
+    weight.
     """
 
     kind: str
@@ -24,7 +24,7 @@ class HeadExample(Record):
 
 
 class ExampleToken(Record):
-    """A token of an example's text as people write it, and the weight of the example's query on it."""
+    """A token of an example's text in readable form, and the weight of the example's query on it."""
 
     kind: str
     rank: int
@@ -38,8 +38,8 @@ class ExampleToken(Record):
 class HeadExamples(Result):
     """A statistic of a head: its mean over texts with a 95 % interval, its median over rows, and examples.
 
-    `rows` has one row per example, `tokens` one per token of each of their texts. Where no text has such a
-    row, as of one token without another before it, there are none, and neither mean nor median.
+    `rows` has one row per example, `tokens` one per token of each of their texts. If no text has a row with
+    the statistic, there are no examples, and mean and median are None.
     """
 
     rows: Records[HeadExample] = group("examples", is_kept=False, may_be_empty=True)
@@ -52,5 +52,5 @@ class HeadExamples(Result):
     notes: tuple[str, ...] = ()
 
     def tokens_of(self, example: HeadExample) -> Records[ExampleToken]:
-        """The tokens of the text of an example."""
+        """Return the tokens of an example's text."""
         return self.tokens.where(lambda token: (token.kind, token.rank) == (example.kind, example.rank))

@@ -21,12 +21,12 @@ TITLES = {"typical": "typical (nearest to the median)"}
 MOST_EACH = 5
 LEAST_WEIGHT = 0.1
 MOST_BESIDE = 8
-"""Tokens on each side of a marked one."""
-LEGEND = "value, text (its id or line): «query» and [key weight] of what it looks at most, the rest left out."
+"""The most tokens on each side of a marked one."""
+LEGEND = "value, text (its id or line): «query» and [key weight] of its largest weights; … is the rest."
 
 
 def _on_average(report: Report, display: Display) -> Iterator[str]:
-    """What the head does on average."""
+    """Yield the head's average statistic."""
     result, statistic = report.result_of(HeadExamples), plain_text(str(report.spec.get("sort")))
     mean = f"{fixed(result.mean, DECIMALS)} {half_width(result.mean, result.upper)}".rstrip()
     mean += f" (under {FEW} texts)" if few_notes(result.num_texts) else ""
@@ -34,14 +34,14 @@ def _on_average(report: Report, display: Display) -> Iterator[str]:
 
 
 def _each_kind(report: Report, display: Display) -> ScreenParts:
-    """Some of its strongest, weakest and typical rows."""
+    """Show some of the strongest, weakest and typical rows."""
     result = report.result_of(HeadExamples)
     most = max((example.rank for example in result.rows), default=0) + 1
     yield Elastic(partial(_examples, result, display), MOST_EACH, 1, most)
 
 
 def _notes(report: Report) -> Iterator[str]:
-    """The legend and the notes, except the one on few texts, which stands beside the interval."""
+    """Yield the legend and the notes, except the note on few texts, which follows the interval."""
     few = few_notes(report.result_of(HeadExamples).num_texts)
     yield LEGEND
     yield report.how_to_read
@@ -49,10 +49,10 @@ def _notes(report: Report) -> Iterator[str]:
 
 
 def _examples(result: HeadExamples, display: Display, most: int) -> Iterator[Section]:
-    """That many examples of each kind, and how many there are more."""
+    """Yield up to `most` examples of each kind, and the number of the remaining ones."""
     num_drawn = 0
-    for kind, of_kind in groupby(result.rows, key=_kind):
-        examples = [*of_kind][:most]
+    for kind, kind_rows in groupby(result.rows, key=_kind):
+        examples = [*kind_rows][:most]
         num_drawn += len(examples)
         room = max(len(example.text) for example in examples)
         lines = []
@@ -70,13 +70,13 @@ def _kind(example: HeadExample) -> str:
 
 
 def _fitting(start: str, example: HeadExample, tokens: Records[ExampleToken], width: int) -> str:
-    """A line with as many tokens beside the marked ones as fit."""
+    """Return a line with as many tokens around the marked ones as fit."""
     lines = [start + _marked(example, tokens, beside) for beside in range(MOST_BESIDE, -1, -1)]
     return next((line for line in lines if cell_len(line) <= width), shortened(lines[-1], width))
 
 
 def _marked(example: HeadExample, tokens: Records[ExampleToken], beside: int) -> str:
-    """The tokens near the query and near the keys that it looks at."""
+    """Return the tokens near the query and near the keys with large weights."""
     keys = {place for place, token in enumerate(tokens) if token.weight >= LEAST_WEIGHT} | {example.key}
     near = {place + step for place in (example.query, *keys) for step in range(-beside, beside + 1)}
     parts: list[str] = []
@@ -102,4 +102,4 @@ EXAMPLES_SCREEN = FirstScreen(
         Notes(_notes),
     ),
 )
-"""What the head does on average; then some of its strongest, weakest and typical rows."""
+"""The head's average, then some of its strongest, weakest and typical rows."""

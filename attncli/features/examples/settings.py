@@ -24,14 +24,14 @@ class ExamplesSpec(ManyTextsSpec, WordsSpec, ModelOfHeadsSpec):
     examples = ()
     off_keys = frozenset({"text_group"})
 
-    skip_sink: Count = Field(0, description="leave out the first N keys, the other weights renormalised")
+    skip_sink: Count = Field(0, description="leave out the first N keys and renormalise the other weights")
     sort: StatisticOfRows
     head: HeadSetting
     texts: TextPath
     num_examples: Size | None = Field(
         None,
-        description="with `head`: show N texts, and the query in each, where `sort` is strongest, N where "
-        "it is weakest and N where it is typical",
+        description="with `head`: show the N texts, and the query in each, where `sort` is strongest, "
+        "N where it is weakest and N where it is typical",
     )
 
     @classmethod

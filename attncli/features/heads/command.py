@@ -1,4 +1,4 @@
-"""The command `attn heads`: a survey of one text or of many, kept in a store or read from one."""
+"""The command `attn heads`: survey one text or many, or read a stored survey."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 DISPLAY_KEYS = ("sort", "ascending", "top", "table", "statistic")
-"""Settings that change what a report shows but not what a store keeps."""
+"""Settings that change the displayed report but not the stored values."""
 
 
 def run_heads(
@@ -32,20 +32,20 @@ def run_heads(
     destination: dict[str, Any],
     store: str | None,
     expect: Sequence[str],
-    **of_store: Any,
+    **store_flags: Any,
 ) -> int:
-    """The survey of one text or of many, which may be written to a store or read from one."""
+    """Survey one text or many, and write the survey to a store or read it from one if requested."""
     from attncli.system.files import is_store_name
 
-    kept = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
-    if errors := [*store_errors(kept, of_store)]:
+    new_store = Path(destination["output"]) if is_store_name(destination["output"] or "") else None
+    if errors := [*store_errors(new_store, store_flags)]:
         raise UserError(*errors)
     if store is not None:
         return show_store(store, config, flags, Destination(**destination, experiment=name), expect)
-    if kept is None or show_config:
+    if new_store is None or show_config:
         return run_experiment(name, config, show_config, flags, destination, expect)
     to = Destination(**{**destination, "output": None}, experiment=name)
-    return keep_survey(kept, config, flags, to, expect, **of_store)
+    return keep_survey(new_store, config, flags, to, expect, **store_flags)
 
 
 def keep_survey(
@@ -54,9 +54,9 @@ def keep_survey(
     flags: dict[str, Any],
     to: Destination,
     expect: Sequence[str],
-    **of_store: Any,
+    **store_flags: Any,
 ) -> int:
-    """Survey every text that the store does not have yet; then write the summary of all."""
+    """Survey every text that is not yet in the store, then write the summary of all texts."""
     from attncli.commands.keeping import keep
     from attncli.runs.plan import plan_texts
 
@@ -65,21 +65,21 @@ def keep_survey(
     spec = checked_spec(spec_class_of("heads", values_of(given)), given)
     if not isinstance(spec, HeadsSpec) or spec.texts is None:
         form = form_asked_for("heads", values_of(given))
-        other = ""
+        kind = ""
         if isinstance(spec, HeadsSpec) and spec.read_file is not None:
-            other = f"{spec.read_file.what}s"
+            kind = f"{spec.read_file.what}s"
         elif form is not None and getattr(spec, form.asked_by.split()[0], None):
-            other = form.name
-        advice = f"-o FILE.json keeps {other}" if other else "give --texts FILE"
-        raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
+            kind = form.name
+        advice = f"-o FILE.json writes {kind}" if kind else "give --texts FILE"
+        raise UserError(f"-o {path}: is a store, which is for many texts: {advice}")
     expected = Expected(expect, spec)
     with errors_at(spec, given, config), spec.opened_texts() as file:
-        # A run keeps every statistic of every head of one text, whatever is shown.
+        # A run stores every statistic of every head of one text, regardless of the display settings.
         off = dict.fromkeys(("texts", "text_group", "probe", "num_tokens", "sort"))
         unsorted = {key: HeadsSpec.model_fields[key].default for key in DISPLAY_KEYS if key != "sort"}
         plan = plan_texts(spec.model_copy(update={**off, **unsorted}), "attn heads", file)
-        code = keep(plan, path, rows=False, weights=False, conditions=(), fail_fast=False, **of_store)
-    report = _survey_of_store(path, spec, {})
+        code = keep(plan, path, rows=False, weights=False, conditions=(), fail_fast=False, **store_flags)
+    report = _stored_survey(path, spec, {})
     expected.check(report)
     expected.write(to, [report])
     return code or expected.exit_code()
@@ -88,19 +88,19 @@ def keep_survey(
 def show_store(
     store: str, config: str | None, flags: dict[str, Any], to: Destination, expect: Sequence[str]
 ) -> int:
-    """Write the survey that a store has kept, shown as the settings say."""
+    """Write the stored survey with the display settings."""
     given = given_settings("heads", config, flags)
     spec = checked_spec(HeadsSpec, {key: given[key] for key in given if key in DISPLAY_KEYS})
     choice = {key: given[key].value for key in given if key not in DISPLAY_KEYS}
-    report = _survey_of_store(Path(store), spec, choice)
+    report = _stored_survey(Path(store), spec, choice)
     expected = Expected(expect, spec)
     expected.check(report)
     expected.write(to, [report])
     return expected.exit_code()
 
 
-def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "Report":
-    """The stored survey with the chosen settings. Raises UserError where none or several match."""
+def _stored_survey(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "Report":
+    """Return the stored survey with the chosen settings. Raises UserError if none or several match."""
     with progress_line() as line:
         line.begin(f"reading {path.name}")
         from attncli.features.heads.stored_surveys import store_report

@@ -29,12 +29,12 @@ def heads(
     tokenizer: "PreTrainedTokenizerBase | None" = None,
     **settings: Any,
 ) -> NotebookReport:
-    """What each head of a model does on a text: `run("heads", model=model, sentence=text, ...)`.
+    """Survey each head of a model on a text: `run("heads", model=model, sentence=text, ...)`.
 
-    In place of a text, {"ids": [...], "tokens": [...]} has token ids and, if wanted, their labels, which need
-    no tokenizer. Without a text the model reads random tokens twice, which shows induction heads.
-    `report.table("heads")` has one row per head: entropy in nats, distance in tokens, other scores between
-    0 and 1.
+    Instead of a text, {"ids": [...], "tokens": [...]} gives token ids and optionally their labels, without a
+    tokenizer. Without a text the model reads random tokens twice, which reveals induction heads.
+    `report.table("heads")` has one row per head: entropy in nats, distance in tokens, other scores between 0
+    and 1.
     """
     return run("heads", model=model, tokenizer=tokenizer, sentence=text, **settings)
 
@@ -51,12 +51,12 @@ def survey(
     keys: TokenNames = (),
     ablate: HeadsArgument = (),
 ) -> HeadSurvey:
-    """What each head does on a text.
+    """Survey each head on a text.
 
-    The first `skip_sink` keys are left out, the other weights renormalised; `weighted` multiplies each weight
-    by ||v W_O||. With `keys`, named by text or position, from_to_weight is the weight on them from the
-    `queries`. `ablate` names heads, as 5:11, that give nothing meanwhile. UserError for what cannot be
-    measured on this text, or of this model; MemoryError.
+    The first `skip_sink` keys are left out and the other weights renormalised; `weighted` multiplies each
+    weight by ||v W_O||. With `keys`, given by text or position, from_to_weight is the weight on them from the
+    `queries`. `ablate` names heads, such as 5:11, whose output is zero during the run. Raises UserError if
+    this text or model does not allow a measurement, and MemoryError.
     """
     _check_weighted(weighted, head_names(ablate))
     with in_use(model) as whole:
@@ -75,11 +75,11 @@ def survey(
         )
         check_reading(reading, pretrained, options, ("queries", "keys"))
         run = surveyed(pretrained, [reading], options, ablate=head_names(ablate))
-        found = run.text_survey(0)
+        result = run.text_survey(0)
     looks = run.looks[0] if run.looks else None
     look_rollout = None if looks is None else looks.rolled()
     return replace(
-        found,
+        result,
         tokens_of_text=len(reading.text.ids),
         rollout=run.rollout[0].numpy(force=True) if rollout else None,
         looks=None if looks is None else looks.by_layer(),
@@ -99,11 +99,11 @@ def survey_texts(
     weighted: bool = False,
     ablate: HeadsArgument = (),
 ) -> HeadSurvey:
-    """What each head does over many texts: means with 95 % intervals.
+    """Survey each head over many texts: means with 95 % intervals.
 
-    Each text is read once, and those of equal counts run together. A text that the model cannot read is left
-    out, with a note; `truncate` cuts one that is too long, `words` merges tokens into words; the others are
-    as in `survey`. UserError where no text can be read; MemoryError.
+    Each text is read once; texts of equal length run together. A text that the model cannot read is left out,
+    with a note. `truncate` cuts long texts, `words` merges tokens into words; for the other arguments see
+    `survey`. Raises UserError if no text can be read, and MemoryError.
     """
     _check_weighted(weighted, head_names(ablate), words=words)
     options = HeadOptions(
@@ -120,7 +120,7 @@ def survey_texts(
 
 
 def _check_weighted(weighted: bool, ablated: Sequence[str], *, words: bool = False) -> None:
-    """UserError where weights times what values add are asked of what has no such values."""
-    for key, is_given in {"ablate": bool(ablated), "words": words}.items():
-        if weighted and is_given:
+    """Raise UserError if `weighted` is combined with an argument that removes the values it needs."""
+    for key, is_used in {"ablate": bool(ablated), "words": words}.items():
+        if weighted and is_used:
             raise UserError(f"{key}: cannot be combined with `weighted`")

@@ -6,7 +6,7 @@ FEATURE = Feature(
     questions=(
         Question(
             "heads",
-            "What each head of a pretrained model does",
+            "Attention patterns and statistics of each head of a model",
             "Models",
             spec="attncli.settings.heads:HeadsSpec",
             page="question:PAGE",

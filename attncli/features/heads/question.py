@@ -1,4 +1,4 @@
-"""What each head of a model does: on a text, on a probe, on many texts or on those of a store."""
+"""The survey of heads: on a text, a probe, many texts, or the texts of a store."""
 
 import shlex
 from collections import Counter
@@ -12,7 +12,7 @@ import torch
 
 from attncli.commands.surveys import ablated_notes, about_heads, sinks_of
 from attncli.core.runtime import versions
-from attncli.features.heads.surveys import notes_of, of_pattern, ranked, report_of_totals
+from attncli.features.heads.surveys import ranked, survey_notes, totals_report, with_pattern
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
 from attncli.measure.heads import HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.looks import HIGH_NORM, MEAN, ROLLOUT, FileLooks, FirstLooks, HeadMaps
@@ -43,13 +43,13 @@ from attncli.settings.text import Texts, read_texts
 from attncli.system.plain_text import counted
 
 NOT_DRAWN = (
-    "Maps are of attention alone: those of heads without a softmax are kept up to 128 tokens, where no layer "
+    "Maps show only attention: heads without a softmax have maps for up to 128 tokens, if no layer "
     "has both kinds of heads."
 )
 
 
-def options_of(spec: HeadsSpec) -> HeadOptions:
-    """What the settings ask of each head."""
+def survey_options(spec: HeadsSpec) -> HeadOptions:
+    """Return the options of a survey."""
     queries, keys = spec.sought().values()
     return HeadOptions(
         skip_sink=spec.skip_sink,
@@ -66,12 +66,14 @@ def options_of(spec: HeadsSpec) -> HeadOptions:
 
 
 def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
-    """What the model reads, with a decoder also its encoder; UserError for what does not fit."""
+    """Read the input of the model, and of its encoder if it has a decoder. Raises UserError if it does not
+    fit.
+    """
     if (file := spec.read_file) is not None:
         reading = OPENERS[file.what].read(pretrained, FileInput(file.name, texts.text, spec.truncate))
     else:
         reading = read_survey_text(spec, texts, pretrained, generator, words=spec.words)
-    check_reading(reading, pretrained, options_of(spec))
+    check_reading(reading, pretrained, survey_options(spec))
     return reading
 
 
@@ -83,16 +85,16 @@ def report_each(
     *,
     whole_tokens: int | None = None,
 ) -> list[Report]:
-    """The survey of each of some texts of equal counts; of up to `whole_tokens` with whole maps of heads."""
+    """Return the surveys of texts of equal length; texts of up to `whole_tokens` have whole maps of heads."""
     specs = [with_kind_of_maps(spec, readings[0]) for spec in specs]
-    first, options = specs[0], options_of(specs[0])
+    first, options = specs[0], survey_options(specs[0])
     if whole_tokens is not None:
         options = replace(options, whole_tokens=whole_tokens)
     options = replace(options, linear=first.shows_signed_heads())
     pretrained = reader_of(pretrained, readings[0])
     run = surveyed(pretrained, readings, options, ablate=first.ablate, progress=progress)
     reports = [
-        report_of_text(spec, reading, run, text, pretrained)
+        text_report(spec, reading, run, text, pretrained)
         for text, (spec, reading) in enumerate(zip(specs, readings, strict=True))
     ]
     if first.names is None:
@@ -113,7 +115,7 @@ def _with_activations(
     *,
     pretrained: Pretrained,
 ) -> Report:
-    """The report with what every layer computed in the place of its maps."""
+    """Return the report with the activations of every layer in place of its maps."""
     side = ("row", "column", "vector") if pretrained.has_decoder else ("query", "key", "token")
     is_heads_first = spec.names == "nnsight"
     named_tensors: dict[str, NamedTensor] = {}
@@ -130,10 +132,10 @@ def _with_activations(
 def values_each(
     specs: Sequence[HeadsSpec], readings: Sequence[Reading], pretrained: Pretrained
 ) -> tuple[ValueTable | None, Mapping[str, str]]:
-    """The values of the reports of some texts of equal counts, and what they were made with.
+    """Return the values of the reports of texts of equal length, and the versions that computed them.
 
-    None of a file of no text, where the settings choose heads or ask for more than statistics, and where a
-    column is computed from rows.
+    None for files, for settings that choose heads or request more than statistics, and if a column is
+    computed from rows.
     """
     spec, pretrained = specs[0], reader_of(pretrained, readings[0])
     chooses = any(setting is not None for setting in (spec.statistic, spec.sort, spec.top, spec.pattern))
@@ -141,17 +143,17 @@ def values_each(
     asks_for_more = asks_for_more or SurveyedHead.has_computed_columns()
     if chooses or asks_for_more or spec.probe or spec.read_file or readings[0].on_grid:
         return None, {}
-    options = replace(options_of(spec), maps="none", linear=spec.shows_signed_heads())
+    options = replace(survey_options(spec), maps="none", linear=spec.shows_signed_heads())
     run = surveyed(pretrained, readings, options, ablate=spec.ablate)
     survey = run.survey
-    heads = _layers_of_heads(survey.layers)
+    heads = _head_layers(survey.layers)
     first_keys = [torch.from_numpy(each.values[..., each.names.index("sink_mass")]) for each in heads]
     texts = []
     for text in range(len(readings)):
         rest_stacks = {} if survey.rest is None else stacks_of(survey.rest, text)
         sinks = sinks_of(torch.cat([mass[text] for mass in first_keys]))
         texts.append(StacksOfText([*stacks_of(survey.layers, text).values()], [*rest_stacks.values()], sinks))
-    rest = [] if survey.rest is None else _layers_of_heads(survey.rest, NAMING)
+    rest = [] if survey.rest is None else _head_layers(survey.rest, NAMING)
     linear: list[LayerOfHeads] = []
     if run.linear is not None:
         for place, numbers in run.linear.numbers():
@@ -159,8 +161,8 @@ def values_each(
     return survey_values(heads, rest, texts, linear), versions() | with_unshown(run.way.unshown)
 
 
-def _layers_of_heads(surveyed: SurveyedLayers, named: Collection[str] | None = None) -> list[LayerOfHeads]:
-    """The statistics of each layer, or those that are named, as numbers."""
+def _head_layers(surveyed: SurveyedLayers, named: Collection[str] | None = None) -> list[LayerOfHeads]:
+    """Return the statistics of each layer, or only the given names, as numbers."""
     layers = []
     for layer, numbers in zip(surveyed.layers, head_numbers(surveyed), strict=True):
         kept = [place for place, name in enumerate(numbers.names) if named is None or name in named]
@@ -171,7 +173,7 @@ def _layers_of_heads(surveyed: SurveyedLayers, named: Collection[str] | None = N
 
 
 def with_kind_of_maps(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
-    """The settings, with the kind of attention that is drawn: that of words on a context that is no text."""
+    """Return the settings with the kind of attention to draw: cross-attention if the context is not text."""
     if spec.maps != "auto":
         return spec
     context = reading.context
@@ -180,28 +182,28 @@ def with_kind_of_maps(spec: HeadsSpec, reading: Reading) -> HeadsSpec:
 
 
 def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
-    """The survey of many texts: means over them, and how sure these are."""
+    """Return the survey of many texts: means with intervals."""
     if spec.read_file is not None:
         return _report_files(spec, spec.read_file, pretrained, progress)
     assert spec.texts is not None
     pretrained = part_that_reads(pretrained)
     with spec.opened_texts() as file:
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
-        options = replace(options_of(spec), linear=spec.shows_signed_heads())
+        options = replace(survey_options(spec), linear=spec.shows_signed_heads())
         totals, way_notes = head_totals(pretrained, many, options, ablate=spec.ablate)
-    of_way = [note for note in way_notes if note != totals.unshown]
-    notes = [*many.notes(), *of_way, *ablated_notes(spec.ablate)]
-    report = report_of_totals(spec, totals, pretrained.name, notes, num_left_out=many.num_left_out)
+    other_notes = [note for note in way_notes if note != totals.unshown]
+    notes = [*many.notes(), *other_notes, *ablated_notes(spec.ablate)]
+    report = totals_report(spec, totals, pretrained.name, notes, num_left_out=many.num_left_out)
     return replace(report, missing=totals.unshown)
 
 
 def _report_files(
     spec: HeadsSpec, file: ReadFile, pretrained: Pretrained, progress: Callable[[float], None] | None
 ) -> Report:
-    """The survey of the files of a folder or a list; on grids with maps over the first of them."""
+    """Return the survey of the files of a folder or a list, with maps over the first ones on a grid."""
     words, opener = read_texts(spec).text, OPENERS[file.what]
-    spec = spec.model_copy(update={"maps": "none"})  # a map is of one file
-    options = options_of(spec)
+    spec = spec.model_copy(update={"maps": "none"})  # a map belongs to one file
+    options = survey_options(spec)
     looks = None
     if spec.statistic is None and options.looks:
         is_ranked = bool(spec.sort or spec.top or spec.pattern)
@@ -223,21 +225,22 @@ def _report_files(
         totals, way_notes = head_totals(part, many, options, ablate=spec.ablate, looks=looks)
     notes = [*many.notes(), *way_notes, *ablated_notes(spec.ablate)]
     maps = partial(_picture_maps, spec, looks=looks, num_pictures=totals.num_texts)
-    return report_of_totals(spec, totals, part.name, notes, maps, num_left_out=many.num_left_out)
+    return totals_report(spec, totals, part.name, notes, maps, num_left_out=many.num_left_out)
 
 
 def _picture_maps(
     spec: HeadsSpec, heads: Records[SurveyedHead], looks: FirstLooks | None, num_pictures: int
 ) -> PictureMaps | None:
-    """The maps of the same heads over each of the first pictures; None where none was kept.
+    """Return maps of the same heads over each of the first pictures, or None without maps.
 
-    Those that are named, or the first of a ranking; else those of the last layer, their mean and rollout.
+    The heads are the chosen ones, or the first of a ranking, or those of the last layer with their mean and
+    rollout.
     """
     pictures = [] if looks is None else looks.files()
     if looks is None or not pictures:
         return None
     kept = pictures[0].maps.keys()
-    heads_kept = [name for name in kept if name not in (MEAN, ROLLOUT)]
+    mapped_heads = [name for name in kept if name not in (MEAN, ROLLOUT)]
     if named := spec.heads_shown():
         chosen, about = (
             named,
@@ -250,8 +253,8 @@ def _picture_maps(
         about = f"the first {counted(len(chosen), 'head')}" if len(chosen) > 1 else "the first head"
         about += f" by {'least ' if spec.ascending else ''}{spec.sort}" if spec.sort else ""
     else:
-        chosen, about = heads_kept[:MOST_HEADS_SHOWN], f"the heads of layer {looks.last_layer}"
-        if len(heads_kept) > len(chosen):
+        chosen, about = mapped_heads[:MOST_HEADS_SHOWN], f"the heads of layer {looks.last_layer}"
+        if len(mapped_heads) > len(chosen):
             about = f"the first {len(chosen)} of {about[4:]}"
         chosen += [name for name in (MEAN, ROLLOUT) if name in kept]
         about += ", their mean and the rollout" if ROLLOUT in kept else " and their mean"
@@ -265,30 +268,28 @@ def _picture_maps(
 
 
 def _picture_row(looks: FileLooks, names: Sequence[str], *, is_unique: bool) -> PictureRow:
-    """One picture with the maps of these names; of files of the same name with that of its folder."""
+    """Return one picture with its maps; a name that several files share is preceded by the folder."""
     (picture,) = looks.reading.drawn()
     if not is_unique:
         picture = replace(picture, name="/".join(Path(looks.file).parts[-2:]))
     side = looks.reading.text if picture.axis == "tokens" else looks.reading.context
-    assert side is not None, "its picture lies among the tokens of one of the two"
+    assert side is not None, "the picture belongs to the text or the context"
     weights = np.stack([looks.maps[name] for name in names])
     return PictureRow(picture, side.tokens, looks.queries, NamedTensor(("map", "key"), weights))
 
 
 def _read_line(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Reading:
-    """One of many texts."""
+    """Read one of many texts."""
     return read(spec, Texts(text=line.text), pretrained, torch.Generator())
 
 
-def report_of_text(
-    spec: HeadsSpec, whole: Reading, run: Surveyed, text: int, pretrained: Pretrained
-) -> Report:
-    """The report of one of the texts that were surveyed together."""
-    reading, of_text = whole.in_words(), run.texts[text]
+def text_report(spec: HeadsSpec, whole: Reading, run: Surveyed, text: int, pretrained: Pretrained) -> Report:
+    """Return the report of one of the texts that were surveyed together."""
+    reading, surveyed_text = whole.in_words(), run.texts[text]
     named_tokens = _named_tokens(spec, reading, pretrained)
     survey = replace(run.text_survey(text), named_tokens=named_tokens)
     numbers = {name: survey.heads.numbers(name) for name in NAMING if name in survey.heads.cells}
-    survey, none = of_pattern(spec, survey, numbers, {stack.name: stack for stack in of_text.stacks})
+    survey, none = with_pattern(spec, survey, numbers, {stack.name: stack for stack in surveyed_text.stacks})
     survey, tensors = ranked(spec, survey)
     if run.rollout:
         tensors |= {"rollout": named(run.rollout[text], "query", "key", mask=run.rollout_mask(text))}
@@ -318,15 +319,15 @@ def report_of_text(
                 tensors |= {"linear_weights": NamedTensor(axes, signed, Mask(causal=True))}
         tokens, context = maps.query.tokens, maps.key.tokens if spec.maps == "cross" else ()
         if pictures and reading.context is not None and spec.maps != "cross":
-            of_encoder = tuple(replace(picture, axis="tokens") for picture in pictures)
+            encoder_pictures = tuple(replace(picture, axis="tokens") for picture in pictures)
             is_drawn = maps.query.origin is not None and maps.query.origin.kind.on_grid
-            pictures = of_encoder if is_drawn else ()
+            pictures = encoder_pictures if is_drawn else ()
             tensors = {name: tensor for name, tensor in tensors.items() if name not in ("looks", "mean_look")}
     count = counted(len(whole.text.ids), "token")
     if spec.words:
         count += f" of {counted(len(reading.text.ids), 'word')}"
     notes = [
-        *notes_of(spec),
+        *survey_notes(spec),
         *none,
         *replace(run.way, unshown="").notes(),
         *not_drawn,
@@ -334,8 +335,8 @@ def report_of_text(
         *ablated_notes(spec.ablate),
     ]
     read = Texts(tokens, context, token_spelling=spelling)
-    about = about_heads(pretrained.name, len(of_text.heads), count)
-    unseen = _unseen(spec, named_tokens, of_text.heads)
+    about = about_heads(pretrained.name, len(surveyed_text.heads), count)
+    unseen = _unseen(spec, named_tokens, surveyed_text.heads)
     report = build_report(
         spec, read, tensors, survey, notes, about=about, how_to_read=unseen, pictures=pictures
     )
@@ -343,7 +344,9 @@ def report_of_text(
 
 
 def _with_norms(survey: HeadSurvey, run: Surveyed, reading: Reading, text: int) -> HeadSurvey:
-    """The survey with the median norm of the patches that the last block gives, and those far above it."""
+    """Return the survey with the median norm of patches after the last block, and the patches far above
+    it.
+    """
     norms = run.norms
     medians, are_high = (None, None) if norms is None else (norms.medians(), norms.are_high())
     if norms is None or norms.norms is None or medians is None or are_high is None:
@@ -361,7 +364,7 @@ def _with_norms(survey: HeadSurvey, run: Surveyed, reading: Reading, text: int) 
 
 
 def _unseen(spec: HeadsSpec, named_tokens: Records[TokenNamed], heads: Records[SurveyedHead]) -> str:
-    """A sentence where no head has any weight from what was named to what stands behind it; else nothing."""
+    """Return a sentence if the chosen keys follow the chosen queries, so that every weight is 0."""
     queries, keys = (
         [token.position for token in named_tokens if token.setting == setting] for setting in spec.sought()
     )
@@ -379,7 +382,7 @@ def _unseen(spec: HeadsSpec, named_tokens: Records[TokenNamed], heads: Records[S
 
 
 def _named_tokens(spec: HeadsSpec, reading: Reading, pretrained: Pretrained) -> Records[TokenNamed]:
-    """The tokens that `from` and `to` mean, each with its position and the name that means it."""
+    """Return the tokens that `from` and `to` name, each with its position and name."""
     texts = {"sentence": reading.text} | ({} if reading.context is None else {"context": reading.context})
     return TokenNamed.rows(
         {"setting": key, "name": name, "text": which, "position": position, "token": text.tokens[position]}
@@ -390,7 +393,7 @@ def _named_tokens(spec: HeadsSpec, reading: Reading, pretrained: Pretrained) -> 
 
 
 def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
-    """The maps of all heads, and the whole weights of those that were asked for."""
+    """Return the maps of all heads, and the whole weights of the requested heads."""
     axes = ("query", "key") if maps.is_whole else ("query_block", "key_block")
     every = {
         name: NamedTensor(("layer", "head", *axes), kept, maps.mask(*kept.shape[-2:]))

@@ -31,7 +31,7 @@ FEW_ROWS = 5
 
 
 def _title(report: Report) -> str:
-    """`heads: minilm, 6 layers × 12 heads, 17 tokens`; of some heads what the report is about."""
+    """Return `heads: minilm, 6 layers × 12 heads, 17 tokens`; a selection of heads has the report's title."""
     survey = report.result_of(HeadSurvey)
     if is_cut(report) and report.about:
         return titled(report)
@@ -52,7 +52,7 @@ def _explanation(report: Report, display: Display) -> Iterator[str]:
 
 
 def _few_rows(report: Report) -> Iterator[str]:
-    """A warning where few rows of some stack have what heads are sorted by."""
+    """Yield a warning if few rows of a stack have the statistic that sorts the heads."""
     sort = report.spec.get("sort")
     if not isinstance(sort, str) or sort == "from_to_weight":
         return
@@ -69,8 +69,8 @@ def _warnings(report: Report, display: Display) -> Iterator[str]:
 
 
 def _next_steps(report: Report, steps: tuple[str, ...]) -> tuple[str, ...]:
-    """Where a stack of the model looks at its first token most, the rest is worth a look; heads that look at
-    one sound time its words.
+    """Suggest --skip-sink if most heads of a stack attend to the first token, and --words for two sound
+    stacks.
     """
     stacks = by_stack(report.result_of(HeadSurvey).heads)
     if len(stacks) > 1 and any(picture.seconds for picture in report.pictures):
@@ -95,4 +95,4 @@ SURVEY_SCREEN = FirstScreen(
     ),
     next_steps=_next_steps,
 )
-"""The patterns; the heads themselves where they are sorted, or asked for; a statistic's grid."""
+"""The patterns, or the heads if they are sorted or requested, or the grid of a statistic."""

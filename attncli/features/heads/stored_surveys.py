@@ -1,4 +1,4 @@
-"""The report of a survey in a store that has each text."""
+"""The report of a stored survey, from the numbers of each text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError
 
 from attncli.core.names import STARTS_SPECIAL
 from attncli.errors import UserError
-from attncli.features.heads.surveys import report_of_totals
+from attncli.features.heads.surveys import totals_report
 from attncli.measure.patterns import HeadTotals, LayerPlace, MixerPlace
 from attncli.records.kinds import KINDS
 from attncli.records.report import Report
@@ -30,13 +30,13 @@ from attncli.settings import form_asked_for
 from attncli.settings.heads import HeadsSpec
 from attncli.system.plain_text import counted
 
-OF_SOME_HEADS = ("top", "pattern", "statistic")
+HEAD_CHOICES = ("top", "pattern", "statistic")
 """Settings that leave out heads of a survey."""
 
 
-def _of_some_heads(settings: Mapping[str, Any]) -> list[str]:
-    """The given settings that leave out heads of a survey."""
-    return [key for key in OF_SOME_HEADS if settings.get(key) is not None]
+def _head_choices(settings: Mapping[str, Any]) -> list[str]:
+    """Return the settings in use that leave out heads of a survey."""
+    return [key for key in HEAD_CHOICES if settings.get(key) is not None]
 
 
 def _is_survey(experiment: str) -> bool:
@@ -45,10 +45,10 @@ def _is_survey(experiment: str) -> bool:
     return kind is not None and issubclass(kind, HeadSurvey)
 
 
-def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-    """The number and the settings of the one survey in a store that has the chosen values.
+def _survey_settings(path: Path, reader: Reader, choice: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    """Return the number and settings of the one stored survey with the chosen values.
 
-    UserError if there is none, or several. Runs that read many texts each are not texts of a survey.
+    Raises UserError if there is none, or several. Runs that read many texts each do not count.
     """
     if reader.has_steps():
         raise UserError(f"--store: {path} has steps of a training run: attn watch {path} shows them")
@@ -59,12 +59,12 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
         and not settings.get("texts")
         and form_asked_for(settings["experiment"], settings) is None
     }
-    if surveys and all(map(_of_some_heads, surveys.values())):
-        keys = ", ".join(dict.fromkeys(chain.from_iterable(map(_of_some_heads, surveys.values()))))
+    if surveys and all(map(_head_choices, surveys.values())):
+        keys = ", ".join(dict.fromkeys(chain.from_iterable(map(_head_choices, surveys.values()))))
         raise UserError(
             f"--store: {path} has only some heads of each text, left by {keys}: attn results shows them"
         )
-    surveys = {number: settings for number, settings in surveys.items() if not _of_some_heads(settings)}
+    surveys = {number: settings for number, settings in surveys.items() if not _head_choices(settings)}
     if not surveys:
         raise UserError(
             f"--store: {path} has no survey of heads, text by text: attn results shows what it has"
@@ -78,17 +78,17 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
         differing = differing_settings((chosen or surveys).values())
         listed = "; ".join(f"{key} {', '.join(values)}" for key, values in differing.items())
         if not chosen:
-            asked = ", ".join(f"{key} {value}" for key, value in choice.items())
-            others = f"; it has {listed}" if listed else ""
+            request = ", ".join(f"{key} {value}" for key, value in choice.items())
+            details = f"; it has {listed}" if listed else ""
             if num_earlier := reader.count_earlier():
                 runs = counted(num_earlier, "run")
-                others += f"; {runs} of earlier plans: rerun their command to read them"
-            raise UserError(f"--store: {path} has no survey of {asked}{others}")
+                details += f"; {runs} of earlier plans: rerun their command to read them"
+            raise UserError(f"--store: {path} has no survey of {request}{details}")
         several = f"--store: {path} has {len(chosen)} surveys ({listed})"
         if not differing.keys() <= HeadsSpec.model_fields.keys():
             raise UserError(
                 f"{several}: attn results {path} shows them side by side; "
-                "of each in a store of its own this shows the patterns"
+                "store each in a separate file to see its patterns"
             )
         flags = " and ".join(f"--{key.replace('_', '-')}" for key in differing)
         raise UserError(f"{several}: choose one by {flags}")
@@ -97,26 +97,26 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
 
 
 def _totals(reader: Reader, settings: int) -> HeadTotals:
-    """The totals over the runs with these settings, each of which is a text."""
-    totals, rest, has_even = HeadTotals(), HeadTotals(), True
+    """Return the totals over the runs with these settings; each run is one text."""
+    totals, without_first, has_even = HeadTotals(), HeadTotals(), True
     for runs in reader.done():
-        kept = [place for place, number in enumerate(runs.settings) if number == settings]
-        if kept:
+        places = [place for place, number in enumerate(runs.settings) if number == settings]
+        if places:
             columns = parse_survey_columns(runs.columns)
             has_even &= any(column.number.is_even for column in columns.all_weights)
-            _add(totals, columns.all_weights, runs.values[kept])
+            _add(totals, columns.all_weights, runs.values[places])
             if columns.without_first:
-                _add(rest, columns.without_first, runs.values[kept])
-            _add_linear(totals, columns.linear, runs.values[kept])
-    totals.rest = rest if rest.num_texts == totals.num_texts else None
-    if not has_even:  # a store before 0.5.0, or one that was continued
-        for of_some in (totals, rest):
-            of_some.stacks = {name: stack._replace(even={}) for name, stack in of_some.stacks.items()}
+                _add(without_first, columns.without_first, runs.values[places])
+            _add_linear(totals, columns.linear, runs.values[places])
+    totals.rest = without_first if without_first.num_texts == totals.num_texts else None
+    if not has_even:  # a store from before 0.5.0, or one that a later version continued
+        for head_totals in (totals, without_first):
+            head_totals.stacks = {name: stack._replace(even={}) for name, stack in head_totals.stacks.items()}
     return totals
 
 
 def _add(totals: HeadTotals, columns: Sequence[SurveyColumn], values: np.ndarray) -> None:
-    """Add runs with the same columns (run, column), each of which is a text."""
+    """Add runs with the same columns (run, column); each run is one text."""
     totals.num_texts += len(values)
     starts_special: dict[str, bool] = {}
     num_rows: dict[str, dict[str, int]] = {}
@@ -131,38 +131,38 @@ def _add(totals: HeadTotals, columns: Sequence[SurveyColumn], values: np.ndarray
         elif number.counts_rows:
             num_rows.setdefault(stack, {})[statistic] = int(values[:, place].sum())
         elif number.is_even:
-            of_texts = values[:, place]
-            known = ~np.isnan(of_texts)
-            mean = TextMean(float(of_texts[known].sum()), int(known.sum()))
+            text_values = values[:, place]
+            has_value = ~np.isnan(text_values)
+            mean = TextMean(float(text_values[has_value].sum()), int(has_value.sum()))
             even.setdefault(stack, {})[statistic] = mean
     for (layer, stack), heads in layers.items():
         (names, *_), places = heads.values(), np.array([list(head.values()) for head in heads.values()])
-        of_layer = values[:, places]
+        layer_values = values[:, places]
         kind = "cross" if stack == "cross" else "self"
-        totals.add(LayerPlace(layer, kind, stack), tuple(names), torch.from_numpy(of_layer))
+        totals.add(LayerPlace(layer, kind, stack), tuple(names), torch.from_numpy(layer_values))
     for stack in dict.fromkeys([*num_rows, *starts_special]):
         is_special = starts_special.get(stack, True)
         totals.add_rows(Stack(stack, num_rows.get(stack, {}), is_special, even.get(stack, {})))
 
 
 def _add_linear(totals: HeadTotals, columns: Sequence[tuple[int, StoredColumn]], values: np.ndarray) -> None:
-    """Add the heads of layers without a softmax of runs with the same columns (run, column)."""
+    """Add heads of layers without a softmax, from runs with the same columns (run, column)."""
     places: dict[int, dict[int, dict[str, int]]] = {}
     for place, (name, layer, head, *_) in columns:
         if layer is not None and head is not None:
-            of_layer = places.setdefault(layer, {})
-            of_layer.setdefault(head, {})[name.removeprefix(LINEAR_PREFIX)] = place
+            places.setdefault(layer, {}).setdefault(head, {})[name.removeprefix(LINEAR_PREFIX)] = place
     for layer, heads in places.items():
-        numbers = [[values[:, of_head[name]] for name in SIGNED_OVER_TEXTS] for of_head in heads.values()]
+        numbers = [[values[:, head[name]] for name in SIGNED_OVER_TEXTS] for head in heads.values()]
         totals.linear.add(MixerPlace(layer), torch.from_numpy(np.array(numbers)).permute(2, 0, 1))
 
 
-def store_report(path: Path, reader: Reader, shown: Mapping[str, Any], choice: Mapping[str, Any]) -> Report:
-    """The survey in a store, the one with the chosen settings where there are several, as `shown` says.
+def store_report(path: Path, reader: Reader, display: Mapping[str, Any], choice: Mapping[str, Any]) -> Report:
+    """Return the stored survey with the chosen settings, with these display settings.
 
-    UserError if there is none, or if the choice is not clear; Damaged where settings are of other types.
+    Raises UserError if there is no such survey or the choice is ambiguous; Damaged for settings of wrong
+    types.
     """
-    number, settings = _settings_of_survey(path, reader, choice)
+    number, settings = _survey_settings(path, reader, choice)
     totals = _totals(reader, number)
     left_out = {
         "of the texts failed and": sum(failed.run.settings == number for failed in reader.failed()),
@@ -182,8 +182,8 @@ def store_report(path: Path, reader: Reader, shown: Mapping[str, Any], choice: M
         HeadsSpec.model_construct(**known).model_dump(warnings="error")
     except PydanticSerializationError:
         raise Damaged("the settings of its survey are damaged") from None
-    complete = HeadsSpec.model_construct(**{**known, **read, **shown})
+    complete = HeadsSpec.model_construct(**{**known, **read, **display})
     report_name = program or Path(str(complete.model_source())).name
-    report = report_of_totals(complete, totals, report_name, notes, num_left_out=sum(left_out.values()))
+    report = totals_report(complete, totals, report_name, notes, num_left_out=sum(left_out.values()))
     missing = dict.fromkeys(environment.get(UNSHOWN, "") for environment in reader.environments())
     return replace(report, missing=" ".join(filter(None, missing)))

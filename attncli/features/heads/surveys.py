@@ -1,6 +1,6 @@
 """The report of a survey of many texts, from its totals.
 
-Nothing here reads a model: a batch, whose workers did, shows its survey without importing what they needed.
+No model is read here: a batch shows a survey without importing the code that its workers needed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ PROBE_NOTE = (
 WEIGHTED_NOTE = "Weights are times ||v W_O||, each row renormalised; value_norm is the rows' mean sum."
 
 
-def report_of_totals(
+def totals_report(
     spec: HeadsSpec,
     totals: HeadTotals,
     name: str,
@@ -37,10 +37,10 @@ def report_of_totals(
     *,
     num_left_out: int = 0,
 ) -> Report:
-    """The report of a survey of many texts; on grids with the maps of the heads that are listed."""
+    """Return the report of a survey of many texts, with maps of the listed heads for files on a grid."""
     survey, lower = totals.survey()
     num_heads = len(survey.heads)
-    survey, none = of_pattern(spec, survey, lower, totals.stacks)
+    survey, none = with_pattern(spec, survey, lower, totals.stacks)
     survey, tensors = ranked(spec, survey)
     kind = "text" if spec.read_file is None else spec.read_file.what
     read = counted(totals.num_texts, kind)
@@ -51,7 +51,7 @@ def report_of_totals(
     about_means = INTERVALS_NOTE.format(kind=kind)
     if totals.num_texts == 1:
         about_means = f"One {kind} has no interval, so that it names no head."
-    all_notes = [*notes_of(spec), about_means, *few_notes(totals.num_texts, kind), *none, *notes]
+    all_notes = [*survey_notes(spec), about_means, *few_notes(totals.num_texts, kind), *none, *notes]
     return build_report(
         spec,
         Texts(),
@@ -63,10 +63,10 @@ def report_of_totals(
     )
 
 
-def of_pattern(
+def with_pattern(
     spec: HeadsSpec, survey: HeadSurvey, numbers: NumbersByName, stacks: Mapping[str, Stack]
 ) -> tuple[HeadSurvey, list[str]]:
-    """The heads of the pattern that is asked for, by the numbers that name them; a note where none has it."""
+    """Return the heads of the chosen pattern, judged by `numbers`, and a note if there are none."""
     if spec.pattern is None:
         return survey, []
     heads = survey.heads.taken(
@@ -81,7 +81,7 @@ def of_pattern(
 
 
 def ranked(spec: HeadsSpec, survey: HeadSurvey) -> tuple[HeadSurvey, dict[str, NamedTensor]]:
-    """The survey with its heads in the order that is asked for, and the sinks; of one statistic a grid."""
+    """Return the survey with sorted heads and its sinks, or the grid of one statistic."""
     heads = survey.heads
     first_key = heads.column("sink_mass") if heads else np.empty(0)
     survey = replace(survey, model=sinks_of(torch.from_numpy(first_key)))
@@ -97,7 +97,7 @@ def ranked(spec: HeadsSpec, survey: HeadSurvey) -> tuple[HeadSurvey, dict[str, N
     return replace(survey, heads=heads[: spec.top]), {}
 
 
-def notes_of(spec: HeadsSpec) -> list[str]:
+def survey_notes(spec: HeadsSpec) -> list[str]:
     keys = "key" if spec.skip_sink == 1 else f"{spec.skip_sink} keys"
     notes = {
         PROBE_NOTE: spec.probe,

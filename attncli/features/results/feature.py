@@ -6,7 +6,7 @@ FEATURE = Feature(
     questions=(
         Question(
             "results",
-            "What a batch has kept: a summary, or every value",
+            "Statistics of a store by group, or every value",
             "Many runs",
             command="question:command",
             synonyms="summary stats query report",

@@ -1,4 +1,4 @@
-"""`attn results`: a summary of a store, or all that it holds as a tidy table."""
+"""`attn results`: a summary of a store, or all its values as a tidy table."""
 
 import sys
 from collections.abc import Sequence
@@ -42,18 +42,20 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("csv", "jsonl", "parquet")
-STORE = argument("store", "What `attn batch -o` or `attn record -o` kept.", "STORE", reads_file=True)
-ALL_RUNS = flag("--all", "Include runs of earlier plans; the column plan tells them apart.")
+STORE = argument(
+    "store", "The store that `attn batch -o` or `attn record -o` wrote.", "STORE", reads_file=True
+)
+ALL_RUNS = flag("--all", "Include runs of earlier plans; the column `plan` has the number of each.")
 TIDY = flag(
     "--tidy",
-    "Instead of the summary every statistic of every run, one row each, as csv, jsonl or parquet: run, id, "
-    "layer, head, statistic, value.",
-    everyday="every statistic of every run as a table: -o tidy.csv",
+    "Write every statistic of every run instead of the summary, one row each, as csv, jsonl or parquet: "
+    "run, id, layer, head, statistic, value.",
+    everyday="write every statistic of every run: -o tidy.csv",
 )
 
 
 def write_tidy(store: str, output: str | None, format: str | None, all: bool) -> None:
-    """One row per statistic of a run: run, id, layer, head, statistic, value."""
+    """Write one row per statistic of a run: run, id, layer, head, statistic, value."""
     from attncli.views.data import SUFFIXES, WRITERS
 
     path = checked_path(output)
@@ -77,7 +79,7 @@ def write_tidy(store: str, output: str | None, format: str | None, all: bool) ->
 
 
 def note_earlier_runs(store: str, reader: "Reader") -> None:
-    """Print on standard error that the last batch did not plan all runs, where it is so."""
+    """Print a note on standard error if the store has runs that the last batch did not plan."""
     if earlier := reader.earlier_runs():
         print(plain_text(f"{store}: {earlier}"), file=sys.stderr)
 
@@ -93,20 +95,20 @@ EXAMPLES = (
 )
 WHERE = option(
     "--where",
-    "Only statistics where this holds: a setting, layer, head, id or statistic, a comparison and a "
-    'value, as "causal = true", or "head = 5:11" of a model; repeatable.',
+    "Only statistics that meet this condition: a setting, layer, head, id or statistic, a comparison and a "
+    'value, such as "causal = true", or "head = 5:11" in a model; repeatable.',
     "CONDITION",
     kind=list[str],
-    everyday='as "causal = true" or "head = 5:11"; may be repeated',
+    everyday='such as "causal = true" or "head = 5:11"; may be repeated',
 )
 GROUP_BY = option(
     "--group-by",
-    "One row for each value of a setting, of layer, head (of a model with its layer) or id; repeatable; "
-    "none: one for all. "
-    "[default: what was swept, and layer and head of a model]",
+    "One row per value of a setting, layer, head (in a model with its layer) or id; repeatable; "
+    "none: one row for all runs. "
+    "[default: the swept settings, and layer and head of a model]",
     "NAME",
     kind=list[str],
-    everyday="a row for each value of this; may be repeated",
+    everyday="one row per value of this setting; may be repeated",
 )
 NO_GROUPS = "none"
 STATISTIC = option(
@@ -118,13 +120,11 @@ STATISTIC = option(
 )
 SORT = option(
     "--sort",
-    "The rows with the largest of this first.",
+    "Sort the rows by this number, the largest first.",
     choices=GROUP_SUMMARY,
-    everyday="the rows with the largest of this first",
+    everyday="sort by this number, the largest first",
 )
-ASCENDING = flag(
-    "--ascending", "With --sort: the smallest first.", everyday="with --sort: the smallest first"
-)
+ASCENDING = flag("--ascending", "With --sort: smallest first.", everyday="with --sort: smallest first")
 TOP = option("--top", "Show only the first N rows.", "N", kind=int, min=1, everyday="only the first N rows")
 
 
@@ -140,10 +140,12 @@ def show_results(
     tidy: bool,
     **flags: Any,
 ) -> None:
-    """Count, mean, standard deviation, minimum and maximum of the statistics, by group; or every value."""
+    """Show count, mean, standard deviation, minimum and maximum of each statistic by group, or every
+    value.
+    """
     if tidy:
         chosen = {"where": where, "group_by": group_by, "statistic": statistic, "sort": sort, "top": top}
-        refuse_given(chosen, "is for the summary, and --tidy writes every value")
+        refuse_given(chosen, "cannot be combined with --tidy, which writes every value")
         write_tidy(store, flags[OUTPUT.name], flags[FORMAT.name], all)
         return
     conditions = parse_conditions(where, "--where", numbers_only=False)
@@ -160,7 +162,7 @@ def show_results(
         path = Path(store)
         with reading(path, all_runs=all) as reader:
             groups = ["experiment"] if list(group_by) == [NO_GROUPS] else group_by or usual_groups(reader)
-            # Two runs of one id are two sentences where they are of different plans.
+            # In different plans, runs with the same id have different sentences.
             groups = with_layers(list(dict.fromkeys([*groups, *(["plan"] if all else [])])), reader)
             report = results(
                 path,
@@ -184,7 +186,7 @@ def show_results(
 
 
 BESIDES = 14
-"""Lines of a screen beside the rows of its table: title, notes, header, what to type next."""
+"""Lines of a screen besides the rows of its table: title, notes, header and next steps."""
 
 
 def _is_higher_than_screen(report: "Report", to: Destination) -> bool:
@@ -194,7 +196,7 @@ def _is_higher_than_screen(report: "Report", to: Destination) -> bool:
 
 
 def _write_rows(rows: Table, groups: Sequence[str], to: Destination) -> None:
-    """The summary as one table with all its columns, however few rows there are."""
+    """Write the summary as one table with all its columns, even without rows."""
     from attncli.views.data import WRITERS, table_of_rows
 
     table = table_of_rows(rows)

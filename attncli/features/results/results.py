@@ -1,4 +1,4 @@
-"""What a store of many runs holds, in short: statistics by group, and the runs that failed."""
+"""The summary of a store with many runs: statistics by group, and the failed runs."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,7 +9,7 @@ from attncli.records.columns import Record, Records, Result, column, group
 class GroupSummary(Record):
     """A statistic over the runs of a group; `std` is unbiased, None for one value.
 
-    What the groups are by, a setting or a place as layer and head, is a column each.
+    Each setting, layer or head that defines the groups has a further column.
     """
 
     statistic: str
@@ -21,7 +21,7 @@ class GroupSummary(Record):
 
 
 class RunFailure(Record):
-    """A run that failed: its number, the id of its sentence, where it came from, and the error."""
+    """A failed run: its number, the id of its sentence, its source, and the error."""
 
     run: str
     id: str
@@ -32,7 +32,7 @@ class RunFailure(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class StoreSummary(Result):
-    """The summary of a store, the groups of a statistic one after the other, and the runs that failed."""
+    """The summary of a store, with the groups of a statistic next to each other, and the failed runs."""
 
     is_of_store: ClassVar[bool] = True
     summary: Records[GroupSummary] = group()

@@ -1,4 +1,4 @@
-"""The first screen of `results`: what a store of many runs holds, in short."""
+"""The first screen of `results`: the summary of a store."""
 
 from collections.abc import Iterator, Sequence
 
@@ -28,7 +28,9 @@ def _notes(report: Report, display: Display) -> Iterator[str]:
 
 
 def _summary(report: Report, display: Display) -> ScreenParts:
-    """The rows that say most, without groups that are all the same; a few failed runs; what is left out."""
+    """The most informative rows without constant group columns, a few failed runs, and the numbers left
+    out.
+    """
     result = report.result_of(StoreSummary)
     summary, failed = result.summary, result.failed or ()
     group_by: Sequence[str] = report.spec.get("group_by", ())
@@ -47,10 +49,10 @@ def _summary(report: Report, display: Display) -> ScreenParts:
         left_out = {"rows": len(summary) - len(rows), "failed runs": max(len(failed) - MOST_FAILED, 0)}
         if counts := ", ".join(f"{count:,} {name}" for name, count in left_out.items() if count > 0):
             yield Paragraph(
-                f"Not shown: {counts}; --statistic NAME, --group-by, --top N, or -o summary.csv.", "note"
+                f"Not shown: {counts}. See --statistic NAME, --group-by, --top N or -o summary.csv.", "note"
             )
 
-    # A second table takes its rows, a blank line, title, header and rule.
+    # A second table takes its rows and four lines: a blank line, title, header and rule.
     most = MOST_SUMMARY_ROWS - bool(failed) * (min(len(failed), MOST_FAILED) + 4)
     yield Elastic(of, most, min(LEAST_ROWS, len(summary)), len(summary))
 
@@ -58,30 +60,30 @@ def _summary(report: Report, display: Display) -> ScreenParts:
 def _telling_rows(
     summary: Records[GroupSummary], group_by: Sequence[str], most: int
 ) -> tuple[str, Sequence[Row]]:
-    """A title, and at most that many rows: of heads the strongest, else first means of statistics of rows."""
+    """Return a title and up to `most` rows: the strongest heads, or the means of row statistics first."""
     by_statistic: dict[str, list[GroupSummary]] = {}
     for row in summary:
         by_statistic.setdefault(row.statistic, []).append(row)
     if not {*PLACES} <= {*group_by}:
-        of_rows = [f"{name}.mean" for name in ROW_STATISTICS]
-        names = [*(name for name in of_rows if name in by_statistic)]
-        names += [name for name in by_statistic if name not in of_rows]
+        row_means = [f"{name}.mean" for name in ROW_STATISTICS]
+        names = [*(name for name in row_means if name in by_statistic)]
+        names += [name for name in by_statistic if name not in row_means]
         return "summary", [row for name in names for row in by_statistic[name]][:most]
     ranked = [sorted(rows, key=lambda row: -row.mean) for rows in by_statistic.values()]
-    ranked = [rows for rows in ranked if _is_of_strong_head(rows[0])]
+    ranked = [rows for rows in ranked if _is_strong_head(rows[0])]
     if len(ranked) == 1:
         count = min(STRONGEST, most)
-        return f"the {count} heads with the largest mean", list(map(_of_head, ranked[0][:count]))
-    return HEADS_TITLE, [_of_head(rows[0]) for rows in ranked[:most]]
+        return f"the {count} heads with the largest mean", list(map(_head_row, ranked[0][:count]))
+    return HEADS_TITLE, [_head_row(rows[0]) for rows in ranked[:most]]
 
 
-def _is_of_strong_head(row: GroupSummary) -> bool:
-    """Whether a row says something of a head, as it is and not without its first key."""
+def _is_strong_head(row: GroupSummary) -> bool:
+    """True for a row about a head with all its keys, whose mean is not 0."""
     return row.get("head") is not None and row.mean != 0 and f"{WITHOUT_FIRST}." not in row.statistic
 
 
-def _of_head(row: GroupSummary) -> Row:
-    """The row with its head as 24:4."""
+def _head_row(row: GroupSummary) -> Row:
+    """Return the row with its head as 24:4."""
     others = {name: cell for name, cell in row.items() if name not in ("statistic", *PLACES)}
     return {"statistic": row.statistic, "head": head_name(row), **others}
 
@@ -92,8 +94,8 @@ SUMMARY_SCREEN = FirstScreen(
     (
         ShortenedLine(_store, "title", settings={"store": str, "group_by": list}),
         Sentences(_notes, "line"),
-        Special(_summary, "which rows say most follows from what they are grouped by"),
+        Special(_summary, "the choice of rows depends on the groups"),
     ),
     next_steps=lambda *_: SUMMARY_STEPS,
 )
-"""What the store holds, in the rows that say most."""
+"""The most informative rows of a store."""

@@ -1,4 +1,4 @@
-"""What a store holds: a summary as a report, and its tidy table."""
+"""The summary of a store as a report, and its tidy table."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ GroupKey = tuple[Any, ...]
 
 @dataclass
 class Total:
-    """Count, mean, deviation and extremes of the values of one statistic and group, which come in parts.
+    """Count, mean, deviation and extremes of the values of one statistic and group, added in parts.
 
     `squares` is the sum of (x - mean)^2: parts merge as in Chan, Golub and LeVeque (1979), eq. 2.1.
     """
@@ -71,7 +71,7 @@ class Total:
 
 @dataclass
 class Summary:
-    """Adds up the values that meet the conditions, by statistic and group."""
+    """Collects the values that meet the conditions, by statistic and group."""
 
     reader: Reader
     where: Sequence[Condition]
@@ -82,12 +82,12 @@ class Summary:
         self._names = self.reader.statistics()
         settings = self.reader.settings.values()
         self._settings = dict.fromkeys(key for of_run in settings for key in of_run)
-        of_runs = [*PLACES, *RUN_NAMES, *self._settings]
+        run_names = [*PLACES, *RUN_NAMES, *self._settings]
         errors = [
             f"{flag} {name}: the store has no such {what}{nearest(name, known)}; known: {listed(known)}"
             for flag, what, names, known in (
-                ("--where", "name", [condition.name for condition in self.where], [*of_runs, *self._names]),
-                ("--group-by", "setting", self.group_by, of_runs),
+                ("--where", "name", [condition.name for condition in self.where], [*run_names, *self._names]),
+                ("--group-by", "setting", self.group_by, run_names),
                 ("--statistic", "statistic", self.statistics, self._names),
             )
             for name in names
@@ -97,19 +97,19 @@ class Summary:
             raise UserError(*errors)
 
     def rows(self) -> Records[GroupSummary]:
-        """One row per statistic and group; the groups of a statistic are neighbours."""
+        """Return one row per statistic and group; the groups of a statistic are neighbours."""
         totals: dict[tuple[str, GroupKey], Total] = {}
         for runs in self.reader.done(self._needed()):
-            kept = self._kept(runs)
+            selected = self._selected(runs)
             by_column = _grouped(map(self._column_group, runs.columns))
             for about, rows in self._run_groups(runs).items():
-                values, is_kept = runs.values[rows], kept[rows]
+                values, is_selected = runs.values[rows], selected[rows]
                 for (statistic, *places), columns in by_column.items():
                     if not self.statistics or statistic in self.statistics:
                         parts = zip(self.group_by, places, about, strict=True)
                         group = tuple(place if name in PLACES else value for name, place, value in parts)
-                        numbers = values[:, columns][is_kept[:, columns]]
-                        totals.setdefault((statistic, group), Total()).add(numbers)
+                        part = values[:, columns][is_selected[:, columns]]
+                        totals.setdefault((statistic, group), Total()).add(part)
         order = {name: i for i, name in enumerate(self._names)}
         summed = [
             (statistic, group, total)
@@ -121,17 +121,17 @@ class Summary:
         return GroupSummary.table(statistic=[statistic for statistic, _, _ in summed], **(groups | numbers))
 
     def _needed(self) -> set[str] | None:
-        """The statistics to read; None for all."""
+        """Return the statistics to read; None for all."""
         if not self.statistics:
             return None
         return {*self.statistics, *(condition.name for condition in self.where)}
 
     def _column_group(self, column: StoredColumn) -> GroupKey:
-        """Return the statistic, and the layer and head if groups are by these."""
+        """Return the statistic, and the layer and head if they define groups."""
         return column.statistic, *(getattr(column, n) if n in PLACES else None for n in self.group_by)
 
     def _run_groups(self, runs: Runs) -> dict[GroupKey, Any]:
-        """Return the rows of each group, by the settings and names that groups are by."""
+        """Return the rows of each group, by the settings and run names that define groups."""
         if {*RUN_NAMES} & {*self.group_by}:
             cells = (
                 [None] * len(runs.run) if name in PLACES else self._run_values(name, runs)
@@ -145,7 +145,10 @@ class Summary:
         if len(numbers) == 1:
             return dict.fromkeys(numbers, slice(None))
         settings = np.array(runs.settings)
-        return {group: np.flatnonzero(np.isin(settings, of_group)) for group, of_group in numbers.items()}
+        return {
+            group: np.flatnonzero(np.isin(settings, group_settings))
+            for group, group_settings in numbers.items()
+        }
 
     def _run_values(self, name: str, runs: Runs | RunInfo) -> Any:
         """Return a setting or a name of each run, or of one."""
@@ -161,22 +164,24 @@ class Summary:
         value = self.reader.settings[number].get(name)
         return ",".join(map(str, value)) if isinstance(value, list) else value
 
-    def _kept(self, runs: Runs) -> np.ndarray:
-        """Which values are numbers, from runs, layers and heads where every condition holds."""
-        kept: np.ndarray = np.isfinite(runs.values)
+    def _selected(self, runs: Runs) -> np.ndarray:
+        """Return True for each value that is a number and meets every condition with its run, layer and
+        head.
+        """
+        selected: np.ndarray = np.isfinite(runs.values)
         for condition in self.where:
             if condition.name in PLACES:
                 holds = [condition.holds(_place(condition, column)) for column in runs.columns]
-                kept &= np.array(holds, dtype=bool)
+                selected &= np.array(holds, dtype=bool)
             elif condition.name in {*self._settings, *RUN_NAMES}:
                 holds = [*map(condition.holds, self._run_values(condition.name, runs))]
-                kept &= np.array(holds, dtype=bool)[:, None]
+                selected &= np.array(holds, dtype=bool)[:, None]
             else:
-                kept &= _where_statistic(runs, condition)
-        return kept
+                selected &= _where_statistic(runs, condition)
+        return selected
 
     def values_there(self) -> dict[str, list[Any]]:
-        """What there is of each name of a condition: its values in order, numbers before texts."""
+        """Return the stored values of each name in a condition in order, numbers before texts."""
         there: dict[str, set[Any]] = {condition.name: set() for condition in self.where}
         by_name = {condition.name: condition for condition in self.where}
         for runs in self.reader.done():
@@ -191,7 +196,7 @@ class Summary:
         return {name: sorted(values, key=_in_order) for name, values in there.items() if values}
 
     def keeps(self, failed: FailedRun) -> bool:
-        """Whether a failed run meets the conditions, which must all be on settings."""
+        """True if a failed run meets the conditions, which must all be on settings."""
         return all(
             condition.name in {*self._settings, *RUN_NAMES}
             and condition.holds(self._run_values(condition.name, failed.run))
@@ -200,18 +205,20 @@ class Summary:
 
 
 def _place(condition: Condition, column: StoredColumn) -> int | str | None:
-    """The layer or the head of a column; as 5:11 where a condition names a head of a model so."""
+    """Return the layer or head of a column; `5:11` if a condition gives a head of a model like this."""
     if condition.name == "layer":
         return column.layer
-    is_of_model = column.layer is not None and column.head is not None
-    return f"{column.layer}:{column.head}" if is_of_model and PLACE.fullmatch(condition.text) else column.head
+    is_model_head = column.layer is not None and column.head is not None
+    return (
+        f"{column.layer}:{column.head}" if is_model_head and PLACE.fullmatch(condition.text) else column.head
+    )
 
 
 MOST_VALUES = 12
 
 
 def _listed_values(values: Sequence[Any]) -> str:
-    """`1, 2 or 4`; of many numbers their least and greatest, of many texts the first."""
+    """List values as `1, 2 or 4`; of many numbers only the extremes, of many texts only the first."""
     listed = [f"{value:.4g}" if isinstance(value, float) else _typed(value) for value in values]
     if len(listed) <= MOST_VALUES:
         return " or ".join(filter(None, [", ".join(listed[:-1]), *listed[-1:]]))
@@ -221,7 +228,7 @@ def _listed_values(values: Sequence[Any]) -> str:
 
 
 def _typed(value: Any) -> str:
-    """A value as conditions have it."""
+    """Return a value as conditions spell it."""
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -241,7 +248,7 @@ def _grouped(groups: Iterable[GroupKey]) -> dict[GroupKey, list[int]]:
 
 
 def _where_statistic(runs: Runs, condition: Condition) -> np.ndarray:
-    """The layers and heads where a statistic meets a condition; all if it is a statistic of the whole run."""
+    """Return the heads where a statistic meets a condition; all of them for a statistic of the whole run."""
     holds = np.zeros(runs.values.shape, dtype=bool)
     places = [(column.layer, column.head) for column in runs.columns]
     for i, column in enumerate(runs.columns):
@@ -264,11 +271,11 @@ def results(
     top: int | None = None,
     drawn: bool = False,
 ) -> Report:
-    """The summary as a report; UserError for names that the store does not have, or a store without runs.
+    """Return the summary as a report. Raises UserError for unknown names, and for a store without runs.
 
     With `sort`, one of GROUP_SUMMARY, the rows are sorted by it, the largest first unless `ascending`; only
-    the first `top` rows are kept. Unsorted groups by layer and head also make a grid of means, and groups by
-    two settings do if the view is `drawn`.
+    the first `top` rows are returned. Unsorted groups by layer and head also make a grid of means; so do
+    groups by two settings if the view is `drawn`.
     """
     if not reader.settings:
         raise UserError(f"{path}: holds no run yet: rerun the command that writes it")
@@ -288,8 +295,8 @@ def results(
         tensors, tokens, columns = _map(rows, statistics[0], group_by)
     notes = _notes_on_runs(reader)
     if repeated:
-        notes.append(f"A mean is over every {' and '.join(repeated)}.")
-    if _is_of_plain_texts(rows, reader):
+        notes.append(f"Each mean is over every {' and '.join(repeated)}.")
+    if _reads_plain_texts(rows, reader):
         notes.append(INDUCTION_NOTE)
     if len(rows) < len(all_rows):
         notes.append(f"The first {len(rows):,} of {len(all_rows):,} rows.")
@@ -309,7 +316,7 @@ def results(
 
 
 def _failed(reader: Reader, summary: Summary) -> Records[RunFailure]:
-    """The failed runs that meet the conditions, with their errors."""
+    """Return the failed runs that meet the conditions, with their errors."""
     failed = [*filter(summary.keeps, reader.failed())]
     return RunFailure.table(
         run=[f"run {each.run.run}" for each in failed],
@@ -321,7 +328,9 @@ def _failed(reader: Reader, summary: Summary) -> Records[RunFailure]:
 
 
 def _notes_on_runs(reader: Reader) -> list[str]:
-    """How many runs are done and failed, what computed them, and which are left out."""
+    """Return notes on the completed and failed runs, on the versions that computed them, and on runs left
+    out.
+    """
     counts = reader.counts()
     done = "1 run is" if counts["done"] == 1 else f"{counts['done']:,} runs are"
     versions = [
@@ -338,13 +347,13 @@ def _notes_on_runs(reader: Reader) -> list[str]:
 
 
 INDUCTION_NOTE = (
-    "Induction is of texts with repeats, here of the words that happen to come again: attn heads on its "
-    "repeated random tokens tells which heads do it."
+    "Induction here depends on the words that happen to repeat in the texts: attn heads without a text reads "
+    "repeated random tokens, which show the induction heads."
 )
 
 
-def _is_of_plain_texts(rows: Records[GroupSummary], reader: Reader) -> bool:
-    """Whether a summary has induction of runs that did not read repeated random tokens."""
+def _reads_plain_texts(rows: Records[GroupSummary], reader: Reader) -> bool:
+    """True if a summary has induction scores of runs on texts without repeated random tokens."""
     has_induction = any("induction" in re.split("[._]", row.statistic) for row in rows)
     return has_induction and any(
         settings.get("probe", "repeated") != "repeated" for settings in reader.settings_in_use().values()
@@ -354,7 +363,7 @@ def _is_of_plain_texts(rows: Records[GroupSummary], reader: Reader) -> bool:
 def _map(
     rows: Records[GroupSummary], statistic: str, group_by: Sequence[str]
 ) -> tuple[dict[str, NamedTensor], tuple[str, ...], tuple[str, ...]]:
-    """The means by two settings, and the values of both settings in the order of the rows."""
+    """Return the means by two settings, and the values of both in the order of the rows."""
     first, second = (list(dict.fromkeys(row[name] for row in rows)) for name in group_by)
     means = np.full((len(first), len(second)), np.nan)
     for row in rows:
@@ -364,7 +373,7 @@ def _map(
 
 
 def _ordered(rows: Records[GroupSummary], sort: str | None, ascending: bool) -> Records[GroupSummary]:
-    """The rows sorted by one of their numbers, those without it last."""
+    """Return the rows sorted by one of their numbers; rows without it come last."""
     if sort is None:
         return rows
     numbers = rows.column(sort)
@@ -372,14 +381,14 @@ def _ordered(rows: Records[GroupSummary], sort: str | None, ascending: bool) -> 
 
 
 def _grids(rows: Records[GroupSummary]) -> dict[str, NamedTensor]:
-    """The means of each statistic as a grid of layers and heads."""
+    """Return the means of each statistic as a grid of layers and heads."""
     places: dict[str, list[int]] = {}
     for place, statistic in enumerate(rows.cells["statistic"]):
         places.setdefault(statistic, []).append(place)
     return {
         f"mean of {name}": grid
-        for name, places_of_statistic in places.items()
-        for grid in rows.taken(places_of_statistic).grids("mean").values()
+        for name, statistic_places in places.items()
+        for grid in rows.taken(statistic_places).grids("mean").values()
     }
 
 
@@ -387,7 +396,7 @@ TidyBlock = Mapping[str, list[Any]]
 
 
 def tidy_columns(reader: Reader) -> dict[str, str]:
-    """The name and type of each column: integer, text or number."""
+    """Return the name and type of each column: integer, text or number."""
     return {
         "run": "integer",
         "id": "text",
@@ -402,21 +411,21 @@ def tidy_columns(reader: Reader) -> dict[str, str]:
 
 
 def tidy_blocks(reader: Reader) -> Iterator[TidyBlock]:
-    """The rows as columns of equal length; None for what is missing or not a number."""
+    """Yield the rows as columns of equal length; None for a missing value."""
     names = tidy_columns(reader)
     for runs in reader.done():
         yield {name: _cells(runs, name, kind, reader) for name, kind in names.items()}
 
 
 REPEATED = ("seed",)
-"""Settings of which several values repeat an experiment: their mean is what is asked."""
+"""Settings that only repeat an experiment: the mean over their values is reported."""
 
 
 def usual_groups(reader: Reader) -> list[str]:
-    """The experiment where there are several, what their runs differ in, and the heads of a model.
+    """Return the default groups: the experiments if there are several, the swept settings, and the heads.
 
-    A setting that follows from the others, as head_dim from num_heads, makes no group of its own. Of runs
-    that no config file asks for, as recorded ones, every setting counts.
+    A setting that follows from the others, as head_dim from num_heads, does not define groups. Runs without a
+    config file, such as recorded ones, count every setting.
     """
     used = list(reader.settings_in_use().values())
     names = list(dict.fromkeys(settings["experiment"] for settings in used))
@@ -433,7 +442,7 @@ def usual_groups(reader: Reader) -> list[str]:
 
 
 def with_layers(group_by: Sequence[str], reader: Reader) -> list[str]:
-    """The groups, with the layer before the head of a model: head 1 of one layer is not that of another."""
+    """Return the groups with the layer before the head of a model: heads of two layers are not one group."""
     layer, head = PLACES
     if layer in group_by or head not in group_by or not reader.has_layers():
         return [*group_by]

@@ -6,7 +6,7 @@ FEATURE = Feature(
     questions=(
         Question(
             "serve",
-            "A web page of a model, which answers what you type",
+            "A web page that answers questions about a model",
             "Models",
             command="question:command",
         ),

@@ -1,14 +1,15 @@
-"""Who is answered: whoever has the link, on this machine, from a page of this server. All others get 403.
+"""Access control: requests need the link, must come from this machine and from a page of this server.
 
-It stands before everything else and says nothing about why, except to whoever has the link. A request is
-answered if all of this holds:
+Other requests get 403, before anything else handles them and without a reason, except for the owner's link. A
+request is answered if all of these hold:
 
-- it comes from this machine, and its Host is 127.0.0.1, localhost or [::1]: a name that somebody's server
-  resolves to 127.0.0.1 (DNS rebinding) is neither;
-- its address is one of the few that there are, letter by letter;
+- it comes from this machine, and its Host is 127.0.0.1, localhost or [::1]: a name that an attacker's DNS
+  server resolves to 127.0.0.1 (DNS rebinding) is neither;
+- its address is one of the known ones, character for character;
 - it is the link with the token, or has the cookie that the link sets;
-- no other site asks: Origin, where it is sent, is the Host, and Sec-Fetch-Site is same-origin or none;
-- a POST says its Origin, holds JSON, is small and comes in time.
+- it does not come from another site: Origin, if sent, equals the Host, and Sec-Fetch-Site is same-origin
+  or none;
+- a POST sends an Origin and JSON, is small, and arrives in time.
 """
 
 import asyncio
@@ -34,11 +35,11 @@ ONCE = frozenset(
         b"transfer-encoding",
     }
 )
-"""The headers that are read: a request that has one of them twice means two things."""
-OWN_SITE = frozenset({b"same-origin", b"none"})
+"""The headers that are checked: a request that repeats one of them is ambiguous."""
+SAME_SITE = frozenset({b"same-origin", b"none"})
 JSON = b"application/json"
 MOST_BYTES = 2**20
-"""Of the body of a request."""
+"""The most bytes in the body of a request."""
 BODY_SECONDS = 5.0
 HEADERS = (
     (b"cache-control", b"no-store"),
@@ -59,8 +60,8 @@ Headers = Mapping[bytes, bytes]
 class Secrets:
     """The secrets of one server: the token in its link and cookie, and the folder of its addresses.
 
-    A browser sends a cookie of 127.0.0.1 to every port there, so to servers of other people, too; but to the
-    addresses in this folder alone, whose name they do not know.
+    A browser sends a cookie for 127.0.0.1 to every port there, and so to other people's servers too; but only
+    to addresses in this folder, whose name they do not know.
     """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
@@ -68,11 +69,11 @@ class Secrets:
     cookie: str = field(default_factory=lambda: f"attn-{secrets.token_hex(4)}")
 
     def link(self, port: int) -> str:
-        """What the owner opens."""
+        """Return the link for the owner."""
         return f"http://127.0.0.1:{port}/?token={self.token}"
 
     def cookie_header(self) -> str:
-        """The cookie as the link sets it."""
+        """Return the cookie that the link sets."""
         return f"{self.cookie}={self.token}; Path={self.folder}; HttpOnly; SameSite=Strict"
 
 
@@ -80,7 +81,7 @@ Method = Literal["GET", "POST"]
 
 
 class Guard:
-    """Lets the owner's requests through; `addresses` are those in the folder, with their method."""
+    """Lets the owner's requests through; `addresses` are the pages in the folder, each with its method."""
 
     def __init__(self, app: ASGIApp, keys: Secrets, addresses: Mapping[str, Method]) -> None:
         self.app, self.keys = app, keys
@@ -88,7 +89,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return  # no WebSocket is opened
+            return  # WebSockets are not accepted
         if not self.admits(scope):
             await refuse(send, FROM_ELSEWHERE if self._is_followed_link(scope) else REFUSED)
             return
@@ -111,14 +112,14 @@ class Guard:
         await self.app(scope, replayed, with_headers(send))
 
     def _is_followed_link(self, scope: Scope) -> bool:
-        """Whether it is the owner's link, but opened by a page, as by a terminal in a browser."""
+        """True for the owner's link if another page opened it, such as a terminal in a browser."""
         if (read_once(scope) or {}).get(b"sec-fetch-dest") != b"document":
             return False
         headers = [(name, value) for name, value in scope["headers"] if name != b"sec-fetch-site"]
         return scope.get("raw_path") == b"/" and self.admits({**scope, "headers": headers})
 
     def admits(self, scope: Scope) -> bool:
-        """Whether a request, as far as its line and headers say, is the owner's."""
+        """True for a request of the owner, judged by its request line and headers."""
         headers = read_once(scope)
         if headers is None or (scope.get("client") or ("",))[0] not in LOOPBACK:
             return False
@@ -127,7 +128,7 @@ class Guard:
             return False
         if headers.get(b"origin", b"http://" + host) != b"http://" + host:
             return False
-        if headers.get(b"sec-fetch-site", b"none") not in OWN_SITE:
+        if headers.get(b"sec-fetch-site", b"none") not in SAME_SITE:
             return False
         method, path, query = scope["method"], scope.get("raw_path"), scope["query_string"]
         if path == b"/":
@@ -143,7 +144,7 @@ class Guard:
         return compare_digest(query, f"token={self.keys.token}".encode())
 
     def _has_cookie(self, headers: Headers) -> bool:
-        """Whether there is the cookie, once."""
+        """True if the request has the cookie exactly once."""
         pairs = [pair.strip().partition(b"=") for pair in headers.get(b"cookie", b"").split(b";")]
         values = [value for name, _, value in pairs if name == self.keys.cookie.encode()]
         return len(values) == 1 and compare_digest(values[0], self.keys.token.encode())
@@ -158,7 +159,7 @@ class Guard:
 
 
 def read_once(scope: Scope) -> dict[bytes, bytes] | None:
-    """The headers of a request; None where one that counts stands there twice."""
+    """Return the headers of a request, or None if it repeats a header that is checked."""
     headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in headers and name in ONCE:
@@ -168,21 +169,21 @@ def read_once(scope: Scope) -> dict[bytes, bytes] | None:
 
 
 def has_no_body(headers: Headers) -> bool:
-    """Whether nothing comes behind the headers."""
+    """True if no body follows the headers."""
     return headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
 
 
 def is_small_json(headers: Headers) -> bool:
-    """Whether a POST says where it comes from, and that it is a small JSON text."""
+    """True for a POST that sends its origin and a small JSON text."""
     if {b"content-length", b"transfer-encoding"} <= headers.keys():
-        return False  # which means two things
+        return False  # ambiguous
     length = headers.get(b"content-length", b"0")
     is_small = length.isdigit() and len(length) < 10 and int(length) <= MOST_BYTES
     return b"origin" in headers and headers.get(b"content-type") == JSON and is_small
 
 
 async def whole_body(receive: Receive) -> bytes | None:
-    """What a request holds; None where it is too large, comes too slowly or ends before its end."""
+    """Return the body of a request, or None if it is too large, too slow or incomplete."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -202,7 +203,7 @@ async def whole_body(receive: Receive) -> bytes | None:
 
 
 async def refuse(send: Send, body: bytes = REFUSED) -> None:
-    """403, with a line of text."""
+    """Send 403 with a line of text."""
     length = str(len(body)).encode()
     about = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", length)]
     headers = [*HEADERS, NOTHING_LOADED, *about, (b"connection", b"close")]
@@ -211,7 +212,7 @@ async def refuse(send: Send, body: bytes = REFUSED) -> None:
 
 
 def with_headers(send: Send) -> Send:
-    """The same, with the headers of every answer; a page has a policy of its own."""
+    """Add the headers of every response; a page has a content policy already."""
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""The page that asks a server, and the lines in which its reports come."""
+"""The page of a server, and the lines that carry its reports."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
@@ -13,27 +13,27 @@ from attncli.views.page.blocks import blocks_of, page_script
 from attncli.views.texts import readable, title
 
 FOLDER = files(__package__)
-OF_SERVER = "served.js"
-"""The module that begins."""
+START_SCRIPT = "served.js"
+"""The script module that starts the page."""
 
 
-def served_page(asked: Mapping[str, Any], questions: Iterable[str], display: Display) -> tuple[str, str]:
-    """The page without a report, which asks a server for them; and what it may load and run.
+def served_page(model_info: Mapping[str, Any], questions: Iterable[str], display: Display) -> tuple[str, str]:
+    """Return the page without a report, and its content security policy.
 
-    `asked` is what it knows of the model: its name, what it may be asked, the first text. It has the blocks
-    of all results of the questions.
+    `model_info` has the model's name, its questions and the first text. The page has the blocks of the
+    results of all questions.
     """
     kinds = dict.fromkeys(kind for name in questions for kind in kinds_of(name).values())
     blocks = [block for kind in kinds for block in blocks_of(kind)]
-    script = page_script(blocks, OF_SERVER, FOLDER)
+    script = page_script(blocks, START_SCRIPT, FOLDER)
     style, asking = ((FOLDER / name).read_text(encoding="utf-8") for name in ("served.css", "asking.html"))
     style = f"{page_style(blocks)}\n{style}"
     shell = page_shell(blocks, script, style, asking=asking, also="; connect-src 'self'")
-    reports = json_block("start", page_start(display) | {"asked": asked}) + json_block("headings", [])
+    reports = json_block("start", page_start(display) | {"asked": model_info}) + json_block("headings", [])
     return f"{shell.before}{reports}{shell.after}", shell.policy
 
 
 def report_line(report: Report, *, name: str = "", without: Sequence[str] = ()) -> str:
-    """What the script of the page reads of a report: JSON, on one line; what its title says."""
+    """Return a report for the page's script as one line of JSON, with its title."""
     report = readable(report)
     return page_json(report_data(report) | {"title": title(report, name=plain_text(name), without=without)})

@@ -1,4 +1,4 @@
-"""`attn serve`: the page of a model that answers back, for whoever has its link, on this machine alone."""
+"""`attn serve`: an interactive page of a model on this machine, for the owner of its link."""
 
 import os
 import sys
@@ -39,9 +39,9 @@ EXAMPLES = (
     'attn serve --model ./my-model "The capital of France is"',
     "attn serve --model ./my-model --port 8765",
 )
-OF_MODEL = ("model", "allow_download", "truncate", "dtype", "load", "device", "seed")
-"""Settings that hold for every question."""
-OF_FIRST_TEXT = ("sentence", "file")
+MODEL_KEYS = ("model", "allow_download", "truncate", "dtype", "load", "device", "seed")
+"""Settings that apply to every question."""
+TEXT_KEYS = ("sentence", "file")
 PORT = option(
     "--port",
     "The port of 127.0.0.1 to serve at (default: a free one).",
@@ -50,13 +50,15 @@ PORT = option(
     min=1,
     everyday="the port of 127.0.0.1 (a free one)",
 )
-TEXT = argument("text", "The text that is in the box at first.", "TEXT", required=False)
+TEXT = argument("text", "The initial text of the page.", "TEXT", required=False)
 MODEL = "a folder, .gguf file or package's name (tiny-induction)"
 MOST_PORT = 65535
 
 
 def opened_model(spec: HeadsSpec, given: Mapping[str, Given]) -> "ServedModel":
-    """The model with what predicts tokens, where it has that. UserError for one that reads no text."""
+    """Open the model, with its prediction head if it has one. Raises UserError for a model that reads no
+    text.
+    """
     from attncli.models.folder import quiet_transformers
     from attncli.runs.runner import check_before_reading, model_of, page_of
 
@@ -64,26 +66,26 @@ def opened_model(spec: HeadsSpec, given: Mapping[str, Given]) -> "ServedModel":
     with progress_line() as progress:
         words = first_words([spec.model_source()])
         progress.begin(words)
-        if not sys.stderr.isatty():  # a log, where a server is silent for as long as it reads
+        if not sys.stderr.isatty():  # in a log, the server would print nothing while it reads the model
             print(f"{words}: the link follows", file=sys.stderr, flush=True)
         page_of(spec)
-        quiet_transformers()  # its messages would stand between the lines of the server
+        quiet_transformers()  # its messages would mix with the server's
         pretrained = model_of(spec, progress, with_head=True)
     pretrained.check_reads_text()
     from attncli.features.serve.served_model import ServedModel
 
-    return ServedModel({key: given[key] for key in OF_MODEL if key in given}, pretrained)
+    return ServedModel({key: given[key] for key in MODEL_KEYS if key in given}, pretrained)
 
 
-def check_packages_of_serve() -> None:
-    """UserError where what serves is not installed."""
+def check_packages() -> None:
+    """Raise UserError if the server's packages are not installed."""
     if any(find_spec(package) is None for package in ("starlette", "uvicorn")):
         raise UserError('serve: needs: pip install "attncli[serve]"')
 
 
 def serve(text: str | None, config: str | None, port: int | None, sentence: str | None, **flags: Any) -> int:
     """Serve the page until Ctrl-C."""
-    check_packages_of_serve()
+    check_packages()
     if text is not None:
         if sentence is not None:
             raise UserError(f"--sentence: cannot be combined with the argument ({text}): give one")
@@ -91,39 +93,41 @@ def serve(text: str | None, config: str | None, port: int | None, sentence: str 
     if port is not None and port > MOST_PORT:
         raise UserError(f"--port: must be at most {MOST_PORT} (got {port})")
     given = given_settings("heads", config, {**flags, "sentence": sentence or text})
-    for key in given.keys() - {*OF_MODEL, *OF_FIRST_TEXT}:
-        raise UserError(given[key].line(key, "is not for attn serve, whose page is asked"))
+    for key in given.keys() - {*MODEL_KEYS, *TEXT_KEYS}:
+        raise UserError(given[key].line(key, "cannot be used with attn serve: its page asks the questions"))
     spec = checked_spec(HeadsSpec, given)
     from attncli.features.serve.guard import Secrets
     from attncli.features.serve.page import served_page
     from attncli.features.serve.questions import ASKS, OneModel
-    from attncli.features.serve.server import MOST_CONNECTIONS, ServedPage, app, bound_socket, server_of
+    from attncli.features.serve.server import MOST_CONNECTIONS, ServedPage, app, bound_socket, make_server
 
     with bound_socket(port or 0) as listening, errors_at(spec, given, config):
         first_text = read_texts(spec).text or ""
         if isinstance(first_text, TokenIds):
-            raise UserError("file: must hold a text, for the box of the page (got token ids)")
+            raise UserError("file: must hold text, which the page shows (got token ids)")
         served = opened_model(spec, given)
         about = served.about()
         is_shipped = spec.model is None and not first_text
         page = served_page({**about, "text": SENTENCE if is_shipped else first_text}, ASKS, Display())
         secrets, model = Secrets(), OneModel(served.answer)
-        server = server_of(app(ServedPage(*page), model, secrets))
-        listening.listen(MOST_CONNECTIONS)  # whoever opens the link at once waits for the server
+        server = make_server(app(ServedPage(*page), model, secrets))
+        listening.listen(MOST_CONNECTIONS)  # accept connections before the link is printed
         port = listening.getsockname()[1]
         say_where(served.pretrained.name, secrets, port, is_shipped=spec.model is None)
         try:
             server.run(sockets=[listening])
         except (KeyboardInterrupt, SystemExit) as ended:
             listening.close()
-            if model.end():  # Python would wait for what it computes
+            if model.end():  # Python would wait for the running computation
                 leave(ended)
             raise
     return DONE
 
 
 def say_where(name: str, secrets: "Secrets", port: int, *, is_shipped: bool) -> None:
-    """The link on standard output; what it opens, and how to reach it from elsewhere, beside it."""
+    """Print the link on standard output, and how to use it here and from another machine on standard
+    error.
+    """
     print(secrets.link(port), flush=True)
     shipped = ", which ships with attn (--model takes another)" if is_shipped else ""
     about = (
@@ -132,16 +136,16 @@ def say_where(name: str, secrets: "Secrets", port: int, *, is_shipped: bool) -> 
     )
     elsewhere = "To open it on another machine, type this there, and open the same link:"
     lines = [
-        *lines_of(about),
-        *lines_of(elsewhere),
+        *wrapped_lines(about),
+        *wrapped_lines(elsewhere),
         f"  ssh -L {port}:127.0.0.1:{port} HOST",
         f"With --port {port} the next server has the same port.",
     ]
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 
-def lines_of(text: str) -> list[str]:
-    """The text in lines as wide as the terminal, at most 80 characters."""
+def wrapped_lines(text: str) -> list[str]:
+    """Wrap a text to the width of the terminal, at most 80 characters."""
     width = min(80, get_terminal_size().columns)
     return wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
@@ -155,8 +159,8 @@ def leave(ended: BaseException) -> NoReturn:
 
 
 def command(name: str, summary: str) -> Command:
-    """The command, with those flags of the survey that say which model, and what it reads at first."""
-    settings = [each for each in setting_options(HeadsSpec) if each.name in (*OF_MODEL, *OF_FIRST_TEXT)]
+    """Return the command, with the survey's flags that choose a model and a first text."""
+    settings = [each for each in setting_options(HeadsSpec) if each.name in (*MODEL_KEYS, *TEXT_KEYS)]
     settings = [replace(each, everyday=MODEL) if each.name == "model" else each for each in settings]
     parameters: list[Parameter] = [TEXT, *settings, PORT, CONFIG, DEBUG]
     return Command(name, summary, serve, parameters, EXAMPLES)

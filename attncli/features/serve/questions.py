@@ -1,4 +1,4 @@
-"""What a page asks of the model, and the line in which the one model is asked."""
+"""Questions of the page to the model, and the queue in which they wait."""
 
 import json
 import re
@@ -16,16 +16,16 @@ from attncli.system.plain_text import counted
 AskedFor = Literal["heads", "next", "ablate", "why", "generate"]
 ASKS: tuple[AskedFor, ...] = get_args(AskedFor)
 STOPPED: tuple[AskedFor, ...] = ("ablate", "generate")
-"""What takes so long that a person may end it."""
+"""Questions that take so long that a user may stop them."""
 TAB = re.compile(r"[0-9A-Za-z-]{1,64}")
 MOST_HEADS, MOST_STEPS, MOST_NAMES = 4096, 1024, 64
 MOST_TOKEN = 2**31
-"""Above the ids of all tokens."""
+"""An upper bound of token ids."""
 MOST_WAITING = 64
 
 
 class NoQuestion(ValueError):
-    """What a page sent is nothing that may be asked."""
+    """The page sent an invalid question."""
 
 
 Names = Annotated[tuple[str, ...], Field(max_length=MOST_NAMES)]
@@ -33,11 +33,11 @@ Names = Annotated[tuple[str, ...], Field(max_length=MOST_NAMES)]
 
 @dataclass(frozen=True)
 class Question:
-    """All that a request can say: there is no name of a file or of a model in it.
+    """The contents of a request, which cannot name a file or a model.
 
-    `tab` tells apart the pages of one browser. `heads` are taken out, `token` is the id of that of `why`,
-    `steps` are tokens to write. `keys` are tokens of the text, as they are called on the page: how much each
-    head looks at them, from `queries` or all.
+    `tab` distinguishes the pages of one browser. `heads` are taken out, `token` is the token id for `why`,
+    `steps` counts the tokens to write. `keys` are tokens of the text, named as on the page: the result is the
+    weight of each head on them, from `queries` or from all tokens.
     """
 
     ask: AskedFor
@@ -53,7 +53,7 @@ class Question:
 
     @classmethod
     def read(cls, body: bytes) -> "Question":
-        """The question in the JSON of a request; NoQuestion for anything else."""
+        """Parse the question in the JSON of a request. Raises NoQuestion for anything else."""
         try:
             question = QUESTIONS.validate_json(body)
         except ValueError:
@@ -66,36 +66,39 @@ QUESTIONS = TypeAdapter(with_config(ConfigDict(strict=True, extra="forbid"))(Que
 
 @dataclass(eq=False)
 class Waiting:
-    """A question in the line; `put` takes the lines of its answer, and at the end None, from any thread."""
+    """A question in the queue; any thread may call `put` with the lines of its answer, and at the end with
+    None.
+    """
 
     question: Question
     put: Callable[[str | None], None]
     stopped: Event = field(default_factory=Event)
-    was_told: bool = False
-    """That it waits for another page."""
+    has_notice: bool = False
+    """True once the page knows that the question waits for another page."""
 
     def replaces(self, older: "Waiting") -> bool:
-        """Whether nobody waits for an older question now: of the same tab the same, or of another text.
+        """True if this question makes an older one obsolete: the same question of a tab, or another text in
+        it.
 
-        Next tokens are asked by the page itself, behind what a person asks.
+        Next tokens do not count: the page itself asks for them after each question of a user.
         """
         ours, other = self.question, older.question
-        is_of_other_text = ours.text != other.text and ours.ask != "next"
-        return ours.tab == other.tab and (ours.ask == other.ask or is_of_other_text)
+        has_other_text = ours.text != other.text and ours.ask != "next"
+        return ours.tab == other.tab and (ours.ask == other.ask or has_other_text)
 
 
 Answering = Callable[[Question, Event, Callable[[str], None]], None]
-"""Hands over the lines that answer a question; once the event is set, it ends where it can."""
+"""Sends the lines that answer a question; once the event is set, it ends as soon as it can."""
 REPLACED = json.dumps({"replaced": True})
 HAS_STOPPED = json.dumps({"stopped": True})
 WAITS, BEGINS = json.dumps({"waits": True}), json.dumps({"waits": False})
-"""For another page, and no longer."""
+"""A question waits for another page, or no longer waits."""
 
 
 class OneModel:
-    """Asks the one model, a question at a time, in a thread of its own.
+    """Asks the one model, one question at a time, in a separate thread.
 
-    The thread is a daemon: a process does not wait for a model that computes.
+    The thread is a daemon: the process does not wait for it to finish.
     """
 
     def __init__(self, answer: Answering) -> None:
@@ -108,11 +111,11 @@ class OneModel:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the model computes."""
+        """True while the model computes."""
         return self._running is not None
 
     def ask(self, question: Question, put: Callable[[str | None], None]) -> Waiting:
-        """Put a question into the line, in the place of those that it replaces; one that runs ends."""
+        """Queue a question in place of the ones it replaces; stop a running one that it replaces."""
         waiting = Waiting(question, put)
         with self._changed:
             older = [each for each in self._line if waiting.replaces(each)]
@@ -124,7 +127,7 @@ class OneModel:
             is_full = len(self._line) >= MOST_WAITING
             if not is_full:
                 if any(each.question.tab != question.tab for each in (*running, *self._line)):
-                    waiting.was_told = True
+                    waiting.has_notice = True
                     put(WAITS)
                 self._line.append(waiting)
                 self._changed.notify()
@@ -132,34 +135,34 @@ class OneModel:
             each.put(REPLACED)
             each.put(None)
         if is_full:
-            asked = counted(MOST_WAITING, "question")
-            put(json.dumps({"error": f"{asked} wait for the model: ask again when some are answered"}))
+            waiting_questions = counted(MOST_WAITING, "question")
+            put(json.dumps({"error": f"{waiting_questions} are waiting for the model: ask again later"}))
             put(None)
         return waiting
 
     def withdraw(self, waiting: Waiting) -> None:
-        """Whoever asked has gone: the question leaves the line, or its answer ends where it can."""
+        """Remove the question of a closed page from the queue, or stop its answer."""
         waiting.stopped.set()
         with self._changed:
             self._line = [each for each in self._line if each is not waiting]
 
     def stop(self, tab: str) -> None:
-        """What is written for a tab ends with what there is; what is lost without heads is not said."""
+        """Stop the generation or ablation of a tab; what is already written is shown."""
 
-        def is_meant(waiting: Waiting | None) -> bool:
+        def is_stopped(waiting: Waiting | None) -> bool:
             return waiting is not None and waiting.question.tab == tab and waiting.question.ask in STOPPED
 
         with self._changed:
-            if self._running is not None and is_meant(self._running):
+            if self._running is not None and is_stopped(self._running):
                 self._running.stopped.set()
-            in_line = [each for each in self._line if is_meant(each)]
-            self._line = [each for each in self._line if not is_meant(each)]
+            in_line = [each for each in self._line if is_stopped(each)]
+            self._line = [each for each in self._line if not is_stopped(each)]
         for each in in_line:
             each.put(HAS_STOPPED)
             each.put(None)
 
     def end(self) -> bool:
-        """Ask the model nothing more. Whether it still computes: nobody can stop it, and nobody waits."""
+        """Stop asking the model; return True if it is still computing, which cannot be stopped."""
         with self._changed:
             self._has_ended = True
             return self.is_busy
@@ -172,11 +175,11 @@ class OneModel:
                 if self._has_ended:
                     return
                 self._running = waiting = self._line.pop(0)
-            if waiting.was_told:
+            if waiting.has_notice:
                 waiting.put(BEGINS)
             try:
                 self._answer(waiting.question, waiting.stopped, waiting.put)
-            except BaseException as error:  # a tokenizer's panic, too: the server goes on
+            except BaseException as error:  # even a tokenizer's panic: the server continues
                 line = f"internal error: {type(error).__name__} (please report it)"
                 print(f"serve: {waiting.question.ask}: {line}", file=sys.stderr)
                 waiting.put(json.dumps({"error": line}))

@@ -1,4 +1,4 @@
-"""The model that `attn serve` asks: what a page of its own asks, as the commands ask it."""
+"""The model behind `attn serve`, which answers questions as the commands do."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -38,21 +38,21 @@ NAMES = {
     "from": "looks from",
     "to": "looks to",
 }
-"""What the page calls a setting."""
+"""The names of settings on the page."""
 NUM_NEXT = 12
 SECONDS_BETWEEN_SHARES = 0.5
 AFTER_WRITING = "\n\n"
-"""What `generate` writes below a text that is finished: nothing is left to stop."""
+"""The text that `generate` writes after a finished text, when nothing is left to stop."""
 NO_TEXT = "text: type one first"
-TWO_STACKS = "This model has an encoder, which reads the text, and a decoder, which writes after it."
-NO_WHY = "What each head adds to a next token is not known of this model."
-NO_NEXT = "This model writes nothing: no next tokens, but heads, and what is lost without some of them."
+TWO_STACKS = "This model has an encoder that reads the text, and a decoder that generates the output."
+NO_WHY = "attn cannot split a next token of this model into heads."
+NO_NEXT = "This model does not generate text: the page shows heads and their ablation, without next tokens."
 
 
 class Heard:
-    """Hears from a model while it works, and hands over what it writes; stopped, it does as Ctrl-C.
+    """Receives progress of the model and sends its text to the page; when stopped, it acts like Ctrl-C.
 
-    With `says_share` it hands over how far it is, too.
+    With `says_share` it sends the progress, too.
     """
 
     def __init__(self, stopped: Event, put: Callable[[str], None], *, says_share: bool) -> None:
@@ -73,7 +73,7 @@ class Heard:
         self._go_on()
 
     def if_long(self, ways_out: str, /) -> None:
-        """It is waited for."""
+        """Ignore the hint: the user waits."""
 
     def write(self, text: str, /) -> None:
         self.put(json.dumps({"written": plain_lines(text)}))
@@ -81,23 +81,23 @@ class Heard:
             self._go_on()
 
     def begin(self, text: str, /) -> None:
-        """The page counts the seconds."""
+        """Ignore the line: the page counts the seconds."""
 
     def tell(self, line: str, /) -> None:
-        """Nobody reads it here."""
+        """Ignore the line: nobody reads it here."""
 
     def begin_layer(self, number: int, count: int, /) -> None:
         self._go_on()
 
 
 def plain_lines(text: str) -> str:
-    """The text with its lines, and every other character made visible that would not be."""
+    """Return the text with its line breaks, and with every invisible character made visible."""
     return "\n".join(map(plain_text, text.split("\n")))
 
 
 @contextmanager
-def named_as_on_page() -> Iterator[None]:
-    """An error about a setting names it as the page does; others are settings of attn serve."""
+def page_setting_names() -> Iterator[None]:
+    """Name settings in errors as the page does; name the others as flags of attn serve."""
     try:
         yield
     except UserError as error:
@@ -108,18 +108,20 @@ def named_as_on_page() -> Iterator[None]:
 
 
 class ServedModel:
-    """The model that is asked, as the commands ask it, with the settings that hold for every question."""
+    """The model, with the settings that apply to every question."""
 
     def __init__(self, given: Mapping[str, Given], pretrained: Pretrained) -> None:
         self.given = {key: each for key, each in given.items() if key != "allow_download"}
-        if "model" in self.given:  # a Spec names a folder: this one is always there, and the model is open
+        if (
+            "model" in self.given
+        ):  # a Spec needs an existing folder: the shipped model always exists, and the model is already open
             self.given |= {"model": Given(HeadsSpec.default_model, "--model", True)}
         self.pretrained = pretrained
         self.known = ProbabilityCache()
 
     @cached_property
     def asks(self) -> list[AskedFor]:
-        """What this model may be asked."""
+        """The questions that this model can answer."""
         if self.pretrained.has_decoder:
             return ["heads", "ablate", "generate"]
         if self.pretrained.predicts != "next":
@@ -133,7 +135,7 @@ class ServedModel:
         return [*asks, "why"]
 
     def about(self) -> dict[str, Any]:
-        """What the page knows of the model; in a line what is not for it."""
+        """Return information on the model for the page, with a remark on missing questions."""
         has_decoder = self.pretrained.has_decoder
         remark = "" if self.pretrained.predicts == "next" else NO_NEXT
         if "next" in self.asks and "why" not in self.asks:
@@ -146,7 +148,9 @@ class ServedModel:
         }
 
     def answer(self, question: Question, stopped: Event, put: Callable[[str], None]) -> None:
-        """The lines that answer a question: what is written, a report, announced before it, an error."""
+        """Send the lines that answer a question: generated text, an announcement and a report, or an
+        error.
+        """
         try:
             for line in self._lines(question, stopped, put):
                 put(line)
@@ -168,7 +172,7 @@ class ServedModel:
         with (
             in_use(self.pretrained) as pretrained,
             showing_blocks(pretrained.whole, heard.begin_layer, in_memory=True),
-            named_as_on_page(),
+            page_setting_names(),
         ):
             if question.ask == "next":
                 yield json.dumps({"next": self._next(question, pretrained)})
@@ -178,17 +182,17 @@ class ServedModel:
                 report, name, title = self._why(question, pretrained, heard)
             else:
                 report = self._report(question, pretrained, heard)
-        said: dict[str, Any] = {"report": True, "name": name or question.ask}
+        announcement: dict[str, Any] = {"report": True, "name": name or question.ask}
         if question.ask == "generate":
             text = _written_text(report, pretrained)
             count = report.result_of(WrittenText).counts.new_tokens
-            said |= {"text": text, "shown": plain_lines(text), "count": count}
-        yield json.dumps(said)
+            announcement |= {"text": text, "shown": plain_lines(text), "count": count}
+        yield json.dumps(announcement)
         without = () if question.ask == "ablate" else question.heads
         yield report_line(report, name=title, without=without)
 
     def _settings(self, question: Question) -> dict[str, Any]:
-        """What the command of a question would be given beside the model."""
+        """Return the settings of a question's command, without the model."""
         settings: dict[str, Any] = {"sentence": question.text or None}
         if question.ask == "ablate":
             settings |= {"heads": [*question.heads] or None, "jointly": len(question.heads) > 1}
@@ -200,7 +204,7 @@ class ServedModel:
         return {key: value for key, value in settings.items() if value is not None}
 
     def _spec(self, question: Question) -> ModelSpec:
-        """The settings of that command."""
+        """Return the validated settings of a question's command."""
         settings = {
             key: Given(value, NAMES.get(key, key), True) for key, value in self._settings(question).items()
         }
@@ -210,16 +214,16 @@ class ServedModel:
         return spec if spec.model is None else spec.model_copy(update={"model": self.pretrained.name})
 
     def _reading(self, question: Question, pretrained: Pretrained) -> Reading:
-        """The text as the model reads it."""
+        """Read the text with the model."""
         truncate = self._spec(question).truncate
         return read_text(pretrained, question.text, key="sentence", truncate=truncate)
 
     def _report(self, question: Question, pretrained: Pretrained, heard: Heard) -> Report:
-        """What the command says; heads that are out give nothing meanwhile."""
+        """Run the question's command, with the chosen heads taken out."""
         spec = self._spec(question)
         if question.ask == "ablate":
             return run_loaded(spec, pretrained, None, heard)
-        if question.ask == "heads":  # which takes heads out itself, as a setting
+        if question.ask == "heads":  # takes heads out by a setting
             if "next" not in self.asks or not question.text:
                 return run_loaded(spec, pretrained, None, heard)
             with self.known.filled_by_run(pretrained, self._reading(question, pretrained), question.heads):
@@ -228,7 +232,9 @@ class ServedModel:
             return run_loaded(spec, pretrained, None, heard)
 
     def _why(self, question: Question, pretrained: Pretrained, heard: Heard) -> tuple[Report, str, str]:
-        """Why a token comes next, by its id or the likeliest; what that is called, and its title."""
+        """Explain a next token, the chosen or the most likely one; return the report, its name and its
+        title.
+        """
         spec, reading = self._spec(question), self._reading(question, pretrained)
         probabilities = self.known.get(pretrained, reading, question.heads)
         token = int(probabilities.argmax()) if question.token is None else question.token
@@ -242,7 +248,7 @@ class ServedModel:
         return report, plain_text(f"why {token_name}"), f"Why {token_name} ({share}) comes next"
 
     def _next(self, question: Question, pretrained: Pretrained) -> list[dict[str, Any]]:
-        """The next tokens as the page shows them, with the ids by which `why` is asked."""
+        """Return the next tokens for the page, with the ids for `why`."""
         reading = self._reading(question, pretrained)
         tokens = expected_next(
             pretrained, reading, heads=question.heads, top=NUM_NEXT, cache=self.known
@@ -260,7 +266,7 @@ class ServedModel:
 
 
 def _written_text(report: Report, pretrained: Pretrained) -> str:
-    """What was written; special tokens, which are no text, as the vocabulary names them."""
+    """Return the generated text, with special tokens spelled as in the vocabulary."""
     labels = [row.token for row in report.result_of(WrittenText).tokens]
     special = {*pretrained.labels([*pretrained.special_ids])}
     if special.isdisjoint(labels):

@@ -1,4 +1,4 @@
-"""The server: a page, the answers to what it asks, on 127.0.0.1 alone. No request reads a file."""
+"""The server, on 127.0.0.1 only: a page and the answers to its questions. No request reads a file."""
 
 import asyncio
 import errno
@@ -27,23 +27,23 @@ from attncli.system.plain_text import parsed_json
 HOST = "127.0.0.1"
 PAGE, ASK, STOP, ALIVE = "", "ask", "stop", "alive"
 ADDRESSES: dict[str, Method] = {PAGE: "GET", ASK: "POST", STOP: "POST", ALIVE: "GET"}
-"""All that can be asked for, in the folder of the server, beside its link."""
+"""All addresses in the folder of the server, besides the link."""
 MOST_HEADER_BYTES = 2**14
 SECONDS_FOR_REQUEST = 10
-"""From the opening of a connection to the end of the headers, and from an answer to the next request."""
+"""From the opening of a connection to the end of the headers, and from a response to the next request."""
 MOST_CONNECTIONS = 64
 
 
 @dataclass(frozen=True)
 class ServedPage:
-    """The page, and what it may load and run, for the header that says so."""
+    """The page and its content security policy."""
 
     html: str
     policy: str
 
 
 def app(page: ServedPage, model: OneModel, keys: Secrets) -> Guard:
-    """The application: whoever opens the link gets the cookie, and the page then asks."""
+    """Return the application: the link sets the cookie, and the page then asks questions."""
 
     async def enter(request: Request) -> Response:
         return RedirectResponse(keys.folder, status_code=303, headers={"set-cookie": keys.cookie_header()})
@@ -82,39 +82,41 @@ def app(page: ServedPage, model: OneModel, keys: Secrets) -> Guard:
 
 
 async def answer_lines(model: OneModel, question: Question) -> AsyncIterator[bytes]:
-    """The lines of an answer as they come; who leaves takes the question along."""
+    """Yield the lines of an answer as they arrive; a closed connection withdraws the question."""
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[str | None] = asyncio.Queue()
 
     def put(line: str | None) -> None:
-        with suppress(RuntimeError):  # the server has ended, and its loop is closed; the model has not
+        with suppress(RuntimeError):  # the server's loop is closed, but the model is still computing
             loop.call_soon_threadsafe(lines.put_nowait, line)
 
     waiting = model.ask(question, put)
     try:
         while (line := await lines.get()) is not None:
-            yield line.replace("<", "\\u003c").encode() + b"\n"  # in JSON it stands only within texts
+            yield line.replace("<", "\\u003c").encode() + b"\n"  # in JSON, < occurs only in strings
     finally:
         model.withdraw(waiting)
 
 
 class TimedConnection(H11Protocol):
-    """A connection that is closed unless a request has come some seconds after it was opened.
+    """A connection that closes unless a request arrives within some seconds.
 
-    uvicorn itself ends one that asks nothing more after an answer.
+    uvicorn itself closes a connection that sends no further request.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        self.loop.call_later(SECONDS_FOR_REQUEST, self._close_unless_asked)
+        self.loop.call_later(SECONDS_FOR_REQUEST, self._close_if_idle)
 
-    def _close_unless_asked(self) -> None:
+    def _close_if_idle(self) -> None:
         if self.cycle is None:
             self.transport.abort()
 
 
 class EndedServer(Server):
-    """uvicorn's, which a signal ends; one that is ignored, as in a shell's background, stays so."""
+    """A uvicorn server that a signal ends; signals that are ignored, as in a shell's background, stay
+    ignored.
+    """
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(tell_unless_full)
@@ -131,14 +133,14 @@ class EndedServer(Server):
 
 
 def tell_unless_full(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What goes wrong in the loop, but where files ran out: it tries again by itself, a second later."""
+    """Report errors of the loop, except running out of files: the loop retries that after a second."""
     error = context.get("exception")
     if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
         loop.default_exception_handler(context)
 
 
 def bound_socket(port: int) -> socket.socket:
-    """A socket of this machine alone, at that port; 0 is a free one. UserError where it cannot be had."""
+    """Bind a port of this machine; 0 chooses a free one. Raises UserError if the port is not available."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -151,10 +153,10 @@ def bound_socket(port: int) -> socket.socket:
     return listening
 
 
-def server_of(guarded: Guard) -> EndedServer:
-    """What serves it until a signal ends it, without waiting for answers that are not there yet."""
+def make_server(guarded: Guard) -> EndedServer:
+    """Return the server, which a signal ends without waiting for unfinished answers."""
     for name in ("uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # a token would stand in its lines
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # its lines would contain the token
     config = Config(
         guarded,
         http=TimedConnection,

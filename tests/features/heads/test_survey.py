@@ -173,7 +173,7 @@ def test_runs_that_read_many_texts_are_no_texts_of_a_survey(tmp_path: Path, attn
     ended = attn(["batch", str(config), "--file", texts, "-o", str(tmp_path / "s.db")])
     assert ended.code == 2 and ended.err == f"{config}:1:1: reads a file of texts itself: leave out --file\n"
     ended = attn(["heads", "--relations", str(ROOT / "configs" / "alice.conllu"), "-o", store])
-    assert ended.code == 2 and ended.err.endswith("-o FILE.json keeps relations\n")
+    assert ended.code == 2 and ended.err.endswith("-o FILE.json writes relations\n")
 
 
 def test_what_fails_is_left_out_and_said(tmp_path: Path, attn: Attn) -> None:
@@ -206,7 +206,7 @@ def test_failures_of_others_are_not_of_this_survey(tmp_path: Path, attn: Attn) -
     ("flags", "error"),
     [
         (["--workers", "2"], "--workers: needs a store: -o FILE.db"),
-        (["-o", "x.db"], "-o x.db: is a store, which keeps many texts: give --texts FILE"),
+        (["-o", "x.db"], "-o x.db: is a store, which is for many texts: give --texts FILE"),
         (["--store", "none.db"], "none.db: no such file"),
     ],
 )

@@ -116,7 +116,7 @@ def test_of_long_texts_and_of_mixed_layers_the_maps_are_of_attention_alone(
 ) -> None:
     report = run("heads", model=saved(name), sentence=text_of(num_tokens), maps="self")
     assert "linear_weights" not in report.tensors and report.table("linear")
-    assert any(note.startswith("Maps are of attention alone") for note in report.notes)
+    assert any(note.startswith("Maps show only attention") for note in report.notes)
 
 
 def test_layers_with_both_kinds_have_both(saved: Callable[[str], str]) -> None:

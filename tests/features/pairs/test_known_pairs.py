@@ -642,7 +642,7 @@ def test_the_command_shows_what_was_held_out_and_holds_it_to_conditions(attn: At
     unmet = attn(["heads", "--pairs", str(file), "--expect", "best.mass > 0.99"])
     assert unmet.code == 1 and unmet.err.startswith("expected best.mass > 0.99: got 0.")
     store = attn(["heads", "--pairs", str(file), "-o", str(tmp_path / "run.db")])
-    assert store.code == 2 and store.err.endswith("-o FILE.json keeps pairs\n")
+    assert store.code == 2 and store.err.endswith("-o FILE.json writes pairs\n")
 
 
 def test_a_batch_keeps_the_numbers_of_several_files(attn: Attn, tmp_path: Path) -> None:

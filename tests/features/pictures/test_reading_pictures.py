@@ -553,7 +553,7 @@ def test_a_folder_of_pictures_is_kept_in_a_report(
     shutil.copy(folders["picture"], pictures / "a.png")
     asked = ["heads", "--model", str(folders[REGISTERS]), "--image", str(pictures), "-o"]
     ended = attn([*asked, str(tmp_path / "x.db")])
-    assert ended.code == 2 and ended.err.endswith("-o FILE.json keeps pictures\n")
+    assert ended.code == 2 and ended.err.endswith("-o FILE.json writes pictures\n")
     assert attn([*asked, str(tmp_path / "x.json")]).code == 0
 
 

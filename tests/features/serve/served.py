@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from attncli.features.serve.guard import Secrets
 from attncli.features.serve.questions import Answering, OneModel, Question
-from attncli.features.serve.server import ServedPage, app, bound_socket, server_of
+from attncli.features.serve.server import ServedPage, app, bound_socket, make_server
 
 SECONDS = 10
 PAGE = ServedPage("<!doctype html><title>the page</title>", "default-src 'none'")
@@ -113,7 +113,7 @@ def running(answer: Answering = no_answer, page: ServedPage = PAGE) -> Iterator[
         answer(question, stopped, put)
 
     secrets, model = Secrets(), OneModel(noted)
-    server = server_of(app(page, model, secrets))
+    server = make_server(app(page, model, secrets))
     with bound_socket(0) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()

@@ -159,7 +159,7 @@ def test_a_line_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
             gate.began.get(timeout=SECONDS)
     model.ask(Question("heads", "last", "a"), lines.put)
     line = lines.get(timeout=SECONDS)
-    assert line is not None and json.loads(line)["error"].startswith("2 questions wait for the model")
+    assert line is not None and json.loads(line)["error"].startswith("2 questions are waiting for the model")
     assert lines.get(timeout=SECONDS) is None
     gate.open.set()
 

@@ -19,7 +19,7 @@ import pytest
 
 import attncli.features.serve.question as serve_page
 from attncli.features.serve.guard import Guard, Secrets
-from attncli.features.serve.server import bound_socket, server_of
+from attncli.features.serve.server import bound_socket, make_server
 from tests.conftest import Attn
 from tools.refresh_outputs import start_attn
 
@@ -127,7 +127,7 @@ def test_a_signal_that_a_shell_ignores_for_what_runs_in_its_background_stays_ign
 
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with server_of(Guard(no_app, Secrets(), {})).capture_signals():
+        with make_server(Guard(no_app, Secrets(), {})).capture_signals():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
             assert callable(signal.getsignal(signal.SIGTERM))
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -158,7 +158,10 @@ def test_a_port_in_use_is_a_line_before_a_model_is_read(attn: Attn) -> None:
         (["a text", "--sentence", "another"], "--sentence: cannot be combined with the argument (a text)"),
         (["--model", "/nonexistent"], "--model: no such folder: /nonexistent"),
         (["--file", "/nonexistent"], "--file: "),
-        (["--config", "heads.yaml"], "heads.yaml:2:1: sort: is not for attn serve, whose page is asked"),
+        (
+            ["--config", "heads.yaml"],
+            "heads.yaml:2:1: sort: cannot be used with attn serve: its page asks the questions",
+        ),
         (["--texts", "lines.txt"], "--texts: is not a flag of attn serve"),
     ],
 )
