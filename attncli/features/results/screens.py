@@ -49,7 +49,7 @@ def _summary(report: Report, display: Display) -> ScreenParts:
         left_out = {"rows": len(summary) - len(rows), "failed runs": max(len(failed) - MOST_FAILED, 0)}
         if counts := ", ".join(f"{count:,} {name}" for name, count in left_out.items() if count > 0):
             yield Paragraph(
-                f"Not shown: {counts}. See --statistic NAME, --group-by, --top N or -o summary.csv.", "note"
+                f"Not shown: {counts}. See --statistic, --group-by, --top or -o summary.csv.", "note"
             )
 
     # A second table takes its rows and four lines: a blank line, title, header and rule.

@@ -384,7 +384,7 @@ def test_decimals_are_two_unless_asked_for() -> None:
 @pytest.mark.parametrize(
     ("num_rows", "num_failed", "said"),
     [
-        (382, 0, "Not shown: 364 rows. See --statistic NAME, --group-by, --top N or -o summary.csv."),
+        (382, 0, "Not shown: 364 rows. See --statistic, --group-by, --top or -o summary.csv."),
         (40, 5, "Not shown: 28 rows, 3 failed runs. "),
         (18, 0, ""),
     ],
