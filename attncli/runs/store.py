@@ -184,8 +184,8 @@ class Store:
             self._columns[shape] = read_columns(self._connection, shape)
         columns = self._columns[shape]
         parts = table_parts(columns)
-        numbers = NumbersOfRuns(self._connection, [parts], range(run, run + 1))
-        complete, values = numbers.complete_runs(parts, [run], len(columns))
+        stored = NumbersOfRuns(self._connection, [parts], range(run, run + 1))
+        complete, values = stored.complete_runs(parts, [run], len(columns))
         if not complete.size:
             raise Damaged(f"run {run}: its statistics are damaged")
         numbers: np.ndarray = values[0]
