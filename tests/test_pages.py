@@ -1,4 +1,4 @@
-"""What the pages show is what the commands print; links lead somewhere."""
+"""The pages show what commands print, and their links lead somewhere."""
 
 import os
 import posixpath
@@ -13,6 +13,7 @@ import pytest
 from attncli.cli import COMMANDS
 from tests.conftest import Attn, some_seldom
 from tests.same_text import assert_same_text
+from tools import report_page
 from tools.man_page import man_page
 from tools.readme_picture import ARGUMENTS, PICTURE, picture
 from tools.refresh_outputs import BLOCK, PAGES, PYTHON_PAGES, ROOT, refreshed, refreshed_python, runs_again
@@ -22,7 +23,7 @@ MACHINE = re.compile(r"(?<= done now in ).*|(?<=; made with ).*")
 
 
 def first_of_each_name() -> set[str]:
-    """A command of each name, which runs in a pipe, too; tests/views/tables has every screen in both."""
+    """One command of each name, to run in a pipe as well; tests/views/tables has every screen in both."""
     blocks = [match for page in PAGES for match in BLOCK.finditer(page.read_text()) if not match[2]]
     commands = [line[2:] for block in blocks for line in block[3].splitlines() if line.startswith("$ ")]
     return {*{command.split()[1]: command for command in reversed(commands) if runs_again(command)}.values()}
@@ -35,21 +36,21 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-# Lesson 22 records, too; other pages survey the model that ships.
+# Lesson 22 records, too; other pages survey the model that ships with attn.
 @pytest.mark.parametrize(
     "page", some_seldom(PAGES, [ROOT / "docs" / "record.md", ROOT / "docs" / "survey.md"]), ids=name_of
 )
 def test_outputs_are_fresh(page: Path) -> None:
-    """Where this fails: python tools/refresh_outputs.py [PAGE ...]"""
+    """To update: python tools/refresh_outputs.py [PAGE ...]"""
     text = page.read_text()
     again = refreshed(text, quick=True, in_a_pipe=IN_A_PIPE)
     assert_same_text(MACHINE.sub("#", again), MACHINE.sub("#", text))
 
 
-# The 65,536 tokens of README.md take a core eight seconds.
+# The 65,536 tokens of README.md take eight seconds on one core.
 @pytest.mark.parametrize("page", some_seldom(PYTHON_PAGES, [ROOT / "README.md"]), ids=name_of)
 def test_what_python_prints_is_fresh(page: Path) -> None:
-    """Where this fails: python tools/refresh_outputs.py PAGE"""
+    """To update: python tools/refresh_outputs.py PAGE"""
     text = page.read_text()
     assert_same_text(refreshed_python(text, quick=True), text)
 
@@ -61,14 +62,15 @@ def test_links_lead_to_files(page: Path) -> None:
 
 
 def test_the_picture_is_what_attn_prints(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where this fails: python tools/readme_picture.py"""
+    """To update: python tools/readme_picture.py"""
     monkeypatch.setenv("COLUMNS", "80")
-    made, kept = picture(attn(ARGUMENTS).out), PICTURE.read_text()
-    assert "http" not in kept.replace("http://www.w3.org/2000/svg", "").replace(
+    printed, picture_file = picture(attn(ARGUMENTS).out), PICTURE.read_text()
+    assert "http" not in picture_file.replace("http://www.w3.org/2000/svg", "").replace(
         "https://www.textualize.io", ""
     )
-    shown = [re.findall(r"<text[^>]*>([^<]*)</text>", svg) for svg in (made, kept)]
-    assert shown[0] == shown[1] and made.count("<rect") == kept.count("<rect") > 100
+    texts = [re.findall(r"<text[^>]*>([^<]*)</text>", svg) for svg in (printed, picture_file)]
+    assert texts[0] == texts[1]
+    assert printed.count("<rect") == picture_file.count("<rect") > 100
 
 
 @pytest.mark.nightly
@@ -91,24 +93,31 @@ def test_the_site_builds_without_a_warning_and_its_links_lead_somewhere(tmp_path
     for name, link in links - {(name, "/.") for name in pages}:
         target, _, anchor = link.partition("#")
         if not target.startswith(("https://", "data:", "http://")) and name != "404.html":
-            there = posixpath.normpath(posixpath.join(posixpath.dirname(name), target or Path(name).name))
-            assert (site / there).is_file(), f"{name}: {link}"
-            assert not anchor or there not in pages or anchor in anchors[there], f"{name}: {link}"
+            linked_page = posixpath.normpath(
+                posixpath.join(posixpath.dirname(name), target or Path(name).name)
+            )
+            assert (site / linked_page).is_file(), f"{name}: {link}"
+            assert not anchor or linked_page not in pages or anchor in anchors[linked_page], f"{name}: {link}"
 
 
 def test_the_man_page_is_fresh_and_well_formed() -> None:
-    """Where this fails: python tools/man_page.py"""
+    """To update: python tools/man_page.py"""
     page = ROOT / "docs" / "attn.1"
     assert page.read_text() == man_page()
     linter = shutil.which("mandoc")
     if linter is None:
         return
     ended = subprocess.run([linter, "-T", "lint", page], capture_output=True, text=True)
-    found = [line for line in ended.stdout.splitlines() if ": STYLE: " not in line]
-    # A page of every version would need a date that changes with it.
-    assert len(found) == 1 and "missing date" in found[0], ended.stdout
+    warnings = [line for line in ended.stdout.splitlines() if ": STYLE: " not in line]
+    # A date would change with every version.
+    assert len(warnings) == 1 and "missing date" in warnings[0], ended.stdout
     shown = subprocess.run([linter, "-T", "ascii", page], capture_output=True, text=True, check=True).stdout
     assert all(f"\n   attn {name} " in re.sub(".\x08", "", shown) for name in COMMANDS)
+
+
+def test_the_columns_of_results_are_fresh() -> None:
+    """To update: python tools/report_page.py"""
+    assert report_page.PAGE.read_text() == report_page.report_page()
 
 
 def test_the_readme_is_short_and_names_its_lessons_early() -> None:

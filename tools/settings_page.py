@@ -1,5 +1,6 @@
-"""Writes docs/settings.md from the Specs: python tools/settings_page.py"""
+"""Writes docs/settings.md from the Specs: python tools/settings_page.py [--check]"""
 
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,9 +15,8 @@ from attncli.settings.fields import NoFlag, flag_name, in_words_of
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 INTRODUCTION = """# Settings
 
-Every flag of an experiment, and the key of a config file that it is: `--batch-size 8` is `batch_size: 8`.
-Flags override the file, and the file overrides the defaults; `--show-config` prints what holds and where it
-came from:
+Every flag of an experiment and its key in a config file: `--batch-size 8` is `batch_size: 8`, a flag without
+a value `true`. Flags override the file, the file overrides the defaults; `--show-config` shows the result:
 
 ```console
 $ attn norm --eps 1e-6 --show-config
@@ -32,16 +32,13 @@ momentum: 0.1  # default
 variance: unbiased  # default
 ```
 
-A command that takes a text and is given none reads standard input: `echo "the cat sleeps" | attn self`. A
-pipe, a socket or a redirected file (`attn self < text.txt`) is read to its end, however late its text comes;
-an empty one is no text. A terminal, /dev/null and a closed stream are not read, nor is anything if the text,
-a picture or a sound is given. So a command in a `while read` loop, or in a script that itself comes through a
-pipe, needs its text as an argument, or `< /dev/null`. `--file -` reads standard input of any kind.
+A command without a text reads standard input if that is a pipe, a socket or a redirected file, to its end. In
+a `while read` loop, give the text as an argument or add `< /dev/null`. `--file -` reads any standard input.
 
-The first table has what several commands share, then each command has its own. A name with a colon is for
-config files only. Made by `python tools/settings_page.py`.
+The first table has settings that several commands share; `attn COMMAND --help-all` lists those of a command.
+A name with a colon is for config files only. Written by `python tools/settings_page.py`.
 """
-TABLE = "| flag | values | meaning |\n| --- | --- | --- |\n"
+TABLE = "| setting | meaning |\n| --- | --- |\n"
 
 
 class Setting(NamedTuple):
@@ -51,22 +48,27 @@ class Setting(NamedTuple):
     values: str
     meaning: str
 
+    @property
+    def line(self) -> str:
+        """The row as Markdown."""
+        return f"| `{self.name}`{self.values} | {self.meaning} |\n"
+
 
 def setting_of(key: str, field: FieldInfo) -> Setting:
-    values = (
-        "`true`, `false`" if field.annotation is bool else f"`{metavar(key, field)}`".replace("|", "`, `")
-    )
+    is_switch = field.annotation is bool
+    values = "" if is_switch else f" `{metavar(key, field)}`".replace("|", "`, `")
+    default = "" if is_switch and not field.default else default_text(field)
     has_flag = not any(isinstance(data, NoFlag) for data in field.metadata)
-    meaning = f"{in_words_of(str(field.description), flags=True)}{default_text(field)}".replace("|", "\\|")
+    meaning = f"{in_words_of(str(field.description), flags=True)}{default}".replace("|", "\\|")
     return Setting(flag_name(key) if has_flag else f"{key}:", values, meaning)
 
 
 def table(settings: Iterable[Setting]) -> str:
-    return TABLE + "".join(f"| `{name}` | {values} | {meaning} |\n" for name, values, meaning in settings)
+    return TABLE + "".join(setting.line for setting in settings)
 
 
 def settings_page() -> str:
-    """A table of what several experiments share, and one of each experiment's own settings."""
+    """A table of shared settings, and one per experiment of those that differ."""
     by_experiment = {
         name: [setting_of(key, field) for key, field in every_setting_of(name).model_fields.items()]
         for name in SPECS
@@ -74,17 +76,14 @@ def settings_page() -> str:
     shared = shared_settings(by_experiment.values())
     parts = [INTRODUCTION, f"\n## Settings of several commands\n\n{table(sorted(shared))}"]
     for name, settings in by_experiment.items():
-        parts.append(f"\n## attn {name}\n")
         if particular := [setting for setting in settings if setting not in shared]:
-            parts.append(f"\n{table(particular)}")
-        names = ", ".join(f"`{setting.name}`" for setting in settings if setting in shared)
-        parts.append(f"\nShared: {names}\n")
+            parts.append(f"\n## attn {name}\n\n{table(particular)}")
     return "".join(parts)
 
 
-def shared_settings(of_experiments: Iterable[list[Setting]]) -> set[Setting]:
-    """Of each name what most commands mean by it, where more than one does."""
-    counts = Counter(setting for settings in of_experiments for setting in settings)
+def shared_settings(experiments: Iterable[list[Setting]]) -> set[Setting]:
+    """The most common setting of each name, if several commands have it."""
+    counts = Counter(setting for settings in experiments for setting in settings)
     by_name: dict[str, Setting] = {}
     for setting, count in counts.most_common():
         if count > 1:
@@ -93,4 +92,7 @@ def shared_settings(of_experiments: Iterable[list[Setting]]) -> set[Setting]:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        is_fresh = PAGE.read_text() == settings_page()
+        sys.exit(None if is_fresh else "docs/settings.md is stale: python tools/settings_page.py")
     PAGE.write_text(settings_page())
