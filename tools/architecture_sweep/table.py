@@ -176,10 +176,16 @@ def section(results: list[Result]) -> str:
         f"Rows that were divided by their sums before they were compared:\n\n{_list(_names(WITHOUT_SINK))}\n"
         f"Right ({len(right)}), {_largest(right)}:\n\n{_list(by_way)}"
     )
-    for verdict in ("wrong", "partly refused", "refused", "not testable"):
+    for verdict in ("wrong", "partly refused", "refused"):
         if outcomes := by_verdict[verdict]:
             text += f"\n{verdict.capitalize()} ({len(outcomes)}):\n\n{_list(_by_reason(outcomes))}"
-    return text
+    return text + _not_testable(_by_reason(by_verdict["not testable"]))
+
+
+def _not_testable(names: Mapping[str, list[str]]) -> str:
+    """The number of architectures that no tiny model can test, by reason; empty if all can be tested."""
+    reasons = "; ".join(f"{reason} ({len(of_reason)})" for reason, of_reason in names.items())
+    return f"\n{WRAPPED.fill(f'Not testable: {reasons}.')}\n" if names else ""
 
 
 PICTURE_REASONS = {
@@ -224,11 +230,16 @@ def section_of_pictures(results: list[Result]) -> str:
         + WRAPPED.fill("- " + ", ".join(outcome.name for outcome in right))
         + "\n"
     )
-    for verdict in ("wrong", "refused", "not testable"):
-        said = {outcome.name: _picture_reason(outcome) for outcome in by_verdict[verdict]}
-        ordered = dict(sorted(_names(said).items(), key=lambda item: -len(item[1])))
-        text += f"\n{verdict.capitalize()} ({len(said)}):\n\n{_list(ordered)}" if said else ""
-    return text
+    for verdict in ("wrong", "refused"):
+        if outcomes := by_verdict[verdict]:
+            text += f"\n{verdict.capitalize()} ({len(outcomes)}):\n\n{_list(_by_picture_reason(outcomes))}"
+    return text + _not_testable(_by_picture_reason(by_verdict["not testable"]))
+
+
+def _by_picture_reason(outcomes: Iterable[Result]) -> dict[str, list[str]]:
+    """The names that have each reason, the most frequent reason first."""
+    names = _names({outcome.name: _picture_reason(outcome) for outcome in outcomes})
+    return dict(sorted(names.items(), key=lambda item: -len(item[1])))
 
 
 def _picture_reason(result: Result) -> str:
