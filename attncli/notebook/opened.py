@@ -45,7 +45,7 @@ class NotebookModel(Pretrained):
         raise AttributeError(f"{message}: {' or '.join(ways)}" if ways else message)
 
 
-FOR_USERS = ("run", "name", "num_layers", "has_decoder", "device", "model", "tokenizer", "source")
+FOR_USERS = ("run", "name", "num_layers", "has_decoder", "device", "model", "whole", "tokenizer", "source")
 """Attributes of an open model, beside its methods."""
 
 

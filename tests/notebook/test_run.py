@@ -247,7 +247,11 @@ def test_an_open_model_answers_and_lists_what_is_for_users() -> None:
     assert model.why(text, answer="e").head == attncli.why(model, text, answer="e").head
     assert model.read_text(text).text.tokens == attncli.read_text(model, text).text.tokens
     for value, least, without in (
-        (model, {"why", "cache", "answer_sources", "run", "name"}, {"special_ids", "open_model", "Watch"}),
+        (
+            model,
+            {"why", "cache", "answer_sources", "run", "name", "whole"},
+            {"special_ids", "open_model", "Watch"},
+        ),
         (model.heads(text), {"table"}, {"pairs"}),
     ):
         completed = {each.name for each in jedi.Interpreter("x.", [{"x": value}]).complete()}
