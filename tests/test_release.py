@@ -6,19 +6,24 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator, Sequence
+from email import message_from_bytes
 from itertools import chain
 from pathlib import Path
 
 import jinja2
 import pytest
 import yaml
+from markdown_it import MarkdownIt
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from attncli import __version__
+from attncli.records.papers import bibliography
 from tests.same_text import assert_same_text
+from tools import with_progress
 
 ROOT = Path(__file__).parent.parent
 
@@ -121,12 +126,61 @@ def first_commands() -> dict[str, str]:
 
 
 def test_the_commands_that_the_readme_begins_with(attn: Path, tmp_path: Path) -> None:
-    commands = list(first_commands().items())[:2]
-    assert len(commands) == 2
+    commands = [*first_commands().items()]
+    assert commands
     path = f"{attn.parent}{os.pathsep}{os.environ['PATH']}"
     for command, shown in commands:
         out = run(["bash", "-c", command], cwd=tmp_path, env={**os.environ, "PATH": path, "COLUMNS": "80"})
         assert_same_text("".join(f"{line.rstrip()}\n" for line in out.splitlines()), shown)
+
+
+def urls() -> dict[str, str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found: dict[str, str] = project["urls"]
+    return found
+
+
+def anchors(page: Path) -> set[str]:
+    """The ids that a site gives the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_every_link_of_its_description_leads_somewhere(wheel: Path) -> None:
+    """As a package index renders it: nothing is relative, and what is in the repository exists."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = message_from_bytes(archive.read(name))
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    page = MarkdownIt("commonmark").enable("table").render(metadata.get_payload())
+    links, images = (re.findall(rf'<{tag}="([^"]*)"', page) for tag in ("a href", "img src"))
+    assert len(images) == 3 and len(links) > 20
+    pages, files = (
+        f"{urls()['Repository']}/blob/HEAD/",
+        "https://raw.githubusercontent.com/attncli/attn/HEAD/",
+    )
+    assert files.split("/")[3:5] == urls()["Repository"].split("/")[3:5]
+    for target in [*links, *images, *urls().values()]:
+        assert target.startswith("https://"), target
+        path, _, anchor = target.removeprefix(files if target in images else pages).partition("#")
+        if "https:" not in path:
+            assert (ROOT / path).exists(), target
+            assert not anchor or anchor in anchors(ROOT / path), target
+        else:
+            assert target in ("https://docs.astral.sh/uv/", urls()["Repository"], urls()["Issues"]), target
+    assert all("https:" not in image.removeprefix(files) for image in images)
+
+
+def test_what_says_where_the_repository_is_says_the_same() -> None:
+    place = urls()["Repository"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["repository-code"] == place
+    assert bibliography()["attn"].fields["url"] == place
+    entry = (ROOT / "README.md").read_text().partition("```bibtex\n")[2].partition("```")[0]
+    itself = bibliography()["attn"]
+    fields = {**itself.fields, "version": __version__}
+    order = ("author", "title", "version", "url")
+    assert entry.strip() == itself._replace(fields={name: fields[name] for name in order}).bibtex()
+    assert f"home: {place}\n" in (ROOT / "conda" / "meta.yaml").read_text()
 
 
 def test_a_lesson_and_its_files_come_with_it(attn: Path, tmp_path: Path) -> None:
@@ -200,6 +254,16 @@ def test_the_conda_recipe_has_what_the_package_needs() -> None:
         *wanted,
         f"python {project['requires-python']}",
     }
+
+
+def test_an_installer_is_heard_from_while_it_is_silent(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "installed").write_bytes(bytes(3 * 10**6))
+    assert with_progress.run(tmp_path, ["sh", "-c", "sleep 0.5; exit 3"], seconds=0.2) == 3
+    first, *_ = capfd.readouterr().out.splitlines()
+    assert first == f"  still installing after 0 s: 3 MB in {tmp_path}"
+    assert with_progress.run(tmp_path / "absent", ["true"]) == 0 and capfd.readouterr().out == ""
 
 
 def test_wheels_are_made_for_what_torch_has_wheels_for() -> None:
