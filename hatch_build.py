@@ -1,4 +1,4 @@
-"""Builds attn's loops in C where there is a compiler; without one attn is installed all the same."""
+"""Compiles attn's C loops if there is a compiler; without one, torch computes the same."""
 
 import os
 import shlex
@@ -16,7 +16,7 @@ FLAGS = ("-std=gnu11", "-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping
 
 
 class CompiledPass(BuildHookInterface):  # type: ignore[type-arg]
-    """The libraries go beside their sources: into a wheel, and into the folder of an editable install."""
+    """Puts the libraries beside their sources, in a wheel and in an editable install."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
@@ -25,10 +25,10 @@ class CompiledPass(BuildHookInterface):  # type: ignore[type-arg]
         runtime = _runtime(folder)
         for source in (runtime.TILE_PASS, runtime.FEW_ROWS):
             library = folder / runtime.library_name(source)
-            if not library.exists() and not built(source, library):
+            if not library.exists() and not compiled(source, library):
                 continue
             build_data["artifacts"].append(f"/attncli/core/{library.name}")
-            # It is no module of one version of Python: any that runs here can load it.
+            # The library is not an extension module: every version of Python can load it.
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
             build_data["pure_python"] = False
 
@@ -41,14 +41,14 @@ def _runtime(folder: Path) -> Any:
     return module
 
 
-def built(source: Path, library: Path) -> bool:
-    """Whether the compiler made the library, which appears whole or not at all."""
+def compiled(source: Path, library: Path) -> bool:
+    """Compile a library and return True; on failure return False and leave no file."""
     compiler = shlex.split(os.environ.get("CC") or "cc")
     if shutil.which(compiler[0]) is None:
         return False
     with TemporaryDirectory(dir=library.parent) as folder:
         new = Path(folder, library.name)
-        # On macOS it says for which processor a wheel is made, where that is another.
+        # cibuildwheel sets ARCHFLAGS on macOS to build for another processor.
         processor = shlex.split(os.environ.get("ARCHFLAGS", ""))
         command = [*compiler, *FLAGS, *processor, "-o", new, source, "-lm"]
         if subprocess.run(command, capture_output=True).returncode:

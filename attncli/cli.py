@@ -67,7 +67,7 @@ COMMANDS = {
         for name, question in QUESTIONS.items()
     },
     "info": CommandRow(
-        "Versions, plugins, and the schemas of files", "attncli.commands.info:command", UNLISTED
+        "Versions, plugins, schemas, and papers to cite", "attncli.commands.info:command", UNLISTED
     ),
 }
 COMMAND_GROUPS = ("See", "Learn", "Models", "Many runs")

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pytest
 
 LINES, COLUMNS = 30, 80
-"""The size of a first screen."""
+"""The largest size of a first screen."""
 PROGRAM = """
 import io, json, sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -55,7 +55,7 @@ print(json.dumps({
 
 
 class Ended(NamedTuple):
-    """The exit code of a command, and what it wrote."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -63,7 +63,7 @@ class Ended(NamedTuple):
 
 
 class Process(NamedTuple):
-    """What a process of attn did, and how it saw the feature.
+    """A finished process of attn: its commands, and the feature as that process saw it.
 
     `modules` are those imported by the commands; `card_module` is the card's, empty if no package has the
     feature. `kinds` are the kinds of results on the card, and whether they have a first screen; `functions`
@@ -97,10 +97,10 @@ def run_attn(feature: str, commands: Sequence[Sequence[str]], folder: Path, *, o
 def check_feature(feature: str, *commands: Sequence[str], folder: Path) -> None:
     """Check a feature by some of its commands, each of which makes a report.
 
-    The card is used as a whole, and help imports no other module of the package. Reports are of the card's
-    kinds, fit a first screen, are written as JSON, CSV and pages, and open again unchanged. With the feature
-    switched off its commands and functions are gone, and its saved reports are shown all the same. Raises
-    AssertionError, which names the command.
+    attn must use every part of the card, and help must import no other module of the package. Reports must be
+    of a kind of the card, fit a first screen, be written as JSON, CSV and a page, and open again unchanged.
+    With the feature switched off, its commands and functions must be gone, and its saved reports must still
+    be shown. Raises AssertionError, which names the command.
     """
     check_help(feature, folder)
     functions = check_reports(feature, commands, folder)

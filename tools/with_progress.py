@@ -14,7 +14,7 @@ SECONDS = 15.0
 
 
 def megabytes(folder: Path) -> int:
-    """The size of the files in a folder, without those that are removed meanwhile."""
+    """The size of the files in a folder; files that disappear during the count are skipped."""
     size = 0
     for path in folder.rglob("*"):
         try:

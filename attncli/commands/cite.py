@@ -9,7 +9,7 @@ from attncli.records.report import Report
 from attncli.system.plain_text import plain_text
 
 WIDTH = 80
-"""Columns of the text, which goes into notes and files; BibTeX entries are not wrapped."""
+"""Columns at which text is wrapped; BibTeX entries are not."""
 
 
 def _attn_itself(reports: Iterable[Report]) -> Paper:
@@ -19,19 +19,19 @@ def _attn_itself(reports: Iterable[Report]) -> Paper:
     return paper._replace(fields={**paper.fields, "version": ", ".join(versions)}) if versions else paper
 
 
-def _lines(found: list[Citation], itself: Paper) -> Iterator[str]:
-    for paper, uses in found:
+def _lines(cited: list[Citation], itself: Paper) -> Iterator[str]:
+    for paper, uses in cited:
         yield fill(str(paper), WIDTH, break_on_hyphens=False)
         yield fill(", ".join(uses), WIDTH, initial_indent="    for ", subsequent_indent="    ")
         yield ""
-    yield f"{itself}, version {itself.fields['version']}" if "version" in itself.fields else str(itself)
-    for paper in (*(each.paper for each in found), itself):
+    yield fill(str(itself), WIDTH, break_on_hyphens=False)
+    for paper in (*(each.paper for each in cited), itself):
         yield ""
         yield paper.bibtex()
 
 
 def cite(files: Iterable[str]) -> None:
-    """Print each paper with what it is cited for, then all papers and attn itself in BibTeX."""
+    """Print each paper and its uses, then all papers and attn itself in BibTeX."""
     reports = [report for file in files for report in opened(file).reports]
     for text in _lines(citations(reports), _attn_itself(reports)):
         for line in text.split("\n"):

@@ -177,7 +177,7 @@ def _show_schema(schema: Callable[[], Mapping[str, Any]]) -> int:
 
 
 def show_skill() -> int:
-    """How a coding agent asks attn for numbers, in Markdown."""
+    """Print the instructions for coding agents, in Markdown."""
     print(read_file("attncli:data/SKILL.md"), end="")
     return DONE
 

@@ -38,7 +38,7 @@ PAPERS = {
     "value_norm": "kobayashi2020",
     "rollout": "abnar2020",
 }
-"""Ids of papers by the statistics and settings of the kernel; cards have more."""
+"""Ids of papers, separated by blanks, by statistics and settings of the kernel."""
 ENTRY = re.compile(r"^@(\w+)\{([\w:.-]+),\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 FIELD = re.compile(r"^\s*(\w+)\s*=\s*\{(.*)\},?$", re.MULTILINE)
 
@@ -51,9 +51,11 @@ class Paper(NamedTuple):
     fields: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Authors, year, title and address in one line."""
+        """Authors, year, title and arXiv number, DOI or URL, in one line."""
         fields = {name: re.sub(r"[{}$\\]", "", value) for name, value in self.fields.items()}
         words = [" ".join(filter(None, (self._authors(), fields.get("year")))), fields.get("title", self.id)]
+        if "version" in fields:
+            words.append(f"Version {fields['version']}")
         if "eprint" in fields:
             words.append(f"arXiv:{fields['eprint']}")
         elif "doi" in fields:
@@ -63,7 +65,7 @@ class Paper(NamedTuple):
         return "".join(f"{word}{'' if word.endswith('?') else '.'} " for word in words[:-1]) + words[-1]
 
     def _authors(self) -> str:
-        """`Clark`, `Vig & Belinkov` or `Xiao et al.`: what stands before the comma of each name."""
+        """The last names of the authors: `Clark`, `Vig & Belinkov` or `Xiao et al.`"""
         authors = self.fields.get("author", "").split(" and ")
         names = [author.partition(",")[0].strip("{}") for author in authors]
         if len(names) > 2 or names[-1] == "others":
@@ -84,7 +86,7 @@ class Citation(NamedTuple):
 
 @cache
 def bibliography(file: str = BIBLIOGRAPHY) -> Mapping[str, Paper]:
-    """The entries of a BibTeX file, `package:path`, by id; every field is on a line of its own, in braces.
+    """The entries of a BibTeX file, `package:path`, by id. Each field must be on its own line, in braces.
 
     Raises BrokenPlugin if the file is in another package and cannot be read.
     """
@@ -141,13 +143,14 @@ def _usable_papers(feature: str) -> Mapping[str, list[Paper]]:
 
 
 def _names_in(report: Report) -> set[str]:
-    """The kind of the report, the settings that are on, and the statistics with their columns."""
+    """The kind of the report, the settings in use, and the tables, columns and statistics."""
     settings = report.spec.items()
     names = {report.kind, *(name for name, value in settings if value or type(value) in (int, float))}
     for group, statistic in report.statistics.items():
         names.add(group)
         if isinstance(statistic, Table):
-            names |= {*(statistic[0] if len(statistic) else ())}
+            if len(statistic):
+                names |= {*statistic[0]}
             names |= {str(row["statistic"]) for row in statistic if "statistic" in row}
         else:
             names |= {*statistic}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from attncli import __version__
 from attncli.core.names import HEAD_STATISTICS, WRITER_STATISTICS
 from attncli.index import FEATURES
 from attncli.records.columns import UntypedResult
@@ -128,6 +129,7 @@ def test_info_cites_saved_reports(attn: Attn, tmp_path: Path) -> None:
         in text
     )
     assert max(map(len, text.splitlines())) <= 80
+    assert text.endswith(f"in a terminal. Version {__version__}.\nhttps://github.com/attncli/attn\n")
     ids = re.findall(r"^@\w+\{(\w+),$", f"@{entries}", re.MULTILINE)
     assert ids == [*sorted(ids[:-1]), "attn"] and "olsson2022" in ids
     assert re.search(r"@software\{attn,\n.*\n.*\n.*\n?.*version = \{\d+\.\d+\.\d+\},\n\}\n$", ended.out)
