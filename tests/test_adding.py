@@ -351,7 +351,7 @@ def test_a_reading_is_a_flag_of_the_questions_that_read_files(package: Package, 
 
 
 def test_an_experiment_is_a_command(package: Package, tmp_path: Path) -> None:
-    assert "How alike the vectors of a sentence are" in package.attn("--help")
+    assert "Similarity of the vectors of a sentence" in package.attn("--help")
     assert "--centered" in package.attn("similarity", "--help-all")
     settings = ["--sentence", "the cat sees the cat", "--centered", "--embed-dim", "5"]
     found = package.report("similarity", *settings)

@@ -121,8 +121,8 @@ def test_a_package_is_seen_through_views_batches_and_exports(site: Path, tmp_pat
     assert {name for name, each in ended.items() if each.code} == {"synonym"}
     assert ended["synonym"].err == "reach: is not a command: did you mean attn spread?\n"
     models, learn = (ended["help"].out.partition(f"{group}:\n")[2] for group in ("Models", "Learn"))
-    assert "\n  spread      How far apart the keys are" in models.partition("\n\n")[0]
-    assert "\n  similarity  How alike the vectors" in learn.partition("\n\n")[0]
+    assert "\n  spread      Distance between the keys" in models.partition("\n\n")[0]
+    assert "\n  similarity  Similarity of the vectors" in learn.partition("\n\n")[0]
     for name in ("as csv", "as heatmap", "as md"):
         assert "similarity" in (tmp_path / f"y.{name[3:]}").read_text()
     assert "similarity" in ended["table"].out and "similarity" in ended["difference"].out

@@ -1,4 +1,4 @@
-"""Boards: words in rows and columns, which a model reads as a text."""
+"""Boards: words in rows and columns, read as text."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from attncli.models.token_places import Origin
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BoardTokens(Origin):
-    """Where the tokens of a board lie."""
+    """Positions of the tokens of a board."""
 
     what = "board"
 
@@ -22,7 +22,7 @@ class BoardTokens(Origin):
 
 
 class BoardOpener(Opener):
-    """A board alone."""
+    """Opens a file with a board."""
 
     def read(self, pretrained: Pretrained, given: FileInput) -> Reading:
         board = Path(given.file).read_text(encoding="utf-8").strip()

@@ -1,4 +1,4 @@
-"""The setting `board` of every question that reads files."""
+"""The setting `board`."""
 
 from typing import Annotated
 

@@ -15,7 +15,7 @@ from attncli.models.side_by_side import of_this_run
 
 
 class ShortConvolution(SignedLayer):
-    """One head, whose weights are the mean over the channels: w_ij = C_i k_(i-j) B_j."""
+    """One head with the mean over channels as weights: w_ij = C_i k_(i-j) B_j."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ShortConvolution(SignedLayer):
 
 @contextmanager
 def capture(mixers: Mapping[str, Mixer], consume: MixerConsumer) -> Iterator[None]:
-    """While it is open, `consume` gets the layer of each convolution after it has run."""
+    """Pass the layer of each convolution to `consume` after it has run."""
 
     def after(name: str, module: Any, inputs: tuple[Any, ...], named: dict[str, Any], _output: Any) -> None:
         states = inputs[0] if inputs else named["hidden_states"]

@@ -13,7 +13,7 @@ from attncli.records.arguments import checked
 
 @checked
 def spread(model: Model, text: TextOrReading) -> HeadSpreads:
-    """Spread of the keys that each head looks at: sqrt(sum p j^2 - (sum p j)^2), mean over the queries."""
+    """Return sqrt(sum p j^2 - (sum p j)^2) of each head, mean over queries."""
     heads: list[dict[str, str | int | float]] = []
 
     def take(layer: CapturedLayer) -> None:

@@ -1,4 +1,4 @@
-"""Small layers in float64, by the definition itself."""
+"""Small layers in float64, by the reference definition."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,14 +13,14 @@ MOST_SCORES = 4096
 
 
 def suits(source: LayerOrWeights, wanted: Wanted) -> bool:
-    """Whether a layer has so few scores that their size does not matter."""
+    """Accept layers with at most MOST_SCORES scores."""
     return isinstance(source, AttentionLayer) and 0 < prod(source.shape) <= MOST_SCORES
 
 
 def attend(
     layer: AttentionLayer, wanted: Wanted, progress: Callable[[float], None] | None = None
 ) -> Computed:
-    """What is wanted, and more, from whole matrices; the output in the type of the layer."""
+    """Compute everything from whole matrices; the output has the dtype of the layer."""
     computed = reference.attend(layer, wanted)
     assert computed.output is not None
     return replace(computed, output=computed.output.to(layer.query.dtype))

@@ -6,7 +6,7 @@ FEATURE = Feature(
     questions=(
         Question(
             "spread",
-            "How far apart the keys are that a head looks at",
+            "Distance between the keys of a head",
             "Models",
             spec="question:SpreadSpec",
             synonyms="reach span",
@@ -21,7 +21,7 @@ FEATURE = Feature(
         ),
         Question(
             "similarity",
-            "How alike the vectors of a sentence are",
+            "Similarity of the vectors of a sentence",
             "Learn",
             spec="similarity:SimilaritySpec",
         ),

@@ -1,4 +1,4 @@
-"""How much of a row of weights lies nearby."""
+"""Weight on nearby keys."""
 
 from jaxtyping import Float
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""The block of the page about how far heads look."""
+"""The block of the page for `attn spread`."""
 
 from importlib.resources import files
 
@@ -8,14 +8,14 @@ from attncli.views.page.blocks import PageBlock
 
 
 def data(report: Report) -> dict[str, float] | None:
-    """The largest spread; no block without heads."""
+    """Return the largest spread, or None if there are no heads."""
     heads = report.result_of(HeadSpreads).heads
     return {"largest": max(head.spread for head in heads)} if heads else None
 
 
 BLOCK = PageBlock(
     name="spread",
-    label="How far each head looks",
+    label="Spread of each head",
     folder=files(__package__),
     script="spread.js",
     style="spread.css",

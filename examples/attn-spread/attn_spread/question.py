@@ -1,4 +1,4 @@
-"""`attn spread`: how far apart the keys are that a head looks at."""
+"""`attn spread`: how far apart the keys of a head are."""
 
 from typing import Any
 
@@ -29,21 +29,21 @@ class SpreadOfHeadsSpec(SpreadSpec):
     experiment = "heads"
     examples = ()
 
-    spread: bool = Field(False, description="how far apart the keys are that each head looks at")
+    spread: bool = Field(False, description="measure how far apart the keys of each head are")
 
     def result_kind(self) -> str:
         return "heads of spread"
 
 
 def read(spec: SpreadSpec, texts: Texts, pretrained: Any, generator: Any) -> Any:
-    """The text as the model reads it."""
+    """Read the text."""
     from attncli.runs.runner import read_survey_text
 
     return read_survey_text(spec, texts, pretrained, generator)
 
 
 def report(spec: SpreadSpec, reading: Any, pretrained: Any, progress: object) -> Report:
-    """The heads of the model, those that look furthest first."""
+    """Report the heads of the model, the largest spread first."""
     from attn_spread.door import spread
     from attn_spread.results import HeadSpreads
     from attncli.runs.report_parts import build_report

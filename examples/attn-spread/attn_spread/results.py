@@ -1,4 +1,4 @@
-"""How far apart the keys are that heads look at."""
+"""Results of `attn spread`."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from attncli.records.columns import Record, Records, Result, column, group
 
 
 class HeadSpread(Record):
-    """A head, and the standard deviation of the position of the key, mean over the queries."""
+    """A head and the standard deviation of its key positions, mean over queries."""
 
     stack: str
     layer: int
@@ -16,6 +16,6 @@ class HeadSpread(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HeadSpreads(Result):
-    """The heads, those that look furthest first."""
+    """The heads, the largest spread first."""
 
     heads: Records[HeadSpread] = group()

@@ -8,7 +8,7 @@ from attncli.views.model_screens import some_of
 
 
 def title(report: Report, heads: Records[HeadSpread], total: int) -> str:
-    """`3 of 8 heads`, where no more fit."""
+    """Title of the table: `3 of 8 heads`."""
     return some_of(len(heads), total, "head")
 
 

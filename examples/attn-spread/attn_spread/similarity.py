@@ -1,4 +1,4 @@
-"""`attn similarity`: how alike the vectors of a sentence are."""
+"""`attn similarity`: similarity of the vectors of a sentence."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class SimilaritySpec(TextSpec):
 
 
 def run(spec: SimilaritySpec, texts: Texts, draws: Any) -> Report:
-    """The cosine of the angle between each two vectors."""
+    """Report the cosine similarity of every two vectors."""
     from torch.nn.functional import normalize
 
     from attncli.core.summaries import moments

@@ -1,4 +1,4 @@
-// A bar for each head, as long as it looks far; the one that is picked is marked.
+// One bar per head, as long as its spread; the selected head is outlined.
 
 import { make } from "attn/parts/elements.js";
 import { fixed } from "attn/values/numbers.js";

@@ -1,4 +1,4 @@
-"""The matrices of reports as lines of numbers with tabs between them."""
+"""Matrices of reports as tab-separated values."""
 
 from collections.abc import Iterable
 from typing import TextIO
@@ -11,7 +11,7 @@ from attncli.views.texts import fixed
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """A title, the keys, and a line for each query."""
+    """Write a title, the keys, and one line per query."""
     for report in reports:
         for matrix in matrices(report):
             stream.write(f"# {plain_text(matrix.title)}\n")
