@@ -36,7 +36,7 @@ class SpreadOfHeadsSpec(SpreadSpec):
 
 
 def read(spec: SpreadSpec, texts: Texts, pretrained: Any, generator: Any) -> Any:
-    """Read the text."""
+    """Read the text with the model's tokenizer."""
     from attncli.runs.runner import read_survey_text
 
     return read_survey_text(spec, texts, pretrained, generator)
