@@ -112,8 +112,8 @@ def check_help(feature: str, folder: Path) -> None:
     done = run_attn(feature, [["--help"]], folder)
     assert done.card_module, f"{feature}: no installed package has a feature of this name"
     package, card = done.card_module.rpartition(".")[0], done.card_module
-    of_package = {name for name in done.modules if f"{name}.".startswith(f"{package}.")}
-    assert of_package <= {package, card}, f"help imports {sorted(of_package - {package, card})}"
+    imported = {name for name in done.modules if f"{name}.".startswith(f"{package}.")}
+    assert imported <= {package, card}, f"help imports {sorted(imported - {package, card})}"
     (plugins,) = run_attn(feature, [["info", "plugins"]], folder).ended
     rows = [line.split() for line in plugins.out.splitlines()]
     states = [" ".join(row[4:]) for row in rows if row[:2] == ["features", feature]]
@@ -156,13 +156,13 @@ def check_without(
         for number in range(len(commands))
         for line in (["show", f"{number}.json"], ["show", f"{number}.json", "-o", f"{number}-off.json"])
     ]
-    others = [["info"], ["self", "a b"], *shows]
-    done = run_attn(feature, [*commands, *others], folder, off=feature)
+    other_commands = [["info"], ["self", "a b"], *shows]
+    done = run_attn(feature, [*commands, *other_commands], folder, off=feature)
     for command, ended in zip(commands, done.ended, strict=False):
         name = f"ATTN_OFF={feature} attn {' '.join(command)}"
         assert (ended.code, ended.out) == (2, ""), f"{name}: must be refused (got exit code {ended.code})"
         assert ended.err.count("\n") == 1, f"{name}: must end in one line (got {ended.err})"
-    for line, ended in zip(others, done.ended[len(commands) :], strict=True):
+    for line, ended in zip(other_commands, done.ended[len(commands) :], strict=True):
         _succeeded(line, ended, off=feature)
     for number in range(len(commands)):
         _check_same(folder / f"{number}-off.json", folder / f"{number}.json", f"ATTN_OFF={feature} attn show")

@@ -30,7 +30,7 @@ from attncli.feature import (
 )
 from attncli.index import FEATURES, installed_features
 from attncli.records.kinds import RESULT_CLASSES
-from attncli.records.papers import papers_of_card
+from attncli.records.papers import card_papers
 from attncli.runs.saved_reports import report_schema
 from attncli.settings import QUESTIONS
 from attncli.settings.config_file import config_schema
@@ -117,7 +117,7 @@ def _state_of_card(plugin: Plugin) -> str:
         load_place(place)
     for file in card.lessons:
         read_file(file)
-    papers_of_card(card)
+    card_papers(card)
     return "ok"
 
 

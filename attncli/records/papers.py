@@ -94,7 +94,7 @@ def bibliography(file: str = BIBLIOGRAPHY) -> Mapping[str, Paper]:
     return {id: Paper(kind, id, dict(FIELD.findall(fields))) for kind, id, fields in entries}
 
 
-def papers_of_card(card: Feature) -> dict[str, list[Paper]]:
+def card_papers(card: Feature) -> dict[str, list[Paper]]:
     """The papers that a card names, by what they are cited for.
 
     Raises BrokenPlugin if its bibliography cannot be read or has no entry of an id.
@@ -114,21 +114,21 @@ def citations(reports: Iterable[Report]) -> list[Citation]:
     uses: dict[str, dict[str, None]] = {}
     papers: dict[str, Paper] = {}
     for report in reports:
-        for use, paper in _papers_of(report):
+        for use, paper in _used_papers(report):
             papers.setdefault(paper.id, paper)
             uses.setdefault(paper.id, {})[use] = None
     return [Citation(papers[id], tuple(uses[id])) for id in sorted(papers)]
 
 
-def _papers_of(report: Report) -> Iterator[tuple[str, Paper]]:
+def _used_papers(report: Report) -> Iterator[tuple[str, Paper]]:
     entries, names = bibliography(), _names_in(report)
     for use, ids in PAPERS.items():
         if use in names:
             yield from ((use, entries[id]) for id in ids.split())
     for name, card in installed_features().items():
         for use, papers in _usable_papers(name).items() if card.papers else ():
-            is_of_card = report.kind in card.results or not card.results or use in card.statistics
-            if use == report.kind or (is_of_card and use not in card.results and _is_in(use, report, names)):
+            applies = report.kind in card.results or not card.results or use in card.statistics
+            if use == report.kind or (applies and use not in card.results and _is_in(use, report, names)):
                 yield from ((use, paper) for paper in papers)
 
 
@@ -136,7 +136,7 @@ def _papers_of(report: Report) -> Iterator[tuple[str, Paper]]:
 def _usable_papers(feature: str) -> Mapping[str, list[Paper]]:
     """The papers of a card, none after one line on standard error if they cannot be read."""
     try:
-        return papers_of_card(installed_features()[feature])
+        return card_papers(installed_features()[feature])
     except BrokenPlugin as error:
         print_problem(str(error))
         return {}

@@ -10,7 +10,7 @@ from attncli import __version__
 from attncli.core.names import HEAD_STATISTICS, WRITER_STATISTICS
 from attncli.index import FEATURES
 from attncli.records.columns import UntypedResult
-from attncli.records.papers import PAPERS, Paper, bibliography, citations, papers_of_card
+from attncli.records.papers import PAPERS, Paper, bibliography, citations, card_papers
 from attncli.records.report import Report
 from attncli.records.values import Numbers, Table
 from tests.conftest import Attn
@@ -112,7 +112,7 @@ def test_a_report_cites_the_values_that_it_lists() -> None:
 @pytest.mark.parametrize("name", FEATURES)
 def test_the_papers_of_a_card_are_known(name: str) -> None:
     card = FEATURES[name]
-    papers = papers_of_card(card)
+    papers = card_papers(card)
     assert papers.keys() == card.papers.keys()
     kinds = {use for use in papers if " of " in use}
     assert kinds <= card.results.keys()
