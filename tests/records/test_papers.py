@@ -10,7 +10,7 @@ from attncli import __version__
 from attncli.core.names import HEAD_STATISTICS, WRITER_STATISTICS
 from attncli.index import FEATURES
 from attncli.records.columns import UntypedResult
-from attncli.records.papers import PAPERS, Paper, bibliography, citations, card_papers
+from attncli.records.papers import PAPERS, Paper, bibliography, card_papers, citations
 from attncli.records.report import Report
 from attncli.records.values import Numbers, Table
 from tests.conftest import Attn

@@ -305,9 +305,6 @@ def _lines(folder: Path, pattern: str) -> list[str]:
     return [*dict.fromkeys(line for text in texts for line in text.splitlines())]
 
 
-
-
-
 def _note_failures(folder: Path) -> bool:
     """Print a line for each process in which recording failed. Returns True if any did."""
     failed = _lines(folder, "*.error")
