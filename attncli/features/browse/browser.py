@@ -1,4 +1,4 @@
-"""The browser for heads: panels around one choice, and a key for every move."""
+"""The browser for heads: panels that show the current choice, and the keys that change it."""
 
 import asyncio
 import gc
@@ -40,19 +40,21 @@ from attncli.views.texts import fixed, heading, range_ends, readable
 WIDE, TALL = 120, 40
 LEAST_LEFT, MOST_LEFT = 28, 70
 MAP_SHARE, ALL_SHARES, LEAST_BARS = 3, 5, 40
-"""Of a wide screen the map has three fifths of what heads leave; bars have so many cells at least."""
+"""On a wide screen the map takes three fifths of the room beside the heads, but leaves at least LEAST_BARS
+cells.
+"""
 TOKENS_PER_PAGE = 10
-KEYS_NAMED = 3
+MAX_KEYS = 3
 HINTS = "arrows head  Tab token  f flip  s rank  a ablate  w why  e edit  ? keys  q quit"
-NO_MODEL = "{} needs the model, and this is a saved report: attn browse TEXT --model MODEL"
-HINTS_OF_PROGRAM = "arrows head  Tab token  f flip  s rank  t tensor  ? keys  q quit"
-OF_MODEL = {"a": "ablate", "w": "why", "e": "edit"}
-"""The keys that ask a model, and their actions. A program is none that they could ask."""
-NO_HEAD = "{} is for a head: t goes on to other tensors, with heads"
-OUT_OF_MEMORY = "out of memory: use fewer tokens"
-POLL_SECONDS, SAID_AFTER_SECONDS = 0.05, 0.2
+NO_MODEL = "{} needs a model, not a saved report: attn browse TEXT --model MODEL"
+PROGRAM_HINTS = "arrows head  Tab token  f flip  s rank  t tensor  ? keys  q quit"
+MODEL_KEYS = {"a": "ablate", "w": "why", "e": "edit"}
+"""The keys that need a model, with their actions; a program's report has no model."""
+NO_HEAD = "{} needs a head: t switches to other tensors, with heads"
+MEMORY_MESSAGE = "out of memory: use fewer tokens"
+POLL_SECONDS, PROGRESS_AFTER_SECONDS = 0.05, 0.2
 
-# What a key does to the choice.
+# The effect of each key on the choice.
 MOVES: dict[str, Callable[[Choice], None]] = {
     "up": lambda choice: choice.step_head(-1, 0),
     "down": lambda choice: choice.step_head(1, 0),
@@ -75,31 +77,31 @@ MOVES: dict[str, Callable[[Choice], None]] = {
     "t": lambda choice: choice.step_grid(1),
     "T": lambda choice: choice.step_grid(-1),
 }
-# What the help and the docs say that each key does, in the order in which one needs them.
+# Key descriptions for the help and the docs, the most useful first.
 KEYS = {
-    "↑ ↓": "layer, or rank in a ranking",
-    "← →": "head",
-    "Tab, Shift+Tab": "next and previous token",
-    "PgUp, PgDn, Home, End": "ten tokens on, the first, the last",
-    "f": "who looks at the token, or where it looks",
-    "a": "take the head out, or put it back: what is lost",
-    "w": "what the head adds to the logit of the next token",
-    "e": "edit the text, and look again",
-    "o": "bars in order of position, or the largest first",
-    "s, S": "rank the heads; by the next or previous statistic",
-    "r": "the smallest first, or the largest",
-    "g": "the grid of heads, or the ranking",
-    "c": "colours linear, log, or of each row by itself",
-    "x": "exclude the first keys (sink) from colours and bars",
-    "z": "the whole map, or one line per query; the picture",
-    "t, T": "next and previous tensor",
+    "↑ ↓": "previous, next layer; in a ranking, rank",
+    "← →": "previous, next head",
+    "Tab, Shift+Tab": "next, previous token",
+    "PgUp, PgDn, Home, End": "ten tokens back or on; first, last token",
+    "f": "flip between where it looks and who looks at it",
+    "a": "remove the head, or put it back, and measure the loss",
+    "w": "the head's contribution to the next token's logit",
+    "e": "edit the text and run the model again",
+    "o": "sort the bars by position, or largest first",
+    "s, S": "rank the heads by the next, previous statistic",
+    "r": "rank smallest first, or largest first",
+    "g": "switch between the grid of heads and the ranking",
+    "c": "colour scale: linear, log, or per row",
+    "x": "exclude the first keys (sinks) from colours and bars",
+    "z": "the whole map, or one line per query; or the picture",
+    "t, T": "next, previous tensor",
     "q": "quit",
 }
-MOUSE = ("A click chooses a head, a token, a pattern, or the statistic", "to rank by; the wheel scrolls.")
+MOUSE = ("Click to choose a head, a token, a pattern or the statistic to", "rank by; the wheel scrolls.")
 
 
 class HelpScreen(ModalScreen[None]):
-    """The keys, until one is pressed; it scrolls on a small screen."""
+    """The list of keys; any key closes it. Scrolls on a small screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter,space", "dismiss", "back")]
 
@@ -108,15 +110,15 @@ class HelpScreen(ModalScreen[None]):
         self.keys = keys
 
     def compose(self) -> ComposeResult:
-        """Every text is plain: markup is off."""
+        """All text is plain: markup is off."""
         width = max(map(len, self.keys))
         lines = [f"{key:<{width}}  {meaning}" for key, meaning in self.keys.items()]
         with VerticalScroll():
-            yield Static(Text("\n".join([*lines, "", *MOUSE, "", "? or Esc goes back."])))
+            yield Static(Text("\n".join([*lines, "", *MOUSE, "", "? or Esc closes this list."])))
 
 
 class EditScreen(ModalScreen[str | None]):
-    """One line of text over the last line of the screen; Enter takes it, Esc leaves it."""
+    """An input line at the bottom of the screen; Enter submits the text, Esc cancels."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "back")]
 
@@ -125,19 +127,21 @@ class EditScreen(ModalScreen[str | None]):
         self.text = text
 
     def compose(self) -> ComposeResult:
-        """What the keys do, and the text."""
-        yield Static(Text("The text that the model reads: Enter looks again, Esc goes back."), id="what")
+        """An instruction and the text."""
+        yield Static(
+            Text("The text that the model reads: Enter runs the model again, Esc cancels."), id="what"
+        )
         yield Input(self.text, select_on_focus=False)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """The text as it was typed."""
+        """Return the text."""
         self.dismiss(event.value)
 
 
 class Measurement:
-    """What is measured in a separate thread, one thing at a time, so that keys stay alive.
+    """Measures one thing at a time in a separate thread, so that keys stay responsive.
 
-    The thread ends with the process: q does not wait for it.
+    The thread is a daemon: q does not wait for it.
     """
 
     def __init__(self) -> None:
@@ -146,42 +150,42 @@ class Measurement:
 
     @property
     def is_running(self) -> bool:
-        """True until its result is taken."""
+        """True until the result is taken."""
         return bool(self.what)
 
     @property
     def seconds(self) -> float:
-        """The seconds since it began."""
+        """Seconds since the measurement began."""
         return time.monotonic() - self.begun
 
     def begin(self, what: str, compute: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Compute; `done` is what takes the result."""
+        """Compute in a thread; `done` will take the result."""
         self.what, self.begun = what, time.monotonic()
 
         def work() -> None:
             try:
                 self._outcomes.put((done, compute()))
-            except Exception as error:  # raised again later: bugs end the browser as they end any command
+            except Exception as error:  # raised later: bugs end the browser like any command
                 self._outcomes.put((done, error))
 
         Thread(target=work, daemon=True).start()
 
     def ended(self) -> tuple[Callable[[Any], None], Any] | None:
-        """The function that takes the result, and the result or the error; None while the thread runs."""
+        """The callback and the result or error; None while the thread runs."""
         if self._outcomes.empty():
             return None
         self.what = ""
         return self._outcomes.get()
 
     def progress(self) -> str:
-        """The measurement that runs, and for how long; empty without one."""
+        """Name and duration of the running measurement; empty if none runs."""
         return f"{self.what} ... {self.seconds:.0f} s" if self.is_running else ""
 
 
 class Browser(App[None], inherit_bindings=False):
-    """Heads on the left, the map of the chosen one and the bars of the chosen token on the right.
+    """Heads on the left; on the right the map of the chosen head and the bars of the chosen token.
 
-    It keeps the terminal's background and text colour; without colours it uses characters.
+    Keeps the terminal's background and text colour; without colours, it draws characters.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -203,7 +207,7 @@ class Browser(App[None], inherit_bindings=False):
     def __init__(self, choice: Choice, *, depth: str, model: BrowsedModel | None = None) -> None:
         super().__init__(ansi_color=True)
         self.choice, self.depth, self.model = choice, depth, model
-        self.is_of_program = choice.grid.report.is_of_program
+        self.is_program = choice.grid.report.is_of_program
         self.message = ""
         self.shows_picture = True
         self.failure: Exception | None = None
@@ -211,12 +215,12 @@ class Browser(App[None], inherit_bindings=False):
         self.waiting: deque[Callable[[], None]] = deque()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Colours as the command line decided, whatever the environment says."""
+        """Use the colours that the command line decided, whatever the environment says."""
         filters = [f for f in super().get_line_filters() if not isinstance(f, Monochrome | NoColor)]
         return filters if self.depth != "none" else [*filters, NoColor()]
 
     def compose(self) -> ComposeResult:
-        """Every text is plain: markup is off."""
+        """All text is plain: markup is off."""
         yield Static(id="title", markup=False)
         yield Static(id="state", markup=False)
         yield Static(id="about", markup=False)
@@ -230,11 +234,11 @@ class Browser(App[None], inherit_bindings=False):
                     yield PictureMap(self.choice, depth=self.depth)
                     yield TokenBars(self.choice, depth=self.depth)
                 yield PatternsPanel(self.choice, depth=self.depth)
-        hints = HINTS_OF_PROGRAM if self.is_of_program else HINTS
+        hints = PROGRAM_HINTS if self.is_program else HINTS
         yield Static(Text(hints), id="hints", markup=False)
 
     def on_mount(self) -> None:
-        """The first choice."""
+        """Show the first choice."""
         for number in (signal.SIGTERM, signal.SIGHUP):
             end = partial(self.exit, return_code=128 + number)
             asyncio.get_running_loop().add_signal_handler(number, end)
@@ -242,7 +246,7 @@ class Browser(App[None], inherit_bindings=False):
         self.show()
 
     def show(self) -> None:
-        """Every panel for the present choice."""
+        """Update every panel to the current choice."""
         choice = self.choice
         self.query_one("#title", Static).update(Text(heading(choice.grid.report)))
         self.query_one("#state", Static).update(Text(state_line(choice)))
@@ -263,23 +267,23 @@ class Browser(App[None], inherit_bindings=False):
             panel.show()
 
     def _share_width(self, width: int) -> None:
-        """On a wide screen the map has what the labels of its keys need, if bars have room."""
+        """On a wide screen, give the map the room that its key labels need, if the bars keep enough."""
         heads, bars = self.query_one(HeadMap), self.query_one(TokenBars)
-        wanted = heads.width_of_labels(width * MAP_SHARE // ALL_SHARES, width - LEAST_BARS)
+        wanted = heads.labels_width(width * MAP_SHARE // ALL_SHARES, width - LEAST_BARS)
         is_wider = wanted is not None and self.size.width >= WIDE
         heads.styles.width = wanted if is_wider else None
         bars.styles.width = "1fr" if is_wider else None
 
     def on_resize(self) -> None:
-        """The same choice in another size."""
+        """Show the same choice at another size."""
         self.show()
 
     def _show_about(self) -> None:
-        """What is known of the head, what it looks at, and what was measured of the model."""
+        """Show the head's pattern, the keys it looks at, and the model's measurements."""
         choice = self.choice
-        pattern = choice.grid.pattern_of(choice.number)
+        pattern = choice.grid.head_pattern(choice.number)
         lines = [f"{choice.head} {pattern}" if pattern else ""]
-        lines += [choice.looks_at(KEYS_NAMED)]
+        lines += [choice.looks_at(MAX_KEYS)]
         if choice.head in choice.additions:
             lines.append(_added(choice.additions[choice.head]))
         if choice.effects:
@@ -289,29 +293,29 @@ class Browser(App[None], inherit_bindings=False):
         self.query_one("#about", Static).update(Text("\n".join(map(plain_text, filter(None, lines)))))
 
     def _say(self, message: str) -> None:
-        """A message until the next move, or the next result."""
+        """Show a message until the next move or result."""
         self.message = message
         self._show_about()
 
     def _measure(self, what: str, compute: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Compute in a separate thread; then `done` takes the result."""
+        """Compute in a separate thread; `done` takes the result."""
         self.message = ""
         self.measurement.begin(what, compute, done)
         self._show_about()
 
     def _take_outcome(self) -> None:
-        """What a thread has found, or how long it has been at it."""
+        """Take the result of a thread, or show how long it has run."""
         if not self.measurement.is_running:
             return
         if (ended := self.measurement.ended()) is None:
-            if self.measurement.seconds > SAID_AFTER_SECONDS:
+            if self.measurement.seconds > PROGRESS_AFTER_SECONDS:
                 self._show_about()
             return
         done, outcome = ended
         self.message = ""
         if isinstance(outcome, UserError | MemoryError):
-            self.waiting.clear()  # what waited would hide the line
-            self.message = " ".join(outcome.lines) if isinstance(outcome, UserError) else OUT_OF_MEMORY
+            self.waiting.clear()  # waiting actions would hide the message
+            self.message = " ".join(outcome.lines) if isinstance(outcome, UserError) else MEMORY_MESSAGE
         elif isinstance(outcome, Exception):
             self.failure = outcome
             self.exit()
@@ -323,15 +327,15 @@ class Browser(App[None], inherit_bindings=False):
             self.waiting.popleft()()
 
     def _comes_next(self, action: Callable[[], None]) -> bool:
-        """Whether something is measured now, for which an action waits behind those before it."""
+        """Queue the action behind a running measurement; False if none runs."""
         if not self.measurement.is_running:
             return False
         self.waiting.append(action)
-        self._say(f"still {self.measurement.what}: this key waits for that")
+        self._say(f"still {self.measurement.what}: this key takes effect afterwards")
         return True
 
-    def _model_of(self, key: str) -> BrowsedModel | None:
-        """The model, to measure the chosen head; without one, or a head, why not is said."""
+    def _model_for(self, key: str) -> BrowsedModel | None:
+        """The model, if there is one and a head is chosen; otherwise shows why not."""
         if self.model is None:
             self._say(NO_MODEL.format(key))
         elif self.choice.grid.axes != PLACES:
@@ -340,8 +344,8 @@ class Browser(App[None], inherit_bindings=False):
         return self.model
 
     def action_ablate(self) -> None:
-        """Take the chosen head out, or put it back, and measure the model without all that are out."""
-        model = self._model_of("a")
+        """Remove the chosen head, or put it back, and measure the model without all removed heads."""
+        model = self._model_for("a")
         if model is not None:
             self._ablate(model, self.choice.head)
 
@@ -352,7 +356,7 @@ class Browser(App[None], inherit_bindings=False):
         out = choice.removed
         removed = tuple(name for name in out if name != head) if head in out else (*out, head)
         if not removed:
-            choice.removed, choice.effects, self.message = (), {}, f"{head} is back"
+            choice.removed, choice.effects, self.message = (), {}, f"{head} is back in the model"
             self.show()
             return
 
@@ -362,8 +366,8 @@ class Browser(App[None], inherit_bindings=False):
         self._measure(f"measuring without {', '.join(removed)}", lambda: model.without(removed), done)
 
     def action_why(self) -> None:
-        """What the chosen head adds to the logit of the next token."""
-        model = self._model_of("w")
+        """Measure the contribution of the chosen head to the logit of the next token."""
+        model = self._model_for("w")
         if model is not None:
             self._explain(model, self.choice.head)
 
@@ -374,10 +378,10 @@ class Browser(App[None], inherit_bindings=False):
         def done(addition: Addition) -> None:
             self.choice.additions[head] = addition
 
-        self._measure(f"measuring what {head} adds", lambda: model.addition(head), done)
+        self._measure(f"measuring the contribution of {head}", lambda: model.addition(head), done)
 
     async def action_edit(self) -> None:
-        """Another text for the same model; the next keys are for it."""
+        """Edit the text for the same model; later keys apply to the new text."""
         if self.model is None:
             self._say(NO_MODEL.format("e"))
         else:
@@ -394,8 +398,8 @@ class Browser(App[None], inherit_bindings=False):
         self._measure("reading the text", lambda: model.look(text), done)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
-        """Behind the help, or while a text is edited, Ctrl-C alone; of a program no key for a model."""
-        if self.is_of_program and action in OF_MODEL.values():
+        """Only allow Ctrl-C while the help or the editor is open; ignore model keys for a program."""
+        if self.is_program and action in MODEL_KEYS.values():
             return False
         return action == "interrupt" or len(self.screen_stack) <= 1
 
@@ -406,7 +410,7 @@ class Browser(App[None], inherit_bindings=False):
         self.show()
 
     def action_whole(self) -> None:
-        """The whole map, or one line per query; the picture that it is over, or the map."""
+        """Switch between the whole map and one line per query, or between picture and map."""
         if self.choice.picture is None:
             self.query_one(HeadMap).toggle_whole()
         else:
@@ -414,32 +418,32 @@ class Browser(App[None], inherit_bindings=False):
             self.show()
 
     def action_help(self) -> None:
-        """The keys."""
-        keys = {key: meaning for key, meaning in KEYS.items() if not (self.is_of_program and key in OF_MODEL)}
+        """Show the keys."""
+        keys = {key: meaning for key, meaning in KEYS.items() if not (self.is_program and key in MODEL_KEYS)}
         self.push_screen(HelpScreen(keys))
 
     def action_interrupt(self) -> None:
-        """Leave as a command that was interrupted."""
+        """Exit like an interrupted command."""
         self.exit(return_code=INTERRUPTED)
 
     def on_panel_chosen(self) -> None:
-        """Something was clicked."""
+        """Update after a click."""
         self.show()
 
 
-# What textual calls the depths of colour.
+# textual's names for the colour depths.
 COLOR_SYSTEMS = {"none": "standard", "16": "standard", "256": "256", "truecolor": "truecolor"}
 
 
 def state_line(choice: Choice) -> str:
-    """The tensor, its head, and the range of the colours; it fits on 80 columns."""
+    """The tensor, its head, and the range of the colours, on at most 80 columns."""
     shading = choice.shading
     ends = " to ".join(range_ends(shading.low, shading.high, 4, shading.scale))
     grid = choice.grid
     name = (" " if grid.axes == PLACES else ", ").join(filter(None, (grid.name, choice.head)))
     parts = [plain_text(name), f"{shading.scale} scale {ends}"]
     if shading.scale != choice.colours.scale:
-        parts[-1] += f" ({choice.colours.scale} needs amounts)"
+        parts[-1] += f" ({choice.colours.scale} needs nonnegative numbers)"
     if choice.skip:
         parts.append("first key excluded" if choice.skip == 1 else f"first {choice.skip} keys excluded")
     return "; ".join(parts)
@@ -447,23 +451,23 @@ def state_line(choice: Choice) -> str:
 
 def _added(addition: Addition) -> str:
     """`adds +1.23 to the logit of ' Mary' (18.20), 4 of 270 by size: 2 Mary +1.1, ...`"""
-    keys = sorted(addition.keys, key=lambda key: -abs(key[1]))[:KEYS_NAMED]
+    keys = sorted(addition.keys, key=lambda key: -abs(key[1]))[:MAX_KEYS]
     what = f"{addition.contribution:+.3g} to the logit of {addition.token!r} ({addition.logit:.2f})"
     texts = (f"{label} {number:+.3g}" for label, number in keys)
     return f"adds {what}, {addition.rank} of {addition.num_heads} by size: {', '.join(texts)}"
 
 
 def _effect(name: str, number: float) -> str:
-    """`loss +0.53`, `kl 0.21`: with its sign where it is a difference."""
+    """`loss +0.53`, `kl 0.21`: differences have a sign."""
     sign = "+" if EFFECTS.get(name, Effect()).is_difference and number > 0 else ""
     return f"{name} {sign}{fixed(number, 4)}"
 
 
 def browse(choice: Choice, *, colors: str, model: BrowsedModel | None = None) -> int:
-    """Show the browser until the user leaves it; return its exit code."""
-    os.environ.update(TEXTUAL_COLOR_SYSTEM=COLOR_SYSTEMS[colors])  # textual reads it when it is imported
+    """Run the browser until the user leaves it. Returns the exit code."""
+    os.environ.update(TEXTUAL_COLOR_SYSTEM=COLOR_SYSTEMS[colors])  # textual reads it on import
 
-    gc.freeze()  # What was imported and read stays until the end; only later objects are collected.
+    gc.freeze()  # Objects that exist now stay until the end; only later ones are collected.
     gc.enable()
     browser = Browser(choice, depth=colors, model=model)
     browser.run()
@@ -471,7 +475,8 @@ def browse(choice: Choice, *, colors: str, model: BrowsedModel | None = None) ->
         raise browser.failure
     code = browser.return_code or 0
     if browser.measurement.is_running:
-        # Python would end under a thread that computes, and torch abort. The terminal is as it was.
+        # Python would shut down while a thread computes, and torch would abort. The terminal is already
+        # restored.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -1,4 +1,4 @@
-"""What a report offers to browse, the current choice, and the moves from one choice to the next."""
+"""The contents of a report for the browser, the current choice, and the moves between choices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,10 +26,10 @@ from attncli.views.matrices import (
 from attncli.views.overlays import Look, chosen_queries
 from attncli.views.texts import LabelledAxis, labelled_axes
 
-# The first of these is what one opens a report for.
+# The tensors that users open a report for.
 FIRST_NAMES = ("weights", "pooled_mean", "pooled_max")
 GROUPS = {"query": "rows", "key": "keys"}
-# The stacks of a survey whose rows belong to maps of that kind; any other maps belong to the text itself.
+# The stacks of a survey whose rows belong to maps of that kind; other maps belong to the text itself.
 STACKS = {"encoder": ("encoder",), "cross": ("cross",)}
 
 MapPlace = tuple[int, ...]
@@ -37,9 +37,9 @@ MapPlace = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Addition:
-    """What a head adds to the logit of the next token, and what of it comes from each key, by its label.
+    """A head's contribution to the logit of the next token, split by key, with key labels.
 
-    `rank` is its place by size among `num_heads`, from 1.
+    `rank` is its rank by size among `num_heads`, from 1.
     """
 
     token: str
@@ -51,31 +51,31 @@ class Addition:
 
 
 class BrowsedModel(Protocol):
-    """What a browser asks of the model behind its report. Each may take long, and raises UserError, at no key
-    of a setting, for what the model cannot do. Heads are named as 24:4.
+    """The model behind the browser's report. Its methods may take long, and raise UserError, without a
+    setting's key, for what the model cannot do. Heads are named as in 24:4.
     """
 
     text: str
 
     def look(self, text: str) -> Report:
-        """The survey of another text, which is the model's from now on."""
+        """Survey another text, which becomes the model's text."""
         ...
 
     def without(self, heads: Sequence[str]) -> Mapping[str, float]:
-        """What is lost without these heads at once, by the names of the effects."""
+        """Effects of removing these heads together, by name."""
         ...
 
     def addition(self, head: str) -> Addition:
-        """What a head adds to the logit of the next token."""
+        """The contribution of a head to the logit of the next token."""
         ...
 
 
 @dataclass(frozen=True)
 class MapGrid:
-    """The maps of one name, by their place on the leading axes: layers and heads.
+    """The maps of one tensor, by their place on the leading axes: layers and heads.
 
-    The last of these axes runs to the right; those before it run down. The whole weights of a head replace
-    its pooled map.
+    The last of these axes runs to the right, the others run down. The full weights of a head, if saved,
+    replace its pooled map.
     """
 
     report: Report
@@ -86,33 +86,33 @@ class MapGrid:
 
     @property
     def num_rows(self) -> int:
-        """Rows below each other: layers, batches; one where there are heads alone."""
+        """Rows of the grid: layers, batches; one if there are only heads."""
         return prod(self.shape[:-1])
 
     @property
     def num_columns(self) -> int:
-        """Maps side by side: heads."""
+        """Maps per row: heads."""
         return self.shape[-1] if self.shape else 1
 
     @property
     def num_places(self) -> int:
-        """All maps."""
+        """Number of maps."""
         return prod(self.shape)
 
     @property
     def first_number(self) -> int:
-        """The first map with a number in it: hybrid models have layers without attention."""
+        """The first map with a finite number: hybrid models have layers without attention."""
         places = map(self.place, range(self.num_places))
         has_numbers = (np.isfinite(self.maps[place].values).any() for place in places)
         return next((number for number, has_some in enumerate(has_numbers) if has_some), 0)
 
-    def pattern_of(self, number: int) -> str:
-        """The pattern of a head with its strongest statistic; empty for an unknown pattern."""
+    def head_pattern(self, number: int) -> str:
+        """The pattern of a head with its strongest statistic; empty if the pattern is unknown."""
         row = self.heads.get(self.place(number), {})
         strengths = {
-            name: (known.statistic, value)
-            for name, known in HEAD_PATTERNS.items()
-            if isinstance(value := row.get(known.statistic), float) and np.isfinite(value)
+            name: (pattern.statistic, value)
+            for name, pattern in HEAD_PATTERNS.items()
+            if isinstance(value := row.get(pattern.statistic), float) and np.isfinite(value)
         }
         pattern = str(row.get("pattern", ""))
         if not strengths or not pattern:
@@ -122,15 +122,15 @@ class MapGrid:
         return f"{pattern} ({statistic} {value:.2f})"
 
     def place(self, number: int) -> MapPlace:
-        """The place of that number, counted along the rows."""
+        """The place of a map, by its number along the rows."""
         return tuple(map(int, np.unravel_index(number, self.shape))) if self.shape else ()
 
     def row_name(self, row: int) -> str:
         """The layer, or the numbers on all axes but the last."""
         return ".".join(map(str, self.place(row * self.num_columns)[:-1]))
 
-    def name_of(self, number: int) -> str:
-        """`5:11`, `decoder:5:11` where there are several stacks; `head 11` where there are no layers."""
+    def head_name(self, number: int) -> str:
+        """`5:11`, `decoder:5:11` with several stacks, or `head 11` without layers."""
         place = self.place(number)
         if self.axes != PLACES:
             return ", ".join(place_names(zip(self.axes, place, strict=True)))
@@ -146,25 +146,25 @@ class MapGrid:
 
     @cached_property
     def letters(self) -> dict[MapPlace, str]:
-        """The letters of `attn heads`: of most that look at the first token small ones, by the rest."""
-        named = {place: row for place, row in self.heads.items() if "pattern" in row}
-        is_carpet = is_mostly_first([*named.values()])
-        return {place: head_letter(row, is_carpet) for place, row in named.items()}
+        """The pattern letters of `attn heads`: lower case for most heads that look at the first token."""
+        rows = {place: row for place, row in self.heads.items() if "pattern" in row}
+        is_carpet = is_mostly_first([*rows.values()])
+        return {place: head_letter(row, is_carpet) for place, row in rows.items()}
 
     @property
     def is_causal(self) -> bool:
-        """Whether the last query sees all, and no query of any map a later key."""
+        """True if the last query sees all keys and no query of any map sees a later key."""
         rows, columns = next(iter(self.maps.values())).values.shape
         return rows == columns and all(matrix.is_causal for matrix in self.maps.values())
 
     @cached_property
     def statistics(self) -> dict[str, np.ndarray]:
-        """The statistics of the heads, one number per place; NaN for a missing number."""
+        """The statistics of the heads, one number per place; NaN if it is missing."""
         return head_statistics(self.report, self.axes, self.shape)
 
 
 def grids(report: Report) -> list[MapGrid]:
-    """Everything to browse in a report, the weights first; nothing where no tensor has queries and keys."""
+    """The maps of a report, the weights first; empty if no tensor has queries and keys."""
     whole = whole_heads(report)
     names = [
         name
@@ -188,7 +188,7 @@ def _grid(report: Report, name: str, whole: Mapping[MapPlace, str]) -> MapGrid:
 
 
 def head_statistics(report: Report, axes: tuple[str, ...], shape: MapPlace) -> dict[str, np.ndarray]:
-    """Each statistic as one number per head: from the survey's rows, else the mean over the queries."""
+    """Each statistic as one number per head: from the survey's rows, or the mean over the queries."""
     if axes == PLACES and report.table("heads"):
         return _survey_statistics(report, shape)
     part = tuple(map(slice, shape))
@@ -221,7 +221,7 @@ def _survey_statistics(report: Report, shape: MapPlace) -> dict[str, np.ndarray]
 def token_statistics(
     report: Report, axes: tuple[str, ...], place: MapPlace, axis: str, token: int
 ) -> dict[str, float]:
-    """The statistics of one query's row of weights; of a key what all queries give it."""
+    """The statistics of one query's row of weights, or of one key's column."""
     return {
         name: float(tensor.values[(*place, token)])
         for name, tensor in report.tensors_of(GROUPS.get(axis, "")).items()
@@ -229,10 +229,10 @@ def token_statistics(
     }
 
 
-KEPT_SHADINGS = 16
+MAX_SHADINGS = 16
 
 Colouring = tuple[int, int, str, int]
-"""The number of the grid and of the map in it, the scale, and how many first keys are excluded."""
+"""The number of the grid and of the map in it, the scale, and the number of excluded first keys."""
 
 
 @lru_cache(maxsize=8)
@@ -241,45 +241,45 @@ def _labels(axis: LabelledAxis) -> tuple[str, ...]:
 
 
 def _order(numbers: np.ndarray, *, descending: bool) -> list[int]:
-    """The places of the numbers from the smallest or the largest on; no number last."""
+    """The places of the numbers in order; missing numbers come last."""
     keys = -numbers.astype(np.float64) if descending else numbers
     order: list[int] = np.argsort(np.where(np.isfinite(numbers), keys, np.inf), kind="stable").tolist()
     return order
 
 
-def _named_query(report: Report) -> int | None:
-    """The position of the first token that a survey was asked to look from; None where it was not."""
+def _survey_query(report: Report) -> int | None:
+    """The position of the first `--from` token of a survey; None without one."""
     survey = report.result
     if not isinstance(survey, HeadSurvey):
         return None
     text = "context" if report.spec.get("maps") == "encoder" else "sentence"
-    named = (token for token in survey.named_tokens if token.setting == "from" and token.text == text)
-    return next((token.position for token in named), None)
+    tokens = (token for token in survey.named_tokens if token.setting == "from" and token.text == text)
+    return next((token.position for token in tokens), None)
 
 
 @dataclass
 class Ranking:
-    """The order of the heads: by a statistic, if it is on, else by layer and head."""
+    """The order of the heads: by a statistic if it is on, else by layer and head."""
 
     statistic: str | None
     smallest_first: bool
     is_on: bool
 
     def settle(self, grid: MapGrid) -> None:
-        """Keep to the statistics that the maps have."""
+        """Fall back to a statistic that the maps have."""
         if self.statistic not in grid.statistics:
             self.statistic = next(iter(grid.statistics), None)
             self.is_on = self.is_on and self.statistic is not None
 
-    def of(self, grid: MapGrid) -> list[int]:
-        """The numbers of the heads by the statistic; those without one last."""
+    def heads(self, grid: MapGrid) -> list[int]:
+        """The numbers of the heads in order of the statistic; heads without one come last."""
         values = grid.statistics.get(self.statistic or "")
         if values is None:
             return list(range(grid.num_places))
         return _order(values.ravel(), descending=not self.smallest_first)
 
     def step(self, grid: MapGrid, step: int) -> None:
-        """Rank by the statistic; if it is on, by the one so many after it."""
+        """Rank by the statistic; if ranking is on already, by the one `step` places later."""
         if self.statistic is None:
             return
         if self.is_on:
@@ -288,18 +288,18 @@ class Ranking:
         self.is_on = True
 
     def toggle(self) -> None:
-        """The grid of layers and heads, or the ranking."""
+        """Switch between the grid of layers and heads and the ranking."""
         self.is_on = not self.is_on and self.statistic is not None
 
     def reverse(self) -> None:
-        """The smallest first, or the largest."""
+        """Switch between smallest first and largest first."""
         self.smallest_first = not self.smallest_first
 
 
 class Colours:
-    """How maps are coloured: on which scale, and without how many of the first keys.
+    """The colour scale of the maps, and the number of first keys excluded from it.
 
-    The shadings of the last maps are kept.
+    Caches the shadings of recent maps.
     """
 
     def __init__(self, scale: str, skip_first_keys: int) -> None:
@@ -308,13 +308,13 @@ class Colours:
         self._shadings: dict[Colouring, Shading] = {}
 
     def skip(self, matrix: Matrix) -> int:
-        """The first keys that are excluded; one key at least stays."""
+        """The number of excluded first keys; at least one key remains."""
         return min(self.num_sinks, matrix.values.shape[1] - 1) if self.skips else 0
 
     def shading(self, matrix: Matrix, colouring: Colouring) -> Shading:
-        """The places of a map on the colour map."""
+        """The places of a map's numbers on the colour map."""
         if colouring not in self._shadings:
-            while len(self._shadings) >= KEPT_SHADINGS:
+            while len(self._shadings) >= MAX_SHADINGS:
                 del self._shadings[next(iter(self._shadings))]
             *_, scale, skip = colouring
             self._shadings[colouring] = shading(
@@ -323,7 +323,7 @@ class Colours:
         return self._shadings[colouring]
 
     def clear(self) -> None:
-        """Forget the shadings: the maps are of another text."""
+        """Drop the cached shadings, for maps of another text."""
         self._shadings.clear()
 
     def toggle_sink(self) -> None:
@@ -331,17 +331,16 @@ class Colours:
         self.skips = not self.skips
 
     def step_scale(self) -> None:
-        """The next of linear, log and row."""
+        """Switch to the next scale: linear, log or row."""
         self.scale = SCALES[(SCALES.index(self.scale) + 1) % len(SCALES)]
 
 
 class Choice:
-    """The state of the browser; no textual in it.
+    """The state of the browser, independent of textual.
 
-    `removed` are heads without which the model was measured, with its `effects`; `additions` are what heads
-    add to a logit. `is_received`: who looks at the
-    chosen key, instead of where the chosen query looks. `by_weight`: the bars are in the order of their
-    numbers.
+    `removed` are the heads without which the model was measured, with the `effects`; `additions` are
+    contributions of heads to a logit. With `is_received`, the view shows who looks at the chosen key,
+    otherwise where the chosen query looks. With `by_weight`, the bars are sorted by their numbers.
     """
 
     def __init__(
@@ -365,11 +364,13 @@ class Choice:
         self._shape = (1, 1)
         self.settle()
         if self.ranking.is_on:
-            self.number = self.ranking.of(self.grid)[0]
+            self.number = self.ranking.heads(self.grid)[0]
         self._choose_first_token()
 
     def look_at(self, grids: Sequence[MapGrid]) -> None:
-        """Another text of the same model: the head and the colours stay, what was measured goes."""
+        """Switch to another text of the same model: the head and the colours stay, measurements are
+        dropped.
+        """
         self.grids, self.grid_number = grids, min(self.grid_number, len(grids) - 1)
         self.removed, self.effects, self.additions = (), {}, {}
         self.colours.clear()
@@ -378,15 +379,15 @@ class Choice:
         self._choose_first_token()
 
     def _choose_first_token(self) -> None:
-        """The query that looks at a picture, or that the survey was asked about; the last of a causal map,
-        which sees all; else the one with the largest weight on another key, the ends left out, where special
-        tokens stand.
+        """Choose the query that looks at a picture or that the survey names; for a causal map the last, which
+        sees all; else the one with the largest weight on another key, without the ends, which are special
+        tokens.
         """
         values = np.nan_to_num(np.abs(self.matrix.values.astype(np.float64)))
         report = self.grid.report
         if self.picture and (queries := chosen_queries(report, self.picture)):
             self.query = max(0, queries[0] - report.first_query)
-        elif (position := _named_query(report)) is not None:
+        elif (position := _survey_query(report)) is not None:
             self.look_from(position)
         elif self.grid.is_causal:
             self.query = len(values) - 1
@@ -397,7 +398,7 @@ class Choice:
             self.key = self.query
 
     def look_from(self, position: int) -> None:
-        """Choose the query at a position of the text, or the block that holds it."""
+        """Choose the query at a position of the text, or the block that contains it."""
         axis, _ = self.axes
         self.query = min(max((position - axis.first) // axis.step, 0), axis.count - 1)
         if self.has_one_text:
@@ -405,18 +406,18 @@ class Choice:
 
     @property
     def grid(self) -> MapGrid:
-        """The maps of one name."""
+        """The maps of the current tensor."""
         return self.grids[self.grid_number]
 
     @property
     def place(self) -> MapPlace:
-        """The place of the chosen map among them."""
+        """The place of the chosen map in the grid."""
         return self.grid.place(self.number)
 
     @property
     def head(self) -> str:
-        """The name of the chosen head, as 24:4."""
-        return self.grid.name_of(self.number)
+        """The name of the chosen head, such as 24:4."""
+        return self.grid.head_name(self.number)
 
     def looks_at(self, most: int) -> str:
         """The largest bars: `14 to looks at 2 Mary 0.81, 0 When 0.10`."""
@@ -428,7 +429,7 @@ class Choice:
 
     @property
     def picture(self) -> Picture | None:
-        """The first picture that the keys of the chosen map lie on."""
+        """The first picture behind the keys of the chosen map."""
         return next(iter(pictured(self.grid.report).get(self.grid.name, ())), None)
 
     @property
@@ -445,7 +446,7 @@ class Choice:
         return self.grid.maps[self.place]
 
     def settle(self) -> None:
-        """Keep every choice within the report; a token becomes the block that holds it, and back."""
+        """Keep every choice within the report; a token becomes the block that contains it, and back."""
         grid = self.grid
         self.number = min(self.number, grid.num_places - 1)
         self.ranking.settle(grid)
@@ -455,19 +456,19 @@ class Choice:
         self.key = min(self.key * columns // old_columns, columns - 1)
 
     def step_grid(self, step: int) -> None:
-        """The next tensor, or that of the next report."""
+        """Switch to the next tensor, which may be in the next report."""
         self.grid_number = (self.grid_number + step) % len(self.grids)
         self.settle()
 
     def choose_head(self, number: int) -> None:
-        """That head, counted along the layers."""
+        """Choose a head by its number along the layers."""
         self.number = number
         self.settle()
 
     def step_head(self, down: int, right: int) -> None:
-        """A layer up or down, a head left or right; in a ranking, from one rank to the next."""
+        """Move by layers and heads; in a ranking, by ranks."""
         if self.ranking.is_on:
-            ranking = self.ranking.of(self.grid)
+            ranking = self.ranking.heads(self.grid)
             rank = ranking.index(self.number) + down + right
             self.choose_head(ranking[min(max(rank, 0), len(ranking) - 1)])
             return
@@ -483,49 +484,49 @@ class Choice:
 
     @property
     def labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The names of the queries and of the keys."""
+        """The labels of the queries and of the keys."""
         rows, columns = self.axes
         return _labels(rows), _labels(columns)
 
     @property
     def positions(self) -> tuple[str, ...]:
-        """The names of the queries without their tokens."""
+        """The labels of the queries without their tokens."""
         return _labels(replace(self.axes[0], tokens=()))
 
     @property
     def has_one_text(self) -> bool:
-        """Whether queries and keys are the same tokens, so that one is chosen as both."""
+        """True if queries and keys are the same tokens, so that a token is chosen as both."""
         rows, columns = self.matrix.values.shape
         return rows == columns and not self.grid.report.context_tokens
 
     @property
     def skip(self) -> int:
-        """The first keys that are excluded from the colours; one key at least stays."""
+        """The number of first keys excluded from the colours; at least one key remains."""
         return self.colours.skip(self.matrix)
 
     @property
     def colouring(self) -> Colouring:
-        """What the colours of the map follow from."""
+        """The settings that determine the colours of the map."""
         return self.grid_number, self.number, self.colours.scale, self.skip
 
     @property
     def shading(self) -> Shading:
-        """The places of the chosen map on the colour map."""
+        """The places of the chosen map's numbers on the colour map."""
         return self.colours.shading(self.matrix, self.colouring)
 
     @property
     def token(self) -> int:
-        """The chosen key where the question is who looks at it, else the chosen query."""
+        """The chosen key if the view shows who looks at it, else the chosen query."""
         return self.key if self.is_received else self.query
 
     @property
     def token_labels(self) -> tuple[str, ...]:
-        """The labels of the axis of the chosen token."""
+        """The labels of the chosen token's axis."""
         return self.labels[1 if self.is_received else 0]
 
     @property
     def bar_labels(self) -> tuple[str, ...]:
-        """The labels of the other axis: those of the bars."""
+        """The labels of the other axis, which the bars show."""
         return self.labels[0 if self.is_received else 1]
 
     def _bars(self, matrix: np.ndarray) -> np.ndarray:
@@ -533,17 +534,17 @@ class Choice:
 
     @property
     def numbers(self) -> np.ndarray:
-        """The weights of the chosen query on every key; or of every query on the chosen key."""
+        """The weights of the chosen query on every key, or of every query on the chosen key."""
         return self._bars(self.matrix.values)
 
     @property
     def places(self) -> np.ndarray:
-        """The places of these numbers on the colour map; NaN for no number and for an excluded key."""
+        """The places of these numbers on the colour map; NaN for missing numbers and excluded keys."""
         return self._bars(self.shading.places)
 
     @property
     def order(self) -> list[int]:
-        """The order of the bars: by position, or the largest number first (and no number last)."""
+        """The order of the bars: by position, or the largest number first and missing numbers last."""
         numbers = self.numbers
         return _order(numbers, descending=True) if self.by_weight else list(range(len(numbers)))
 
@@ -554,7 +555,7 @@ class Choice:
         return token_statistics(self.grid.report, self.grid.axes, self.place, axis, self.token)
 
     def choose_token(self, token: int) -> None:
-        """That token, as query and as key where they are one text."""
+        """Choose a token; with one text, as query and as key."""
         if self.is_received or self.has_one_text:
             self.key = token
         if not self.is_received or self.has_one_text:
@@ -562,20 +563,20 @@ class Choice:
         self.settle()
 
     def step_token(self, step: int, *, around: bool = False) -> None:
-        """So many tokens forward; `around`: from the last to the first."""
+        """Move `step` tokens; with `around`, continue at the other end."""
         count, token = len(self.token_labels), self.token + step
         self.choose_token(token % count if around else min(max(token, 0), count - 1))
 
     def follow(self, token: int) -> None:
-        """Choose the token of a bar; with two texts, the question starts from that token's text."""
+        """Choose the token of a bar; with two texts, the view switches to that token's text."""
         if not self.has_one_text:
             self.turn()
         self.choose_token(token)
 
     def turn(self) -> None:
-        """Ask who looks at the token, or where it looks."""
+        """Switch between who looks at the token and where it looks."""
         self.is_received = not self.is_received
 
     def toggle_order(self) -> None:
-        """The bars by position, or the largest number first."""
+        """Sort the bars by position, or the largest number first."""
         self.by_weight = not self.by_weight

@@ -1,4 +1,4 @@
-"""The panels of the browser: the map of the chosen head, the heads, the statistics, the bars of a token."""
+"""The browser's panels: the map of the chosen head, the heads, the statistics, the bars of a token."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,14 +34,14 @@ BOLD, DIM, CHOSEN = Style(bold=True), Style(dim=True), Style(reverse=True, bold=
 
 @lru_cache(maxsize=16384)
 def _style(parameters: str) -> Style:
-    """The style that an escape sequence with those parameters asks for."""
+    """The style of an escape sequence with these parameters."""
     ((_, _, style),) = Text.from_ansi(f"\x1b[{parameters}m.").spans
     assert isinstance(style, Style)
     return style
 
 
 def half_block_segments(levels: np.ndarray, palette: Palette) -> list[Segment]:
-    """One or two rows of levels on one line of half-blocks."""
+    """One or two rows of levels as a line of half-blocks."""
     inks, papers = palette.foregrounds, palette.backgrounds
     parts = (part[0].tolist() for part in half_blocks(levels, len(inks) - 1))
     return [
@@ -52,18 +52,18 @@ def half_block_segments(levels: np.ndarray, palette: Palette) -> list[Segment]:
 
 @dataclass(frozen=True)
 class Tones:
-    """How a terminal of that colour depth shows the places of a map: in the characters of a heatmap."""
+    """Rendering of a map's places at a terminal's colour depth, with the characters of a heatmap."""
 
     depth: str
     is_diverging: bool
 
     @property
     def palette(self) -> Palette:
-        """What a heatmap writes in these colours."""
+        """The palette that a heatmap uses."""
         return palette(self.depth, self.is_diverging)
 
     def cells(self, places: np.ndarray, cell_width: int) -> list[Segment]:
-        """A line of cells of that many characters, one cell per place."""
+        """A line of cells, one per place, each `cell_width` characters wide."""
         if self.depth == "none":
             return [Segment(line) for line in character_lines(places[np.newaxis], cell_width)]
         texts, fills = cell_texts(self.palette, cell_width), self.palette.fills
@@ -73,11 +73,11 @@ class Tones:
         ]
 
     def half_blocks(self, places: np.ndarray) -> list[Segment]:
-        """One or two rows of places on one line of half-blocks."""
+        """One or two rows of places as a line of half-blocks."""
         return half_block_segments(levels(places), self.palette)
 
     def marked(self, text: str, place: float, *, is_chosen: bool) -> Segment:
-        """A text in black or white on the colour of a place; the chosen one is bold, and reversed without
+        """Black or white text on the colour of a place; the chosen text is bold, and reversed without
         colours.
         """
         if self.depth == "none" or np.isnan(place):
@@ -89,14 +89,14 @@ class Tones:
 
 
 def fitted(text: str, width: int) -> str:
-    """The text in exactly that many cells: an ellipsis at the end of what was cut, or blanks."""
+    """The text cut or padded to exactly `width` cells; a cut text ends in an ellipsis."""
     return set_cell_size(shortened(text, width), width) if width > 0 else ""
 
 
 class Panel(ScrollView, can_focus=False):
-    """Lines drawn when they are visible; line 0 is a heading that does not scroll.
+    """A panel that draws only visible lines; line 0 is a fixed heading.
 
-    A panel says how many lines it has, draws one, and takes a click on one.
+    Subclasses define the number of lines, the contents of a line, and the effect of a click.
     """
 
     def __init__(self, choice: Choice, *, depth: str, **attributes: Any) -> None:
@@ -104,19 +104,19 @@ class Panel(ScrollView, can_focus=False):
         self.choice, self.depth = choice, depth
 
     def tones(self, shading: Shading) -> Tones:
-        """How this terminal shows them."""
+        """Tones for a shading on this terminal."""
         return Tones(self.depth, shading.is_diverging)
 
     def heading(self) -> str:
-        """The first line."""
+        """The heading line."""
         raise NotImplementedError
 
     def num_lines(self) -> int:
-        """Lines below the heading."""
+        """Number of lines below the heading."""
         raise NotImplementedError
 
     def line(self, number: int, width: int) -> list[Segment]:
-        """One line below the heading, in that width."""
+        """A line below the heading, at this width."""
         raise NotImplementedError
 
     def line_to_show(self) -> int | None:
@@ -124,29 +124,29 @@ class Panel(ScrollView, can_focus=False):
         return None
 
     def clicked(self, line: int, x: int) -> bool:
-        """Take a click on a line below the heading; whether anything was chosen."""
+        """Handle a click on a line below the heading; True if it changed the choice."""
         return False
 
     def num_columns(self) -> int:
-        """Cells of the widest line; lines wider than the panel scroll."""
+        """Cells of the widest line; wider panels scroll."""
         return 0
 
     def column_to_show(self) -> int | None:
-        """The cell of a line that must be visible."""
+        """The column that must be visible."""
         return None
 
     @property
     def room(self) -> tuple[int, int]:
-        """Columns and lines below the heading."""
+        """Columns, and lines below the heading."""
         size = self.scrollable_content_region.size
         return size.width, max(size.height - 1, 1)
 
     def show(self) -> None:
-        """Draw again, after a choice: the chosen line scrolls into view."""
+        """Redraw after a choice, and scroll the chosen line into view."""
         self.virtual_size = Size(self.num_columns(), self.num_lines() + 1)
         width, height = self.room
         if self.num_columns() > width and self.container_size and not self.show_horizontal_scrollbar:
-            self.call_after_refresh(self.show)  # the scrollbar, which takes a line, is still to come
+            self.call_after_refresh(self.show)  # the scrollbar will take a line, but does not exist yet
         line, column = self.line_to_show(), self.column_to_show()
         y = None if line is None else min(max(round(self.scroll_target_y), line - height + 1), line)
         x = None if column is None else min(max(round(self.scroll_target_x), column - width + 1), column)
@@ -154,11 +154,11 @@ class Panel(ScrollView, can_focus=False):
         self.refresh()
 
     def on_resize(self) -> None:
-        """The same choice in another width."""
+        """Redraw at another width."""
         self.show()
 
     def render_line(self, y: int) -> Strip:
-        """The heading, or the line that has been scrolled there."""
+        """The heading, or the line that is scrolled to this place."""
         width, _ = self.room
         if y == 0:
             segments = [Segment(fitted(self.heading(), width), BOLD)]
@@ -176,7 +176,7 @@ class Panel(ScrollView, can_focus=False):
                 self.post_message(self.Chosen())
 
     class Chosen(Message):
-        """Something was chosen with the mouse."""
+        """The choice was changed with the mouse."""
 
 
 LONGEST_LABEL = 16
@@ -187,10 +187,10 @@ POINTER, KEY_POINTER = "▸", "▾"
 
 @dataclass(frozen=True)
 class Layout:
-    """Cells of the labels, characters per cell of the map, rows and columns of numbers per cell.
+    """Sizes of a map: label width, characters per cell, rows and columns of numbers per cell.
 
-    A query takes several lines where all of them fit. `is_whole`: all of the map is visible, and the labels
-    are positions.
+    A query takes several lines if all queries fit. With `is_whole`, the whole map is visible, with positions
+    as labels.
     """
 
     label: int
@@ -200,17 +200,17 @@ class Layout:
     is_whole: bool
     lines_per_row: int = 1
 
-    def line_of(self, row: int) -> int:
+    def first_line(self, row: int) -> int:
         """The first line of a row of numbers."""
         return row // (self.block[0] * self.rows_per_line) * self.lines_per_row
 
     def row_at(self, line: int) -> int:
-        """The first row of numbers of a line."""
+        """The first row of numbers on a line."""
         return line // self.lines_per_row * self.rows_per_line * self.block[0]
 
 
 def strongest(shading: Shading, block: tuple[int, int]) -> np.ndarray:
-    """Of each block the most prominent place: the highest, or the farthest from that of zero."""
+    """The most prominent place of each block: the highest, or the farthest from zero's place."""
     highest = block_maximum(shading.places, block)
     if not shading.is_diverging:
         return highest
@@ -219,16 +219,16 @@ def strongest(shading: Shading, block: tuple[int, int]) -> np.ndarray:
 
 
 class HeadMap(Panel):
-    """Rows are queries and columns are keys, whichever of them is chosen.
+    """A map with queries as rows and keys as columns, whichever is chosen.
 
-    `wants_whole` is None until the user asks for the whole map, or for lines.
+    `wants_whole` is None until the user asks for the whole map or for lines.
     """
 
     wants_whole: bool | None = None
     _drawn: tuple[object, Layout] | None = None
 
     def toggle_whole(self) -> None:
-        """From the whole map to one line per query, or back."""
+        """Switch between the whole map and one line per query."""
         self.wants_whole = not self.layout_now.is_whole
         self.show()
 
@@ -243,7 +243,7 @@ class HeadMap(Panel):
             cell_width = min(max((width - label_width) // columns, 1), most)
             lines_per_row = max(1, min(height // rows, MOST_LINES_PER_ROW))
             return Layout(label_width, cell_width, (1, 1), 1, is_whole=False, lines_per_row=lines_per_row)
-        # Cells that stand for as few numbers as possible, so that all fit.
+        # As few numbers per cell as possible, so that the whole map fits.
         label_width = max(map(len, self.choice.positions)) + 2
         rows_per_line = 1 if self.depth == "none" else 2
         down, along = -(-rows // (height * rows_per_line)), -(-columns // max(width - label_width, 1))
@@ -251,12 +251,12 @@ class HeadMap(Panel):
 
     @property
     def _key_label_width(self) -> int:
-        """Cells for the longest label of a key, with a pointer before it and a blank behind."""
+        """Cells for the longest key label, with a pointer before it and a blank after it."""
         return min(max(map(cell_len, self.choice.labels[1])), LONGEST_LABEL) + 2
 
-    def width_of_labels(self, share: int, most: int) -> int | None:
-        """Of `most` cells those in which the labels of all keys fit above their columns; None where they fit
-        into its share, or hardly any of them would.
+    def labels_width(self, share: int, most: int) -> int | None:
+        """The width, up to `most`, at which key labels fit above their columns; None if they fit into the
+        share, or if they would not fit anyway.
         """
         labels, keys = self.choice.labels
         label_width = min(max(map(cell_len, labels)), LONGEST_LABEL) + 2
@@ -264,7 +264,7 @@ class HeadMap(Panel):
         return wanted if wanted > max(share, label_width + len(keys) * LABELLED_CELL_WIDTH) else None
 
     def show(self) -> None:
-        """Find the colours of all cells once, not for every line."""
+        """Compute the colours of all cells once, not per line."""
         layout = self.layout_now = self._wanted_layout()
         if self._drawn != (self.choice.colouring, layout):
             self._drawn = self.choice.colouring, layout
@@ -273,7 +273,7 @@ class HeadMap(Panel):
         super().show()
 
     def heading(self) -> str:
-        """What a cell stands for, or the positions of the keys."""
+        """The size of a cell's block, or the positions of the keys."""
         layout = self.layout_now
         if layout.block != (1, 1):
             pooling = f"the largest of {layout.block[0]} × {layout.block[1]} per cell"
@@ -286,7 +286,7 @@ class HeadMap(Panel):
         return " " * layout.label + self._key_marks()[self.scroll_offset.x :]
 
     def _key_marks(self) -> str:
-        """The labels of the keys above wide cells, else the positions of some, as above a heatmap."""
+        """The labels of the keys above wide cells, or some positions as above a heatmap."""
         width, choice = self.layout_now.cell_width, self.choice
         chosen = choice.key if choice.is_received else None
         if width >= LABELLED_CELL_WIDTH:
@@ -300,11 +300,11 @@ class HeadMap(Panel):
         return marks[: chosen * width].ljust(chosen * width) + KEY_POINTER + marks[chosen * width + 1 :]
 
     def num_lines(self) -> int:
-        """Lines of one or two rows."""
+        """Number of lines, with one or two rows each."""
         return -(-len(self._places) // self.layout_now.rows_per_line) * self.layout_now.lines_per_row
 
     def num_columns(self) -> int:
-        """Characters of the widest line."""
+        """Width of the widest line."""
         return self.layout_now.label + int(self._places.shape[1]) * self.layout_now.cell_width
 
     def line(self, number: int, width: int) -> list[Segment]:
@@ -328,20 +328,20 @@ class HeadMap(Panel):
         return Segment(f"{pointer}{fitted(name, layout.label - 2)} ", CHOSEN if is_chosen else DIM)
 
     def line_to_show(self) -> int | None:
-        """The chosen query's."""
+        """The line of the chosen query."""
         if self.choice.is_received:
             return None
-        return self.layout_now.line_of(self.choice.query)
+        return self.layout_now.first_line(self.choice.query)
 
     def column_to_show(self) -> int | None:
-        """The chosen key's, or that of the key with the largest weight."""
+        """The column of the chosen key, or of the key with the largest weight."""
         layout, choice = self.layout_now, self.choice
         places = np.nan_to_num(choice.shading.places[choice.query], nan=-1.0)
         key = choice.key if choice.is_received else int(np.argmax(places))
         return layout.label + int(key) // layout.block[1] * layout.cell_width
 
     def clicked(self, line: int, x: int) -> bool:
-        """Choose the query of the line, or the key of the column where the question is who looks at it."""
+        """Choose the query of the line, or, if the view shows who looks at a key, the key of the column."""
         layout, choice = self.layout_now, self.choice
         query = layout.row_at(line)
         key = (x - layout.label + self.scroll_offset.x) // layout.cell_width * layout.block[1]
@@ -353,12 +353,12 @@ class HeadMap(Panel):
 
 
 class PictureMap(Panel):
-    """The picture that the chosen token looks at, with its weights; a click chooses a patch."""
+    """The picture with the weights of the chosen token; a click chooses a patch."""
 
     _map_size = (1, 1)
 
     def heading(self) -> str:
-        """Who looks at what, and how much of it is on the picture."""
+        """The token, and its weight on the picture."""
         choice = self.choice
         token = choice.token_labels[choice.token].strip()
         who = f"who looks at {token}" if choice.is_received else f"where {token} looks"
@@ -366,11 +366,11 @@ class PictureMap(Panel):
         return f"{who}, {100 * share:.0f}% on {name}" if np.isfinite(share) else f"{who}: {name}"
 
     def num_lines(self) -> int:
-        """As many as fit."""
+        """Number of lines that fit."""
         return self._map_size[1] if self.choice.picture else 0
 
     def show(self) -> None:
-        """Paint the picture once, not for every line."""
+        """Paint the picture once, not per line."""
         choice = self.choice
         if choice.picture is not None:
             self._map_size = columns, lines = fitted_size(choice.picture, *self.room)
@@ -393,7 +393,7 @@ class PictureMap(Panel):
         )
 
     def clicked(self, line: int, x: int) -> bool:
-        """Choose the patch under the mouse, where patches are tokens to choose."""
+        """Choose the patch under the mouse, if patches are tokens of the map."""
         choice, (columns, lines) = self.choice, self._map_size
         if choice.picture is None or not choice.has_one_text or not (x < columns and line < lines):
             return False
@@ -410,12 +410,12 @@ REMOVED = "×"
 
 
 class HeadPicker(Panel):
-    """A grid of layers and heads, each the letter of its pattern, shaded by the chosen statistic; or a
-    ranking by it, with its numbers. A cross marks heads that are taken out.
+    """A grid of layers and heads with pattern letters, shaded by the chosen statistic; or a ranking by it,
+    with numbers. A cross marks removed heads.
     """
 
     def heading(self) -> str:
-        """The statistic in the ranking; the numbers of the heads above the grid."""
+        """The statistic of the ranking, or the numbers of the heads above the grid."""
         choice = self.choice
         if choice.ranking.is_on:
             order = "smallest" if choice.ranking.smallest_first else "largest"
@@ -426,18 +426,18 @@ class HeadPicker(Panel):
 
     @property
     def _axes(self) -> str:
-        """`layer ↓ head →`: what the numbers at the grid are."""
+        """`layer ↓ head →`: the axes of the grid."""
         *down, right = self.choice.grid.axes or ("",)
-        named = ((".".join(down), "↓"), (right, "→"))
-        return " ".join(f"{name} {arrow}" for name, arrow in named if name)
+        axis_arrows = ((".".join(down), "↓"), (right, "→"))
+        return " ".join(f"{name} {arrow}" for name, arrow in axis_arrows if name)
 
     @property
     def wanted_width(self) -> int:
-        """Cells in which all heads of a layer fit."""
+        """Width at which all heads of a layer fit."""
         return max(self._margin + 3 + CELL * self.choice.grid.num_columns, len(self._axes))
 
     def num_lines(self) -> int:
-        """Layers and what the numbers at the grid are, or heads in the ranking."""
+        """Layers and the line of axes, or the heads of the ranking."""
         grid = self.choice.grid
         return grid.num_places if self.choice.ranking.is_on else grid.num_rows + 1
 
@@ -447,17 +447,17 @@ class HeadPicker(Panel):
         return max(len(grid.row_name(row)) for row in (0, grid.num_rows - 1))
 
     def _columns_seen(self) -> tuple[int, int]:
-        """The heads that fit beside each other, the chosen one among them."""
+        """The range of heads that fit side by side and include the chosen one."""
         grid, room = self.choice.grid, max(1, (self.size.width - self._margin - 2) // CELL)
         column = self.choice.number % grid.num_columns
         first = column // room * room
         return first, min(first + room, grid.num_columns)
 
     def line(self, number: int, width: int) -> list[Segment]:
-        """A layer's heads, or one head with its number."""
+        """The heads of a layer, or one head with its number."""
         choice = self.choice
         if choice.ranking.is_on:
-            return self._ranked(choice.ranking.of(choice.grid)[number], width)
+            return self._ranked(choice.ranking.heads(choice.grid)[number], width)
         grid = choice.grid
         if number == grid.num_rows:
             return [Segment(fitted(self._axes, width), DIM)]
@@ -482,7 +482,7 @@ class HeadPicker(Panel):
 
     def _letter(self, number: int) -> str:
         grid = self.choice.grid
-        is_removed = grid.name_of(number) in self.choice.removed
+        is_removed = grid.head_name(number) in self.choice.removed
         return REMOVED if is_removed else grid.letters.get(grid.place(number), " ")
 
     def _ranked(self, number: int, width: int) -> list[Segment]:
@@ -490,22 +490,22 @@ class HeadPicker(Panel):
         values = grid.statistics[self.choice.ranking.statistic or ""]
         value = fitted(scalar(float(values.ravel()[number]), PRECISION), LARGEST_NUMBER).strip()
         letter = f" {self._letter(number)}" if grid.letters else ""
-        name = fitted(grid.name_of(number) + letter, max(width - LARGEST_NUMBER - 1, 0))
+        name = fitted(grid.head_name(number) + letter, max(width - LARGEST_NUMBER - 1, 0))
         style = CHOSEN if number == self.choice.number else None
         return [Segment(f"{name} {value:>{LARGEST_NUMBER}}", style)]
 
     def line_to_show(self) -> int:
-        """The chosen head's."""
+        """The line of the chosen head."""
         choice = self.choice
         if choice.ranking.is_on:
-            return choice.ranking.of(choice.grid).index(choice.number)
+            return choice.ranking.heads(choice.grid).index(choice.number)
         return choice.number // choice.grid.num_columns
 
     def clicked(self, line: int, x: int) -> bool:
         """Choose the head under the mouse."""
         choice, grid = self.choice, self.choice.grid
         if choice.ranking.is_on:
-            choice.choose_head(choice.ranking.of(choice.grid)[line])
+            choice.choose_head(choice.ranking.heads(choice.grid)[line])
             return True
         if line == grid.num_rows:
             return False
@@ -518,24 +518,30 @@ class HeadPicker(Panel):
 
 
 class StatisticsPanel(Panel):
-    """The statistics of the chosen head, then of the chosen row or key; a click on the former ranks by it."""
+    """The statistics of the chosen head, then of the chosen row or key; a click on a head's statistic ranks
+    by it.
+    """
 
     def heading(self) -> str:
-        """Which head."""
+        """The chosen head."""
         choice = self.choice
         return f"head {choice.head}" if choice.grid.axes == PLACES else choice.head or "this map"
 
     def _lines(self) -> list[tuple[str, float | None]]:
         choice = self.choice
-        of_head = [(name, float(values[choice.place])) for name, values in choice.grid.statistics.items()]
-        of_token = choice.token_statistics
-        if not of_token:
-            return [*of_head]
+        head_lines = [(name, float(values[choice.place])) for name, values in choice.grid.statistics.items()]
+        row_statistics = choice.token_statistics
+        if not row_statistics:
+            return [*head_lines]
         kind = "key" if choice.is_received else "row"
-        return [*of_head, (f"{kind} {choice.token_labels[choice.token].strip()}", None), *of_token.items()]
+        return [
+            *head_lines,
+            (f"{kind} {choice.token_labels[choice.token].strip()}", None),
+            *row_statistics.items(),
+        ]
 
     def num_lines(self) -> int:
-        """Those of the head, then those of the row or key."""
+        """Number of statistics of the head, and of the row or key with its title."""
         return len(self._lines())
 
     def line(self, number: int, width: int) -> list[Segment]:
@@ -559,10 +565,12 @@ class StatisticsPanel(Panel):
 
 
 class PatternsPanel(Panel):
-    """The letters of the patterns, how many heads show each, and the strongest; a click goes there."""
+    """The letters of the patterns, their numbers of heads, and the strongest heads; a click chooses the
+    strongest.
+    """
 
     def heading(self) -> str:
-        """The columns."""
+        """The column titles."""
         return f"{'pattern':<20}heads  strongest (layer:head)"
 
     def _rows(self) -> list[tuple[HeadsOfPattern, Records[StrongestHead]]]:
@@ -577,7 +585,7 @@ class PatternsPanel(Panel):
         ]
 
     def num_lines(self) -> int:
-        """One per pattern."""
+        """One line per pattern."""
         return len(self._rows())
 
     def line(self, number: int, width: int) -> list[Segment]:
@@ -606,18 +614,18 @@ class TokenBars(Panel):
     """One line per token: its label, its number, and a bar in proportion to the largest."""
 
     def heading(self) -> str:
-        """The token whose row it is, and the order."""
+        """The chosen token, and the order."""
         choice = self.choice
         token = choice.token_labels[choice.token].strip()
         question = f"who looks at {token}" if choice.is_received else f"where {token} looks"
         return question + (", largest first" if choice.by_weight else "")
 
     def num_lines(self) -> int:
-        """One per token of the other axis."""
+        """One line per token of the other axis."""
         return len(self.choice.numbers)
 
     def show(self) -> None:
-        """Find the order and the longest bar once, not for every line."""
+        """Compute the order and the longest bar once, not per line."""
         choice = self.choice
         self._order = choice.order
         sizes = np.where(np.isnan(choice.places), 0, np.nan_to_num(np.abs(choice.numbers.astype(np.float64))))
@@ -626,7 +634,7 @@ class TokenBars(Panel):
         super().show()
 
     def line(self, number: int, width: int) -> list[Segment]:
-        """Label, number, bar; no bar beside a number that is shown as zero."""
+        """Label, number, bar; a number shown as zero has no bar."""
         choice, token = self.choice, self._order[number]
         label_width = min(max(SHORTEST_LABEL, width // 3), LONGEST_TOKEN)
         number_text = fixed(float(choice.numbers[token]), PRECISION)
@@ -635,19 +643,19 @@ class TokenBars(Panel):
             Segment(fitted(choice.bar_labels[token], label_width), CHOSEN if is_chosen else None),
             Segment(f"{number_text:>{NUMBER_WIDTH}} ", None if self._shares[token] > 0 else DIM),
         ]
-        # The bar has the colour of text, readable on any background; the colour of the map precedes it.
+        # The bar has the text colour, readable on any background; a swatch of the map colour precedes it.
         pieces += self.tones(choice.shading).cells(choice.places[token : token + 1], SWATCH)
         room = max(width - label_width - NUMBER_WIDTH - SWATCH - 2, 0)
         share = 0.0 if number_text.strip("-0.") == "" else float(self._shares[token])
         return [*pieces, Segment(" " + bar(share, room))]
 
     def line_to_show(self) -> int:
-        """That of the largest number."""
+        """The line of the largest number."""
         if self.choice.by_weight:
             return 0
         return int(np.argmax(self._shares)) if len(self._shares) else 0
 
     def clicked(self, line: int, x: int) -> bool:
-        """Follow the token under the mouse."""
+        """Choose the token under the mouse."""
         self.choice.follow(self._order[line])
         return True

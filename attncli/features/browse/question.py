@@ -48,19 +48,21 @@ EXAMPLES = (
     "attn browse heads.json",
 )
 NEEDS_TERMINAL = (
-    "browse: needs a terminal: {} is not a terminal (attn show REPORT --format heatmap writes to a pipe)"
+    "browse: needs a terminal: {} is not a terminal (attn show REPORT --format heatmap works in a pipe)"
 )
-# Settings of the survey that would leave out heads to browse, or are about many texts.
+# Survey settings that would leave out heads, or need many texts.
 LEFT_OUT = ("statistic", "top", "table", "names", "texts", "text_group")
 LOOKING = "open at this token: cat, cat#2, 5, -1 or last"
 HEAD = option("--head", "Open at this head.", "LAYER:HEAD", group="Output", everyday="open at this head")
 SAVED_SUFFIXES = (".json", ".jsonl", ".ndjson", ".npz", ".npy", ".safetensors", ".pt", ".pth")
 WHOLE_TOKENS = 256
-"""Up to so many every head's weights are kept; the browser scrolls. Beyond that pooled maps."""
+"""Texts up to this length keep every head's full weights, and the browser scrolls; longer ones have pooled
+maps.
+"""
 TEXT = argument(
     "text",
-    "The text that the model reads; or a saved report (.json, .jsonl) or an array (.npz, .npy, .safetensors, "
-    ".pt) as in attn show.",
+    "The text that the model reads; or a saved report (.json, .jsonl) or an array (.npz, .npy, "
+    ".safetensors, .pt), as in attn show.",
     "TEXT|REPORT",
     required=False,
     reads_file=True,
@@ -68,13 +70,13 @@ TEXT = argument(
 
 
 def is_file(text: str) -> bool:
-    """Whether the argument names what was saved, there or not: else it is a text."""
+    """True if the argument names a saved file, existing or not; otherwise it is a text."""
     has_suffix = Path(text).suffix in SAVED_SUFFIXES and not any(map(str.isspace, text))
-    return has_suffix or os.path.isfile(text)  # noqa: PTH113 - Path's raises where a text is too long for a name
+    return has_suffix or os.path.isfile(text)  # noqa: PTH113 - Path's raises if a text is too long for a name
 
 
 def check_terminal() -> None:
-    """Raise UserError where the browser cannot be shown or controlled, or is not installed."""
+    """Raise UserError if the browser cannot be displayed or controlled, or is not installed."""
     if find_spec("textual") is None:
         raise UserError('browse: needs: pip install "attncli[tui]"')
     streams = {"standard input": sys.stdin, "standard output": sys.stdout, "standard error": sys.stderr}
@@ -86,27 +88,29 @@ def check_terminal() -> None:
 
 
 def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None]) -> tuple[Report, ...]:
-    """The reports of a file. Raises UserError for flags of a model."""
+    """The reports of a file. Raises UserError for flags that need a model."""
     refuse_what_is_only_written(file, "browse", asks_models=True)
-    refuse_given(flags, f"is for a model: {file} holds what was computed")
+    refuse_given(flags, f"needs a model, but {file} is a saved report: leave it out")
     return opened(file, **arrays).reports
 
 
 def survey_spec(config: str | None, flags: dict[str, Any]) -> "tuple[HeadsSpec, dict[str, Given]]":
-    """The settings of the survey of a model, with a map of each head."""
-    given = given_settings("heads", config, flags)
-    for key in given:
+    """The settings of a model's survey, with a map per head."""
+    settings = given_settings("heads", config, flags)
+    for key in settings:
         is_left_out = key in LEFT_OUT or key not in HeadsSpec.model_fields
-        if is_left_out and given[key].value is not None:
-            raise UserError(given[key].line(key, "is for attn heads: browse shows every head on one text"))
-    maps = given.setdefault("maps", Given("auto", "attn browse"))
+        if is_left_out and settings[key].value is not None:
+            raise UserError(
+                settings[key].line(key, "is only for attn heads: browse shows every head on one text")
+            )
+    maps = settings.setdefault("maps", Given("auto", "attn browse"))
     if maps.value == "none":
         raise UserError(maps.line("maps", "must be auto, self, cross or encoder (got none)"))
-    return checked_spec(HeadsSpec, given), given
+    return checked_spec(HeadsSpec, settings), settings
 
 
 class OpenModel:
-    """A model in memory and the text that it reads: what the browser asks of it, measured.
+    """A model in memory and its text, with the measurements that the browser needs.
 
     `looking` names the token whose row is shown first, at `position`.
     """
@@ -117,7 +121,7 @@ class OpenModel:
         self.position: int | None = None
 
     def survey(self, texts: Texts) -> Report:
-        """What each head does on a text, or on the probe."""
+        """Survey the heads on a text, or on the probe."""
         from torch import Generator
 
         from attncli.features.heads.question import read, report_each
@@ -135,7 +139,7 @@ class OpenModel:
         return report
 
     def look(self, text: str) -> Report:
-        """The survey of another text, which is the model's from now on."""
+        """Survey another text, which becomes the model's text."""
         before, self.looking = self.spec, ()
         self.spec = before.model_copy(
             update={"sentence": text, "file": None, "probe": None, "num_tokens": None}
@@ -147,7 +151,7 @@ class OpenModel:
             raise
 
     def without(self, heads: Sequence[str]) -> Mapping[str, float]:
-        """The loss from removing all of these heads together."""
+        """The effects of removing all of these heads together."""
         from attncli.features.ablate.door import ablate
 
         result = ablate(
@@ -157,7 +161,7 @@ class OpenModel:
         return {name: number for name in EFFECTS if isinstance(number := effects.get(name), float)}
 
     def addition(self, head: str) -> "Addition":
-        """What a head adds to the logit of the likeliest next token."""
+        """The contribution of a head to the logit of the likeliest next token."""
         from attncli.features.browse.browser_choice import Addition
         from attncli.features.why.door import why
 
@@ -183,7 +187,7 @@ class OpenModel:
 
 
 def opened_model(spec: "HeadsSpec", texts: Texts, looking: Sequence[str] = ()) -> tuple[OpenModel, Report]:
-    """The model with what predicts tokens, where it has that, and what its heads do on the text."""
+    """Open the model, with its prediction head if it has one, and survey the text."""
     from attncli.models.folder import quiet_transformers
     from attncli.runs.runner import check_before_reading, model_of, page_of
 
@@ -191,7 +195,7 @@ def opened_model(spec: "HeadsSpec", texts: Texts, looking: Sequence[str] = ()) -
     with progress_line() as progress:
         progress.begin(first_words([spec.model_source()]))
         page_of(spec)
-        quiet_transformers()  # its messages would write over the screen
+        quiet_transformers()  # its messages would overwrite the screen
         model = OpenModel(spec, model_of(spec, progress, with_head=True), looking)
         return model, model.survey(texts)
 
@@ -204,7 +208,7 @@ def browse_reports(
     model: OpenModel | None = None,
     head: str | None = None,
 ) -> int:
-    """Browse until the user quits. Raises UserError where there is nothing to show, or no such head."""
+    """Browse until the user quits. Raises UserError if there are no maps, or for an unknown head."""
     from attncli.features.browse.browser import browse
     from attncli.features.browse.browser_choice import Choice, grids
     from attncli.views.matrices import scale_of
@@ -213,24 +217,24 @@ def browse_reports(
     reports = tuple(map(readable, reports))
     maps = [grid for report in reports for grid in grids(report)]
     if not maps:
-        name_of = reports[0].experiment
-        drawn_maps = SPECS[name_of].drawn_maps if name_of in SPECS else None
-        heads = "" if drawn_maps is None else f" (attn {name_of} --maps {drawn_maps} keeps them)"
-        raise UserError(f"{name}: nothing to browse: it holds no maps between queries and keys{heads}")
+        experiment = reports[0].experiment
+        drawn_maps = SPECS[experiment].drawn_maps if experiment in SPECS else None
+        heads = "" if drawn_maps is None else f" (save them with attn {experiment} --maps {drawn_maps})"
+        raise UserError(f"{name}: nothing to browse: it has no maps between queries and keys{heads}")
     if sort is not None:
         refuse_unknown("--sort", sort, maps[0].statistics)
-    asked = reports[0].spec.get("sort")
-    if sort is None and asked in maps[0].statistics:
-        sort = asked
+    report_sort = reports[0].spec.get("sort")
+    if sort is None and report_sort in maps[0].statistics:
+        sort = report_sort
     choice = Choice(
         maps,
         scale=scale_of(display.scale_colors, next(iter(maps[0].maps.values())).axes),
         skip_first_keys=display.skip_first_keys,
         sort=sort,
-        smallest_first=sort == asked and reports[0].spec.get("ascending") is True,
+        smallest_first=sort == report_sort and reports[0].spec.get("ascending") is True,
     )
     if head is not None:
-        names = [maps[0].name_of(number).removeprefix("head ") for number in range(maps[0].num_places)]
+        names = [maps[0].head_name(number).removeprefix("head ") for number in range(maps[0].num_places)]
         if head not in names:
             raise UserError(f"--head: {name} has {names[0]} to {names[-1]} (got {head})")
         choice.choose_head(names.index(head))
@@ -240,13 +244,13 @@ def browse_reports(
 
 
 def _pop_looking(flags: dict[str, Any]) -> list[str]:
-    """The tokens of --from, which without --to are no part of a survey of a text but where to begin."""
+    """Take out the tokens of --from, which without --to only select the token to show first."""
     is_ranked = flags.get("to") or any(kind.on_grid for _, kind, _ in files_read(flags))
     return [] if is_ranked else flags.pop("from", None) or []
 
 
 def command(name: str, summary: str) -> Command:
-    """The command, with the flags of the survey except those that leave heads out."""
+    """The command, with the survey's flags except those that leave out heads."""
     left_out = (*LEFT_OUT, HEAD.name)
     settings = [
         replace(each, everyday=LOOKING) if each.name == "from" else each
@@ -273,15 +277,15 @@ def command(name: str, summary: str) -> Command:
         if text is not None and is_saved:
             reports = saved_reports(text, {"config": config, "sentence": sentence, **flags}, arrays)
             return browse_reports(reports, text, sort, colored, head=head)
-        refuse_given(arrays, "is for a saved array: give its file")
+        refuse_given(arrays, "is for a saved array: add its file")
         if text is not None and sentence is not None:
-            raise UserError(f"--sentence: cannot be combined with the argument ({text}): give one")
+            raise UserError(f"--sentence: cannot be combined with the argument ({text}): use one of them")
         flags |= {"sentence": sentence or text, "sort": sort}
         if head is not None and PLACE.fullmatch(head) is None:
             raise UserError(f"--head: must be a layer and a head, such as 5:11 (got {head})")
         looking = _pop_looking(flags)
-        spec, given = survey_spec(config, flags)
-        with errors_at(spec, given, config):
+        spec, settings = survey_spec(config, flags)
+        with errors_at(spec, settings, config):
             model, report = opened_model(spec, read_texts(spec), looking)
         order = report.spec.get("sort")
         return browse_reports((report,), model.pretrained.name, order, colored, model, head)

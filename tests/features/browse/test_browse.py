@@ -104,7 +104,7 @@ def test_a_head_of_a_model_is_asked_about_in_a_terminal() -> None:
         ("arrows head", "a"),
         ("without 0:0: loss ", "w"),
         ("to the logit of ", "e"),
-        ("Enter looks again", "cab\r"),
+        ("Enter runs the model again", "cab\r"),
         ("13 tokens", "q"),
     )
     assert ended.code == 0 and ended.is_restored, ended.screen
@@ -142,17 +142,17 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["{norm}"], "{norm}: nothing to browse: it holds no maps between queries and keys"),
+        (["{norm}"], "{norm}: nothing to browse: it has no maps between queries and keys"),
         (["{none}"], "{none}: no such file"),
         (["{self}", "--sort", "nonsense"], "--sort: must be one of entropy"),
         (
             ["a text", "--sentence", "another"],
-            "--sentence: cannot be combined with the argument (a text): give one",
+            "--sentence: cannot be combined with the argument (a text): use one of them",
         ),
         (["word " * 2000, "--model", "/nonexistent"], "no such folder: /nonexistent"),
-        (["{self}", "--model", "."], "--model: is for a model: {self} holds what was computed"),
-        (["{self}", "--config", "x.yaml"], "--config: is for a model: {self} holds what was computed"),
-        (["--tokens", "x.txt"], "--tokens: is for a saved array: give its file"),
+        (["{self}", "--model", "."], "--model: needs a model, but {self} is a saved report"),
+        (["{self}", "--config", "x.yaml"], "--config: needs a model, but {self} is a saved report"),
+        (["--tokens", "x.txt"], "--tokens: is for a saved array: add its file"),
         (["{self}", "--head", "0:1"], "--head: {self} has"),
         (["--head", "first"], "--head: must be a layer and a head, such as 5:11 (got first)"),
         (["abab", "--head", "2:0"], "--head: tiny-induction has 0:0 to 1:3 (got 2:0)"),
@@ -252,7 +252,7 @@ def test_a_text_is_browsed_as_heads_surveys_it(
         assert [row["pattern"] for row in report.table("heads")] == names
 
     assert_same(choice.grid.report, TEXT)
-    heads = choice.grid.name_of(0), choice.grid.name_of(choice.grid.num_places - 1)
+    heads = choice.grid.head_name(0), choice.grid.head_name(choice.grid.num_places - 1)
     ablated = report_of("ablate", TEXT, "--heads", ",".join(heads), "--jointly")["statistics"]
     assert model.without(heads) == pytest.approx(ablated["joint"])
     alone = model.without(heads[1:])

@@ -176,7 +176,7 @@ def test_keys_stay_alive_and_a_second_question_waits() -> None:
         assert "measuring without 0:0 ... " in screen_now(app)
         await pilot.press("right", "tab", "a", "w")
         assert app.choice.place == (0, 1) and app.choice.query == 1
-        assert "measuring without 0:0" in screen_now(app) and "this key waits" in screen_now(app)
+        assert "measuring without 0:0" in screen_now(app) and "this key takes effect" in screen_now(app)
         model.may_answer.set()
         while len(model.asked) < 3:
             await answered(app, pilot)
@@ -222,7 +222,7 @@ def test_a_tensor_without_heads_has_none_to_measure() -> None:
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
         await pilot.press("a")
-        assert "a is for a head" in screen_now(app)
+        assert "a needs a head" in screen_now(app)
 
     driven(report, steps, depth="none", model=Model())
 

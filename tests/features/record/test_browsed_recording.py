@@ -37,7 +37,7 @@ def test_the_last_line_and_the_help_name_what_works(recording: Report) -> None:
     assert "a ablate" in HINTS and "a ablate" not in plain and "w why" not in plain and "e edit" not in plain
     assert "arrows head" in plain and "q quit" in plain.splitlines()[-1]
     assert "take the head out" not in helped and "edit the text" not in helped
-    assert "the grid of heads, or the ranking" in helped
+    assert "switch between the grid of heads and the ranking" in helped
 
 
 def test_heads_of_a_recording_are_browsed(recording: Report) -> None:
