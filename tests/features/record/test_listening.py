@@ -675,3 +675,37 @@ def test_large_masks_that_the_program_changes_stay_in_layers(
     before = seen.layers[0].weights()
     mask.zero_()
     assert seen.layers[0].weights().equal(before)
+
+
+class BandAttention(nn.Module):
+    """Attention without a softmax, as of a band of keys that an extension computes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(dim=1)
+
+
+class AttentionWeights(nn.Module):
+    """The weights of an attention whose values are multiplied by the module that calls it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ x.mT).softmax(dim=-1)
+
+
+class SplitAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = AttentionWeights()
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights: Tensor = self.weights(x)
+        return weights @ x
+
+
+def test_a_module_of_attention_without_any_is_noted() -> None:
+    x = torch.randn(1, 5, 3)
+    _, calls, listener = heard(lambda: nn.Sequential(BandAttention(), SplitAttention(), nn.ReLU())(x))
+    assert [call.module for call in calls] == ["1"]
+    (line,) = listener.notes()
+    assert line.startswith("0: no attention was detected in BandAttention, ")
+    _, calls, listener = heard(lambda: nn.Sequential(BandAttention(), SplitAttention())(x), modules="1")
+    assert len(calls) == 1 and not listener.notes()

@@ -1,5 +1,6 @@
 """Reads the attention in the torch functions that a program calls, and counts the calls."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -32,6 +33,9 @@ from attncli.features.record.listening.torch_paths import is_compiled, not_read
 from attncli.models.torch_functions import SOFTMAXES
 
 UNCOMPILED = "Compiled code ran uncompiled while it was recorded."
+UNDETECTED = "no attention was detected in {}, which may compute it in an unsupported way"
+ATTENTION_CLASS = re.compile(r"attention|attn(?!Adapter)", re.IGNORECASE)
+"""Names of classes of modules that compute attention; adapters of attention do not."""
 LAYER_ATTENTION = "self_attn"
 """The name of the attention in torch's layers."""
 BACKWARD = {Tensor.backward, torch.autograd.backward}
@@ -174,6 +178,24 @@ class Hearing:
         number = stack[-1].num_heard if stack else 0
         return f"{path}#{number + 1}" if number else path
 
+    def check_module(self, module: nn.Module) -> None:
+        """At the end of a module, note it if it is named after attention but none was detected in it.
+
+        The weights of a module may be multiplied with values in the module that called it, so the note is
+        added when that ends.
+        """
+        stack = self.running.stack
+        is_recomputed = torch._C._current_graph_task_id() != -1
+        if not stack or stack[-1].module is not module or not_read() is not None or is_recomputed:
+            return
+        called, outer = stack[-1], stack[-2] if len(stack) > 1 else stack[-1]
+        kind = type(module).__name__
+        if ATTENTION_CLASS.search(kind) and not called.has_attention and not called.undetected:
+            outer.undetected[self.running.path()] = kind
+        for path, name in called.undetected.items():
+            if self.matches(path):
+                self.notes.remark(path, UNDETECTED.format(name))
+
     def hear(
         self,
         function: str,
@@ -186,8 +208,11 @@ class Hearing:
         if torch._C._current_graph_task_id() != -1:  # checkpointed layers run again in the backward pass
             return
         path = self._path()
+        for called in self.running.stack:
+            called.has_attention = True
         if self.running.stack:
             self.running.stack[-1].num_heard += 1
+            self.running.stack[-1].undetected.clear()
         if not self.matches(path.partition("#")[0]):
             return
         number = self.counts[path]

@@ -183,6 +183,8 @@ class Listener(TorchFunctionMode):
         try:
             if (raised := sys.exc_info()[1]) is not None:
                 hide_frames(raised)
+            elif self._is_pushed():
+                self._hearing.check_module(module)
             self.running.leave(module)
             self._after_modules()
             if not self.running.stack:

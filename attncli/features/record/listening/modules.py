@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
 from threading import Lock, local
@@ -65,11 +65,15 @@ class ByModule(Generic[Held]):
 class CalledModule:
     """A running module, the number of attentions detected in this call of it, and its frame.
 
-    `num_tokens` is the length of padded texts in an encoder of torch.
+    `has_attention` includes the modules inside it. `undetected` has the paths and classes of modules inside
+    it that are named after attention but have none. `num_tokens` is the length of padded texts in an encoder
+    of torch.
     """
 
     module: nn.Module
     num_heard: int = 0
+    has_attention: bool = False
+    undetected: dict[str, str] = field(default_factory=dict)
     frame: FrameType | None = None
     num_tokens: int | None = None
     asks: bool = False
