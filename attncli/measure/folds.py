@@ -23,7 +23,7 @@ class TextSplit:
     held_out: Bool[Tensor, " text"]
 
 
-def parts_of_groups(
+def shuffled_parts(
     groups: Int[Tensor, " text"], num_groups: int, num_parts: int, generator: torch.Generator
 ) -> Int[Tensor, " text"]:
     """The part of each text, with groups shuffled into parts of about equal numbers of groups."""
@@ -33,7 +33,7 @@ def parts_of_groups(
     return part_by_group[groups]
 
 
-def splits_of(parts: Int[Tensor, " text"], held_out: Iterable[int]) -> list[TextSplit]:
+def held_out_splits(parts: Int[Tensor, " text"], held_out: Iterable[int]) -> list[TextSplit]:
     """One split per held-out part, with all other texts for choosing."""
     return [TextSplit(number, parts != part, parts == part) for number, part in enumerate(held_out)]
 
@@ -67,10 +67,10 @@ class NamedParts:
 
     def splits(self) -> list[TextSplit]:
         """One split per part, which is held out."""
-        return splits_of(self.by_text, range(len(self.names)))
+        return held_out_splits(self.by_text, range(len(self.names)))
 
 
-def named_parts(
+def group_parts(
     groups: list[str | None], is_positive: Bool[Tensor, " text"], generator: torch.Generator, *, key: str = ""
 ) -> NamedParts:
     """Make one part per group (many groups share ten parts) and spread texts without a group over all parts.
@@ -95,7 +95,7 @@ def named_parts(
     if num_parts == len(names):
         part_by_text[grouped] = group_by_text[grouped]
     else:
-        part_by_text[grouped] = parts_of_groups(group_by_text[grouped], len(names), num_parts, generator)
+        part_by_text[grouped] = shuffled_parts(group_by_text[grouped], len(names), num_parts, generator)
     if is_alone.any():
         part_by_text[is_alone] = dealt(is_positive[is_alone], num_parts, generator)
     permutation_groups = part_by_text

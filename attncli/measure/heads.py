@@ -27,7 +27,7 @@ from attncli.measure.head_numbers import (
     stacks_of,
 )
 from attncli.measure.looks import FirstLooks, HeadLooks, HeadMaps, LastNorms
-from attncli.measure.masks import mask_of, mask_of_rollout
+from attncli.measure.masks import joint_rollout_mask, layer_mask
 from attncli.measure.patterns import (
     HeadTotals,
     LayerPlace,
@@ -326,7 +326,7 @@ class Survey:
                     self.rolled.append(torch.eye(len(mean), dtype=mean.dtype, device=mean.device))
                     self.rolled_masks.append([])
                 self.rolled[text] = roll_out(self.rolled[text], mean)
-                self.rolled_masks[text].append(mask_of(attention, text))
+                self.rolled_masks[text].append(layer_mask(attention, text))
 
     def _weighted(
         self, layer: CapturedLayer, attention: LayerOrWeights
@@ -529,8 +529,8 @@ class Surveyed:
         return self.survey.rolled
 
     def rollout_mask(self, text: int) -> Mask | None:
-        """The mask of the rollout of a text; see `mask_of_rollout`."""
-        return mask_of_rollout(self.survey.rolled_masks[text])
+        """The mask of the rollout of a text; see `joint_rollout_mask`."""
+        return joint_rollout_mask(self.survey.rolled_masks[text])
 
     @property
     def looks(self) -> list[HeadLooks]:

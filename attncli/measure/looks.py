@@ -17,7 +17,7 @@ from attncli.core.layer import MAP_SIZE, Computed, Visibility, Wanted
 from attncli.core.names import head_range
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights
 from attncli.errors import UserError, refuse_bytes
-from attncli.measure.masks import mask_of, mask_of_blocks, mask_of_layers
+from attncli.measure.masks import block_mask, joint_mask, layer_mask
 from attncli.models.architectures import BLOCK
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading, stack_texts
@@ -167,13 +167,13 @@ class HeadMaps:
             return
         self.num_heads[layer.layer] = layer.attention.shape[1]
         self._masks[layer.layer] = (
-            mask_of(attention, text) if self.is_whole else mask_of_blocks(attention, MAP_SIZE)
+            layer_mask(attention, text) if self.is_whole else block_mask(attention, MAP_SIZE)
         )
         pooled = () if self.on_grid else ("pooled_mean", "pooled_max")
         for name in ("weights",) if self.is_whole else pooled:
             self.maps[name][layer.layer] = getattr(computed, name)[text].float().cpu()
         if computed.kept_weights is not None:
-            self._full_masks[layer.layer] = mask_of(attention, text)
+            self._full_masks[layer.layer] = layer_mask(attention, text)
             for head, weights in zip(self._heads_in_full(layer), computed.kept_weights[text], strict=True):
                 self.full[layer.layer, head] = weights.float().cpu()
 
@@ -194,7 +194,7 @@ class HeadMaps:
 
     def mask(self, num_queries: int, num_keys: int) -> Mask | None:
         """The joint mask of the maps of all layers, with this number of rows and columns."""
-        return mask_of_layers(self._masks, num_queries, num_keys)
+        return joint_mask(self._masks, num_queries, num_keys)
 
     def in_full(
         self,

@@ -15,7 +15,7 @@ def is_by_rule(seen: Visibility) -> bool:
     return seen.key_mask is None and seen.rule is None and seen.offset is None
 
 
-def mask_of(attention: LayerOrWeights, text: int = 0) -> Mask | None:
+def layer_mask(attention: LayerOrWeights, text: int = 0) -> Mask | None:
     """The mask of a text: the keys that each query sees.
 
     A model that returns only weights does not expose its mask: it counts as causal if no weight is on a later
@@ -35,7 +35,7 @@ def mask_of(attention: LayerOrWeights, text: int = 0) -> Mask | None:
     return Mask(causal=True) if is_causal else None
 
 
-def mask_of_blocks(attention: LayerOrWeights, num_blocks: int) -> Mask | None:
+def block_mask(attention: LayerOrWeights, num_blocks: int) -> Mask | None:
     """The mask of a pooled map: a block is hidden if none of its queries sees any of its keys.
 
     Between blocks of s tokens, d apart, the nearest tokens are (d - 1) s + 1 apart. Returns None if the mask
@@ -43,7 +43,7 @@ def mask_of_blocks(attention: LayerOrWeights, num_blocks: int) -> Mask | None:
     """
     if isinstance(attention, AttentionLayer) and not is_by_rule(attention.visibility):
         return None
-    mask = mask_of(attention)
+    mask = layer_mask(attention)
     num_queries, num_keys = attention.shape[2:]
     if mask is None:
         return None
@@ -56,7 +56,7 @@ def mask_of_blocks(attention: LayerOrWeights, num_blocks: int) -> Mask | None:
     return Mask(mask.causal, window)
 
 
-def mask_of_layers(masks: Mapping[int, Mask | None], num_queries: int, num_keys: int) -> Mask | None:
+def joint_mask(masks: Mapping[int, Mask | None], num_queries: int, num_keys: int) -> Mask | None:
     """The joint mask of maps (layer, head, query, key) whose layers may differ, or None if any is unknown.
 
     In missing layers nothing is visible.
@@ -73,7 +73,7 @@ def mask_of_layers(masks: Mapping[int, Mask | None], num_queries: int, num_keys:
     return Mask(all(mask is not None and mask.causal for mask in masks.values()), visible=visible)
 
 
-def mask_of_rollout(masks: list[Mask | None]) -> Mask | None:
+def joint_rollout_mask(masks: list[Mask | None]) -> Mask | None:
     """The mask of attention rollout: causal if every layer is causal."""
     if all(mask is not None and mask.causal for mask in masks):
         return Mask(causal=True)

@@ -11,7 +11,7 @@ import torch
 
 from attncli.errors import UserError
 from attncli.features.diff.question import compare
-from attncli.measure.masks import mask_of_layers, mask_of_rollout
+from attncli.measure.masks import joint_mask, joint_rollout_mask
 from attncli.records.attention import LayerStatistics, inferred_mask
 from attncli.records.report import Mask, NamedTensor, Report
 from attncli.runs.saved_reports import parse_reports, read_array_report
@@ -224,16 +224,16 @@ def test_whole_heads_and_rollouts_have_masks(tmp_path: Path) -> None:
 
 def test_masks_of_several_layers() -> None:
     causal, wide = Mask(causal=True), Mask(causal=True, window=2)
-    assert mask_of_layers({0: causal, 1: causal}, 3, 3) == causal
-    assert mask_of_layers({0: causal, 1: None}, 3, 3) is None
-    joined = mask_of_layers({0: causal, 2: wide}, 3, 3)
+    assert joint_mask({0: causal, 1: causal}, 3, 3) == causal
+    assert joint_mask({0: causal, 1: None}, 3, 3) is None
+    joined = joint_mask({0: causal, 2: wide}, 3, 3)
     assert joined is not None and joined.causal and joined.visible is not None
     np.testing.assert_array_equal(
         joined.visible[:, 0], [np.tri(3), np.zeros((3, 3)), np.tri(3) - np.tri(3, k=-2)]
     )
-    assert mask_of_rollout([causal, wide]) == causal
-    assert mask_of_rollout([Mask(), Mask()]) == Mask()
-    assert mask_of_rollout([Mask(), Mask(window=2)]) is None and mask_of_rollout([causal, None]) is None
+    assert joint_rollout_mask([causal, wide]) == causal
+    assert joint_rollout_mask([Mask(), Mask()]) == Mask()
+    assert joint_rollout_mask([Mask(), Mask(window=2)]) is None and joint_rollout_mask([causal, None]) is None
 
 
 def test_both_sides_of_a_comparison_keep_their_masks() -> None:

@@ -16,7 +16,7 @@ from attncli.core.names import head_range
 from attncli.core.summaries import moments
 from attncli.errors import UserError, refuse_bytes
 from attncli.features.attention.settings import CrossOfModelSpec, MultiheadOfModelSpec, SelfOfModelSpec
-from attncli.measure.masks import mask_of, scale_of
+from attncli.measure.masks import layer_mask, scale_of
 from attncli.models.architectures import output_projection, source_of
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, StopCapture
@@ -268,7 +268,7 @@ def _tensors_and_statistics(
     lead = LeadingAxes(has_batch=False, has_head=spec.shows_all_heads)
     place = slice(text, text + 1), slice(None) if lead.has_head else slice(head, head + 1)
     tensors: dict[str, NamedTensor] = {}
-    result, mask = LayerStatistics(), mask_of(attention, text)
+    result, mask = LayerStatistics(), layer_mask(attention, text)
     output = None
     if isinstance(attention, AttentionLayer):
         assert computed.scores is not None and computed.raw_scores is not None

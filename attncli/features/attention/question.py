@@ -18,7 +18,7 @@ from attncli.features.attention.settings import (
     PositionSpec,
     SelfSpec,
 )
-from attncli.measure.masks import mask_of, mask_of_blocks, scale_of
+from attncli.measure.masks import block_mask, layer_mask, scale_of
 from attncli.records.attention import UNSCALED, LambdaFactor, LayerStatistics, LoopDifferences, ScoreMoments
 from attncli.records.columns import Records
 from attncli.records.report import NamedTensor, Report, Step
@@ -193,7 +193,7 @@ def _named_matrices(
     tensors: Mapping[str, Tensor | None], layer: AttentionLayer, lead: LeadingAxes
 ) -> dict[str, NamedTensor]:
     """Name the axes of query-key matrices and attach the mask, and to scores their scale."""
-    mask, scale = mask_of(layer), scale_of(layer)
+    mask, scale = layer_mask(layer), scale_of(layer)
     return {
         name: lead.named(tensor, "query", "key", mask=mask, scale=scale if name in UNSCALED else None)
         for name, tensor in tensors.items()
@@ -209,7 +209,7 @@ def _matrices(spec: AttentionSpec, attention: SampledAttention, lead: LeadingAxe
 
 def _streamed_maps(attention: SampledAttention, lead: LeadingAxes) -> dict[str, NamedTensor]:
     maps = {"pooled_mean": attention.computed.pooled_mean, "pooled_max": attention.computed.pooled_max}
-    mask = mask_of_blocks(attention.layer, MAP_SIZE)
+    mask = block_mask(attention.layer, MAP_SIZE)
     return {name: lead.named(tensor, "query_block", "key_block", mask=mask) for name, tensor in maps.items()}
 
 

@@ -33,7 +33,7 @@ from attncli.features.generate.results import (
     WrittenText,
     WrittenToken,
 )
-from attncli.measure.masks import mask_of_layers
+from attncli.measure.masks import joint_mask
 from attncli.measure.signed_heads import WritingSignedHeads
 from attncli.models.architectures import unshown_layers
 from attncli.models.capture import Way
@@ -330,7 +330,7 @@ class WrittenRows:
         """The masks of the layers; the tokens after a query were not written yet."""
         visible = _by_query([token.seen for token in self.tokens]).numpy()
         masks = {layer.layer: Mask.of(seen) for layer, seen in zip(self.layers, visible, strict=True)}
-        return mask_of_layers(masks, *visible.shape[1:])
+        return joint_mask(masks, *visible.shape[1:])
 
     def _placed(self, tensor: Tensor, *axes: str) -> NamedTensor:
         """A tensor by layer and head, NaN or key -1 for missing layers; a chosen one has no axis."""

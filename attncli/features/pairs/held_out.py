@@ -14,7 +14,7 @@ from attncli.core.summaries import clustered_interval
 from attncli.errors import UserError
 from attncli.features.pairs.pair_counts import MASS, MEASURES, BatchOfPairs, TextCounts
 from attncli.features.pairs.pair_files import PairedText
-from attncli.measure.folds import TextSplit, parts_of_groups, splits_of
+from attncli.measure.folds import TextSplit, held_out_splits, shuffled_parts
 
 TIE = 1e-9
 """Tolerance for rounding errors when sums are compared."""
@@ -108,8 +108,8 @@ class PairTable:
         if self.num_groups < 2:
             return []
         generator = torch.Generator().manual_seed(seed)
-        parts = parts_of_groups(self.groups, self.num_groups, folds or 2, generator)
-        return splits_of(parts, range(folds) if folds is not None else [1])
+        parts = shuffled_parts(self.groups, self.num_groups, folds or 2, generator)
+        return held_out_splits(parts, range(folds) if folds is not None else [1])
 
     def shares(
         self, sums: Float[Tensor, "text *place measure"], texts: Bool[Tensor, " text"]

@@ -23,7 +23,7 @@ from attncli.features.separate.results import (
 )
 from attncli.features.separate.separation import START
 from attncli.features.separate.text_features import FeatureRun, HeadFeature
-from attncli.measure.masks import mask_of
+from attncli.measure.masks import layer_mask
 from attncli.models.capture import capture
 from attncli.models.labelled_files import PARTS, LabelledText
 from attncli.models.layers import CapturedLayer, StopCapture
@@ -197,7 +197,7 @@ def head_map(pretrained: Pretrained, reading: Reading, feature: SeparatingFeatur
     def take(layer: CapturedLayer) -> None:
         if (layer.stack_name, layer.layer) == (feature.stack, feature.layer):
             weights = layer.weights()[0, feature.head].float().numpy(force=True)
-            maps.append(NamedTensor(("query", "key"), weights, mask_of(layer.attention)))
+            maps.append(NamedTensor(("query", "key"), weights, layer_mask(layer.attention)))
             raise StopCapture
 
     capture(pretrained.model, pretrained.inputs([reading]), take)

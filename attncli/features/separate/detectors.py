@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attncli.errors import UserError
 from attncli.features.separate.auroc import best_threshold, feature_aurocs
-from attncli.measure.folds import dealt, splits_of
+from attncli.measure.folds import dealt, held_out_splits
 
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]  # an extra
@@ -167,7 +167,7 @@ def sparse_regression(texts: TextsToFit) -> LinearDetector:
     some = _some(texts, MOST_CHOOSING)
     parts = _inner_parts(some)
     held_out_scores, labels = list[Tensor](), list[Tensor]()
-    for split in splits_of(parts, range(int(parts.max()) + 1)):
+    for split in held_out_splits(parts, range(int(parts.max()) + 1)):
         choosing, held_out = some.subset(split.choosing), some.subset(split.held_out)
         if not (_has_both(choosing.is_positive) and _has_both(held_out.is_positive)):
             continue

@@ -58,7 +58,7 @@ from attncli.features.separate.text_features import (
     UsableFeatures,
     usable_features,
 )
-from attncli.measure.folds import NamedParts, named_parts
+from attncli.measure.folds import NamedParts, group_parts
 from attncli.records.columns import Records
 
 ALL_HEADS = "all heads"
@@ -116,7 +116,7 @@ def separated(
     """
     generator = torch.Generator().manual_seed(seed)
     groups = [text.group for text in table.texts]
-    parts = named_parts(groups, is_positive, generator, key=key)
+    parts = group_parts(groups, is_positive, generator, key=key)
     usable = usable_features(table.numbers)
     features = [table.features[place] for place in usable.places]
     if not features:

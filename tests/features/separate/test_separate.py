@@ -21,7 +21,7 @@ from attncli.features.separate.detectors import (
 from attncli.features.separate.results import SeparatedTexts
 from attncli.features.separate.separation import ALL_HEADS, LENGTH, WORDS, separated
 from attncli.features.separate.text_features import FeatureTable, HeadFeature, usable_features
-from attncli.measure.folds import named_parts
+from attncli.measure.folds import group_parts
 from attncli.models.labelled_files import LabelledText
 from attncli.models.text_files import TextLine
 from attncli.views.matrices import _of_rows
@@ -166,7 +166,7 @@ def test_a_leak_by_length_is_named_as_such() -> None:
 def test_groups_never_cross_folds(num_groups: int) -> None:
     table, labels = drawn_table(4, num_texts=92, num_groups=num_groups)
     groups = [text.group for text in table.texts]
-    parts = named_parts(groups, labels, torch.Generator().manual_seed(0))
+    parts = group_parts(groups, labels, torch.Generator().manual_seed(0))
     assert len(parts.names) == min(num_groups, 10)
     for split in parts.splits():
         held = {group for group, is_held in zip(groups, split.held_out.tolist(), strict=True) if is_held}
@@ -188,7 +188,7 @@ def test_groups_that_share_folds_are_kept_apart_where_labels_are_permuted() -> N
         group = torch.arange(240) % 24
         labels = torch.rand(240, generator=generator) < 0.5 + 0.2 * levels.sign()[group]
         table.numbers[:] = table.numbers + 4 * levels[group].unsqueeze(1)
-        parts = named_parts([text.group for text in table.texts], labels, generator)
+        parts = group_parts([text.group for text in table.texts], labels, generator)
         assert all(len(parts.groups[group == number].unique()) == 1 for number in range(24))
         result = separated(table, labels, permutations=49, seed=seed)
         small += min(row.p_value for row in result.features) < 0.05
@@ -215,16 +215,16 @@ def test_texts_without_a_group_are_dealt_and_so_is_a_group_with_a_label_of_its_o
     empty = [f"family {number % 3}" if labels[number] else None for number in range(60)]
     plain = [f"family {number % 3}" if labels[number] else "plain" for number in range(60)]
     for groups, shared in ((empty, None), (plain, "plain")):
-        parts = named_parts(groups, labels, torch.Generator().manual_seed(0))
+        parts = group_parts(groups, labels, torch.Generator().manual_seed(0))
         assert parts.shared == shared and parts.names == ("family 0", "family 2", "family 1")
         for part in range(3):
             assert int((~labels[parts.by_text == part]).sum()) == 10
     with pytest.raises(UserError, match="has texts of only one label"):
-        named_parts(["a", "b", "a", "b"], torch.tensor([True, False, True, False]), torch.Generator())
+        group_parts(["a", "b", "a", "b"], torch.tensor([True, False, True, False]), torch.Generator())
     with pytest.raises(UserError, match="must have at least two groups"):
-        named_parts(["a"] * 60, labels, torch.Generator(), key="family")
+        group_parts(["a"] * 60, labels, torch.Generator(), key="family")
     with pytest.raises(UserError, match="needs at least 5 texts of each"):
-        named_parts([None] * 6, labels[:6], torch.Generator())
+        group_parts([None] * 6, labels[:6], torch.Generator())
 
 
 def test_heads_that_an_attack_distracts_are_those_of_the_definition() -> None:

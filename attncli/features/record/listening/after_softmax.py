@@ -36,7 +36,7 @@ MIXING = JOINS | SUMS | ELEMENTWISE
 
 
 def weights_after(
-    known: Weights, tensor: Tensor, call: TorchCall, *, is_joined: bool
+    facts: Weights, tensor: Tensor, call: TorchCall, *, is_joined: bool
 ) -> Iterator[tuple[Tensor, Weights | None]]:
     """Yield each result of a function of weights with its facts, or None if it is not weights any more.
 
@@ -45,17 +45,17 @@ def weights_after(
     function, result = call.function, call.result
     if function in DROPOUTS and not _drops(call):
         if isinstance(result, Tensor) and result is not tensor:
-            yield result, known
+            yield result, facts
         return
     if _is_in_place(call):
-        known = _overwritten(known, tensor)
+        facts = _overwritten(facts, tensor)
     if function in VIEWS:
         for view in result if isinstance(result, tuple | list) else (result,):
             if isinstance(view, Tensor):
-                yield view, _viewed(known, tensor, call, view)
+                yield view, _viewed(facts, tensor, call, view)
     elif isinstance(result, Tensor):
-        axes = axes_after(known.axes, tensor, call, result)
-        changed = None if axes is None else _changed(known, tensor, call, axes)
+        axes = axes_after(facts.axes, tensor, call, result)
+        changed = None if axes is None else _changed(facts, tensor, call, axes)
         if changed is not None and is_joined:
             unread = changed.unread or (JOINED if function in SUBTRACTIONS else None)
             changed = replace(changed, is_joined=True, unread=unread)
@@ -66,40 +66,40 @@ def _is_in_place(call: TorchCall) -> bool:
     return call.function in OVERWRITING or call.named.get("inplace") is True
 
 
-def _overwritten(known: Weights, tensor: Tensor) -> Weights:
+def _overwritten(facts: Weights, tensor: Tensor) -> Weights:
     """Weights that were overwritten; other views of them no longer hold the result of the softmax."""
-    softmax = known.softmax
+    softmax = facts.softmax
     softmax.is_changed = True
     if tensor.numel() < softmax.result.tensor.numel():
-        return replace(known, is_whole=False)
-    return replace(known, softmax=replace(softmax, version=write_count(softmax.result.tensor)))
+        return replace(facts, is_whole=False)
+    return replace(facts, softmax=replace(softmax, version=write_count(softmax.result.tensor)))
 
 
-def _changed(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) -> Weights | None:
+def _changed(facts: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) -> Weights | None:
     function, result = call.function, call.result
     assert isinstance(result, Tensor)
     if function in MIXING:
-        return None if known.is_value else known.mixed(axes)
+        return None if facts.is_value else facts.mixed(axes)
     if function in DROPOUTS:
-        before = known.before
-        if not _is_in_place(call) and not known.is_dropped:
+        before = facts.before
+        if not _is_in_place(call) and not facts.is_dropped:
             with unseen():
-                before = Labelled(tensor.detach(), known.axes)
-        return replace(known, is_dropped=True, before=before)
+                before = Labelled(tensor.detach(), facts.axes)
+        return replace(facts, is_dropped=True, before=before)
     if function in FILLS:
-        if not known.is_whole or known.is_dropped or result.shape != tensor.shape:
-            return known.mixed(axes)
+        if not facts.is_whole or facts.is_dropped or result.shape != tensor.shape:
+            return facts.mixed(axes)
         with unseen():
             filled = Labelled(result.detach(), axes)
-            if not are_shares(filled, known.key):
-                return known.mixed(axes)
-            softmax = replace(known.softmax, result=filled, is_changed=False, version=None)
-        return replace(known, softmax=softmax, is_filled=True)
+            if not are_shares(filled, facts.key):
+                return facts.mixed(axes)
+            softmax = replace(facts.softmax, result=filled, is_changed=False, version=None)
+        return replace(facts, softmax=softmax, is_filled=True)
     if function in SCALINGS or (function in DIVISIONS and call.get(0, "input", "self") is tensor):
-        return _scaled(known, tensor, call, axes)
+        return _scaled(facts, tensor, call, axes)
     if function in ORDERS:
-        return known.mixed(axes)
-    return replace(known, axes=axes) if function in CASTS else None
+        return facts.mixed(axes)
+    return replace(facts, axes=axes) if function in CASTS else None
 
 
 def _is_one(factor: Tensor) -> bool:
@@ -108,7 +108,7 @@ def _is_one(factor: Tensor) -> bool:
     return bool(((factor - 1).abs() <= max(CLOSE, rounding)).all())
 
 
-def _scaled(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) -> Weights:
+def _scaled(facts: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) -> Weights:
     """Weights times a factor per row, per key, or per value, whose sum is a product with the values."""
     result = call.result
     assert isinstance(result, Tensor)
@@ -118,37 +118,37 @@ def _scaled(known: Weights, tensor: Tensor, call: TorchCall, axes: TensorAxes) -
     if isinstance(factor, Tensor) and factor is not tensor and result.shape != tensor.shape:
         with unseen():
             value = Labelled(factor.detach(), aligned(factor, axes))
-            times = Labelled(tensor.detach(), known.axes), value, known
-        return replace(known.mixed(axes), times=times)
+            times = Labelled(tensor.detach(), facts.axes), value, facts
+        return replace(facts.mixed(axes), times=times)
     if isinstance(factor, Tensor):
         with unseen():
-            has_keys = known.key in labels_in(aligned(factor, axes))
+            has_keys = facts.key in labels_in(aligned(factor, axes))
             is_one = not has_keys and not factor.is_meta and _is_one(factor)
     else:
         has_keys, is_one = False, factor == 1
     if is_one:
-        return replace(known, axes=axes)
-    if has_keys or known.is_filled or not known.is_whole:
-        return known.mixed(axes)
-    return replace(known, axes=axes, is_scaled=True)
+        return replace(facts, axes=axes)
+    if has_keys or facts.is_filled or not facts.is_whole:
+        return facts.mixed(axes)
+    return replace(facts, axes=axes, is_scaled=True)
 
 
-def _viewed(known: Weights, tensor: Tensor, call: TorchCall, view: Tensor) -> Weights | None:
-    axes = axes_after(known.axes, tensor, call, view)
+def _viewed(facts: Weights, tensor: Tensor, call: TorchCall, view: Tensor) -> Weights | None:
+    axes = axes_after(facts.axes, tensor, call, view)
     if axes is None:  # indexed by numbers
-        axes = resized(known.axes, view.shape)
-        return None if axes is None else known.mixed(axes)
+        axes = resized(facts.axes, view.shape)
+        return None if axes is None else facts.mixed(axes)
     is_cut = view.numel() < tensor.numel()
     num_keys, num_left = (
-        sum(part.size for parts in each for part in parts if part.label == known.key)
-        for each in (known.axes, axes)
+        sum(part.size for parts in each for part in parts if part.label == facts.key)
+        for each in (facts.axes, axes)
     )
     if num_left < num_keys:
-        product = known.softmax.product
+        product = facts.softmax.product
         # The only key, without the column of a sink beside it.
-        is_only_key = not num_left and product is not None and known.key not in product.labels
-        return replace(known, axes=axes, is_whole=False, key=None if is_only_key else known.key)
-    return replace(known, axes=axes, is_cut=known.is_cut or is_cut)
+        is_only_key = not num_left and product is not None and facts.key not in product.labels
+        return replace(facts, axes=axes, is_whole=False, key=None if is_only_key else facts.key)
+    return replace(facts, axes=axes, is_cut=facts.is_cut or is_cut)
 
 
 def _drops(call: TorchCall) -> bool:

@@ -34,35 +34,35 @@ from attncli.models.torch_functions import SCALINGS
 
 def carry(follower: Follower, call: TorchCall) -> None:
     """Apply the facts about an argument to the result, changed as the function changes the tensor."""
-    known = [(tensor, about) for tensor in call.tensors() if (about := follower.find(tensor)) is not None]
-    weights = [(tensor, about) for tensor, about in known if isinstance(about, Weights)]
+    facts = [(tensor, about) for tensor in call.tensors() if (about := follower.find(tensor)) is not None]
+    weights = [(tensor, about) for tensor, about in facts if isinstance(about, Weights)]
     if weights:
         (tensor, first), *further = weights
         is_joined = any(each.softmax is not first.softmax for _, each in further)
         for result, about in weights_after(first, tensor, call, is_joined=is_joined):
             follower.note(result, about)
         return
-    scores = [(tensor, about) for tensor, about in known if isinstance(about, Scores)]
+    scores = [(tensor, about) for tensor, about in facts if isinstance(about, Scores)]
     if scores:
         tensor, plainest = next((pair for pair in scores if pair[1].is_plain), scores[0])
         for result, about in scores_after(plainest, tensor, call):
             follower.note(result, about)
     elif call.function in SCALINGS and (factors := outer_factors(call)) is not None:
-        if known:
-            carry_projected(follower, known, call)
+        if facts:
+            carry_projected(follower, facts, call)
         about = follower.find(call.result)
         if about is not PARAMETER_VIEW:
             about = about if isinstance(about, Projected) else Projected(frozenset())
             follower.note(call.result, Outer(about.sources, about.parents, about.features, factors=factors))
-    elif known:
-        carry_projected(follower, known, call)
+    elif facts:
+        carry_projected(follower, facts, call)
     elif call.function in VIEWING and call.arguments and isinstance(call.arguments[0], nn.Parameter):
         follower.note(call.result, PARAMETER_VIEW)
 
 
-def carry_projected(follower: Follower, known: Sequence[tuple[Tensor, Followed]], call: TorchCall) -> None:
+def carry_projected(follower: Follower, facts: Sequence[tuple[Tensor, Followed]], call: TorchCall) -> None:
     """Note the result of a function of projections as made from the same tensors."""
-    parts = [about for _, about in known if isinstance(about, Projected)]
+    parts = [about for _, about in facts if isinstance(about, Projected)]
     if not parts:
         return
     merged = merged_projections(parts)
@@ -71,18 +71,18 @@ def carry_projected(follower: Follower, known: Sequence[tuple[Tensor, Followed]]
             if merged is PARAMETER_VIEW:
                 follower.note(result, merged)
             else:
-                features = carried_features(merged.features, known[0][0], call, result)
+                features = carried_features(merged.features, facts[0][0], call, result)
                 follower.note(result, Projected(merged.sources, merged.parents, features, merged.made))
 
 
 def change(follower: Follower, call: TorchCall) -> None:
     """Follow an elementwise function: the facts about its argument hold for the result."""
     tensor, result = call.get(0, "input", "self"), call.result
-    known = follower.find(tensor)
-    if type(known) is not Projected:
+    facts = follower.find(tensor)
+    if type(facts) is not Projected:
         carry(follower, call)
     elif isinstance(tensor, Tensor) and isinstance(result, Tensor) and tensor.stride() == result.stride():
-        follower.note(result, known)
+        follower.note(result, facts)
 
 
 def normalise(follower: Follower, call: TorchCall) -> None:
@@ -90,29 +90,29 @@ def normalise(follower: Follower, call: TorchCall) -> None:
     tensor = call.get(0, "input")
     if not isinstance(tensor, Tensor):
         return
-    known = follower.find(tensor)
-    if isinstance(known, Projected):
+    facts = follower.find(tensor)
+    if isinstance(facts, Projected):
         carry(follower, call)
-    elif isinstance(known, Scores | Weights) and not (isinstance(known, Weights) and known.is_value):
-        follower.note(call.result, known.mixed(known.axes))
-    elif not isinstance(known, Blank):
+    elif isinstance(facts, Scores | Weights) and not (isinstance(facts, Weights) and facts.is_value):
+        follower.note(call.result, facts.mixed(facts.axes))
+    elif not isinstance(facts, Blank):
         is_parameter = follower.is_parameter(tensor)
         follower.note(call.result, PARAMETER_VIEW if is_parameter else Projected(follower.source(tensor)))
 
 
 def overwrite(follower: Follower, call: TorchCall) -> None:
     """Follow an assignment to entries of a tensor."""
-    tensor, known = call.get(0), follower.find(call.get(0))
+    tensor, facts = call.get(0), follower.find(call.get(0))
     assigned = follower.find(call.get(1 if call.function in COPIES else 2, "src"))
-    if isinstance(known, Blank):
-        known = known.like
-        follower.note(tensor, known.mixed(known.axes))
+    if isinstance(facts, Blank):
+        facts = facts.like
+        follower.note(tensor, facts.mixed(facts.axes))
     elif isinstance(assigned, Weights) and call.function in COPIES and _are_alike(tensor, call.get(1, "src")):
         follower.note(tensor, assigned)
-    elif isinstance(known, Weights):
-        follower.note(tensor, known.mixed(known.axes))
-    elif isinstance(assigned, Projected) and (known is None or isinstance(known, Projected)):
-        parts = [assigned] if known is None else [known, assigned]
+    elif isinstance(facts, Weights):
+        follower.note(tensor, facts.mixed(facts.axes))
+    elif isinstance(assigned, Projected) and (facts is None or isinstance(facts, Projected)):
+        parts = [assigned] if facts is None else [facts, assigned]
         merged = replace(merged_projections(parts), features=None)
         follower.note(tensor, merged)
         if call.function in COPIES and isinstance(tensor, Tensor):
@@ -121,44 +121,44 @@ def overwrite(follower: Follower, call: TorchCall) -> None:
 
 def blank(follower: Follower, call: TorchCall) -> None:
     """Follow a new tensor with the shape of scores or weights."""
-    known = follower.find(call.get(0, "input", "self"))
-    if isinstance(known, Scores | Weights):
-        follower.note(call.result, Blank(known))
+    facts = follower.find(call.get(0, "input", "self"))
+    if isinstance(facts, Scores | Weights):
+        follower.note(call.result, Blank(facts))
 
 
 def pick(follower: Follower, call: TorchCall) -> None:
     """Follow a selection of scores or weights, such as top-k, whose keys are lost."""
     tensor = call.get(0, "input", "self")
-    known = follower.find(tensor)
+    facts = follower.find(tensor)
     picked = call.result[0] if isinstance(call.result, tuple) else call.result
-    if isinstance(known, Projected) and isinstance(tensor, Tensor):
-        features = feature_axes(tensor, known.features)
+    if isinstance(facts, Projected) and isinstance(tensor, Tensor):
+        features = feature_axes(tensor, facts.features)
         if features is not None and picked_axis(call, tensor) in features:
-            follower.note(picked, Projected(known.sources, known.parents))  # a router picks experts
+            follower.note(picked, Projected(facts.sources, facts.parents))  # a router picks experts
         return
-    if not (isinstance(known, Scores | Weights) and isinstance(tensor, Tensor)):
+    if not (isinstance(facts, Scores | Weights) and isinstance(tensor, Tensor)):
         return
     if isinstance(picked, Tensor) and picked.ndim == tensor.ndim:
         axes = tuple(
             parts if size == before else whole_axis(parts[0].label, size) if parts else ()
-            for parts, size, before in zip(known.axes, picked.shape, tensor.shape, strict=True)
+            for parts, size, before in zip(facts.axes, picked.shape, tensor.shape, strict=True)
         )
         name = getattr(call.function, "__name__", "")
-        follower.note(picked, replace(known, axes=axes, unread=known.unread or PICKED.format(name)))
+        follower.note(picked, replace(facts, axes=axes, unread=facts.unread or PICKED.format(name)))
 
 
 def scatter(follower: Follower, call: TorchCall) -> None:
     """Follow a scatter into scores, weights, or a new tensor of their shape."""
-    known = follower.find(call.get(0, "input", "self"))
-    if type(known) is Projected:
+    facts = follower.find(call.get(0, "input", "self"))
+    if type(facts) is Projected:
         carry(follower, call)
-    if isinstance(known, Blank):
-        known = known.like
-        if isinstance(known, Weights):
+    if isinstance(facts, Blank):
+        facts = facts.like
+        if isinstance(facts, Weights):
             # The target is a separate tensor.
-            known = replace(known, softmax=replace(known.softmax, is_heard=False))
-    if isinstance(known, Scores | Weights):
-        follower.note(call.result, known.mixed(known.axes))
+            facts = replace(facts, softmax=replace(facts.softmax, is_heard=False))
+    if isinstance(facts, Scores | Weights):
+        follower.note(call.result, facts.mixed(facts.axes))
 
 
 def _are_alike(first: object, second: object) -> bool:

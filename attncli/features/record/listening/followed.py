@@ -365,28 +365,28 @@ def axes_after(axes: TensorAxes, tensor: Tensor, call: TorchCall, result: Tensor
 
 
 def read_attention(
-    known: Weights, reached: Tensor, query: int | None, value: Labelled | None
+    facts: Weights, reached: Tensor, query: int | None, value: Labelled | None
 ) -> HandmadeAttention | None:
     """The attention of weights in a product with values, or None if its axes are ambiguous.
 
     Raises NotHeard for softmaxes joined into rows that are not shares.
     """
-    softmax, product = known.softmax, known.softmax.product
-    read = known.before if known.is_dropped else Labelled(reached, known.axes)
-    is_whole, remark = _read_whole(known, read)
+    softmax, product = facts.softmax, facts.softmax.product
+    read = facts.before if facts.is_dropped else Labelled(reached, facts.axes)
+    is_whole, remark = _read_whole(facts, read)
     if softmax.is_unfollowed and remark is None:
         remark = UNFOLLOWED
     weights = softmax.weights() if is_whole or read is None else read
-    has_all = is_whole and known.is_cut  # the whole result of a softmax, of which a part is in the product
-    split = split_labels(softmax.scores.axes, weights.axes, *([] if has_all else [known.axes]))
-    if {query, known.key} & split.keys():
+    has_all = is_whole and facts.is_cut  # the whole result of a softmax, of which a part is in the product
+    split = split_labels(softmax.scores.axes, weights.axes, *([] if has_all else [facts.axes]))
+    if {query, facts.key} & split.keys():
         return None
     scores, weights = (Labelled(part.tensor, refined(part.axes, split)) for part in (softmax.scores, weights))
-    features = known.features.union(
-        *([new.label for new in split.get(label, ())] for label in known.features)
+    features = facts.features.union(
+        *([new.label for new in split.get(label, ())] for label in facts.features)
     )
     sizes = sizes_in(weights.axes)
-    tokens = [next(LABELS) if label is None else label for label in (query, known.key)]
+    tokens = [next(LABELS) if label is None else label for label in (query, facts.key)]
     lead = _lead(weights.axes, tokens, has_query=query is not None)
     lead.sort(key=features.__contains__)
     heads = [sizes.get(label, 1) for label in lead if label in features]
@@ -416,21 +416,21 @@ def read_attention(
         None if product is None else product.is_self,
         prod(heads) if heads else None,
         product is not None and product.has_several_queries(),
-        known.is_filled,
+        facts.is_filled,
         remark,
         softmax.feature_ratio if not heads else None,
     )
 
 
-def _read_whole(known: Weights, read: Labelled | None) -> tuple[bool, str | None]:
+def _read_whole(facts: Weights, read: Labelled | None) -> tuple[bool, str | None]:
     """True if weights are read from the softmax, and a remark about changes that are not in them."""
-    if known.is_whole and not (known.softmax.is_overwritten() and not known.is_dropped):
-        return True, BY_ROWS if known.is_scaled else None
-    if read is not None and are_shares(read, known.key):
-        return False, AFTER_DROPOUT if known.is_late else None
+    if facts.is_whole and not (facts.softmax.is_overwritten() and not facts.is_dropped):
+        return True, BY_ROWS if facts.is_scaled else None
+    if read is not None and are_shares(read, facts.key):
+        return False, AFTER_DROPOUT if facts.is_late else None
     if read is None:
-        return True, AFTER_DROPOUT if known.is_late else IN_PLACE
-    if known.is_joined:
+        return True, AFTER_DROPOUT if facts.is_late else IN_PLACE
+    if facts.is_joined:
         raise NotHeard(JOINED)
     return True, NO_SHARES
 

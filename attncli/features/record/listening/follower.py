@@ -28,22 +28,22 @@ class Follower(Origins):
         super().__init__()
         self._heard, self.unclear = heard, unclear
 
-    def reach(self, known: Weights, weights: Tensor, query: int | None, value: Labelled | None) -> None:
+    def reach(self, facts: Weights, weights: Tensor, query: int | None, value: Labelled | None) -> None:
         """Report that weights were multiplied with their values."""
-        softmax = known.softmax
+        softmax = facts.softmax
         if softmax.is_heard:
             return
         softmax.is_heard = True
-        if known.unread:
-            self.unclear(known.unread)
+        if facts.unread:
+            self.unclear(facts.unread)
         else:
-            self._heard(partial(_read, known, weights, query, value))
+            self._heard(partial(_read, facts, weights, query, value))
         softmax.forget()
 
 
-def _read(known: Weights, weights: Tensor, query: int | None, value: Labelled | None) -> HandmadeAttention:
+def _read(facts: Weights, weights: Tensor, query: int | None, value: Labelled | None) -> HandmadeAttention:
     with unseen():
-        attention = read_attention(known, weights.detach(), query, value)
+        attention = read_attention(facts, weights.detach(), query, value)
     if attention is None:
         raise NotHeard(NO_QUERIES)
     return attention

@@ -35,15 +35,15 @@ class Origins:
         entry = self._followed.get(id(value))
         return entry[1] if entry is not None and entry[0]() is value else None
 
-    def note(self, result: object, known: Followed | None) -> None:
+    def note(self, result: object, facts: Followed | None) -> None:
         """Set the facts about a tensor or about several; None stops following them."""
         for tensor in result if isinstance(result, tuple | list) else (result,):
             if isinstance(tensor, Tensor):
-                self._note(tensor, known)
+                self._note(tensor, facts)
 
-    def _note(self, tensor: Tensor, known: Followed | None) -> None:
+    def _note(self, tensor: Tensor, facts: Followed | None) -> None:
         number, followed = id(tensor), self._followed
-        if known is None:
+        if facts is None:
             followed.pop(number, None)
             return
 
@@ -51,7 +51,7 @@ class Origins:
             if (entry := followed.get(number)) is not None and entry[0] is gone:
                 del followed[number]
 
-        followed[number] = ref(tensor, forget), known
+        followed[number] = ref(tensor, forget), facts
 
     def source(self, tensor: Tensor) -> frozenset[MemoryPlace]:
         """The memory of a tensor, shared by tensors that are equal views; empty for one without memory."""
@@ -102,13 +102,13 @@ class Origins:
 
         Returns None unless the first axis is of texts without heads.
         """
-        known = self.find(tensor)
-        if tensor.ndim != 3 or not isinstance(known, Projected) or known.made is None or not tensor.numel():
+        facts = self.find(tensor)
+        if tensor.ndim != 3 or not isinstance(facts, Projected) or facts.made is None or not tensor.numel():
             return None
-        shape, axes = known.made
+        shape, axes = facts.made
         features = [axis % len(shape) for axis in axes]
         rows = sorted(size for axis, size in enumerate(shape) if axis not in features)
-        if known.features is None or rows != sorted(tensor.shape[:-1]):
+        if facts.features is None or rows != sorted(tensor.shape[:-1]):
             return None
         has_heads = any(is_feature for parts in self.axis_sizes(tensor)[:-1] for _, is_feature in parts)
         return None if has_heads else prod(shape[axis] for axis in features) // tensor.shape[-1]
@@ -120,8 +120,8 @@ class Origins:
 
     def axis_sizes(self, tensor: Tensor) -> list[list[tuple[int, bool]]]:
         """The sizes that make up each axis, outermost first, each with True for features."""
-        known = self.find(tensor)
-        spans = known.features if isinstance(known, Projected) else None
+        facts = self.find(tensor)
+        spans = facts.features if isinstance(facts, Projected) else None
         if spans is None or not torch._C._has_storage(tensor):
             return [[(size, False)] for size in tensor.shape]
         return axis_parts(tensor.shape, tensor.stride(), spans)
@@ -130,18 +130,18 @@ class Origins:
         """True for a parameter or a view of one."""
         if isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter):
             return True
-        known = self.find(tensor)
-        return isinstance(known, Projected) and known is PARAMETER_VIEW
+        facts = self.find(tensor)
+        return isinstance(facts, Projected) and facts is PARAMETER_VIEW
 
     def project(self, tensor: Tensor, result: object, axes: Sequence[int]) -> None:
         """Note a product of a tensor with parameters, which has `axes` of features."""
         if not isinstance(result, Tensor) or not torch._C._has_storage(result):
             return
-        known = self.find(tensor)
-        parents = known.sources if isinstance(known, Projected) else frozenset()
+        facts = self.find(tensor)
+        parents = facts.sources if isinstance(facts, Projected) else frozenset()
         made, spans = (result.shape, tuple(axes)), stride_spans(result, axes)
-        if isinstance(known, Projected) and known.features and tensor.ndim == result.ndim:
-            spans += folded_spans(known.features, tensor, result.shape, result.stride())
+        if isinstance(facts, Projected) and facts.features and tensor.ndim == result.ndim:
+            spans += folded_spans(facts.features, tensor, result.shape, result.stride())
         self.note(result, Projected(self.source(tensor), parents, spans, made))
 
     def look_up(self, call: TorchCall) -> None:

@@ -58,8 +58,8 @@ def convolve(follower: Follower, call: TorchCall) -> None:
 
 def project_or_mix(follower: Follower, tensor: Tensor, result: object, axis: int) -> None:
     """Follow a product of one axis of a tensor with parameters."""
-    known = follower.find(tensor)
-    if isinstance(known, Scores | Weights) and isinstance(result, Tensor) and tensor.ndim == result.ndim:
+    facts = follower.find(tensor)
+    if isinstance(facts, Scores | Weights) and isinstance(result, Tensor) and tensor.ndim == result.ndim:
         letters = [chr(ord("a") + place) for place in range(tensor.ndim)]
         out = [*letters]
         out[axis] = "Z"
@@ -68,7 +68,7 @@ def project_or_mix(follower: Follower, tensor: Tensor, result: object, axis: int
             size == before
             for size, before, letter in zip(result.shape, tensor.shape, out, strict=True)
             if letter != "Z"
-        ) and mix(follower, known, dict(zip(letters, known.axes, strict=True)), product):
+        ) and mix(follower, facts, dict(zip(letters, facts.axes, strict=True)), product):
             return
     follower.project(tensor, result, (axis,))
 
@@ -125,8 +125,8 @@ def einsum(follower: Follower, call: TorchCall) -> None:
     if follow_product(follower, product):
         return
     if len(operands) == 1:
-        known = follower.find(operands[0])
-        follower.note(call.result, known if isinstance(known, Projected) else None)
+        facts = follower.find(operands[0])
+        follower.note(call.result, facts if isinstance(facts, Projected) else None)
     elif len(operands) == 2:
         places = [place for place, tensor in enumerate(operands) if follower.is_parameter(tensor)]
         if places:
@@ -150,84 +150,84 @@ def measure(follower: Follower, call: TorchCall) -> None:
         product = matrix_product(left, right, call.result)
         inputs = product.inputs[0], product.inputs[1][:-2] + "XZ"
         score(follower, product._replace(inputs=inputs))
-        if isinstance(known := follower.find(call.result), Scores):
-            follower.note(call.result, known.mixed(known.axes))
+        if isinstance(facts := follower.find(call.result), Scores):
+            follower.note(call.result, facts.mixed(facts.axes))
 
 
 def sum_entries(follower: Follower, call: TorchCall) -> None:
     """Follow a sum; the sum of an elementwise product is a product."""
     tensor = call.get(0, "input", "self")
-    known = follower.find(tensor)
+    facts = follower.find(tensor)
     if call.function in MEANS:
-        known = known if isinstance(known, Weights) else None
-    elif isinstance(known, Projected):
+        facts = facts if isinstance(facts, Weights) else None
+    elif isinstance(facts, Projected):
         carry(follower, call)
-    if not isinstance(known, Outer | Scores | Weights) or not isinstance(tensor, Tensor):
+    if not isinstance(facts, Outer | Scores | Weights) or not isinstance(tensor, Tensor):
         return
     letters = "".join(chr(ord("a") + place) for place in range(tensor.ndim))
     summed = summed_axes(call, tensor)
     if not summed or not isinstance(call.result, Tensor):
         return
     if call.result.ndim > tensor.ndim - len(summed):  # axes of size 1 are left
-        if isinstance(known, Scores | Weights):
-            labels = {part.label for place in summed for part in known.axes[place]}
+        if isinstance(facts, Scores | Weights):
+            labels = {part.label for place in summed for part in facts.axes[place]}
             places = range(-tensor.ndim, 0)
-            axes_left = tuple(() if place in summed else known.axes[place] for place in places)
-            follower.note(call.result, None if labels & known.tokens else known.mixed(axes_left))
+            axes_left = tuple(() if place in summed else facts.axes[place] for place in places)
+            follower.note(call.result, None if labels & facts.tokens else facts.mixed(axes_left))
         return
     out = "".join(letter for place, letter in enumerate(letters, -len(letters)) if place not in summed)
-    if isinstance(known, Outer):
-        if known.factors is not None:
-            left, right = known.factors
+    if isinstance(facts, Outer):
+        if facts.factors is not None:
+            left, right = facts.factors
             inputs = letters[len(letters) - left.ndim :], letters[len(letters) - right.ndim :]
             score(follower, Product((left, right), inputs, out, call.result))
         return
-    axes = dict(zip(letters, known.axes, strict=True))
+    axes = dict(zip(letters, facts.axes, strict=True))
     result_axes, gone, _ = contracted(axes, out, call.result.shape)
-    if isinstance(known, Weights) and known.times and refuse_other_sums(follower, known, axes, out):
+    if isinstance(facts, Weights) and facts.times and refuse_other_sums(follower, facts, axes, out):
         return
-    sums_keys = isinstance(known, Weights) and (
-        known.key in gone
+    sums_keys = isinstance(facts, Weights) and (
+        facts.key in gone
         or (
-            known.key is None
-            and known.softmax.product is not None
+            facts.key is None
+            and facts.softmax.product is not None
             and all(tensor.shape[place] == 1 for place in summed)
         )
     )
-    if isinstance(known, Weights) and sums_keys and known.times and call.function in SUMMING:
-        weights, value, before = known.times
-        follower.reach(replace(before, axes=weights.axes), weights.tensor, known.query, value)
-    elif not known.tokens & {*gone}:
-        follower.note(call.result, known.mixed(result_axes))
+    if isinstance(facts, Weights) and sums_keys and facts.times and call.function in SUMMING:
+        weights, value, before = facts.times
+        follower.reach(replace(before, axes=weights.axes), weights.tensor, facts.query, value)
+    elif not facts.tokens & {*gone}:
+        follower.note(call.result, facts.mixed(result_axes))
 
 
 def follow_product(follower: Follower, product: Product) -> bool:
     """Follow weights or scores into a product; False for a product without weights that gives no scores."""
     for kind in (Weights, Scores):
         for place, tensor in enumerate(product.operands):
-            known = follower.find(tensor)
-            if not isinstance(known, kind) or (isinstance(known, Weights) and known.is_value):
+            facts = follower.find(tensor)
+            if not isinstance(facts, kind) or (isinstance(facts, Weights) and facts.is_value):
                 continue
-            axes = dict(zip(product.inputs[place], known.axes, strict=True))
-            if isinstance(known, Weights) and refuse_other_sums(follower, known, axes, product.out):
+            axes = dict(zip(product.inputs[place], facts.axes, strict=True))
+            if isinstance(facts, Weights) and refuse_other_sums(follower, facts, axes, product.out):
                 return True
-            if mix(follower, known, axes, product, is_alone=len(product.operands) == 1):
+            if mix(follower, facts, axes, product, is_alone=len(product.operands) == 1):
                 return True
             left = {part.label for letter in product.out for part in axes.get(letter, ())}
-            if isinstance(known, Weights):
-                if known.key not in left:
-                    reach_by_letters(follower, known, place, product)
-                elif known.query is not None and known.query not in left:
-                    follower.reach(known.over_another_axis(), tensor, None, None)
+            if isinstance(facts, Weights):
+                if facts.key not in left:
+                    reach_by_letters(follower, facts, place, product)
+                elif facts.query is not None and facts.query not in left:
+                    follower.reach(facts.over_another_axis(), tensor, None, None)
                 return True
-            if known.through is not None and len(known.tokens & left) == 1 < len(known.tokens):
-                follower.unclear(NO_SOFTMAX.format(known.through))
+            if facts.through is not None and len(facts.tokens & left) == 1 < len(facts.tokens):
+                follower.unclear(NO_SOFTMAX.format(facts.through))
     return False
 
 
 def mix(
     follower: Follower,
-    known: Scores | Weights,
+    facts: Scores | Weights,
     axes: Mapping[str, tuple[AxisPart, ...]],
     product: Product,
     *,
@@ -235,26 +235,26 @@ def mix(
 ) -> bool:
     """Follow scores or weights, alone or into a product, if the result still has their queries and keys."""
     result_axes, gone, new = contracted(axes, product.out, product.result.shape)
-    if known.tokens & {*gone}:
+    if facts.tokens & {*gone}:
         return False
-    if isinstance(known, Weights) and (known.is_value or (known.key is None and new and not gone)):
+    if isinstance(facts, Weights) and (facts.is_value or (facts.key is None and new and not gone)):
         return False
     is_same = is_alone and not gone and not new
-    follower.note(product.result, replace(known, axes=result_axes) if is_same else known.mixed(result_axes))
+    follower.note(product.result, replace(facts, axes=result_axes) if is_same else facts.mixed(result_axes))
     return True
 
 
 def refuse_other_sums(
-    follower: Follower, known: Weights, axes: Mapping[str, tuple[AxisPart, ...]], out: str
+    follower: Follower, facts: Weights, axes: Mapping[str, tuple[AxisPart, ...]], out: str
 ) -> bool:
     """Report weights of unknown scores if they are summed over other tokens than keys. True if so."""
-    if known.softmax.product is not None or known.softmax.is_unfollowed or known.softmax.is_heard:
+    if facts.softmax.product is not None or facts.softmax.is_unfollowed or facts.softmax.is_heard:
         return False
     left = {part.label for letter in out for part in axes.get(letter, ())}
-    summed = {part.label for parts in axes.values() for part in parts} - left - known.features
-    if known.key in summed or not summed:
+    summed = {part.label for parts in axes.values() for part in parts} - left - facts.features
+    if facts.key in summed or not summed:
         return False
-    follower.reach(known.over_another_axis(), known.softmax.result.tensor, None, None)
+    follower.reach(facts.over_another_axis(), facts.softmax.result.tensor, None, None)
     return True
 
 
@@ -330,16 +330,16 @@ def _operand_tokens(
     return tuple(label for label, *_ in ranked)
 
 
-def reach_by_letters(follower: Follower, known: Weights, place: int, product: Product) -> None:
+def reach_by_letters(follower: Follower, facts: Weights, place: int, product: Product) -> None:
     """Report weights that are multiplied with their values, in a product that sums over their keys."""
-    if known.softmax.is_heard:
+    if facts.softmax.is_heard:
         return
-    if known.softmax.is_unfollowed and any(map(follower.is_parameter, product.operands)):
+    if facts.softmax.is_unfollowed and any(map(follower.is_parameter, product.operands)):
         return  # classes or codes
     operands, inputs, out, _ = product
     letters = inputs[place]
-    axes = dict(zip(letters, known.axes, strict=True))
-    value, query = None, known.query
+    axes = dict(zip(letters, facts.axes, strict=True))
+    value, query = None, facts.query
     shared = {
         letter
         for operand, labels in zip(operands, inputs, strict=True)
@@ -347,13 +347,13 @@ def reach_by_letters(follower: Follower, known: Weights, place: int, product: Pr
         for letter, size in zip(labels, operand.shape, strict=True)
         if size > 1
     }
-    if known.softmax.product is None:
+    if facts.softmax.product is None:
         alone = [
             part.label
             for letter in letters
             if letter in out and letter not in shared
             for part in axes[letter]
-            if part.label not in known.features
+            if part.label not in facts.features
         ]
         if len(alone) > 1:
             follower.unclear(NO_QUERIES)
@@ -363,11 +363,11 @@ def reach_by_letters(follower: Follower, known: Weights, place: int, product: Pr
         query = alone[0] if alone else next(LABELS) if has_axis else None
     if len(operands) == 2:
         value_operand = operands[1 - place]
-        known.softmax.feature_ratio = known.softmax.feature_ratio or follower.feature_ratio(value_operand)
+        facts.softmax.feature_ratio = facts.softmax.feature_ratio or follower.feature_ratio(value_operand)
         with unseen():
             names = {
                 letter: axes.get(letter) or whole_axis(next(LABELS), size)
                 for letter, size in zip(inputs[1 - place], value_operand.shape, strict=True)
             }
             value = Labelled(value_operand.detach(), operand_axes(value_operand, inputs[1 - place], names))
-    follower.reach(known, operands[place], query, value)
+    follower.reach(facts, operands[place], query, value)

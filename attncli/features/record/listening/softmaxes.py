@@ -24,48 +24,48 @@ from attncli.features.record.listening.torch_calls import TorchCall, feature_axe
 def softmax(follower: Follower, call: TorchCall) -> None:
     """Follow a softmax: the result of a softmax over keys is weights."""
     scores, axis = call.get(0, "input", "self"), call.get(1, "dim", "axis")
-    known = follower.find(scores)
+    facts = follower.find(scores)
     if axis is None and isinstance(scores, Tensor) and call.function is functional.softmax:
         axis = 0 if scores.ndim in (0, 1, 3) else 1  # torch's default axis
     if not isinstance(scores, Tensor) or not isinstance(axis, int) or not scores.ndim:
         return
     axis = axis if axis < 0 else axis - scores.ndim
-    if isinstance(known, Weights) and isinstance(call.result, Tensor):
-        follower.note(call.result, known.mixed(known.axes))
-    elif known is None and axis == -1 and scores.ndim > 1 and isinstance(call.result, Tensor):
+    if isinstance(facts, Weights) and isinstance(call.result, Tensor):
+        follower.note(call.result, facts.mixed(facts.axes))
+    elif facts is None and axis == -1 and scores.ndim > 1 and isinstance(call.result, Tensor):
         if not follower.is_parameter(scores):
             share(follower, scores, axis, None, call.result)
-    elif isinstance(known, Scores | Projected) and isinstance(call.result, Tensor):
-        share(follower, scores, axis, known, call.result)
+    elif isinstance(facts, Scores | Projected) and isinstance(call.result, Tensor):
+        share(follower, scores, axis, facts, call.result)
 
 
 def exponentiate(follower: Follower, call: TorchCall) -> None:
     """Follow exp(scores - logsumexp), which is a softmax (Reformer)."""
-    known, result = follower.find(call.get(0, "input", "self")), call.result
-    if not isinstance(known, Scores):
+    facts, result = follower.find(call.get(0, "input", "self")), call.result
+    if not isinstance(facts, Scores):
         return
     carry(follower, call)
-    if known.shifted is not None and isinstance(result, Tensor):
+    if facts.shifted is not None and isinstance(result, Tensor):
         with unseen():
-            axis = softmax_axis(known, known.shifted, result)
+            axis = softmax_axis(facts, facts.shifted, result)
         if axis is not None:
-            share(follower, known.shifted.before, axis, replace(known, shifted=None), result)
+            share(follower, facts.shifted.before, axis, replace(facts, shifted=None), result)
 
 
 def share(
-    follower: Follower, scores: Tensor, axis: int, known: Scores | Projected | None, result: Tensor
+    follower: Follower, scores: Tensor, axis: int, facts: Scores | Projected | None, result: Tensor
 ) -> None:
-    """Note `result` as a softmax of scores along an axis; `known` is None for unfollowed scores."""
+    """Note `result` as a softmax of scores along an axis; `facts` is None for unfollowed scores."""
     product, query, feature_ratio, unread = None, None, None, None
-    if isinstance(known, Scores):
-        product = known.with_keys_on(axis)
-        unread = known.unread if product is not None else over_axis(WRONG_AXIS, scores, axis)
-        product, feature_ratio = product or known, known.feature_ratio
-        axes, labels, features = known.axes, known.labels, known.features
+    if isinstance(facts, Scores):
+        product = facts.with_keys_on(axis)
+        unread = facts.unread if product is not None else over_axis(WRONG_AXIS, scores, axis)
+        product, feature_ratio = product or facts, facts.feature_ratio
+        axes, labels, features = facts.axes, facts.labels, facts.features
         query = product.left_tokens[0] if product.left_tokens else None
         key = product.right_tokens[0] if product.right_tokens else None
     else:
-        spans = () if known is None else feature_axes(scores, known.features)
+        spans = () if facts is None else feature_axes(scores, facts.features)
         if spans is None or axis in spans:
             return  # classes, experts
         if -1 in spans or (axis == -1 and -2 in spans):
@@ -82,9 +82,9 @@ def share(
             label for axis_parts in parts for label, _, is_feature in axis_parts if is_feature
         )
         key = parts[axis][0][0]
-        feature_ratio = 1 if known is not None and not features else None
+        feature_ratio = 1 if facts is not None and not features else None
     with unseen():
         pair = Labelled(scores.detach(), axes), Labelled(result.detach(), axes)
-        softmax = HeardSoftmax(*pair, product, axis, labels, feature_ratio, is_unfollowed=known is None)
+        softmax = HeardSoftmax(*pair, product, axis, labels, feature_ratio, is_unfollowed=facts is None)
     key = key if scores.shape[axis] > 1 else None
     follower.note(result, Weights(softmax, axes, query, key, features, unread=unread))
