@@ -125,7 +125,7 @@ def rows_at(attention: LayerOrWeights, queries: Sequence[int], text: int) -> Flo
 
 BYTES_PER_FULL_WEIGHT = 16
 WHOLE_GRID = 400
-"""Most tokens on a grid for which all weights are stored; a picture of 224 x 224 pixels has 257."""
+"""Maximum number of tokens on a grid for storing all weights; 224 x 224 pixels are 257 tokens."""
 
 
 class HeadMaps:
@@ -263,7 +263,7 @@ class LastNorms:
 
 
 MOST_FILES = 24
-"""Most files whose maps are stored: the rows of one readable figure."""
+"""Maximum number of files whose maps are stored: the rows of one readable figure."""
 MEAN, ROLLOUT = "mean", "rollout"
 
 

@@ -17,7 +17,7 @@ FORGOTTEN = -18.0
 FEW = 0.7
 """If fewer than this share of the states are alive, only these are computed."""
 MOST_ENTRIES = 2**22
-"""Most entries of the factors of a block of rows or keys."""
+"""Maximum number of entries of the factors of a block of rows or keys."""
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from attncli.core.signed_layer import SignedLayer
 CHUNK = 128
 """Tokens per chunk, and rows per block."""
 MOST_ENTRIES = 2**19
-"""Most entries of the tensors in one call of a kernel."""
+"""Maximum number of entries of the tensors in one call of a kernel."""
 MOST_FACTORS = 2**24
-"""Most entries of the factors of a group of heads: 64 MB."""
+"""Maximum number of entries of the factors of a group of heads: 64 MB."""
 FLOAT_BYTES = 4
 NOTHING = 1e-20
 """Smaller numbers are set to 0, since products with subnormal numbers take ten times as long."""

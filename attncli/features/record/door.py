@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from attncli.notebook.run import NotebookReport
 
 MOST_COPIED = 2**27
-"""Most bytes of queries, keys and values that a recording copies."""
+"""Maximum number of bytes of queries, keys and values that a recording copies."""
 
 
 def _calls(value: Any) -> Any:

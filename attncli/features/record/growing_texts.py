@@ -11,7 +11,7 @@ from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.mask_tensors import recognised
 
 MOST_LOOKED_AT = 2**22
-"""Most entries of a mask that is searched for keys that no query sees."""
+"""Maximum number of entries of a mask that is searched for keys that no query sees."""
 
 
 def without_unused_keys(layer: AttentionLayer) -> AttentionLayer:

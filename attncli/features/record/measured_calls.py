@@ -36,7 +36,7 @@ UNCLEAR = (
     "padding."
 )
 MOST_PLANS = 64
-"""Most shapes of attention whose patterns are cached."""
+"""Maximum number of shapes of attention whose patterns are cached."""
 FIRST_FOUR = "sink_mass_4"
 EMPTY = ("duplicate_token", "induction", "special_mass")
 """The patterns that are empty if tokens have no names."""

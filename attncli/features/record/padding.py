@@ -14,9 +14,9 @@ from attncli.core.mask_tensors import recognised
 from attncli.core.row_tiles import GivenWeights, LayerOrWeights
 
 MOST_LOOKED_AT = 2**22
-"""Most entries of a mask that are read at a time."""
+"""Maximum number of entries of a mask that are read at a time."""
 MOST_RECOGNISED = 2**22
-"""Most entries of a mask that is compared with causal masks and windows."""
+"""Maximum number of entries of a mask that is compared with causal masks and windows."""
 FAR = 80.0
 """A bias this far below the largest one of its row hides the key like a mask, with a factor of 1e-35."""
 

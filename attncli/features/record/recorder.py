@@ -27,9 +27,9 @@ from attncli.records.columns import Records
 from attncli.system.plain_text import counted
 
 WHOLE_PICTURE = 400
-"""Most tokens of a picture for which all weights are stored."""
+"""Maximum number of tokens of a picture for which all weights are stored."""
 MOST_COPIED = 2**27
-"""Most bytes of queries and keys that are copied, to join later steps of a generation."""
+"""Maximum number of bytes of queries and keys that are copied, to join later steps of a generation."""
 STACKS = ("self", "cross")
 
 

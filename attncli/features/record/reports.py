@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from attncli.features.record.recorder import Recorder
 
 LARGEST_PNG = 640
-"""Most pixels of the longer side of a picture in a report."""
+"""Maximum number of pixels of the longer side of a picture in a report."""
 
 
 def recording_report(recorder: "Recorder", survey: RecordedHeads, spec: RecordSpec | None = None) -> Report:

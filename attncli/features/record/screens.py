@@ -16,7 +16,7 @@ NUMBER = re.compile(r"\d{1,18}")
 FEW = 3
 """Lines of modules on a short terminal."""
 LEAST_NOTES = 1
-"""Fewest lines of notes on any terminal."""
+"""Minimum number of lines of notes on any terminal."""
 
 
 def _title(report: Report) -> str:

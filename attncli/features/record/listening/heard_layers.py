@@ -15,9 +15,9 @@ from attncli.features.record.listening.followed import HandmadeAttention
 from attncli.features.record.listening.kernels import FusedCall, NotHeard, readable
 
 MOST_RECOGNISED = 2**22
-"""Most entries of a mask that is compared with causal masks and windows."""
+"""Maximum number of entries of a mask that is compared with causal masks and windows."""
 MOST_SPLIT = 2**24
-"""Most entries of a mask that is split at once; larger masks are split in parts, on demand."""
+"""Maximum number of entries of a mask that is split at once; larger masks are split in parts, on demand."""
 HIDES_AS_SCORE = -9e3
 """Scores up to this number are hidden, if a mask such as -10,000 was added to an unknown score."""
 CLOSE = 1e-5

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attncli.core.layer import PLAIN, ScoreRules, Visibility
 
 MOST_BIAS = 2**24
-"""Most entries of a bias by position that is computed."""
+"""Maximum number of entries of a bias by position that is computed."""
 
 
 class FusedCall(NamedTuple):

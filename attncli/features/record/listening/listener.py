@@ -277,7 +277,7 @@ class Listener(TorchFunctionMode):
 
 
 MOST_WRAPPED = 3
-"""Most entries of a traceback between torch's call of a mode and the mode."""
+"""Maximum number of entries of a traceback between torch's call of a mode and the mode."""
 
 
 def hide_frames(error: BaseException) -> None:

@@ -29,7 +29,7 @@ CALLING_HOOKS = {code for code in nn.Module._call_impl.__code__.co_consts if isi
 """Code inside `_call_impl` that calls the forward of a module with hooks."""
 CALLING = {nn.Module._call_impl.__code__, *CALLING_HOOKS}
 MOST_BETWEEN = 16
-"""Most frames between a hook and `_call_impl`."""
+"""Maximum number of frames between a hook and `_call_impl`."""
 Held = TypeVar("Held")
 
 

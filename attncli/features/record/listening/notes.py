@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 MOST_LISTED = 3
-"""Most modules that a line lists."""
+"""Maximum number of modules that a line lists."""
 
 
 def listed(paths: Iterable[str]) -> str:

@@ -43,7 +43,7 @@ def attention_forward() -> Callable[..., Any]:
 
 HANDLE = torch.overrides.handle_torch_function.__code__
 MOST_BETWEEN = 8
-"""Most frames between `handle_torch_function` and the mode."""
+"""Maximum number of frames between `handle_torch_function` and the mode."""
 _FILES = {torch.functional.__file__, functional.__file__}
 _ORIGINALS: dict[CodeType, FunctionType] = {
     value.__code__: value
