@@ -62,7 +62,7 @@ WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"method": "swap", "other": [TEXT, TEXT]},
     ),
     "against: needs `answer`": (attncli.ablate, {"against": "e"}),
-    "against: needs `answer`, with": (attncli.why, {"against": "e"}),
+    "against: needs `answer`, which": (attncli.why, {"against": "e"}),
     "approximate: needs method zero": (attncli.ablate, {"approximate": True, "method": "mean"}),
     "query: must be a position from 0 to 17": (attncli.score_parts, {"head": "1:2", "query": 99}),
     "key: must be a position from 0 to 17": (attncli.score_parts, {"head": "1:2", "key": -99}),

@@ -167,7 +167,7 @@ def test_layers_that_are_alike_are_computed_together(num_keys: int, monkeypatch:
         layers.append(AttentionLayer(query, key, key, seen, 0.5, ScoreRules(sink=sink)))
     for most in (2**20, 1):
         monkeypatch.setattr(rows, "MOST_STACKED", most)
-        for layer, (row, seen_keys) in zip(layers, rows.weights_of(layers), strict=True):
+        for layer, (row, seen_keys) in zip(layers, rows.weight_rows(layers), strict=True):
             scores = 0.5 * (layer.query @ layer.expanded()[0].mT)[0, :, 0]
             scores = scores.masked_fill(~layer.visibility.whole(scores.device)[0, 0], -torch.inf)
             sink = layer.rules.sink
