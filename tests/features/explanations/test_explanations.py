@@ -417,7 +417,7 @@ def test_what_cannot_be_compared_is_one_line(attn: Attn, tmp_path: Path, copier:
     assert ended.code == 2 and "sources: must be at least 3" in ended.err
     file.write_text('{"context": "a"}\n')
     ended = attn(["source", str(file), "--compare"])
-    assert ended.code == 2 and "sentence: must be given" in ended.err
+    assert ended.code == 2 and "sentence: is required" in ended.err
 
 
 def test_a_model_is_as_before(tmp_path: Path) -> None:
