@@ -7,7 +7,7 @@ if os.name == "nt":
 
 from attncli.system.signals import end_quietly, is_command_line
 
-if is_command_line():  # before all else, which takes a twentieth of a second
+if is_command_line():  # before the other imports, which take 50 ms
     end_quietly()
 
 from typing import TYPE_CHECKING, Any
@@ -54,7 +54,7 @@ if not TYPE_CHECKING:
         {*__all__, *(name for each in switched_on(FEATURES).values() for name in each.functions)}
     )
 
-_OF_MODELS = {
+_NEED_MODELS_EXTRA = {
     **dict.fromkeys(("layers", "next_tokens"), "measure.library"),
     **dict.fromkeys(("activation_cache", "hooks", "patch"), "measure.patching"),
     **dict.fromkeys(("NotebookModel", "open_model"), "notebook.opened"),
@@ -62,7 +62,7 @@ _OF_MODELS = {
     "read_text": "models.reading_text",
     "words_of_characters": "models.words",
 }
-"""These need the packages of the extra `models`."""
+"""Names that need the packages of the extra `models`."""
 _MODULES = {
     "AttentionStatistics": "core.attention_statistics",
     "NotebookReport": "notebook.run",
@@ -70,33 +70,33 @@ _MODULES = {
     "UserError": "errors",
     "attention_statistics": "measure.own_tensors",
     "run": "notebook.run",
-    **_OF_MODELS,
+    **_NEED_MODELS_EXTRA,
 }
 
 
-# Before torch is there, whoever imports it.
+# Must run before anything imports torch.
 limit_spinning()
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported when it is first asked for: `attn --help` needs none of them."""
+    """Import a public name on first use, so that `attn --help` imports none of them."""
     if name in _MODULES:
-        place, is_of_models = f"attncli.{_MODULES[name]}:{name}", name in _OF_MODELS
+        place, needs_models = f"attncli.{_MODULES[name]}:{name}", name in _NEED_MODELS_EXTRA
     else:
-        having = () if name.startswith("_") else installed_features().values()
-        feature = next((each for each in having if name in each.functions), None)
+        features = () if name.startswith("_") else installed_features().values()
+        feature = next((each for each in features if name in each.functions), None)
         if feature is None:
-            raise AttributeError(_without(name))
-        place, is_of_models = feature.functions[name], "models" in feature.extras
-    if is_of_models:
+            raise AttributeError(_missing_attribute_message(name))
+        place, needs_models = feature.functions[name], "models" in feature.extras
+    if needs_models:
         from attncli.models.folder import check_packages
 
         check_packages()
     return load_place(place)
 
 
-def _without(name: str) -> str:
-    """The message for a name that is not there, which says so if its feature is switched off."""
+def _missing_attribute_message(name: str) -> str:
+    """Return the message for a missing attribute, with the reason if its feature is switched off."""
     message = f"module {__name__!r} has no attribute {name!r}"
     if any(name in feature.functions for feature in FEATURES.values()):
         from attncli.settings import why_off
@@ -106,5 +106,5 @@ def _without(name: str) -> str:
 
 
 def __dir__() -> list[str]:
-    of_features = (name for feature in installed_features().values() for name in feature.functions)
-    return [*dict.fromkeys([*__all__, *of_features]), "__version__"]
+    functions = (name for feature in installed_features().values() for name in feature.functions)
+    return [*dict.fromkeys([*__all__, *functions]), "__version__"]

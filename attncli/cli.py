@@ -1,4 +1,4 @@
-"""The command line, the only file that knows Typer: every command by its name, and every way to end."""
+"""The command line: builds every command, handles every error. Only this file imports Typer."""
 
 import errno
 import gc
@@ -28,9 +28,9 @@ from attncli.errors import (
     ClosedPipe,
     UserError,
     WriteError,
-    check_place,
+    check_environment,
+    discard_stdout,
     first_lines,
-    forget_stdout,
     is_about_memory,
     out_of_memory,
 )
@@ -51,7 +51,7 @@ attn info has versions, plugins and schemas.
 
 
 class CommandRow(NamedTuple):
-    """A row of the help, below its group; the place of the function that makes it: `place(name, summary)`."""
+    """A command in `attn --help`, and the place of the function that makes it: `function(name, summary)`."""
 
     summary: str
     place: str
@@ -59,11 +59,11 @@ class CommandRow(NamedTuple):
 
 
 UNLISTED = "About attn"
-"""The group of what answers no question: the words above name it."""
-OF_SPEC = "attncli.commands.experiment:command"
+"""The group of `attn info`, which the introduction of the help names instead."""
+COMMAND_FROM_SPEC = "attncli.commands.experiment:command"
 COMMANDS = {
     **{
-        name: CommandRow(question.summary, question.command or OF_SPEC, question.group)
+        name: CommandRow(question.summary, question.command or COMMAND_FROM_SPEC, question.group)
         for name, question in QUESTIONS.items()
     },
     "info": CommandRow(
@@ -76,27 +76,27 @@ HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 GROUPS = ("Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options")
 NAME_WIDTH = 30
 EVERYDAY_EXAMPLES, EXAMPLE_WIDTH = 3, 76
-OF_HELP = {"help": "show this and exit", "help_all": "show every flag"}
+HELP_OPTIONS = {"help": "show this help and exit", "help_all": "show every flag"}
 
 
 class CommandWithExamples(TyperCommand):
-    """A command with two kinds of help: of everyday flags on one screen, and of all flags in groups."""
+    """A command with two kinds of help: the everyday flags on one screen, or all flags in groups."""
 
     examples: Sequence[str] = ()
     everyday: Mapping[str, str] = {}
-    """What everyday help says of a flag, by the name of its parameter."""
+    """Short descriptions of the flags in everyday help, by parameter name."""
     is_help_whole = False
     needs_torch = False
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it; what was imported until now lives as long as the process, and is not collected."""
-        check_place(needs_torch=self.needs_torch)
+        """Run the command. Objects of modules imported so far are exempt from garbage collection."""
+        check_environment(needs_torch=self.needs_torch)
         gc.freeze()
         gc.enable()
         return super().invoke(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Typer's; a mistake in the form of the line is explained."""
+        """Parse the command line. Raises UserError, with an explanation, for a malformed one."""
         typed, program = [*args], list[str]()
         if not ctx.allow_interspersed_args:
             from attncli.commands.mistakes import split_before_program
@@ -105,17 +105,17 @@ class CommandWithExamples(TyperCommand):
         try:
             parsed = super().parse_args(ctx, [*typed, *program])
         except typer.TyperException as error:
-            if not typed and not program:  # it shows the help
+            if not typed and not program:  # Typer prints the help
                 raise
-            from attncli.commands.mistakes import explained
+            from attncli.commands.mistakes import explain_parse_error
 
-            line = explained(
+            line = explain_parse_error(
                 error.format_message(),
                 typed,
                 command=ctx.info_name,
                 flags=_flags(self),
                 arguments=[parameter.metavar or "" for parameter in self.params if _is_argument(parameter)],
-                flags_of=_flags_of_each,
+                flags_by_command=_flags_by_command,
             )
             raise UserError(line) from None
         flags = _flags(self)
@@ -128,7 +128,7 @@ class CommandWithExamples(TyperCommand):
         return parsed
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """`[OPTIONS] FILE [REPORT]`: arguments by their names alone."""
+        """Return the words of the usage line, such as `[OPTIONS] FILE [REPORT]`."""
         pieces = ["[OPTIONS]"]
         for parameter in filter(_is_argument, self.params):
             name = parameter.metavar if parameter.required else f"[{parameter.metavar}]"
@@ -136,7 +136,7 @@ class CommandWithExamples(TyperCommand):
         return pieces
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """The summary and examples: all, or in everyday help the first that fit into a line."""
+        """Write the summary and the examples: all, or in everyday help the first ones that fit on a line."""
         super().format_help_text(ctx, formatter)
         fitting = [line for line in self.examples if len(line) <= EXAMPLE_WIDTH][:EVERYDAY_EXAMPLES]
         formatter.write("\n  Examples:\n")
@@ -144,7 +144,7 @@ class CommandWithExamples(TyperCommand):
             formatter.write(f"    {line}\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """The arguments; then the everyday options, or all of them in groups."""
+        """Write the arguments, then the everyday options or all options in groups."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             flags, text = parameter.get_help_record(ctx) or ("", "")
@@ -159,26 +159,29 @@ class CommandWithExamples(TyperCommand):
         names = [name for title in sections.keys() - {"Arguments"} for name, _ in sections[title]]
         width = min(max(map(len, names)), NAME_WIDTH)
         for title in sorted(sections, key=_place):
-            (first, text), *others = sections[title]
+            (first, text), *rows = sections[title]
             # Padded, so that descriptions begin in the same column in every group.
             padded = first if title == "Arguments" else first.ljust(width)
             with formatter.section(title):
-                formatter.write_dl([(padded, text), *others], col_max=NAME_WIDTH)
+                formatter.write_dl([(padded, text), *rows], col_max=NAME_WIDTH)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Where the other flags are."""
+        """Write how many flags `--help-all` adds."""
         options = [
             parameter
             for parameter in self.get_params(ctx)
             if not (_is_argument(parameter) or _is_hidden(parameter))
         ]
         if not self.is_help_whole:
-            others = sum(option.name not in self.everyday for option in options)
-            formatter.write(f"\n--help-all shows {others} more flag{'s' * (others > 1)}.\n")
+            hidden = sum(option.name not in self.everyday for option in options)
+            formatter.write(f"\n--help-all shows {hidden} more flag{'s' * (hidden > 1)}.\n")
 
 
 def _everyday_name(parameter: Any, flags: str) -> str:
-    """Its flags and value; of a switch the flag that changes its default, of a long list of values NAME."""
+    """Return the flags and value as everyday help shows them.
+
+    A switch is named by the flag that changes its default; a long list of choices becomes NAME.
+    """
     if parameter.secondary_opts:
         is_on = parameter.help.endswith("[default: true]")
         return str((parameter.secondary_opts if is_on else parameter.opts)[0])
@@ -190,7 +193,7 @@ def _is_argument(parameter: Any) -> bool:
 
 
 def _flags(command: Any) -> dict[str, str | None]:
-    """The flags in the help of Typer's command, each with what it calls its value; None for a switch."""
+    """Return the visible flags of a Typer command with their metavars, None for a switch."""
     options = (
         parameter for parameter in command.params if not _is_argument(parameter) and not parameter.hidden
     )
@@ -201,8 +204,8 @@ def _flags(command: Any) -> dict[str, str | None]:
     }
 
 
-def _flags_of_each() -> dict[str, dict[str, str | None]]:
-    """The flags of every command, whose pages are all imported now."""
+def _flags_by_command() -> dict[str, dict[str, str | None]]:
+    """Return the flags of every command, importing all of them."""
     usable = [name for name in COMMANDS if name not in EXPERIMENTS or name in SPECS]
     return {name: _flags(_command(name)) for name in usable}
 
@@ -216,44 +219,46 @@ def _place(title: str) -> tuple[bool, int]:
 
 
 def _name(parameter: "Parameter") -> str:
-    """Its name in a signature: `from_` for --from, a word of Python."""
+    """Return the parameter's name in a signature: `from_` for --from, because `from` is a Python keyword."""
     return f"{parameter.name}_" if iskeyword(parameter.name) else parameter.name
 
 
-def _completed(parameter: "Parameter") -> Callable[[typer.Context, str], list[str]]:
-    """What a shell completes of its value."""
+def _completer(parameter: "Parameter") -> Callable[[typer.Context, str], list[str]]:
+    """Return the function that completes the parameter's value in a shell."""
 
     def complete(context: typer.Context, incomplete: str) -> list[str]:
         from attncli.commands.completion import completions
 
         row = COMMANDS.get(context.info_name or "")
-        of_model = row is not None and row.group == "Models"
-        given = context.params | _arguments_before(context)
-        return completions(parameter, given, incomplete, of_model=of_model)
+        needs_model = row is not None and row.group == "Models"
+        values = context.params | _arguments_before(context)
+        return completions(parameter, values, incomplete, needs_model=needs_model)
 
     return complete
 
 
 def _arguments_before(context: typer.Context) -> dict[str, str]:
-    """The arguments on a line whose last flag has no value yet, where they are left unread."""
+    """Return the arguments that Typer leaves unparsed when the last flag of the line lacks its value."""
     names = [each.name for each in context.command.params if each.param_type_name == "argument"]
     return {name: word for name, word in zip(names, context.args, strict=False) if name is not None}
 
 
 def _keyword(parameter: "Parameter") -> Keyword:
-    """The parameter in the signature of a function, as Typer reads it."""
+    """Return the parameter as Typer reads it from the signature of a function."""
     if parameter.flags:
         typed: Any = typer.Option(
             *parameter.flags,
             help=parameter.help,
             metavar=parameter.metavar,
             min=parameter.min,
-            autocompletion=_completed(parameter),
+            autocompletion=_completer(parameter),
             rich_help_panel=parameter.group,
             hidden=parameter.hidden,
         )
     else:
-        complete = _completed(parameter) if parameter.choices else None  # else the shell's names of files
+        complete = (
+            _completer(parameter) if parameter.choices else None
+        )  # None: the shell completes file names
         typed = typer.Argument(help=parameter.help, metavar=parameter.metavar, autocompletion=complete)
     kind, default = parameter.kind, parameter.default
     if _has_one_value(parameter):
@@ -287,25 +292,25 @@ HELP_ALL = Keyword(
 
 
 def _has_one_value(parameter: "Parameter") -> bool:
-    """Whether it is an option that takes one value; Typer reads it as a list, to see a second."""
+    """Return True for an option that takes one value; Typer reads it as a list, to detect a second value."""
     return bool(parameter.flags) and parameter.kind not in (bool, list[str])
 
 
 def _passed(parameter: "Parameter", value: Any) -> Any:
-    """The value as `run` takes it. Raises UserError where an option was given two that differ."""
+    """Return the value in the form that `run` takes. Raises UserError for two different values."""
     if parameter.kind == list[str]:
-        return value or ()  # Of a list that was not given Typer makes None.
+        return value or ()  # Typer passes None if the list is empty.
     if not _has_one_value(parameter):
         return value
     values = list(dict.fromkeys(value or ()))
     if len(values) > 1:
-        said = ", ".join(map(str, values))
-        raise UserError(f"{'/'.join(parameter.flags)}: takes one value (got {said}): give one")
+        listed = ", ".join(map(str, values))
+        raise UserError(f"{'/'.join(parameter.flags)}: takes one value (got {listed})")
     return values[0] if values else None
 
 
 def _typer_command(command: "Command") -> Any:
-    """Typer's command; called without its required arguments it shows its help."""
+    """Build the Typer command. Without its required arguments it prints its help."""
 
     def call(help_all: bool, **values: Any) -> int | None:
         for parameter in command.parameters:
@@ -316,7 +321,7 @@ def _typer_command(command: "Command") -> Any:
                 if parameter.now:
                     values[parameter.now] = [*(values[parameter.now] or ()), *value]
         passed = {
-            parameter.name: parameter.found(_passed(parameter, values[_name(parameter)]))
+            parameter.name: parameter.with_resolved_files(_passed(parameter, values[_name(parameter)]))
             for parameter in command.parameters
             if parameter.is_passed
         }
@@ -342,41 +347,41 @@ def _typer_command(command: "Command") -> Any:
         _name(parameter): parameter.everyday
         for parameter in command.parameters
         if parameter.everyday and not parameter.hidden
-    } | OF_HELP
+    } | HELP_OPTIONS
     return made
 
 
 def _command(name: str) -> Any:
-    """Typer's command of that name, built now."""
+    """Build the Typer command of that name."""
     row = COMMANDS[name]
-    if name in EXPERIMENTS and name not in SPECS:  # it has been said why
+    if name in EXPERIMENTS and name not in SPECS:  # the reason has been printed
         raise typer.Exit(FAILED)
     return _typer_command(load_place(row.place)(name, row.summary))
 
 
 class LazyGroup(TyperGroup):
-    """All commands by their names and summaries, each imported when it is called.
+    """The commands by name and summary, each imported when it is called.
 
-    A word that is no command is answered with what would work instead.
+    An unknown command is an error with a suggestion.
     """
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         names: dict[str, Any] = dict.fromkeys(COMMANDS)
-        self.commands = names  # Typer lists and suggests them
+        self.commands = names  # for Typer's list and suggestions
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Typer's, with `version` and `help [COMMAND]` for the flags of these names.
+        """Parse the command line; `version` and `help [COMMAND]` are read as the flags of these names.
 
-        Every flag is shown by command, so that `--help-all` is help here.
+        `attn --help-all` prints the same as `--help`, because flags are listed per command.
         """
         match args:
             case ["version"]:
                 args = ["--version"]
             case ["help", *commands]:
                 args = [*commands, "--help"]
-            case ["--help-all", *others]:
-                args = ["--help", *others]
+            case ["--help-all", *words]:
+                args = ["--help", *words]
         typed = [*args]
         try:
             return super().parse_args(ctx, args)
@@ -387,7 +392,7 @@ class LazyGroup(TyperGroup):
             raise UserError(line) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Typer's. Raises UserError for a word that is no command."""
+        """Return the command. Raises UserError for an unknown name."""
         if args[0] not in self.commands:
             from attncli.commands.mistakes import unknown_command
 
@@ -395,11 +400,11 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of that name, built now, or None."""
+        """Build the command of that name, or return None if there is none."""
         return _command(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The names and summaries in their groups, with nothing imported."""
+        """Write the names and summaries in their groups without importing any command."""
         width = max(map(len, COMMANDS))
         groups = dict.fromkeys((*COMMAND_GROUPS, *(row.group for row in COMMANDS.values())))
         for group in (group for group in groups if group != UNLISTED):
@@ -426,14 +431,14 @@ def _root(
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
-        check_place(needs_torch=True)
+        check_environment(needs_torch=True)
         from attncli.commands.first_look import show_first_look
 
         show_first_look()
 
 
 def build_app() -> Any:
-    """The Typer command for the whole of `attn`."""
+    """Build the Typer command of the whole of `attn`."""
     app = typer.Typer(
         cls=LazyGroup,
         invoke_without_command=True,
@@ -443,7 +448,7 @@ def build_app() -> Any:
     )
     app.callback()(_root)
     made: Any = typer.main.get_command(app)
-    for parameter in made.params:  # the first help is one screen
+    for parameter in made.params:  # keeps `attn --help` on one screen
         parameter.hidden |= parameter.name == "show_completion"
     return made
 
@@ -454,7 +459,7 @@ def _print_errors(*lines: str) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and give its exit code."""
+    """Run one command line and return its exit code."""
     forget_notes()
     completes = os.environ.get("_ATTN_COMPLETE", "")
     try:
@@ -467,23 +472,23 @@ def run(arguments: Sequence[str]) -> int:
         code = code if isinstance(code, int) else DONE
         try:
             sys.stdout.flush()
-        except BrokenPipeError:  # a reader that has gone changes no verdict
-            forget_stdout()
+        except BrokenPipeError:  # a closed pipe does not change the exit code
+            discard_stdout()
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as ended:
-        # Typer's answer to a pipe that closed while it wrote help.
+        # Typer exits if the pipe closes while it writes help.
         if isinstance(ended.__context__, BrokenPipeError):
             return DONE
         raise
-    except Exception as error:  # every failure is reported in one line; the last kind is a mistake of ours
-        # A library may have made another error of what a signal raised.
-        if _asked and not isinstance(error, UserError):
-            return 128 + _asked[0]
+    except Exception as error:  # every failure is reported in one line
+        # A library may have replaced the exception that the signal handler raised.
+        if _end_signals and not isinstance(error, UserError):
+            return 128 + _end_signals[0]
         if "--debug" in arguments:
             traceback.print_exc()
-        # A shell that completes a line would write a message into it.
+        # During completion, the shell would insert the message into the command line.
         return FAILED if completes else _failed(error)
 
 
@@ -493,12 +498,12 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 def _failed(error: Exception) -> int:
     match error:
         case BrokenPipeError() | ClosedPipe():
-            forget_stdout()
+            discard_stdout()
             return DONE
         case UserError():
-            from attncli.settings.fields import in_words_of
+            from attncli.settings.fields import with_key_names
 
-            _print_errors(*(in_words_of(line, flags=False) for line in first_lines(error.lines)))
+            _print_errors(*(with_key_names(line, flags=False) for line in first_lines(error.lines)))
             return error.exit_code
         case typer.TyperException():
             _print_errors(*error.format_message().splitlines())
@@ -510,16 +515,16 @@ def _failed(error: Exception) -> int:
         case _ if is_about_memory(error):
             _print_errors(out_of_memory(error))
         case OSError() if error.filename is not None and error.errno not in NO_ROOM:
-            # Errors in writing are handled there: this one comes from looking up a name, through pathlib.
+            # Writing handles its own errors; pathlib raised this one while it looked up a file.
             _print_errors(f"{error.filename}: cannot be read: {error.strerror}")
             return UserError.exit_code
         case OSError():
             _print_errors(f"cannot write: {error.strerror}")
-            forget_stdout()
+            discard_stdout()
             return WriteError.exit_code
         case _ if (package := package_with_damaged_metadata(error)) is not None:
             damaged = f"{package}: its entry_points.txt is damaged"
-            _print_errors(f"{damaged}, and torch, which reads those of all packages, ends: reinstall it")
+            _print_errors(f"{damaged}, which makes importing torch fail: reinstall it")
         case _:
             why = f"{type(error).__name__}: {error} (--debug shows where"
             plugin = _plugin_that_raised(error)
@@ -530,51 +535,51 @@ def _failed(error: Exception) -> int:
 
 
 def _plugin_that_raised(error: Exception) -> Plugin | None:
-    """The entry point of another package whose code raised an error, or called what raised it; else None."""
+    """Return the entry point of the plugin on the error's traceback, or None."""
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
     callers = (plugin_of(frame.f_globals.get("__name__", "attncli")) for frame in frames)
     return next(filter(None, callers), None)
 
 
-_asked: list[int] = []
-"""The signals that asked this process to end."""
+_end_signals: list[int] = []
+"""The signals that asked this process to end, in order."""
 
 
 def _stop(signal_number: int, frame: object) -> None:
-    """Ask for the end: unfinished files are removed on the way out."""
-    _asked.append(signal_number)
+    """Exit by an exception, so that unfinished files are removed on the way out."""
+    _end_signals.append(signal_number)
     sys.exit(128 + signal_number)
 
 
 def _interrupt(signal_number: int, frame: object) -> None:
-    """Ctrl-C: as `_stop`, for commands that finish with the results they have."""
-    _asked.append(signal_number)
+    """Handle Ctrl-C: like `_stop`, but commands can catch it to finish with partial results."""
+    _end_signals.append(signal_number)
     raise KeyboardInterrupt
 
 
-def _ask_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Python drops exceptions raised in weakref callbacks and __del__: end the process all the same."""
+def _signal_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Send the signal again, because Python drops exceptions raised in weakref callbacks and `__del__`."""
     match unraisable.exc_value:
         case SystemExit():
-            asked = signal.SIGTERM
+            number = signal.SIGTERM
         case KeyboardInterrupt():
-            asked = signal.SIGINT
+            number = signal.SIGINT
         case _:
             sys.__unraisablehook__(unraisable)
             return
     main_thread = threading.main_thread().ident or 0
-    threading.Timer(0.05, signal.pthread_kill, [main_thread, asked]).start()
+    threading.Timer(0.05, signal.pthread_kill, [main_thread, number]).start()
 
 
 def main() -> None:
-    """The command line of this process. Garbage collection is off until a command runs: see `invoke`."""
+    """Run the command line of this process. `invoke` turns garbage collection back on."""
     try:
         code: str | int | None = _run_process()
     except KeyboardInterrupt:
         code = INTERRUPTED
     except SystemExit as ended:
         code = ended.code
-    end_quietly()  # while Python ends, what a signal raises would be printed
+    end_quietly()  # an exception from a signal during exit would be printed
     sys.exit(code)
 
 
@@ -583,14 +588,14 @@ def _run_process() -> int:
     for number in ENDING:
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:  # nohup, background
             signal.signal(number, _interrupt if number == signal.SIGINT else _stop)
-    sys.unraisablehook = _ask_again
+    sys.unraisablehook = _signal_again
     os.register_at_fork(after_in_child=end_as_by_default)
-    for descriptor in range(3):  # in the place of one that is closed no file of ours is opened
+    for descriptor in range(3):  # else a closed descriptor would be reused for a file
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    if sys.stderr is None:  # closed by the caller, who wants to hear of nothing: what is said is lost
+    if sys.stderr is None:  # the caller closed it: messages are dropped
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
     if sys.stdout is None:
         _print_errors("cannot write: standard output is closed")

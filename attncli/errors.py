@@ -1,4 +1,4 @@
-"""What any room may raise for the person at the keyboard: clear lines instead of a traceback."""
+"""Errors that any room may raise for the user: one clear line instead of a traceback."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 from attncli.index import installed_features
 from attncli.system.platforms import machine_memory, memory_limit, memory_taken
 
-# How a command ends: its exit code.
+# Exit codes.
 DONE, FAILED, REFUSED, SOME_FAILED, NOT_WRITTEN, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
@@ -19,28 +19,28 @@ NO_TEXT = "must hold at least one token (got an empty text)"
 
 
 ALIKE = 0.7
-"""How alike a word and the known one are at least: at 0.6 --save is taken for --scale."""
+"""The least similarity of a misspelled word to its suggestion. At 0.6, --save would suggest --scale."""
 
 
 TRUTHS = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0"})
-"""What may be meant for a switch, which takes no value."""
+"""Values that people give to a switch, which takes none."""
 
 
 MOST_LINES = 20
-"""Of the lines of an error, those that are shown where there are more: nobody reads on."""
+"""The most lines of an error that are printed."""
 
 
 def first_lines(lines: Sequence[str]) -> list[str]:
-    """The lines of an error that are shown: of many the first, and how many more there are."""
-    if len(lines) <= MOST_LINES + 1:  # the count would take the place of the last
+    """Return the lines of an error to print: the first ones, then the number of lines left out."""
+    if len(lines) <= MOST_LINES + 1:  # a line with the count would save nothing
         return [*lines]
     return [*lines[:MOST_LINES], f"and {len(lines) - MOST_LINES:,} more"]
 
 
 class UserError(Exception):
-    """Something the user can mend: each line says where, what, and what would work (exit 2).
+    """A mistake that the user can correct. Each line names the place, the problem and the fix (exit code 2).
 
-    `lines` are all of them; as text it is the first.
+    `lines` holds all lines; `str()` shortens a long list of them.
     """
 
     exit_code = REFUSED
@@ -51,19 +51,19 @@ class UserError(Exception):
 
 
 class RunError(UserError):
-    """A run that was asked for correctly and failed all the same (exit 1)."""
+    """A correct command that failed while it ran (exit code 1)."""
 
     exit_code = FAILED
 
 
 class WriteError(UserError):
-    """A file, a store or standard output that cannot be written: no right, no room (exit 4)."""
+    """A file, a store or standard output cannot be written: no permission or no space (exit code 4)."""
 
     exit_code = NOT_WRITTEN
 
 
 class NoSuchName(UserError, KeyError):
-    """A name that a report does not have: the line says which it has."""
+    """A report has no part of this name; the message lists the names it has."""
 
     def __init__(self, what: str, name: object, known: Iterable[str]) -> None:
         names = list(known)
@@ -74,11 +74,11 @@ class NoSuchName(UserError, KeyError):
 
 
 class ClosedPipe(Exception):
-    """The reader of standard output has gone: nothing is left to write."""
+    """The reader of standard output has closed the pipe."""
 
 
-def forget_stdout() -> None:
-    """Nobody reads on: what Python would still flush at exit goes nowhere."""
+def discard_stdout() -> None:
+    """Redirect standard output to the null device, so that Python's flush at exit cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -142,14 +142,14 @@ SYNONYMS = {
     "npz": "numpy npy",
     "safetensors": "torch pt pth bin",
 }
-"""What other tools call our flags, settings and formats; the first row that is known counts.
+"""Names in other tools for attn's flags, settings and formats. The first row whose key is available applies.
 
-Cards of features say what they call commands.
+The cards of features list the synonyms of commands.
 """
 
 
 def synonym(word: str, known: Collection[str]) -> str | None:
-    """The known word for what other tools call so."""
+    """Return the word in `known` that another tool calls `word`."""
     plain = word.lower().replace("-", "_")
     questions = (
         each for feature in installed_features().values() for each in feature.questions if not each.form_of
@@ -159,8 +159,10 @@ def synonym(word: str, known: Collection[str]) -> str | None:
     return next(rows, None)
 
 
-def alike(word: str, known: Collection[str]) -> str | None:
-    """The known word that is spelled nearly so, in capitals or not, or the only one that begins so."""
+def similar_word(word: str, known: Collection[str]) -> str | None:
+    """Return the word in `known` with a similar spelling, in any case, or the only one that begins with
+    `word`.
+    """
     from difflib import get_close_matches
 
     plain = word.lower().replace("-", "_")
@@ -175,7 +177,7 @@ _hints_left: ContextVar[list[int] | None] = ContextVar("hints_left", default=Non
 
 @contextmanager
 def hints_for_first_lines() -> Iterator[None]:
-    """Meanwhile `nearest` names a word for as many wrong ones as are shown: each takes a millisecond."""
+    """Within this context, limit `nearest` to one hint per printed line: each hint takes a millisecond."""
     if _hints_left.get() is not None:
         yield
         return
@@ -187,29 +189,29 @@ def hints_for_first_lines() -> Iterator[None]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` with the known word that is probably meant, or an empty text."""
+    """Return ` (did you mean 'x'?)` for the closest of the `known` words, or an empty text."""
     left = _hints_left.get()
     if left is not None:
         left[0] -= 1
         if left[0] < 0:
             return ""
     words = list(known)
-    meant = synonym(word, words) or alike(word, words)
+    meant = synonym(word, words) or similar_word(word, words)
     return f" (did you mean {meant!r}?)" if meant else ""
 
 
 def must_be_one_of(value: str, known: Collection[str]) -> str:
-    """The message for an unknown value: the known value that is probably meant, then all of them."""
+    """Return the message for an unknown value: the closest valid one, if any, then all of them."""
     names, hint = ", ".join(known), nearest(value, known)
     return f"got {value}{hint}: must be one of {names}" if hint else f"must be one of {names} (got {value})"
 
 
 ALWAYS_THERE_BYTES = 16 * 2**20
-"""Less than importing torch takes: not worth a look at the machine for each of many small experiments."""
+"""Smaller sizes are not checked against free memory: importing torch takes more."""
 
 
 def available_bytes() -> int:
-    """Bytes of memory that are free: on the machine; in the control group or to the process where less is."""
+    """Return the free memory in bytes: the least of the machine's, the control group's and the process's."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -228,7 +230,7 @@ def available_bytes() -> int:
 
 
 def readable_bytes(count: int) -> str:
-    """`17.2 GB`: a size for people, in powers of 1000."""
+    """Format a size in powers of 1000: `17.2 GB`."""
     size, unit = float(count), "B"
     for unit in ("B", "kB", "MB", "GB", "TB", "PB", "EB"):
         if size < 1000 or unit == "EB":
@@ -238,30 +240,34 @@ def readable_bytes(count: int) -> str:
 
 
 def refuse_bytes(experiment: str, needed: int, instead: str) -> None:
-    """Raise UserError for too little memory, with what an experiment needs and what to use instead."""
+    """Raise UserError, with the memory needed and an alternative, if less memory than that is free."""
     if needed <= ALWAYS_THERE_BYTES:
         return
     available = available_bytes()
     if needed > available:
-        sizes = f"needs about {readable_bytes(needed)} of memory and {readable_bytes(available)} are free"
+        sizes = (
+            f"needs about {readable_bytes(needed)} of memory, but only {readable_bytes(available)} is free"
+        )
         raise UserError(f"{experiment}: {sizes}: use {instead}")
 
 
 TORCH_BYTES = 600 * 10**6
-"""Address space: with less, libraries end the process with messages of theirs, or hang, as they load."""
+"""Address space that torch needs to load: with less, libraries abort with their own messages, or hang."""
 
 
-def check_place(*, needs_torch: bool) -> None:
-    """Raise UserError where no command can run: in a deleted folder, or with too little memory for torch."""
+def check_environment(*, needs_torch: bool) -> None:
+    """Raise UserError if the working directory was deleted or if too little memory is free to load torch."""
     try:
         Path.cwd()
     except OSError as error:
-        raise UserError(f"the working folder is not there ({error.strerror}): cd to another one") from None
+        raise UserError(
+            f"the working directory no longer exists ({error.strerror}): cd to another one"
+        ) from None
     is_loaded = "torch" in sys.modules
     if needs_torch and not is_loaded and memory_limit() is not None:
         free = available_bytes()
         if free < TORCH_BYTES:
-            sizes = f"needs {readable_bytes(TORCH_BYTES)} and {readable_bytes(max(0, free))} are free"
+            sizes = f"needs {readable_bytes(TORCH_BYTES)}, but only {readable_bytes(max(0, free))} is free"
             raise UserError(f"memory: torch {sizes}: raise the limit (ulimit -v)")
 
 
@@ -273,14 +279,14 @@ LESS_MEMORY = "use a shorter text, --dtype bfloat16 with a model, or fewer --wor
 
 
 def is_about_memory(error: BaseException) -> bool:
-    """Whether memory was wanted that is not there: torch and safetensors raise errors of other kinds then."""
-    # torch.OutOfMemoryError by its name: torch may not have been imported.
-    is_named_so = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return is_named_so or NO_MEMORY.search(str(error)) is not None
+    """Return True for an error caused by lack of memory, for which libraries raise several types."""
+    # torch.OutOfMemoryError is recognized by name: torch may not be imported.
+    has_type = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return has_type or NO_MEMORY.search(str(error)) is not None
 
 
 def wanted_memory(error: BaseException) -> str:
-    """How much an error says was wanted: `another 34.4 GB`; a MemoryError of ours says it in these words."""
+    """Return the amount of memory that an allocation asked for: `another 34.4 GB`, or `more` if unknown."""
     match = WANTED.search(str(error))
     if match is None:
         return str(error) if type(error) is MemoryError and error.args else "more"
@@ -288,23 +294,23 @@ def wanted_memory(error: BaseException) -> str:
     return f"another {readable_bytes(int(size))}"
 
 
-def reason_of(error: BaseException) -> str:
-    """What an error of somebody else says, on one line, its kind where it says nothing.
+def one_line_reason(error: BaseException) -> str:
+    """Return the message of a foreign error on one line, or the name of its type if it has no message.
 
-    Its `names` are not keys of ours, which stand between such marks.
+    Backquotes become apostrophes, because attn's own messages put keys in backquotes.
     """
     return " ".join(str(error).replace("`", "'").split()) or type(error).__name__
 
 
 def raise_if_memory(error: Exception) -> None:
-    """Raise MemoryError from an error that is about memory."""
+    """Raise MemoryError from an error caused by lack of memory."""
     if is_about_memory(error):
         raise MemoryError(wanted_memory(error)) from error
 
 
 def out_of_memory(error: BaseException) -> str:
-    """How much was wanted, how much is free, and what takes less."""
+    """Return the message for lack of memory: the amount needed, the amount free, and what uses less."""
     free = readable_bytes(max(0, available_bytes()))
     if isinstance(error, ImportError):
-        return f"out of memory: torch cannot be loaded, and {free} are free: raise the limit (ulimit -v)"
-    return f"out of memory: needs {wanted_memory(error)}, and {free} are free: {LESS_MEMORY}"
+        return f"out of memory: torch cannot be loaded with {free} free: raise the limit (ulimit -v)"
+    return f"out of memory: needs {wanted_memory(error)}, but only {free} is free: {LESS_MEMORY}"

@@ -1,7 +1,7 @@
-"""The door for features, built-in and from other packages: what a card declares, and how cards are found.
+"""How features join attn: the parts that a card declares, and how cards are found.
 
 A feature is a package whose card, `FEATURE` in its feature.py, declares its parts. A card holds only
-literals, so that listing features imports none of them:
+literals, so that listing the features imports none of them:
 
     FEATURE = Feature(
         questions=(Question("spread", "How far each head looks", "Models", "settings:SpreadSpec"),),
@@ -17,13 +17,13 @@ literals, so that listing features imports none of them:
         bibliography="papers.bib",
     )
 
-A place is `module:name`, relative to the package of the card; a file is a path in its folder. Built-in cards
-are copied into index.py by tools/write_index.py; another package names its card in the entry point group
-`attncli.features`. A card and the `__init__.py` of its package import nothing of attncli but this module.
+A place is `module:name`, relative to the card's package; a file is a path in the card's folder. Built-in
+cards are copied into index.py by tools/write_index.py; another package names its card in the entry point
+group `attncli.features`. A card and the `__init__.py` of its package import only this module from attncli.
 
-Entry points are read from the files of packages' metadata
-(https://packaging.python.org/en/latest/specifications/entry-points/): `importlib.metadata` takes longer to
-import than half of `attn --help` takes.
+Entry points are read directly from the metadata files of packages
+(https://packaging.python.org/en/latest/specifications/entry-points/): importing `importlib.metadata` takes
+more than half the time of `attn --help`.
 """
 
 import os
@@ -42,7 +42,7 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 
 SWITCH = "ATTN_OFF"
-"""The environment variable that switches features off: their names, separated by commas."""
+"""The environment variable that switches features off: their names, comma-separated."""
 
 
 class Question(NamedTuple):
@@ -51,13 +51,13 @@ class Question(NamedTuple):
     `summary` and `group` are its row in `attn --help`. `spec` is the place of the class of its settings,
     `page` of what runs it (default: PAGE beside the Spec) and `model_page` of what runs it with a model.
     `command` is the place of the function that makes the command from its name and summary (default: the
-    fields of the Spec are its flags). `synonyms` are names for it in other tools, separated by blanks.
-    `opens` are the suffixes of files that it reads, separated by blanks (`/`: a folder), by the flag that
-    takes them, which is empty for its argument.
+    fields of the Spec become flags). `synonyms` are its names in other tools, separated by blanks. `opens`
+    maps each flag that takes a file (an empty name is the argument) to the suffixes it reads, separated by
+    blanks (`/`: a folder).
 
-    With `form_of`, the name of a command, it is no command but a form of that one: where the settings that
-    `asked_by` names, separated by blanks, are all given, the command has this Spec and this page. The fields
-    of every form are flags of the command.
+    With `form_of`, the name of a command, it is a form of that command: if all settings in `asked_by`,
+    separated by blanks, are given, the command uses this Spec and this page. The fields of every form are
+    flags of the command.
     """
 
     name: str
@@ -74,14 +74,14 @@ class Question(NamedTuple):
 
 
 class ReadingKind(NamedTuple):
-    """Something other than text that models read from a file.
+    """A kind of file, other than text, that models read.
 
-    `setting` is the setting that names the file, and `spec` the place of the class that declares it, which
+    `setting` is the setting that names the file. `spec` is the place of the class that declares it, which
     extends attncli.settings.readings.FileSpec. `opener` is the place of an attncli.models.openers.Opener.
-    `suffixes` are those of such files in a folder or a list, `inputs` what models call their numbers, and
-    `reader` says which model is needed: `one that reads pictures`. `on_grid`: tokens have neighbours on all
-    sides, so that none is before another. `in_time`: each begins at some second. `is_transcribed`: a model
-    with a decoder writes what is in it, to its end.
+    `suffixes` identify such files in a folder or a list, `inputs` are the names of a model's inputs, and
+    `reader` describes a model that can read them, as in `one that reads pictures`. `on_grid`: tokens have
+    neighbours on all sides and no order. `in_time`: each token begins at a time in seconds. `is_transcribed`:
+    a model with a decoder writes its words.
     """
 
     setting: str
@@ -96,7 +96,7 @@ class ReadingKind(NamedTuple):
 
 
 class View(NamedTuple):
-    """A format in which reports are written, and the suffixes of files in that format.
+    """An output format for reports, and the suffixes of its files.
 
     `write` is the place of a function `write(reports, stream, display)`, which writes reports as they come.
     `extra` is the extra of attn that it needs, and a package of that extra. `one_report`: a file holds a
@@ -104,8 +104,8 @@ class View(NamedTuple):
     of a model looks at. `whole`: it holds every part of a report, so that `--show` is refused.
     `spells_tokens`: it gets tokens as the model's vocabulary spells them. `one_table`: it holds the report's
     main table, or the one that `--show` names, else it raises attncli.views.NoSuchTable. `has_steps`: it
-    shows explanations. `has_title`: `--title` replaces its title. `for_other_programs`: it is no format for
-    a person to open. `for_terminals`: it is written in the characters that a terminal has, not in UTF-8.
+    shows explanations. `has_title`: `--title` replaces its title. `for_other_programs`: people do not open
+    such files themselves. `for_terminals`: it uses the terminal's encoding instead of UTF-8.
     """
 
     write: str
@@ -124,11 +124,11 @@ class View(NamedTuple):
 
 
 class LayerSource(NamedTuple):
-    """What makes layers of modules that mix tokens without a softmax.
+    """Makes layers of modules that mix tokens without a softmax.
 
     `capture` is the place of a function of such modules, an attncli.models.layer_sources.Capture. `mixers`
-    are what it makes layers of, as attn names it, each with a regular expression for the names of its classes
-    in transformers; it is empty where attn knows the classes.
+    maps attn's name of each kind of mixer that it supports to a regular expression for class names in
+    transformers, which is empty if attn knows the classes.
     """
 
     capture: str
@@ -146,17 +146,17 @@ class Feature(NamedTuple):
         the place of the class.
     functions: the place of each function `attncli.NAME`, by its name.
     statistics: the place of each statistic of a row of weights, a function of attncli.core.formulas.Rows, by
-        its name. It is measured where queries and keys are of one text.
-    views: the formats that `--format` and the suffix of `-o` choose, by their names.
-    engines: the place of each attncli.core.engines.Engine, by its name. Each is asked before attn's own.
-    layer_sources: what makes layers of modules without a softmax, by name. The first that has a mixer makes
-        the layers of it.
-    readings: what models read besides text, by its name in messages. Each question whose Spec says that it
-        reads it has its settings.
+        its name. It is measured if queries and keys are of the same text.
+    views: the formats that `--format` and the suffix of `-o` choose, by name.
+    engines: the place of each attncli.core.engines.Engine, by its name. Each is tried before attn's own.
+    layer_sources: sources of layers for modules without a softmax, by name. The first one with a mixer makes
+        its layers.
+    readings: kinds of files that models read besides text, by their name in messages. A question whose Spec
+        reads that kind has its settings.
     needs: the features that it imports. It is switched off with them.
     extras: the extras of attn that the functions need.
-    lessons: its lessons, files of Markdown called `NN-name.md`. One whose commands are not all there is not
-        listed.
+    lessons: its lessons, Markdown files called `NN-name.md`. A lesson is listed if all its commands are
+        available.
     docs: its page in docs/.
     papers: ids of papers, separated by blanks, by what they are cited for: a kind of results, a statistic of
         a row, a table or column, a setting, or `name=value` for a value of a setting or in a column. Tables,
@@ -183,7 +183,7 @@ class Feature(NamedTuple):
 
 
 def with_absolute_places(card: Feature, package: str) -> Feature:
-    """The card with places that begin with the package; one of attn itself stays as it is."""
+    """Return the card with places that begin with the package; places in attn itself are unchanged."""
 
     def absolute(place: str) -> str:
         return f"{package}.{place}" if package and place and not place.startswith("attncli.") else place
@@ -225,8 +225,8 @@ def with_absolute_places(card: Feature, package: str) -> Feature:
     )
 
 
-def places_of(card: Feature) -> Iterator[str]:
-    """Every place that a card names."""
+def card_places(card: Feature) -> Iterator[str]:
+    """Yield every place in a card."""
     for question in card.questions:
         places = (question.spec, question.page, question.model_page, question.command)
         yield from (place for place in places if place)
@@ -245,7 +245,7 @@ FORMER_GROUPS = {
     "views": "views",
     "engines": "engines",
 }
-"""The field of a card that replaces each group of entry points that attn read before there were cards."""
+"""The card field that replaces each entry point group of attn 0.4."""
 SECTION = "attncli."
 PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 PLUGIN_PLACE = re.compile(r"[\w.]+:[\w.]+")
@@ -265,12 +265,12 @@ class Plugin(NamedTuple):
 
 
 class BrokenPlugin(ImportError):
-    """A part of another package cannot be imported, or a statistic of it raises an error."""
+    """A part of another package cannot be imported, or its statistic raises an error."""
 
 
 @cache
 def plugins() -> tuple[Plugin, ...]:
-    """The entry points for attn of all installed packages, by package; a package found twice counts once."""
+    """Return attn's entry points in installed packages, sorted by package; of two copies the first counts."""
     by_package: dict[str, list[Plugin]] = {}
     for folder in map(Path, dict.fromkeys(sys.path)):
         infos = folder.glob(f"*{DIST_INFO}/entry_points.txt") if folder.is_dir() else ()
@@ -301,7 +301,7 @@ def _entry_points(file: Path, package: str) -> list[Plugin]:
 
 
 def added(built_in: Mapping[str, Feature]) -> dict[str, Plugin]:
-    """The entry points of cards by the names of features: the built-in feature of a name wins."""
+    """Return the entry points of cards by feature name; built-in features take precedence."""
     by_name: dict[str, Plugin] = {}
     for plugin in plugins():
         if plugin.group == GROUP and plugin.name not in built_in:
@@ -310,24 +310,24 @@ def added(built_in: Mapping[str, Feature]) -> dict[str, Plugin]:
 
 
 def plugin_of(place: str) -> Plugin | None:
-    """The entry point of the package that a place is in; None for a place in attn itself."""
+    """Return the entry point of the package that contains a place, or None for attn itself."""
     package = re.split(r"[.:]", place, maxsplit=1)[0]
     if package == "attncli":
         return None
-    fitting = [each for each in plugins() if re.split(r"[.:]", each.place, maxsplit=1)[0] == package]
-    nearest = (each for each in fitting if place.startswith(each.place.partition(":")[0].rpartition(".")[0]))
-    return next(nearest, next(iter(fitting), None))
+    matches = [each for each in plugins() if re.split(r"[.:]", each.place, maxsplit=1)[0] == package]
+    nearest = (each for each in matches if place.startswith(each.place.partition(":")[0].rpartition(".")[0]))
+    return next(nearest, next(iter(matches), None))
 
 
 def load_place(place: str) -> Any:
-    """The object at `module:name`, imported now.
+    """Import and return the object at `module:name`.
 
-    Raises BrokenPlugin, with the reason in one line, if it is in another package and cannot be imported.
+    Raises BrokenPlugin, with a one-line reason, if it is in another package and cannot be imported.
     """
     module, _, name = place.partition(":")
     try:
         return attrgetter(name)(import_module(module))
-    except (Exception, SystemExit) as error:  # other people's code may fail in any way
+    except (Exception, SystemExit) as error:  # a plugin may raise anything
         if (plugin := plugin_of(place)) is None:
             raise
         why = ascii(f"{type(error).__name__}: {error}")[1:-1]
@@ -335,9 +335,9 @@ def load_place(place: str) -> Any:
 
 
 def read_file(file: str) -> str:
-    """The text of the file at `package:path`.
+    """Return the text of the file at `package:path`.
 
-    Raises BrokenPlugin, with the reason in one line, if it is in another package and cannot be read.
+    Raises BrokenPlugin, with a one-line reason, if it is in another package and cannot be read.
     """
     from importlib.resources import files
 
@@ -352,12 +352,12 @@ def read_file(file: str) -> str:
 
 
 def load_usable_place(place: str) -> Any:
-    """As `load_place`; None, after one line on standard error, for a broken part of another package."""
+    """Like `load_place`, but return None after a message on standard error if a plugin's part is broken."""
     return load_place(place) if plugin_of(place) is None else _value_or_why(load_place, place)
 
 
 def read_usable_file(file: str) -> str | None:
-    """As `read_file`; None, after one line on standard error, for a broken file of another package."""
+    """Like `read_file`, but return None after a message on standard error if a plugin's file is broken."""
     return read_file(file) if plugin_of(file) is None else _value_or_why(read_file, file)
 
 
@@ -371,7 +371,7 @@ def _value_or_why(load: Callable[[str], T], place: str) -> T | None:
 
 
 def print_problem(line: str) -> None:
-    """Print a line on standard error, but not in worker processes nor while a shell completes a line."""
+    """Print a line on standard error, except in worker processes and during shell completion."""
     processes = sys.modules.get("multiprocessing.process")
     is_worker = processes is not None and processes.current_process().name != "MainProcess"
     if not is_worker and "_ATTN_COMPLETE" not in os.environ:
@@ -379,10 +379,10 @@ def print_problem(line: str) -> None:
 
 
 class LoadedOnUse(Mapping[str, T]):
-    """Values by name, each imported from its place, `module:name`, when it is looked up.
+    """A mapping whose values are imported from their places, `module:name`, on lookup.
 
-    A part of another package that cannot be imported is left out, after one line on standard error. To
-    iterate imports only parts of other packages.
+    A plugin's part that cannot be imported is left out, after a message on standard error. Iterating imports
+    only plugins' parts.
     """
 
     def __init__(self, places: Mapping[str, str]) -> None:
@@ -408,12 +408,12 @@ class LoadedOnUse(Mapping[str, T]):
 
 
 def names_switched_off() -> list[str]:
-    """The names in `ATTN_OFF`."""
+    """Return the names in `ATTN_OFF`."""
     return [name for name in map(str.strip, os.environ.get(SWITCH, "").split(",")) if name]
 
 
 def switched_on(features: Mapping[str, Feature]) -> dict[str, Feature]:
-    """The features that `ATTN_OFF` does not name and whose needs are all on."""
+    """Return the features that `ATTN_OFF` does not name and whose needs are all on."""
     off = {*names_switched_off()}
     on = {name: feature for name, feature in features.items() if name not in off}
     while lacking := [name for name, feature in on.items() if not {*feature.needs} <= on.keys()]:
@@ -423,7 +423,7 @@ def switched_on(features: Mapping[str, Feature]) -> dict[str, Feature]:
 
 
 def read_card(plugin: Plugin) -> Feature:
-    """The card of another package, with absolute places. Raises BrokenPlugin, with the reason in one line."""
+    """Return a plugin's card with absolute places. Raises BrokenPlugin, with a one-line reason."""
     card = load_place(plugin.place)
     module = sys.modules[plugin.place.partition(":")[0]]
     package = "" if module.__spec__ is None else module.__spec__.parent or ""
@@ -436,7 +436,7 @@ def read_card(plugin: Plugin) -> Feature:
 
 
 def readable_cards(built_in: Mapping[str, Feature]) -> dict[str, Feature]:
-    """All cards that can be read, those that are switched off or lack what they need included."""
+    """Return all cards that can be read, including features that are off or lack a need."""
     cards = dict(built_in)
     for name, plugin in added(built_in).items():
         with suppress(BrokenPlugin):
@@ -444,47 +444,48 @@ def readable_cards(built_in: Mapping[str, Feature]) -> dict[str, Feature]:
     return cards
 
 
-_being_read: list[str] = []
+_cards_being_read: list[str] = []
 
 
 def features_in_use(built_in: Mapping[str, Feature]) -> dict[str, Feature]:
-    """The features by name: built-in ones, then those of other packages, without those switched off.
+    """Return the features that are on, by name: built-in ones first, then plugins.
 
-    A card that cannot be read or that needs an unknown feature is left out, with one line on standard error;
-    so is an unknown name in `ATTN_OFF`. Raises ImportError if the import of a card asks for all cards.
+    Prints a line on standard error for each card that cannot be read or needs an unknown feature, which is
+    left out, and for each unknown name in `ATTN_OFF`. Raises ImportError if importing a card requests all
+    cards.
     """
-    if _being_read:
-        only = "a card and the __init__.py of its package import nothing of attncli but attncli.feature"
-        raise ImportError(f"{_being_read[0]}: {only}")
-    cards, others = dict(built_in), added(built_in)
+    if _cards_being_read:
+        rule = "a card and the __init__.py of its package may import only attncli.feature from attncli"
+        raise ImportError(f"{_cards_being_read[0]}: {rule}")
+    cards, plugin_cards = dict(built_in), added(built_in)
     off = names_switched_off()
     for name in off:
-        if name not in built_in and name not in others:
-            print_problem(_unknown_feature(name, [*built_in, *others], built_in))
-    for name, plugin in others.items():
+        if name not in built_in and name not in plugin_cards:
+            print_problem(_unknown_feature_message(name, [*built_in, *plugin_cards], built_in))
+    for name, plugin in plugin_cards.items():
         if name in off:
             continue
-        _being_read.append(plugin.place)
+        _cards_being_read.append(plugin.place)
         try:
             cards[name] = read_card(plugin)
         except BrokenPlugin as error:
             print_problem(str(error))
         finally:
-            _being_read.pop()
-    for name, plugin in others.items():
+            _cards_being_read.pop()
+    for name, plugin in plugin_cards.items():
         needs = cards[name].needs if name in cards else ()
         for needed in (needed for needed in needs if needed not in cards and needed not in off):
             print_problem(f"plugin {plugin}: needs the feature {needed}, which is not available")
     return switched_on(cards)
 
 
-def _unknown_feature(name: str, known: list[str], built_in: Mapping[str, Feature]) -> str:
-    """The line for a name in `ATTN_OFF` that is no feature: the feature that is meant, else all of them."""
+def _unknown_feature_message(name: str, features: list[str], built_in: Mapping[str, Feature]) -> str:
+    """Return the message for an unknown name in `ATTN_OFF`: the likely feature, else all of them."""
     from difflib import get_close_matches
 
-    asking = [
+    owners = [
         each for each, card in built_in.items() if name in (question.name for question in card.questions)
     ]
-    near = asking or get_close_matches(name.lower().replace("-", "_"), known, n=3)
-    meant = f"did you mean {' or '.join(near)}?" if near else f"the features are {', '.join(known)}"
-    return f"{SWITCH}: {ascii(name)[1:-1]} is not a feature: {meant}"
+    near = owners or get_close_matches(name.lower().replace("-", "_"), features, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"the features are {', '.join(features)}"
+    return f"{SWITCH}: {ascii(name)[1:-1]} is not a feature: {hint}"

@@ -17,7 +17,7 @@ import numpy as np
 
 from attncli.features.browse.browser import Browser
 from attncli.features.browse.browser_choice import Choice, grids
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import NamedTensor, Report, Table
 
 SIZE = (160, 50)
@@ -60,7 +60,7 @@ def report_of(layers: int, heads: int, tokens: int) -> Report:
     )
     tensors = {"weights": NamedTensor(("layer", "head", "query", "key"), weights)}
     words = tuple(f"token{i % 97}" for i in range(tokens))
-    return Report("heads", {}, {}, words, tensors=tensors, result=result_of("", {"heads": rows}))
+    return Report("heads", {}, {}, words, tensors=tensors, result=read_result("", {"heads": rows}))
 
 
 def now() -> Times:

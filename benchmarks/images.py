@@ -30,7 +30,7 @@ from transformers.utils import logging
 
 from attncli.runs.saved_reports import read_reports
 from attncli.views import Display
-from attncli.views.overlays import lines_with_list, looks_of
+from attncli.views.overlays import lines_with_list, tensor_looks
 
 BOUNDS = {224: 1.1, 518: 0.6}
 """Our time over that of the script, by the side of the picture in pixels."""
@@ -137,7 +137,7 @@ def largest_difference(ours: Path, theirs: Path) -> float:
 def overlay_seconds(file: Path, columns: int, lines: int) -> tuple[float, float]:
     """Of the overlay of one head in a terminal: the first, which decodes the picture, and the median."""
     report = read_reports(str(file)).reports[0]
-    *_, look = looks_of(report, "looks")
+    *_, look = tensor_looks(report, "looks")
     display, took = Display(width=columns, colors="truecolor"), []
     for _ in range(OVERLAYS):
         start = time.perf_counter()

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import NamedTensor, Report, Table
 from attncli.views import Display, load_view
 
@@ -68,7 +68,7 @@ def attn_page(path: Path, heads: np.ndarray, *, whole: bool) -> None:
         for i in range(NUM_LAYERS)
         for j in range(NUM_HEADS)
     )
-    report = Report("heads", {}, {}, tokens(num_tokens), (), tensors, result_of("", {"heads": rows}))
+    report = Report("heads", {}, {}, tokens(num_tokens), (), tensors, read_result("", {"heads": rows}))
     with path.open("w", encoding="utf-8") as stream:
         load_view("html")([report], stream, Display())
 

@@ -357,7 +357,7 @@ def test_entry_points_of_former_groups_are_said_to_be_unread(tmp_path: Path) -> 
     assert [re.split(r"\s{2,}", line) for line in listed.out.splitlines()] == [
         [
             *(group, f"old_{group}", "attn-old 1.0"),
-            f"no longer read: a card names it in `{field}`, group attncli.features",
+            f"no longer supported: list it in the card's `{field}` and the card in attncli.features",
         ]
         for group, field in FORMER_GROUPS.items()
     ]
@@ -375,8 +375,7 @@ def test_damaged_metadata_of_a_package_that_torch_reads_are_named(tmp_path: Path
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == (
-        "damaged 1.0: its entry_points.txt is damaged, and torch, which reads those of all packages, ends: "
-        "reinstall it\n"
+        "damaged 1.0: its entry_points.txt is damaged, which makes importing torch fail: reinstall it\n"
     )
 
 

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from attncli.commands.command import default_text, metavar
 from attncli.settings import SPECS, every_setting_of
-from attncli.settings.fields import NoFlag, flag_name, in_words_of
+from attncli.settings.fields import NoFlag, flag_name, with_key_names
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 INTRODUCTION = """# Settings
@@ -59,7 +59,7 @@ def setting_of(key: str, field: FieldInfo) -> Setting:
     values = "" if is_switch else f" `{metavar(key, field)}`".replace("|", "`, `")
     default = "" if is_switch and not field.default else default_text(field)
     has_flag = not any(isinstance(data, NoFlag) for data in field.metadata)
-    meaning = f"{in_words_of(str(field.description), flags=True)}{default}".replace("|", "\\|")
+    meaning = f"{with_key_names(str(field.description), flags=True)}{default}".replace("|", "\\|")
     return Setting(flag_name(key) if has_flag else f"{key}:", values, meaning)
 
 

@@ -1,4 +1,4 @@
-"""Commands and their parameters as plain data; the flags that commands share, and those of settings."""
+"""Commands and parameters as plain data: shared flags, and a flag for each setting."""
 
 import io
 import os
@@ -21,12 +21,12 @@ from attncli.settings.fields import (
     Given,
     NoFlag,
     Spec,
+    alternative_names,
+    annotation_leaves,
     checked_spec,
     current,
     flag_name,
-    in_words_of,
-    leaves_of,
-    other_names,
+    with_key_names,
 )
 from attncli.settings.text import FILE_SETTINGS, PATH_KEYS
 from attncli.system.files import stdin_bytes, wait_for_bytes
@@ -37,13 +37,13 @@ from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """An option, or an argument where it has no `flags`; its value reaches the command's `run` by its name.
+    """An option, or an argument if it has no `flags`; its value is passed to the command's `run` by name.
 
-    `kind` is str, int, bool (a switch) or list[str] (an option that may be repeated, or all other arguments);
-    `choices` are what a shell completes; `group` is its heading in the help of all flags, and `everyday` what
-    everyday help says of it, empty where it is not there. A `hidden` flag is in no help: `now` is the
-    parameter that takes its value, or `refusal` says what to write instead. `reads_file` if it names a file
-    that is read, which may be one of the lessons'.
+    `kind` is str, int, bool (a switch) or list[str] (a repeatable option, or all remaining arguments). A
+    shell completes `choices`. `group` is the heading in the help of all flags; `everyday` is the description
+    in everyday help, which leaves out a flag without one. A `hidden` flag is in neither help: its value goes
+    to the parameter `now`, or it is refused with `refusal`, which names a replacement. `reads_file`: the
+    value is the name of a file to read, possibly one of the lessons' files.
     """
 
     name: str
@@ -63,18 +63,18 @@ class Parameter:
     is_passed: bool = True
     reads_file: bool = False
 
-    def found(self, value: Any) -> Any:
-        """The value; for names of files to read, the files that they name."""
+    def with_resolved_files(self, value: Any) -> Any:
+        """Return the value, with names of lesson files replaced by the paths of the shipped files."""
         if not self.reads_file or value is None:
             return value
-        return [shipped(each) for each in value] if self.kind == list[str] else shipped(value)
+        return [resolved_file(each) for each in value] if self.kind == list[str] else resolved_file(value)
 
 
 LESSON_FILES = files("attncli") / "data" / "lessons" / "files"
 
 
-def shipped(file: str) -> str:
-    """The file. `lessons/bat-cave.json`, as lessons write it, means the shipped file where none is here."""
+def resolved_file(file: str) -> str:
+    """Return the shipped file for a name such as `lessons/bat-cave.json`, unless that file exists here."""
     folder, name = Path(file).parent, Path(file).name
     if folder != Path("lessons") or Path(file).exists():
         return file
@@ -95,12 +95,12 @@ def option(
     is_passed: bool = True,
     reads_file: bool = False,
 ) -> Parameter:
-    """An option by its flags, as `--output -o`, after another name for its value where that has one."""
-    first, *others = names.split()
+    """Build an option from its flags, such as `--output -o`; a leading word is the parameter's name."""
+    first, *following = names.split()
     words = tuple(choices)
     return Parameter(
         name=first.partition("/")[0].lstrip("-").replace("-", "_"),
-        flags=tuple(others) if first.isidentifier() else (first, *others),
+        flags=tuple(following) if first.isidentifier() else (first, *following),
         help=help,
         metavar=metavar or "|".join(words) or None,
         kind=kind,
@@ -115,7 +115,7 @@ def option(
 
 
 def flag(name: str, help: str, *, group: str | None = None, everyday: str = "") -> Parameter:
-    """A switch that is off unless it is given."""
+    """Build a switch that is off by default."""
     return option(name, help, kind=bool, default=False, group=group, everyday=everyday)
 
 
@@ -129,7 +129,7 @@ def argument(
     choices: Iterable[str] = (),
     reads_file: bool = False,
 ) -> Parameter:
-    """An argument; of the kind list[str] as many as there are."""
+    """Build an argument; kind list[str] takes all remaining ones."""
     return Parameter(
         name=name,
         help=help,
@@ -141,24 +141,26 @@ def argument(
     )
 
 
-def with_other_names(parameters: Sequence[Parameter]) -> list[Parameter]:
-    """The parameters, and those of them that are read by another name, too, which no help has."""
-    named = {each.name: each for each in parameters}
-    others = [
-        replace(named[name], name=other, flags=(f"--{other}",), hidden=True, now=name, is_passed=False)
-        for other, name in other_names(named).items()
-        if named[name].flags
+def with_hidden_spellings(parameters: Sequence[Parameter]) -> list[Parameter]:
+    """Return the parameters, followed by hidden ones for their alternative spellings."""
+    by_name = {each.name: each for each in parameters}
+    hidden = [
+        replace(
+            by_name[name], name=spelling, flags=(f"--{spelling}",), hidden=True, now=name, is_passed=False
+        )
+        for spelling, name in alternative_names(by_name).items()
+        if by_name[name].flags
     ]
-    return [*parameters, *others]
+    return [*parameters, *hidden]
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command: `run` takes the values of its parameters by their names, and gives the exit code (None: 0).
+    """A command. `run` takes the values of the parameters by name and returns the exit code (None: 0).
 
-    Where it `runs_commands`, `run` takes `attn`, too: what runs a command line and gives its exit code.
-    Where it `runs_program`, all that follows the first word that is no flag, or `--`, is the program's.
-    If it `needs_torch`, it is refused at once where memory is too small for that.
+    If it `runs_commands`, `run` also takes `attn`, a function that runs a command line and returns its exit
+    code. If it `runs_program`, the first word that is not a flag (or `--`) begins the program's command line.
+    If it `needs_torch`, it is refused when too little memory is free to load torch.
     """
 
     name: str
@@ -171,10 +173,10 @@ class Command:
     needs_torch: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parameters", with_other_names(self.parameters))
+        object.__setattr__(self, "parameters", with_hidden_spellings(self.parameters))
 
     def refuse_writing_over(self, values: Mapping[str, Any]) -> None:
-        """Raise UserError where -o names a file that another parameter reads and would be overwritten."""
+        """Raise UserError if -o names an existing file that the command reads."""
         output = values.get(OUTPUT.name)
         if output is None or not is_file(output):
             return
@@ -182,11 +184,13 @@ class Command:
             value = values.get(parameter.name) if parameter.reads_file else None
             for name in [value] if isinstance(value, str) else value or ():
                 if is_file(name) and Path(name).samefile(output):
-                    raise UserError(f"-o {output}: is a file that this command reads: give another name")
+                    raise UserError(
+                        f"-o {output}: would overwrite an input of this command: choose another name"
+                    )
 
 
 def is_file(name: str) -> bool:
-    """Whether a file of that name exists; a text may be too long for a file name."""
+    """Return True if a file of that name exists; a text too long for a file name is not an error."""
     try:
         return Path(name).is_file()
     except OSError:
@@ -196,18 +200,18 @@ def is_file(name: str) -> bool:
 MAX_PRECISION = 15
 COLORS = ("auto", "always", "never", *COLOR_DEPTHS[1:])
 
-# The flags of every command that shows reports; help groups them.
+# Flags of every command that shows reports, in the order of help.
 FORMAT = option(
     "--format",
-    "How to write reports. [default: by the suffix of -o, else table]",
+    "Output format. [default: from the suffix of -o, else table]",
     choices=VIEWS,
     group="Output",
     everyday="table, json, csv, md, html, png, and others",
 )
 SHOW = option(
     "--show",
-    f"Parts of the report instead of its first screen: {', '.join(PARTS)}, or a table by its name; in csv "
-    "and parquet another table.",
+    f"Show these parts instead of the first screen: {', '.join(PARTS)}, or a table by name. For csv and "
+    "parquet, the table to write.",
     "PART,...",
     kind=list[str],
     choices=PARTS,
@@ -216,7 +220,7 @@ SHOW = option(
 )
 OUTPUT = option(
     "--output -o",
-    "Write to a file, whole or not at all; - is standard output.",
+    "Write to a file, which is replaced only on success; - is standard output.",
     "FILE",
     group="Output",
     everyday="write to a file: .json, .csv, .html, .png, ...",
@@ -224,16 +228,18 @@ OUTPUT = option(
 OPEN = flag("--open", "Open the page or picture of -o in the browser.", group="Output")
 STEP = option("--step", "Show only step N of --explain.", "INTEGER", group="Output")
 PRECISION = option(
-    "--precision", "Decimals in tables. [default: 4; on a first screen 2]", "INTEGER", group="Output"
+    "--precision", "Decimal places in tables. [default: 4; 2 on a first screen]", "INTEGER", group="Output"
 )
-COLOR = option("--color", "Colour in tables and heatmaps.", choices=COLORS, default="auto", group="Output")
+COLOR = option(
+    "--color", "Use colour in tables and heatmaps.", choices=COLORS, default="auto", group="Output"
+)
 SCALE_COLORS = option(
     "--scale-colors",
-    "How colours spread over numbers; row: over each row by itself. [default: linear; of blocks log]",
+    "Colour scale; row: a separate linear scale per row. [default: linear; log for blocks]",
     choices=SCALES,
     group="Output",
 )
-TITLE = option("--title", "The title of a picture, page or heatmap.", "TEXT", group="Output")
+TITLE = option("--title", "Title of the picture, page or heatmap.", "TEXT", group="Output")
 SKIP_FIRST_KEYS = option(
     "--skip-first-keys",
     "Exclude the first N keys from the colour scale. [default: 0]",
@@ -241,17 +247,17 @@ SKIP_FIRST_KEYS = option(
     group="Output",
 )
 DEBUG_HELP = "Show a traceback with an error."
-# Not passed to commands: main looks for it itself.
+# Not passed to commands: cli.run looks for it in the arguments.
 DEBUG = option("--debug", DEBUG_HELP, kind=bool, default=False, is_passed=False)
 
 FRESH = flag("--fresh", "Start the store over instead of resuming.")
 WORKERS = option(
     "--workers",
-    "Processes to compute in (default: one per core where the batch is worth their start).",
+    "Number of worker processes (default: one per core for a large batch, else none).",
     "INTEGER",
     kind=int,
     min=1,
-    everyday="processes to compute in",
+    everyday="number of worker processes",
 )
 SCHEDULER = option("--scheduler", "Compute on a Dask cluster: tcp://host:port.", "ADDRESS")
 
@@ -268,18 +274,18 @@ OUTPUT_FLAGS = (FORMAT, OUTPUT, OPEN, TITLE, SHOW, STEP, PRECISION, *COLOR_FLAGS
 
 
 def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
-    """Raise UserError for a value that is not one of the known ones."""
+    """Raise UserError if the value is not in `known`."""
     if value not in known:
         raise UserError(f"{flag}: {must_be_one_of(value, known)}")
 
 
 def store_errors(store: Path | None, flags: Mapping[str, Any]) -> Iterator[str]:
-    """The errors of flags that need a store."""
-    given = [name for name, value in flags.items() if value not in (None, False)]
-    for name in given if store is None else ():
+    """Yield the errors for flags that need a store."""
+    names = [name for name, value in flags.items() if value not in (None, False)]
+    for name in names if store is None else ():
         yield f"--{name}: needs a store: -o FILE.db"
-    if {"workers", "scheduler"} <= {*given}:
-        yield "--workers: cannot be combined with --scheduler, which has its own"
+    if {"workers", "scheduler"} <= {*names}:
+        yield "--workers: cannot be combined with --scheduler, whose cluster has its own workers"
 
 
 def checked_display(
@@ -291,7 +297,7 @@ def checked_display(
     *,
     several: bool = False,
 ) -> Display:
-    """The display that the flags ask for. Raises UserError for an invalid value."""
+    """Return the display settings from the flags. Raises UserError for an invalid value."""
     refuse_unknown("--color", color, COLORS)
     if scale_colors is not None:
         refuse_unknown("--scale-colors", scale_colors, SCALES)
@@ -315,7 +321,7 @@ def checked_display(
 
 
 def width(is_terminal: bool) -> int | None:
-    """The columns to fill: COLUMNS, else the terminal's, else as many as needed."""
+    """Return the number of columns: COLUMNS, else the terminal's width, else None (no limit)."""
     columns = os.environ.get("COLUMNS", "")
     if number := whole_number(columns):
         return number
@@ -323,28 +329,29 @@ def width(is_terminal: bool) -> int | None:
 
 
 def height(is_terminal: bool) -> int | None:
-    """The lines above a terminal's prompt: LINES, else its height; None (no limit) where that is unknown.
+    """Return the number of lines above a terminal's prompt, from LINES or its height; None if unknown (no
+    limit).
 
-    A pipe has no limit, whatever LINES says: the program that started attn may have set it (readline does).
+    A pipe has no limit even if LINES is set: the program that started attn may have set it (readline does).
     """
     if not is_terminal:
         return None
     lines = os.environ.get("LINES", "")
-    known = whole_number(lines) or terminal_size(sys.stdout.fileno()).lines
-    return max(known - 1, 1) if known else None
+    num_lines = whole_number(lines) or terminal_size(sys.stdout.fileno()).lines
+    return max(num_lines - 1, 1) if num_lines else None
 
 
 def can_walk() -> bool:
-    """Whether somebody reads along: standard output is a screen and keys can be pressed."""
+    """Return True if the session is interactive: all standard streams are terminals."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 CLEAR = "\r\x1b[K"
-"""Takes back what stands on the line."""
+"""Erases the current line."""
 
 
 def color_depth(choice: str, is_terminal: bool | None) -> str:
-    """How many colours: as --color says, else as the environment and the terminal allow."""
+    """Return the colour depth: as --color asks, else what the environment and the terminal support."""
     if choice in COLOR_DEPTHS:
         return choice
     if choice == "never" or (choice == "auto" and not _wants_color(is_terminal)):
@@ -356,7 +363,7 @@ def color_depth(choice: str, is_terminal: bool | None) -> str:
 
 
 def _wants_color(is_terminal: bool | None) -> bool:
-    """The first that decides: a file, NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, TERM=dumb, a terminal."""
+    """Decide in this order: file output, NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, TERM=dumb, terminal."""
     environ = os.environ
     if is_terminal is None or environ.get("NO_COLOR"):
         return False
@@ -367,14 +374,14 @@ def _wants_color(is_terminal: bool | None) -> bool:
     return is_terminal and environ.get("TERM") != "dumb"
 
 
-MAX_CHOICES_SHOWN = 8
+MAX_LISTED_CHOICES = 8
 HEAD = "LAYER:HEAD"
 HEAD_KEYS = {"head": HEAD, "full": f"{HEAD},...", "ablate": f"{HEAD},...", "heads": f"{HEAD},...|all"}
-"""The settings that name heads of a model."""
+"""Settings that name heads of a model."""
 
 
 def setting_options(spec_class: type[Spec]) -> list[Parameter]:
-    """A flag for each setting, its value None where it is not given; those of every experiment come last."""
+    """Return a flag for each setting, None unless passed; those of every experiment come last."""
     shared_last = sorted(spec_class.model_fields, key=lambda key: key in Spec.model_fields)
     return [_option(spec_class, key) for key in shared_last]
 
@@ -382,9 +389,9 @@ def setting_options(spec_class: type[Spec]) -> list[Parameter]:
 def _option(spec_class: type[Spec], key: str) -> Parameter:
     field, group = spec_class.model_fields[key], spec_class.group_of(key)
     name = flag_name(key)
-    description = f"{in_words_of(str(field.description), flags=True)}{default_text(field)}"
+    description = f"{with_key_names(str(field.description), flags=True)}{default_text(field)}"
     everyday = next((data for data in field.metadata if isinstance(data, Everyday)), None)
-    without = next((data for data in field.metadata if isinstance(data, NoFlag)), None)
+    no_flag = next((data for data in field.metadata if isinstance(data, NoFlag)), None)
     is_switch = field.annotation is bool
     made = option(
         f"{name}/--no-{name[2:]}" if is_switch else f"{key} {name}",
@@ -396,44 +403,44 @@ def _option(spec_class: type[Spec], key: str) -> Parameter:
         reads_file=key in PATH_KEYS,
         everyday="" if everyday is None or key in spec_class.rare_keys else everyday.text or description,
     )
-    if without is not None:
-        return replace(made, hidden=True, refusal=without.reason.format(key=key))
+    if no_flag is not None:
+        return replace(made, hidden=True, refusal=no_flag.reason.format(key=key))
     return made
 
 
-def given_flags(flags: dict[str, Any]) -> dict[str, Given]:
-    """The flags that were given; the values of a list may be repeated flags or stand between commas."""
-    given = {}
+def settings_from_flags(flags: dict[str, Any]) -> dict[str, Given]:
+    """Return the settings that flags set; lists may be repeated flags or comma-separated."""
+    settings = {}
     for key, value in flags.items():
         if isinstance(value, list):
             value = [part.strip() for text in value for part in text.split(",")]
         if value not in (None, ()):
-            given[key] = Given(value, flag_name(key), is_flag=True)
-    return given
+            settings[key] = Given(value, flag_name(key), is_flag=True)
+    return settings
 
 
 def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict[str, Given]:
-    """The settings of a config file and of the flags; flags override the file."""
-    given = ConfigFile(Path(config)).single(name) if config is not None else {}
+    """Return the settings from a config file and from flags; flags override the file."""
     spec_class = every_setting_of(name)
-    given, from_flags = current(spec_class, given), current(spec_class, given_flags(flags))
+    from_file = current(spec_class, ConfigFile(Path(config)).single(name) if config is not None else {})
+    from_flags = current(spec_class, settings_from_flags(flags))
     for group in ALTERNATIVES:
         if from_flags.keys() & group:
-            given = {key: value for key, value in given.items() if key not in group}
-    return given | from_flags
+            from_file = {key: value for key, value in from_file.items() if key not in group}
+    return from_file | from_flags
 
 
-# The settings that choose the input. Without any of them the text may come from standard input.
+# Settings that choose the input. If none is set, the text may come from standard input.
 TEXT_KEYS = frozenset((*ALTERNATIVES[0], "probe", *FILE_SETTINGS))
-WAITING = "stdin: waiting for its text (a text on the command line, or < /dev/null, would not wait)"
+WAITING = "stdin: waiting for text (to avoid this, give a text as an argument or add < /dev/null)"
 
 
 def has_piped_text() -> bool:
-    """Whether standard input holds a text: a pipe, a socket or a redirected file that is not empty.
+    """Return True if standard input holds text: a pipe, a socket or a redirected file that is not empty.
 
-    A terminal, /dev/null or another device, and a closed stream are not read. Everything else is waited for
-    until its first byte or its end, however late these come, and nothing is consumed. Raises UserError for
-    a stream that cannot be read.
+    Terminals, /dev/null and other devices, and closed streams are not read. Any other stream is waited for
+    until its first byte or its end, and nothing is consumed. Raises UserError for a stream that cannot be
+    read.
     """
     try:
         file = sys.stdin.fileno()
@@ -451,9 +458,9 @@ def has_piped_text() -> bool:
 
 
 def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str, Given]:
-    """The settings, with the text on standard input if they give no text and can be combined with one.
+    """Return the settings, completed by the text on standard input if they name no input but accept one.
 
-    Wrong settings are reported before anything is waited for.
+    Invalid settings are reported before waiting for input.
     """
     key = "file" if "file" in spec_class.model_fields else spec_class.argument
     if key not in ("file", "texts") or given.keys() & TEXT_KEYS:
@@ -462,26 +469,26 @@ def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str
     try:
         checked_spec(spec_class, piped)
     except UserError:
-        if key == "file":  # the command needs no text, or is wrong without one, too
+        if key == "file":  # the command needs no text, or its settings are invalid anyway
             checked_spec(spec_class, given)
             return given
     return piped if has_piped_text() else given
 
 
-def refuse_given(values: Mapping[str, Any], reason: str) -> None:
-    """Raise UserError for the first flag that was given, which means nothing here."""
+def refuse_flags(values: Mapping[str, Any], reason: str) -> None:
+    """Raise UserError for the first flag that was passed, with the reason why it has no effect here."""
     for key, value in values.items():
         if value not in (None, ()):
             raise UserError(f"{flag_name(key)}: {reason}")
 
 
 def metavar(key: str, field: FieldInfo) -> str:
-    """How help names the values of a setting: its choices, a kind of number, a file or text."""
+    """Return the placeholder for a setting's value in help: its choices, INTEGER, NUMBER, FILE or TEXT."""
     if key in HEAD_KEYS:
         return HEAD_KEYS[key]
-    choices, leaves = _choices(field.annotation), list(leaves_of(field.annotation))
+    choices, leaves = _choices(field.annotation), list(annotation_leaves(field.annotation))
     numbers = ["NUMBER"] if float in leaves else ["INTEGER"] if int in leaves and str not in leaves else []
-    if len(choices) > MAX_CHOICES_SHOWN:
+    if len(choices) > MAX_LISTED_CHOICES:
         return "STATISTIC" if "entropy" in choices else "NAME"
     if choices or numbers:
         return "|".join([*choices, *numbers]) + (",..." if _is_list(field) else "")
@@ -489,7 +496,7 @@ def metavar(key: str, field: FieldInfo) -> str:
 
 
 def default_text(field: FieldInfo) -> str:
-    """` [default: 16]`, where a setting has one that follows from no other setting."""
+    """Return ` [default: 16]`, or an empty text if the default depends on other settings."""
     value = field.default
     if field.is_required() or value in (None, []) or field.default_factory is not None:
         return ""
@@ -499,8 +506,8 @@ def default_text(field: FieldInfo) -> str:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """The words that a setting may be, where it is one of some."""
-    return [leaf for leaf in leaves_of(annotation) if isinstance(leaf, str)]
+    """Return the words that a setting accepts."""
+    return [leaf for leaf in annotation_leaves(annotation) if isinstance(leaf, str)]
 
 
 def _is_list(field: FieldInfo) -> bool:

@@ -1,4 +1,4 @@
-"""What a shell completes of a value: models, their layers and heads, by headers alone; names in stores."""
+"""Shell completion of values: models, layers and heads (read from headers only), names in stores."""
 
 import io
 import os
@@ -16,30 +16,33 @@ from attncli.system.plain_text import whole_number
 TEXT_PARTS = ("text_config", "decoder", "llm_config")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads")
-"""What configs call them."""
+"""Keys of the number of heads in model configs."""
 
 
-def completions(parameter: Parameter, given: Mapping[str, Any], start: str, *, of_model: bool) -> list[str]:
-    """Whole values that begin with `start`; empty where the shell should complete names of files.
+def completions(
+    parameter: Parameter, values: Mapping[str, Any], start: str, *, needs_model: bool
+) -> list[str]:
+    """Return the values that begin with `start`; empty to let the shell complete file names.
 
-    `given` are the values of earlier flags. A command `of_model` reads the shipped model without --model.
+    `values` are those of earlier flags. If the command `needs_model`, the shipped model is used without
+    --model.
     """
-    model = _last(given.get("model")) or (SHIPPED_MODEL if of_model else None)
+    model = _last(values.get("model")) or (SHIPPED_MODEL if needs_model else None)
     match parameter.name:
         case "model":
             words = [*_models_in_folder(start), *models_in_packages()]
         case "layer" | "head" | "full" | "ablate" | "heads" | "into" if model is not None:
             words = [*_places(model, with_heads=parameter.name in HEAD_KEYS)]
-        case "statistic" | "group_by" if given.get("store"):
-            words = _names_in(Path(str(given.get("store"))), parameter.name)
+        case "statistic" | "group_by" if values.get("store"):
+            words = _names_in(Path(str(values.get("store"))), parameter.name)
         case _:
-            words = [word.replace(" ", "-") for word in parameter.choices]  # bash takes words for two
+            words = [word.replace(" ", "-") for word in parameter.choices]  # bash would split them at a blank
     before = start[: start.rfind(",") + 1] if parameter.kind == list[str] else ""
     return [whole for word in words if (whole := before + word).startswith(start)]
 
 
 def _names_in(store: Path, parameter: str) -> list[str]:
-    """The statistics of a store, or what its runs may be grouped by; empty where it cannot be read."""
+    """Return the statistics of a store, or the settings to group its runs by; empty if it cannot be read."""
     from attncli.runs.reading import groups_there, reading
 
     names: list[str] = []
@@ -49,19 +52,19 @@ def _names_in(store: Path, parameter: str) -> list[str]:
 
 
 def _last(values: Sequence[str] | None) -> str | None:
-    """Typer reads an option as a list, empty where it is not given."""
+    """Return the last value; Typer reads an option as a list, empty if it was not passed."""
     return values[-1] if values else None
 
 
-def _found(model: str) -> Path | None:
+def _local_path(model: str) -> Path | None:
     try:
         return model_on_disk(model, allow_download=False)
-    except ValueError:  # a package of several
+    except ValueError:  # a package with several models
         return None
 
 
 def _models_in_folder(start: str) -> list[str]:
-    """Folders with a config.json and GGUF files, in the folder that the name begins with."""
+    """List GGUF files and folders with a config.json, in the folder part of `start`."""
     folder = start[: start.rfind("/") + 1]
     try:
         names = sorted(path.name for path in Path(folder or ".").iterdir())
@@ -75,14 +78,14 @@ def _models_in_folder(start: str) -> list[str]:
 
 
 def _places(model: str, *, with_heads: bool) -> Iterator[str]:
-    """`LAYER` or `LAYER:HEAD` of each layer and head; empty for unknown counts, as of remote models."""
+    """Yield `LAYER` or `LAYER:HEAD` of each layer and head; nothing if the counts are unknown."""
     num_layers, num_heads = _counts(model)
     for layer in range(num_layers):
         yield from (f"{layer}:{head}" for head in range(num_heads)) if with_heads else [str(layer)]
 
 
 def _counts(model: str) -> tuple[int, int]:
-    path = _found(model)
+    path = _local_path(model)
     if path is None:
         return 0, 0
     try:
@@ -94,20 +97,20 @@ def _counts(model: str) -> tuple[int, int]:
     except UserError:
         return 0, 0
     parts = [config, *(config[part] for part in TEXT_PARTS if isinstance(config.get(part), dict))]
-    return _named(parts, LAYERS), _named(parts, HEADS)
+    return _first_number(parts, LAYERS), _first_number(parts, HEADS)
 
 
-def _named(parts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int:
-    """The number under the first of these names that has one, else 0."""
+def _first_number(parts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int:
+    """Return the number stored under the first of these names that has one, else 0."""
     numbers = (part[name] for name in names for part in parts if isinstance(part.get(name), int))
     return next(numbers, 0)
 
 
 @contextmanager
 def whole_words_in_bash() -> Iterator[None]:
-    """Bash breaks `1:0` at its colon, and replaces what comes after it: only that is printed.
+    """Print only the part of each completion after the colon: Bash splits words such as `1:0` there.
 
-    Raises UserError where it says no words, or not which of them.
+    Raises UserError if the environment variables that Bash sets are missing or invalid.
     """
     words, number = os.environ.get("COMP_WORDS", "").split("\n"), os.environ.get("COMP_CWORD", "")
     current = whole_number(number)

@@ -1,11 +1,11 @@
-"""`--expect`: a command writes its reports, checks them, and ends with the exit code."""
+"""The `--expect` option: checks reports as they are written and sets the exit code."""
 
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from attncli.commands.output import Destination
-from attncli.errors import DONE, FAILED, SOME_FAILED, ClosedPipe, forget_stdout
+from attncli.errors import DONE, FAILED, SOME_FAILED, ClosedPipe, discard_stdout
 from attncli.settings.fields import Spec
 from attncli.system.plain_text import plain_text
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Expected:
-    """The conditions of --expect, each checked in every report that is written."""
+    """The conditions of --expect, checked in every report that is written."""
 
     def __init__(self, texts: Sequence[str], spec: Spec) -> None:
-        """Raise UserError for an invalid condition, and for a name that no report of the spec will have."""
+        """Raises UserError for an invalid condition or for a name that no report of the spec has."""
         self._expectations: _Expectations | None = None
         self._broken: list[str] = []
         if not texts:
@@ -30,7 +30,7 @@ class Expected:
         self._expectations = Expectations(conditions)
 
     def check(self, report: "Report") -> None:
-        """Note what does not hold in a report."""
+        """Record the conditions that a report violates."""
         if self._expectations is None:
             return
         from attncli.runs.report_values import values_of
@@ -38,32 +38,32 @@ class Expected:
         self._broken += self._expectations.broken(*values_of(report))
 
     def write(self, to: Destination, reports: "Iterable[Report]") -> None:
-        """Write reports, and check each of them."""
+        """Write the reports, checking each."""
         write_checked(to, reports, has_conditions=self._expectations is not None)
 
     def exit_code(self) -> int:
-        """1, with a line on standard error for each condition that did not hold; else 0."""
+        """Return 1, after a line on standard error for each violated condition, else 0."""
         return exit_code([] if self._expectations is None else [*self._broken, *self._expectations.unmet()])
 
 
 def write_checked(to: Destination, reports: "Iterable[Report]", *, has_conditions: bool) -> None:
-    """Write reports, checked as they are read; with conditions all of them, even if the reader is gone."""
-    rest = iter(reports)
+    """Write reports that are checked as they are read; with conditions, read all even if the pipe closes."""
+    iterator = iter(reports)
     try:
-        to.write(rest)
+        to.write(iterator)
     except ClosedPipe:
         if not has_conditions:
             raise
-        forget_stdout()
-        for _ in rest:
+        discard_stdout()
+        for _ in iterator:
             pass
 
 
 def exit_code(unmet: Sequence[str], *, broken: int = 0, failed: int = 0) -> int:
-    """1, with lines on standard error, if a condition does not hold; else 3 if a run failed, else 0."""
+    """Return 1, with lines on standard error, if a condition is violated; else 3 if a run failed, else 0."""
     for line in unmet:
         print(plain_text(line), file=sys.stderr)
     if broken:
         runs = "1 run does" if broken == 1 else f"{broken:,} runs do"
-        print(f"{runs} not meet what is expected", file=sys.stderr)
+        print(f"{runs} not meet the conditions", file=sys.stderr)
     return FAILED if broken or unmet else SOME_FAILED if failed else DONE

@@ -34,8 +34,8 @@ from attncli.settings.fields import (
     Spec,
     checked_spec,
     flag_name,
-    in_words_of,
     values_of,
+    with_key_names,
     with_maps,
 )
 
@@ -77,7 +77,7 @@ def errors_at(spec: Spec, given: dict[str, Given], config: str | None) -> Iterat
         lines = [
             given[key].line(key, message)
             if key in given
-            else in_words_of(
+            else with_key_names(
                 f"`{key}`{colon}{message}" if key in type(spec).model_fields else f"{key}{colon}{message}",
                 flags=config is None,
             )
@@ -231,7 +231,7 @@ def command(
             return run_with(name, config, show_config, flags, destination, **others)
 
     if bare is not None:
-        meaning = in_words_of(str(fields[bare].description), flags=True)
+        meaning = with_key_names(str(fields[bare].description), flags=True)
         parameters.append(argument("argument", meaning, name_of_value, required=False))
     return Command(
         name, summary, run, parameters, _offered(spec_class.examples, parameters), needs_torch=True

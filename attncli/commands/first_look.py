@@ -1,4 +1,4 @@
-"""The screen of a bare `attn`: a trained head, and ways on."""
+"""The screen of a bare `attn`: a trained head, and suggestions for what to type next."""
 
 import sys
 from dataclasses import replace
@@ -14,17 +14,17 @@ from attncli.views.tables import sections
 FIRST_LOOK = "bat-cave.json", "bat"
 
 
-WAYS_ON = {
+SUGGESTIONS = {
     'attn self "the cat walks on the street"': "your own sentence, random weights",
     "attn lesson 1": "why attention, in a few minutes",
-    "attn heads --model FOLDER": "which heads of a model do what",
+    "attn heads --model FOLDER": "what each head of a model does",
     "attn --help": "every command",
 }
-"""What to type next, and what it shows."""
+"""Commands to type next, with what they show."""
 
 
 def show_first_look() -> None:
-    """What `attn` alone shows: a trained head, what one word looks at, and ways on."""
+    """Print a trained head, what one word looks at, and what to type next."""
     (report,) = read_reports(str(LESSON_FILES / FIRST_LOOK[0])).reports
     is_terminal = sys.stdout.isatty()
     display = Display(width=width(is_terminal), colors=color_depth("auto", is_terminal))
@@ -40,7 +40,7 @@ def show_first_look() -> None:
     row = f'Row {word}: "{FIRST_LOOK[1]}" looks most at {first} and {second}. Each row sums to 1.'
     screen.draw(Paragraph(row, "line"))
     screen.draw(Paragraph("Next:", "lead"))
-    ways = {line: what for line, what in WAYS_ON.items() if is_offered(line)}
-    room = max(map(len, ways))
-    for line, what in ways.items():
-        screen.draw(Paragraph(f"  {line:<{room}}   {what}", "line"))
+    suggestions = {line: result for line, result in SUGGESTIONS.items() if is_offered(line)}
+    line_width = max(map(len, suggestions))
+    for line, result in suggestions.items():
+        screen.draw(Paragraph(f"  {line:<{line_width}}   {result}", "line"))

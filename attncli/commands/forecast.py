@@ -1,4 +1,4 @@
-"""The time that work still needs, estimated from the time that its finished part took."""
+"""Estimated remaining time of some work, from the time that its finished part took."""
 
 from dataclasses import dataclass
 from time import monotonic
@@ -6,18 +6,19 @@ from time import monotonic
 from attncli.core.progress import Stage
 
 LEAST_UPDATES, LEAST_SECONDS, LEAST_SHARE = 3, 2.0, 0.02
-"""The least a forecast rests on: updates, seconds, and finished work as a share of the remaining work."""
+"""The least a forecast needs: updates, seconds, and finished work as a share of the remaining work."""
 HALF_SECONDS = 10.0
-"""After which what was measured counts half; of long work, after a quarter of it."""
+"""The half-life of a measurement; for long work, a quarter of the elapsed time."""
 STEADY_SHARE, STEADY_SECONDS, STEADY_RATIO = 0.05, 5.0, 1.2
-"""A steady forecast rests on finished work of that share of the rest, and stayed in the ratio for so long."""
+"""A steady forecast needs this share of the remaining work, and must stay within the ratio for so long."""
 
 
 @dataclass
 class _Measured:
-    """What was done of one kind of work: how often something, how long it took, its share of all.
+    """Finished work of one kind: updates, seconds, and share of the whole.
 
-    Of the last of it, too: the machine may be less busy than it was, and late parts dearer than early ones.
+    `last_seconds` and `last_share` weigh recent work more: the machine's load changes, and later parts may be
+    slower.
     """
 
     updates: int = 0
@@ -30,12 +31,12 @@ class _Measured:
         self.updates += updates
         self.seconds += seconds
         self.share += share
-        kept = 0.5 ** (seconds / max(HALF_SECONDS, self.seconds / 4))
-        self.last_seconds = self.last_seconds * kept + seconds
-        self.last_share = self.last_share * kept + share
+        decay = 0.5 ** (seconds / max(HALF_SECONDS, self.seconds / 4))
+        self.last_seconds = self.last_seconds * decay + seconds
+        self.last_share = self.last_share * decay + share
 
-    def seconds_of(self, left: float, least: float = LEAST_SHARE) -> float | None:
-        """How long the share that is left takes; None where too little was measured to say."""
+    def seconds_left(self, left: float, least: float = LEAST_SHARE) -> float | None:
+        """Return the time that the remaining share takes, or None if too little was measured."""
         is_enough = self.updates >= LEAST_UPDATES and self.seconds >= LEAST_SECONDS
         is_enough = is_enough and self.share > least * left and self.last_share > 0
         return self.last_seconds / self.last_share * left if is_enough else None
@@ -44,8 +45,8 @@ class _Measured:
 class Forecast:
     """One forecast over all stages of some work.
 
-    The remaining share is assumed to run as fast as the finished part of the current kind of stage or, where
-    too little of that is done, of the kind with the most finished work.
+    The remaining share is assumed to run as fast as the finished part of the current kind of stage, or of the
+    kind with the most finished work if the current one has just begun.
     """
 
     def __init__(self) -> None:
@@ -60,9 +61,9 @@ class Forecast:
         self._before: tuple[float, float] | None = None
 
     def begin(self, stage: Stage) -> None:
-        """A stage begins, and the one before is done; all work anew where its share is smaller."""
+        """Begin a stage and finish the previous one. If less is done than before, all work starts over."""
         if self.stage is not None and stage.done >= self.stage.done:
-            # Of what a stage was to take: what proved needless afterwards took no time.
+            # At most the stage's own share: the share of stages that were skipped took no time.
             self._measure(min(stage.done, self.stage.end))
         else:
             self._begin_anew()
@@ -70,7 +71,7 @@ class Forecast:
         self._runs_done = self._layer = 0
 
     def begin_layer(self, number: int, count: int) -> None:
-        """A layer of the stage's runs begins; a trial before them ends behind its first layers."""
+        """Begin a layer of the stage's runs. A trial run before them ends after its first layers."""
         if self.stage is None or not self.stage.runs:
             return
         self._runs_done += number == 1 and self._layer == count
@@ -88,19 +89,19 @@ class Forecast:
         self._at = now
 
     def seconds_left(self) -> float | None:
-        """The forecast; None where too little is done."""
+        """Return the forecast, or None if too little is done."""
         if self.stage is None:
             return None
         left = 1 - self.share
-        of_stage = self._kinds.get(self.stage.what, _Measured()).seconds_of(left)
+        stage_seconds = self._kinds.get(self.stage.what, _Measured()).seconds_left(left)
         most = max(self._kinds.values(), key=lambda kind: kind.share, default=_Measured())
-        return most.seconds_of(left, STEADY_SHARE) if of_stage is None else of_stage
+        return most.seconds_left(left, STEADY_SHARE) if stage_seconds is None else stage_seconds
 
     def steady_seconds(self) -> tuple[float, float] | None:
-        """The seconds of the whole work and of its rest; None until the forecast is steady."""
+        """Return the seconds of the whole work and of the remaining work, or None before it is steady."""
         if self.stage is None:
             return None
-        left = self._kinds.get(self.stage.what, _Measured()).seconds_of(1 - self.share, STEADY_SHARE)
+        left = self._kinds.get(self.stage.what, _Measured()).seconds_left(1 - self.share, STEADY_SHARE)
         if left is None:
             self._before = None
             return None

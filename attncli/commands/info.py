@@ -21,9 +21,9 @@ from attncli.feature import (
     Feature,
     Plugin,
     added,
+    card_places,
     load_place,
     names_switched_off,
-    places_of,
     plugins,
     read_card,
     read_file,
@@ -40,29 +40,29 @@ from attncli.views import SUFFIXES, VIEWS
 from attncli.views.tables import SCREEN_PLACES
 
 NO_PLUGINS = (
-    "No installed package adds to attn. One that does names its card in its pyproject.toml: "
+    "No plugins are installed. A plugin names its card in its pyproject.toml: "
     f'[project.entry-points."{SECTION}{GROUP}"].'
 )
-TAKEN = "not used: there is one of this name"
+TAKEN = "not used: the name is taken"
 OFF = f"switched off by {SWITCH}"
 PACKAGES = (
     "torch", "numpy", "transformers", "tokenizers", "safetensors", "matplotlib", "textual", "starlette",
     "uvicorn", "distributed", "pyarrow", "duckdb", "gguf", "pillow", "pandas",
 )  # fmt: skip
-"""The packages that attn computes with, or needs for an extra."""
+"""Packages that attn computes with or that an extra installs."""
 NEXT = "Next: attn info plugins  attn info cite FILE  attn info skill  attn info --help"
 
 
-def _parts_taken(card: Feature) -> list[str]:
-    """The parts of a card that are not used: the names of built-in parts, or of an earlier package's."""
-    from attncli.core.engines import ENGINES  # with torch
+def _parts_with_taken_names(card: Feature) -> list[str]:
+    """Return the parts of a card whose names belong to built-in parts or to an earlier plugin."""
+    from attncli.core.engines import ENGINES  # imports torch
 
     functions: dict[str, str] = dict.fromkeys(attncli.__all__, "")
     engines: dict[str, str] = dict.fromkeys(ENGINES, "")
     sources: dict[str, str] = {}
     for feature in installed_features().values():
         functions, engines = dict(feature.functions) | functions, dict(feature.engines) | engines
-        sources = _captures(feature) | sources  # the first, as for all other parts
+        sources = _captures(feature) | sources  # the first one wins, as for all other parts
     claims: dict[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
         "command": (
             {question.name: question.summary for question in card.questions if not question.form_of},
@@ -97,12 +97,12 @@ def _parts_taken(card: Feature) -> list[str]:
 
 
 def _captures(card: Feature) -> dict[str, str]:
-    """The places of its sources of layers, by the mixers that they make layers of."""
+    """Return the places of the card's sources of layers, by mixer."""
     return {mixer: source.capture for source in card.layer_sources.values() for mixer in source.mixers}
 
 
-def _state_of_card(plugin: Plugin) -> str:
-    """`ok`, or what of it is not used, and why."""
+def _card_state(plugin: Plugin) -> str:
+    """Return `ok`, or which parts are not used and why."""
     if plugin not in added(FEATURES).values():
         return TAKEN
     if plugin.name in names_switched_off():
@@ -111,9 +111,9 @@ def _state_of_card(plugin: Plugin) -> str:
     if plugin.name not in installed_features():
         missing = [name for name in card.needs if name not in installed_features()]
         return f"not used: needs {', '.join(missing)}, which is switched off or not available"
-    if taken := _parts_taken(card):
+    if taken := _parts_with_taken_names(card):
         return f"{TAKEN}: {', '.join(taken)}"
-    for place in places_of(card):
+    for place in card_places(card):
         load_place(place)
     for file in card.lessons:
         read_file(file)
@@ -122,11 +122,12 @@ def _state_of_card(plugin: Plugin) -> str:
 
 
 def _state(plugin: Plugin) -> str:
-    """`ok`, or why it is not used."""
+    """Return `ok`, or why the plugin is not used."""
     if plugin.group in FORMER_GROUPS:
-        return f"no longer read: a card names it in `{FORMER_GROUPS[plugin.group]}`, group {SECTION}{GROUP}"
+        field = FORMER_GROUPS[plugin.group]
+        return f"no longer supported: list it in the card's `{field}` and the card in {SECTION}{GROUP}"
     try:
-        return _state_of_card(plugin)
+        return _card_state(plugin)
     except BrokenPlugin as error:
         return str(error).removeprefix(f"plugin {plugin}: ")
 
@@ -140,7 +141,7 @@ def _print_rows(rows: Iterable[tuple[str, ...]]) -> None:
 
 
 def show_plugins() -> int:
-    """A line for each, and 1 where one of them cannot be used."""
+    """Print one line per plugin; return 1 if any cannot be used."""
     if not plugins():
         print(NO_PLUGINS)
         return DONE
@@ -157,7 +158,7 @@ def _version(package: str) -> str:
 
 
 def show_versions() -> int:
-    """The versions that results depend on, what is installed of the extras, and what to ask next."""
+    """Print the versions that results depend on, the installed extras, and what to run next."""
     versions = {name: _version(name) for name in PACKAGES}
     _print_rows([
         ("attn", __version__),
@@ -199,7 +200,7 @@ EXAMPLES = (
 )
 PART = argument(
     "part",
-    "plugins: what packages add; config-schema, report-schema: JSON Schemas; cite: the papers behind saved "
+    "plugins: installed plugins; config-schema, report-schema: JSON Schemas; cite: the papers behind saved "
     "reports; skill: instructions for coding agents (default: versions)",
     "PART",
     required=False,

@@ -1,4 +1,4 @@
-"""Runs that are kept in a store: chosen workers, progress, errors as they come, a summary."""
+"""Runs whose results go into a store: workers, progress, errors, summary."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -38,20 +38,20 @@ from attncli.runs.store import (
 )
 from attncli.runs.store_files import check_header
 from attncli.runs.work import estimated_work, num_workers
-from attncli.settings.fields import in_words_of
+from attncli.settings.fields import with_key_names
 from attncli.system.plain_text import counted, plain_text
 from attncli.system.platforms import usable_cores
 
 
 class RunErrors:
-    """Errors of runs on standard error, as they come: of many lines the first, and then how many more."""
+    """Prints errors of runs on standard error as they come: the first lines, then a count of the others."""
 
     def __init__(self, before: Callable[[], None]) -> None:
         self._before = before
         """Called before anything is printed."""
         self._num_lines = 0
         self._last = ""
-        """One more line, held back: where others follow their count takes its place."""
+        """The first line over the limit, held back: if more follow, their count replaces it."""
 
     def __enter__(self) -> "RunErrors":
         return self
@@ -64,16 +64,16 @@ class RunErrors:
 
     @property
     def are_many(self) -> bool:
-        """Whether no further error is printed."""
+        """True if no further errors will be printed."""
         return self._num_lines >= MOST_LINES
 
     def add(self, name: str, lines: Sequence[str]) -> None:
-        """Print the lines on a run."""
+        """Print the error lines of a run."""
         for line in first_lines(lines):
             self._num_lines += 1
             if self._num_lines > MOST_LINES + 1:
                 continue
-            message = plain_text(f"{name}: {in_words_of(line, flags=False)}")
+            message = plain_text(f"{name}: {with_key_names(line, flags=False)}")
             if self._num_lines > MOST_LINES:
                 self._last = message
             else:
@@ -82,7 +82,7 @@ class RunErrors:
 
 
 def chosen_executor(workers: int, scheduler: str | None) -> Executor:
-    """The executor: a cluster, several processes, or this one."""
+    """Return the executor: a cluster, several processes, or this process."""
     if scheduler is not None:
         from attncli.runs.cluster import run_in_cluster
 
@@ -142,24 +142,24 @@ def keep(
             on_errors=errors.add,
             on_progress=lambda *progress: line.show(lambda: counted_runs(line, *progress)),
         )
-        # One thread for the many small runs of experiments without a model; those with one see to theirs.
+        # Many small runs without a model are fastest on one thread; models set their own number.
         threads = nullcontext() if None not in models or num_runs == 1 else one_torch_thread()
         with threads:
             _drive(driver, chosen_executor(workers, scheduler), line, errors)
         if weights and driver.done and not WeightFiles(path).folder.is_dir():
-            print("--weights: none was kept: these experiments have no matrix of weights", file=sys.stderr)
+            print("--weights: nothing was stored: these experiments have no weight matrix", file=sys.stderr)
         return exit_code(driver.expectations.unmet(), broken=driver.broken, failed=driver.failed)
 
 
 def _drive(driver: Driver, executor: Executor, line: ProgressLine, errors: RunErrors) -> None:
-    """Run the remaining runs; at the end, or when a signal ends it, print what the store has."""
+    """Run the remaining runs. At the end, or when a signal interrupts it, print what the store holds."""
     store = driver.store
     try:
         with errors:
             driver.run(executor)
-    except (KeyboardInterrupt, SystemExit):  # of Ctrl-C or SIGTERM
+    except (KeyboardInterrupt, SystemExit):  # from Ctrl-C or SIGTERM
         line.clear()
-        interrupted = f"interrupted: {_kept(store.path, driver)}; rerun the same command to resume"
+        interrupted = f"interrupted: {_progress_text(store.path, driver)}; rerun the same command to resume"
         print(plain_text(interrupted), file=sys.stderr)
         raise
     line.clear()
@@ -167,23 +167,23 @@ def _drive(driver: Driver, executor: Executor, line: ProgressLine, errors: RunEr
 
 
 def _keys(plan: Plan, line: ProgressLine) -> RunKeys:
-    return RunKeys(plan, lambda path: line.show(lambda: f"reading {path.name}, to know it again"))
+    return RunKeys(plan, lambda path: line.show(lambda: f"hashing {path.name}"))
 
 
-def _kept(path: Path, driver: Driver) -> str:
+def _progress_text(path: Path, driver: Driver) -> str:
     return f"{path} has {driver.num_done_before + driver.done:,} of {driver.num_runs:,} runs"
 
 
 def _summary(path: Path, driver: Driver, line: ProgressLine, num_earlier: int) -> str:
     now = driver.done + driver.failed
-    parts = [_kept(path, driver)]
+    parts = [_progress_text(path, driver)]
     if now:
         rate = readable_rate(now / line.seconds)
         parts.append(f"{driver.done:,} done now in {readable_seconds(line.seconds)} ({rate})")
     else:
         parts.append("nothing was left to do")
     if driver.num_done_before and now:
-        parts.append(f"{driver.num_done_before:,} were there")
+        parts.append(f"{driver.num_done_before:,} were already stored")
     parts.extend(_repeats(driver.plan, driver.num_runs))
     if num_earlier:
         parts.append(f"{num_earlier:,} of earlier plans left out (attn results --all has them)")
@@ -195,14 +195,14 @@ def _summary(path: Path, driver: Driver, line: ProgressLine, num_earlier: int) -
 
 
 def _repeats(plan: Plan, num_runs: int) -> list[str]:
-    """How many runs of a plan are equal to one before, so that the store has them once."""
+    """Return the number of runs that duplicate another run, as a message; the store holds these once."""
     return [f"{len(plan) - num_runs:,} repeat another"] if len(plan) > num_runs else []
 
 
-def lines_about(plan: Plan, path: Path) -> Iterator[str]:
-    """How many of a plan's runs a store has already; the store is not changed."""
+def store_status_lines(plan: Plan, path: Path) -> Iterator[str]:
+    """Yield the number of the plan's runs that a store already holds, without changing the store."""
     if not path.exists():
-        yield f"{path} is not there yet"
+        yield f"{path} does not exist yet"
         return
     check_header(path)
     with opened_to_read(path) as connection:

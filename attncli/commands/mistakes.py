@@ -1,4 +1,4 @@
-"""Mistakes in the form of a command line: what is wrong, and what would work."""
+"""Error messages for malformed command lines: the problem, and a corrected command if there is one."""
 
 import re
 import shlex
@@ -6,37 +6,37 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
 
-from attncli.errors import TRUTHS, UserError, alike, synonym
+from attncli.errors import TRUTHS, UserError, similar_word, synonym
 from attncli.settings import QUESTIONS, SPECS, is_offered, why_off
 from attncli.views import VIEWS
 
 Flags = Mapping[str, str | None]
-"""The flags of a command, each with what help calls its value; None for a switch."""
+"""The flags of a command with their metavars in help, None for a switch."""
 
-MOST_SHOWN = 60
-"""Characters of what was typed that a message repeats."""
-MOST_NAMED = 4
-"""Commands that a message names."""
+MAX_QUOTED = 60
+"""The most characters of a command line that a message repeats."""
+MAX_COMMANDS = 4
+"""The most commands that a message lists."""
 
 NO_VALUE = "N"
 NO_SUCH_FLAG = re.compile(r"No such option: (.+?)(?: \(Possible options?: .*| Did you mean .*)?$")
 CURLY = str.maketrans("“”„«»", '"' * 5)
-"""Quotes that a word processor makes, which a shell takes as letters."""
+"""Typographic quotes, which a shell does not treat as quotes."""
 
 ADVICE = {
-    "q": "progress and notes are on standard error: 2>/dev/null leaves them out",
-    "quiet": "progress and notes are on standard error: 2>/dev/null leaves them out",
-    "silent": "progress and notes are on standard error: 2>/dev/null leaves them out",
+    "q": "progress and notes go to standard error: 2>/dev/null hides them",
+    "quiet": "progress and notes go to standard error: 2>/dev/null hides them",
+    "silent": "progress and notes go to standard error: 2>/dev/null hides them",
     "verbose": "--debug shows where an error comes from",
     "v": "attn --version prints the version, and --debug shows where an error comes from",
     "V": "attn --version prints the version",
     "version": "attn --version prints the version",
-    "trust_remote_code": "leave it out, no code that comes with a model is run",
-    "tokenizer_name": "the tokenizer is that of the model's folder",
-    "revision": "download that version into a folder and give it as --model",
-    "cache_dir": "the environment variable HF_HOME says where downloads go",
+    "trust_remote_code": "leave it out: attn never runs code that comes with a model",
+    "tokenizer_name": "the tokenizer is read from the model's folder",
+    "revision": "download that version to a folder and pass the folder as --model",
+    "cache_dir": "set the environment variable HF_HOME to change the download folder",
 }
-"""What to do instead of some flags that other tools have."""
+"""Advice for flags of other tools that have no counterpart here."""
 
 
 FROM_DISK = frozenset(
@@ -45,7 +45,7 @@ FROM_DISK = frozenset(
         *("low_memory", "lowmem", "low_mem", "lazy", "mmap", "low_cpu_mem_usage", "device_map"),
     }
 )
-"""What other tools call reading a model's weights from disk as they are used."""
+"""Names in other tools for reading a model's weights from disk as they are needed."""
 
 
 REMOVED = {
@@ -54,29 +54,29 @@ REMOVED = {
     "config schema": "info config-schema",
     "report schema": "info report-schema",
 }
-"""Commands of attn 0.4, and their names since 0.5."""
+"""Commands of attn 0.4 and their replacements since 0.5."""
 
 
 def unknown_command(args: Sequence[str], commands: Collection[str]) -> str:
-    """The error for an unknown command, which may be a file, a misspelled command or a text."""
-    word, *others = args
-    typed = word[:MOST_SHOWN]
+    """Return the error for an unknown command, which may be a file, a misspelling or a text."""
+    word, *following = args
+    typed = word[:MAX_QUOTED]
     if why := why_off(word):
         return f"{typed}: {why}"
     if now := REMOVED.get(word) or REMOVED.get(" ".join(args[:2])):
         return f"{typed}: is not a command: use attn {now}"
-    if meant := synonym(word, commands) or alike(word, commands):
-        return f"{typed}: is not a command: did you mean attn {meant}?"
+    if suggestion := synonym(word, commands) or similar_word(word, commands):
+        return f"{typed}: is not a command: did you mean attn {suggestion}?"
     if reader := _reader(Path(word)):
         return f"{typed}: is not a command: attn {reader} {shlex.join([word])} reads it"
-    text = " ".join([word, *takewhile(lambda other: not other.startswith("-"), others)])
+    text = " ".join([word, *takewhile(lambda arg: not arg.startswith("-"), following)])
     if any(map(str.isspace, text)) and is_offered("attn self"):
-        return f"{text[:MOST_SHOWN]}: is a text, not a command: attn self {_quoted(text)}"
+        return f"{text[:MAX_QUOTED]}: is a text, not a command: attn self {_quoted(text)}"
     return f"{typed}: is not a command: attn --help lists them"
 
 
 def _reader(path: Path) -> str:
-    """The command, with the flag, that reads a folder or a file of that name; else empty."""
+    """Return the command, with its flag, that reads such a file or folder; empty if there is none."""
     suffix = "/" if path.is_dir() else path.suffix.lower()
     for question in QUESTIONS.values():
         for flag, suffixes in question.opens.items():
@@ -86,22 +86,22 @@ def _reader(path: Path) -> str:
 
 
 def flag_before_command(message: str, args: Sequence[str], flags: Flags, commands: Collection[str]) -> str:
-    """Typer's message about a flag where a command was expected, with what would work."""
+    """Return the error for a flag before the command, corrected if possible."""
     match = NO_SUCH_FLAG.match(message)
     if match is None:
         return message
     flag = match[1]
-    in_capitals = (name for name in flags if name.lower() == flag.lower())
-    if meant := next(in_capitals, None) or alike(flag, flags):
-        return f"{flag}: is not a flag of attn: did you mean {meant}?"
+    same_letters = (name for name in flags if name.lower() == flag.lower())
+    if suggestion := next(same_letters, None) or similar_word(flag, flags):
+        return f"{flag}: is not a flag of attn: did you mean {suggestion}?"
     command = next((arg for arg in args if arg in commands), "COMMAND")
-    others = [shlex.join([arg]) for arg in args if arg != command]
-    typed = " ".join(["attn", command, *others])[:MOST_SHOWN]
-    return f"{flag}: is not a flag of attn: flags follow a command: {typed}"
+    words = [shlex.join([arg]) for arg in args if arg != command]
+    typed = " ".join(["attn", command, *words])[:MAX_QUOTED]
+    return f"{flag}: is not a flag of attn: flags go after the command: {typed}"
 
 
 def split_before_program(args: Sequence[str], flags: Flags) -> tuple[list[str], list[str]]:
-    """The words of a command, and those of the program that it runs, which begin with `--` or no flag."""
+    """Split a command's own words from its program's command line, which begins at `--` or a non-flag."""
     place = 0
     while place < len(args) and args[place].startswith("-") and args[place] != "--":
         place += 1 if flags.get(args[place]) is None else 2
@@ -109,7 +109,7 @@ def split_before_program(args: Sequence[str], flags: Flags) -> tuple[list[str], 
 
 
 def check_values(args: Sequence[str], flags: Flags) -> None:
-    """Raise UserError for `--causal true`, whose `true` would become the text, and `--needle --model`."""
+    """Raise UserError for a switch with a value, as `--causal true`, or a flag where a value is expected."""
     for flag, value in pairwise(takewhile(lambda arg: arg != "--", args)):
         if flag not in flags:
             continue
@@ -126,29 +126,30 @@ def _needs_value(flag: str, flags: Flags) -> str:
 def _takes_no_value(flag: str, value: str, flags: Flags) -> str:
     on = flag.replace("--no-", "--", 1)
     off = f", --no-{on[2:]} turns it off" if f"--no-{on[2:]}" in flags else ""
-    return f"{flag}: takes no value (got {value[:MOST_SHOWN]}): {on} turns it on{off}"
+    return f"{flag}: takes no value (got {value[:MAX_QUOTED]}): {on} turns it on{off}"
 
 
 def _quoted(text: str) -> str:
-    """A text as a shell wants it, in the quotes that people know."""
+    """Quote a text for the shell, in double quotes if possible."""
     return shlex.join([text]) if set('"$`\\!') & set(text) else f'"{text}"'
 
 
-def explained(
+def explain_parse_error(
     message: str,
     args: Sequence[str],
     *,
     command: str,
     flags: Flags,
     arguments: Sequence[str],
-    flags_of: Callable[[], Mapping[str, Flags]],
+    flags_by_command: Callable[[], Mapping[str, Flags]],
 ) -> str:
-    """A message of Typer's in our words, with what would work.
+    """Replace a message of Typer's by attn's own, with a corrected command.
 
-    `arguments` are what help calls those of the command; `flags_of` gives the flags of every command.
+    `arguments` are the placeholders of the command's arguments; `flags_by_command` returns the flags of every
+    command.
     """
     if match := NO_SUCH_FLAG.match(message):
-        return _unknown_flag(match[1], args, command, flags, flags_of)
+        return _unknown_flag(match[1], args, command, flags, flags_by_command)
     if match := re.match(r"Option '(.+)' does not take a value", message):
         value = next(arg.partition("=")[2] for arg in args if arg.startswith(f"{match[1]}="))
         return _takes_no_value(match[1], value, flags)
@@ -167,55 +168,60 @@ def _too_many(more: str, args: Sequence[str], command: str, flags: Flags, argume
     for flag, value in pairwise(args):
         if flag in flags and flags[flag] is None and value == more and value.lower() in TRUTHS:
             return _takes_no_value(flag, value, flags)
-    is_too_much = f"{more[:MOST_SHOWN]}: is one argument too many"
+    problem = f"{more[:MAX_QUOTED]}: unexpected argument"
     if "--sentence" not in flags:
-        return f"{is_too_much}: attn {command} takes {' and '.join(arguments) or 'flags alone'}"
+        return f"{problem}: attn {command} takes {' and '.join(arguments) or 'only flags'}"
     if any(arg.startswith(("“", "„", "«")) for arg in args):
         text = " ".join(args).translate(CURLY)
-        return f"{is_too_much}: a shell takes straight quotes alone: attn {command} {text[:MOST_SHOWN]}"
+        return f"{problem}: the shell needs straight quotes: attn {command} {text[:MAX_QUOTED]}"
     if arguments != ["TEXT"]:
-        return f'{is_too_much}: a text goes in quotes: attn {command} --sentence "the cat sleeps"'
+        return f'{problem}: put the text in quotes: attn {command} --sentence "the cat sleeps"'
     if command == "cross" and len(args) == 2:
-        return f"{is_too_much}: attn cross {_quoted(args[0])} --context {_quoted(args[1])}"
+        return f"{problem}: attn cross {_quoted(args[0])} --context {_quoted(args[1])}"
     text = "the cat sleeps" if any(arg.startswith("-") for arg in args) else " ".join(args)
-    return f"{is_too_much}: a text goes in quotes: attn {command} {_quoted(text)}"
+    return f"{problem}: put the text in quotes: attn {command} {_quoted(text)}"
 
 
 def _unknown_flag(
-    flag: str, args: Sequence[str], command: str, flags: Flags, flags_of: Callable[[], Mapping[str, Flags]]
+    flag: str,
+    args: Sequence[str],
+    command: str,
+    flags: Flags,
+    flags_by_command: Callable[[], Mapping[str, Flags]],
 ) -> str:
     for arg in args:
         if arg.startswith(flag) and any(map(str.isspace, arg.partition("=")[0])):
-            return f"{arg[:MOST_SHOWN]}: begins with a dash: attn {command} -- {shlex.join([arg])}"
-    is_none = f"{flag}: is not a flag of attn {command}"
-    word, flag_of_word = _word(flag), _by_word(flags)
+            return (
+                f"{arg[:MAX_QUOTED]}: put -- before a text with a dash: attn {command} -- {shlex.join([arg])}"
+            )
+    problem = f"{flag}: is not a flag of attn {command}"
+    word, flag_by_word = _word(flag), _by_word(flags)
     following = dict(pairwise(args)).get(flag, "-")
     value = NO_VALUE if following.startswith("-") else following
     elsewhere = SPECS[command].settings_elsewhere if command in SPECS else {}
     if word in elsewhere:
-        return f"{is_none}, which {elsewhere[word].format(value=value)}"
+        return f"{problem}, which {elsewhere[word].format(value=value)}"
     if word == "v":
-        return f"{is_none}: {ADVICE[word]}"
+        return f"{problem}: {ADVICE[word]}"
     if word in VIEWS and "--format" in flags:
-        return f"{is_none}: --format {word} writes it"
-    if meant := synonym(word, flag_of_word):
-        alone = ", without a value" if flags[flag_of_word[meant]] is None and value != NO_VALUE else ""
-        return f"{is_none}: did you mean {flag_of_word[meant]}{alone}?"
+        return f"{problem}: --format {word} writes it"
+    if key := synonym(word, flag_by_word):
+        without = ", without a value" if flags[flag_by_word[key]] is None and value != NO_VALUE else ""
+        return f"{problem}: did you mean {flag_by_word[key]}{without}?"
     if word in FROM_DISK and "--load" in flags:
-        return f"{is_none}: --load disk reads weights as they are used"
+        return f"{problem}: --load disk reads weights as they are needed"
     if word in ADVICE:
-        return f"{is_none}: {ADVICE[word]}"
-    others = {f"attn {name}": _by_word(its) for name, its in flags_of().items()}
-    words = {known for its in others.values() for known in its}
-    if there := word if word in words else synonym(word, words):
-        having = [name for name, its in others.items() if there in its]
-        flag_there = others[having[0]][there]
-        more = f" and {len(having) - MOST_NAMED} more" if len(having) > MOST_NAMED else ""
-        verb = "have" if having[1:] else "has"
-        return f"{is_none}: {', '.join(having[:MOST_NAMED])}{more} {verb} {flag_there}"
-    if meant := alike(word, flag_of_word):
-        return f"{is_none}: did you mean {flag_of_word[meant]}?"
-    return f"{is_none}: attn {command} --help-all lists them"
+        return f"{problem}: {ADVICE[word]}"
+    commands = {f"attn {name}": _by_word(its) for name, its in flags_by_command().items()}
+    words = {key for its in commands.values() for key in its}
+    if key := word if word in words else synonym(word, words):
+        names = [name for name, its in commands.items() if key in its]
+        more = f" and {len(names) - MAX_COMMANDS} more" if len(names) > MAX_COMMANDS else ""
+        verb = "have" if names[1:] else "has"
+        return f"{problem}: {', '.join(names[:MAX_COMMANDS])}{more} {verb} {commands[names[0]][key]}"
+    if key := similar_word(word, flag_by_word):
+        return f"{problem}: did you mean {flag_by_word[key]}?"
+    return f"{problem}: attn {command} --help-all lists them"
 
 
 def _word(flag: str) -> str:

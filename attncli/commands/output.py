@@ -1,4 +1,4 @@
-"""Where reports go: standard output, a file that appears whole, or one page at a time."""
+"""Output of reports: to standard output, to a file that is replaced only on success, or page by page."""
 
 import math
 import os
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
     from attncli.records.report import Report
 
 
-SHOWN_AFTER_SECONDS = 1.0
-BETWEEN_SECONDS = 0.1
+DELAY_SECONDS = 1.0
+UPDATE_SECONDS = 0.1
 COUNTED_SECONDS = 2.0
 LONG_SECONDS = 60.0
-"""What has to be left for what takes less to be worth a line."""
+"""The least remaining time for which faster ways are suggested."""
 
 
 class ProgressLine:
-    """A progress line on standard error, overwritten and finally erased; only where that is a terminal.
+    """A progress line on standard error, overwritten and finally erased; only shown on a terminal.
 
-    `begin` writes it at once; progress appears after a second of work. Called with the fraction done, or
-    with each stage of the work, it shows that share and, once the forecast is steady, the time left.
+    `begin` writes it at once; other progress appears after a second of work. Called with the fraction done,
+    or with each stage of the work, it shows that share and, once the forecast is steady, the time left.
     """
 
     def __init__(self) -> None:
@@ -64,14 +64,14 @@ class ProgressLine:
         self._first_layer: tuple[float, int] | None = None
         self._runs = 0
         self._forecast: Forecast | None = None
-        self._ways_out = ""
+        self._faster_ways = ""
         self._is_in_text = False
         self._waiting: Event | None = None
         self._lock = Lock()
 
     @property
     def seconds(self) -> float:
-        """Since the work started."""
+        """Seconds since the work started."""
         return time.monotonic() - self.begun
 
     def __call__(self, share: float, /) -> None:
@@ -82,30 +82,32 @@ class ProgressLine:
             self.stage(Stage("", share, 1.0))
 
     def stage(self, stage: Stage, /) -> None:
-        """A part of the work begins; from here on one forecast of all of it is shown."""
+        """Begin a stage of the work; from now on, show one forecast for all stages."""
         if self._forecast is None:
             self._forecast = Forecast()
         self._forecast.begin(stage)
         self._show_forecast(self._forecast)
 
     def _show_forecast(self, forecast: Forecast) -> None:
-        steady = forecast.steady_seconds() if self._ways_out else None
+        steady = forecast.steady_seconds() if self._faster_ways else None
         if steady is not None and steady[1] > LONG_SECONDS:
-            self.tell(f"about {math.ceil(steady[0] / 60)} min in all: {self._ways_out}")
-            self._ways_out = ""
+            self.tell(f"about {math.ceil(steady[0] / 60)} min in all: {self._faster_ways}")
+            self._faster_ways = ""
         left = forecast.seconds_left()
         words = "" if forecast.stage is None else forecast.stage.words
         parts = [f"{forecast.share:4.0%}", *([words] if words else [])]
         parts += [] if left is None else [f"about {readable_seconds(left)} left"]
         self.show(lambda: ", ".join(parts))
 
-    def if_long(self, ways_out: str, /) -> None:
-        """What takes less: said once, on a line that stays, where much is left by a steady forecast."""
-        self._ways_out = ways_out
+    def if_long(self, faster_ways: str, /) -> None:
+        """Set a hint about faster ways, printed once if a steady forecast is long."""
+        self._faster_ways = faster_ways
 
     def begin_layer(self, number: int, count: int, /) -> None:
-        """A layer of a model begins. Without stages only the layer is shown, with the time left of the first
-        run: the number of later runs is unknown.
+        """Begin a layer of a model.
+
+        Without stages, show the layer and the time left of the first run: the number of later runs is
+        unknown.
         """
         if self._forecast is not None:
             self._forecast.begin_layer(number, count)
@@ -117,27 +119,27 @@ class ProgressLine:
             self._runs += 1
         began, first = self._first_layer
         left = (now - began) * (count + 1 - number) / max(1, number - first)
-        is_known = number > first and self._runs == 1 and now - began > SHOWN_AFTER_SECONDS
-        about = f", about {readable_seconds(left)} left" if is_known else ""
+        has_estimate = number > first and self._runs == 1 and now - began > DELAY_SECONDS
+        about = f", about {readable_seconds(left)} left" if has_estimate else ""
         self.show(lambda: f"layer {number} of {count}{about}")
 
     def rate(self, done: int) -> float | None:
-        """How many a second since the first were done; None where that is not known yet."""
+        """Return the rate per second since the first results, or None if it is not known yet."""
         now = time.monotonic()
         if self._first is None and done:
             self._first = now, done
-        if self._first is None or now - self._first[0] < SHOWN_AFTER_SECONDS or done <= self._first[1]:
+        if self._first is None or now - self._first[0] < DELAY_SECONDS or done <= self._first[1]:
             return None
         return (done - self._first[1]) / (now - self._first[0])
 
     def begin(self, text: str, /) -> None:
-        """A line at once, before what takes long and says nothing; after some seconds it counts them."""
+        """Print a line before a long operation without progress; after some seconds, add the elapsed time."""
         if not self.is_terminal:
             return
         self._end_waiting()
         self._waiting = Event()
         self._put(text)
-        # A duplicate: code that reads a model may redirect standard error meanwhile.
+        # A duplicate, because code that loads a model may redirect standard error.
         terminal = os.dup(sys.stderr.fileno())
         Thread(target=self._count, args=(text, self._waiting, terminal), daemon=True).start()
 
@@ -161,42 +163,42 @@ class ProgressLine:
         print(_line(text, sys.stderr.fileno()), end="", file=sys.stderr, flush=True)
 
     def show(self, text: Callable[[], str]) -> None:
-        """Write the text, if an update is due."""
+        """Print the text if an update is due."""
         now = time.monotonic()
-        due = now - self.begun > SHOWN_AFTER_SECONDS and now - self._shown_at > BETWEEN_SECONDS
+        due = now - self.begun > DELAY_SECONDS and now - self._shown_at > UPDATE_SECONDS
         if self.is_terminal and due and not self._is_in_text:
             self._end_waiting()
             self._put(text())
 
     def clear(self) -> None:
-        """Erase the line, before output that stays."""
+        """Erase the line, before permanent output."""
         self._end_waiting()
         if self._shown_at:
             self._shown_at = 0.0
             print(CLEAR, end="", file=sys.stderr, flush=True)
 
     def write(self, text: str, /) -> None:
-        """Text that a model generates, on standard error, if that is a terminal; line ends are kept."""
+        """Print generated text on standard error, if it is a terminal; line breaks are kept."""
         if self.is_terminal:
             self.clear()
             print("\n".join(map(plain_text, text.split("\n"))), end="", file=sys.stderr, flush=True)
             self._is_in_text = not text.endswith("\n") if text else self._is_in_text
 
     def tell(self, line: str, /) -> None:
-        """A line on standard error that stays."""
+        """Print a permanent line on standard error."""
         self.clear()
         print(plain_text(line), file=sys.stderr)
 
 
 def _line(text: str, terminal: int) -> str:
-    """It takes the place of the line before, and one line of the terminal."""
+    """Return the text cut to one line of the terminal, after the codes that erase the current line."""
     columns = terminal_size(terminal).columns
     return f"{CLEAR}{plain_text(text)[: columns - 1]}"
 
 
 @contextmanager
 def progress_line() -> Iterator[ProgressLine]:
-    """A progress line, erased at the end even after an error."""
+    """Yield a progress line that is erased at the end, even after an error."""
     line = ProgressLine()
     try:
         yield line
@@ -205,7 +207,7 @@ def progress_line() -> Iterator[ProgressLine]:
 
 
 def first_words(models: Iterable[str | None]) -> str:
-    """The first progress line, from what is known before any import: `reading gpt2, 548 MB`."""
+    """Return the first progress line, before any slow import: `reading gpt2, 548 MB`."""
     sized = [_with_size(model) for model in dict.fromkeys(models) if model is not None]
     return f"reading {', '.join(sized)}" if sized else "starting torch"
 
@@ -220,7 +222,7 @@ def _with_size(model: str) -> str:
 
 
 def counted_runs(line: ProgressLine, total: int, kept: int, done: int, failed: int) -> str:
-    """`1,234 of 5,000 runs, 310/s, about 12 s left, 2 failed`; the rate is that since the first result."""
+    """Return `1,234 of 5,000 runs, 310/s, about 12 s left, 2 failed`; the rate is since the first result."""
     now = done + failed
     parts = [f"{kept + now:,} of {total:,} runs"]
     if (rate := line.rate(now)) is not None:
@@ -232,12 +234,12 @@ def counted_runs(line: ProgressLine, total: int, kept: int, done: int, failed: i
 
 
 def readable_rate(rate: float) -> str:
-    """`1,310/s`, `0.25/s`."""
+    """Format a rate: `1,310/s`, `0.25/s`."""
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
 
 
 def readable_seconds(seconds: float) -> str:
-    """`12 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Format a duration: `12 s`, `3 min 20 s`, `2 h 5 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -247,12 +249,12 @@ def readable_seconds(seconds: float) -> str:
 
 
 def checked_step(step: str | None, view: str, display: Display) -> int | None:
-    """The number of --step. Raises UserError where it is not a number, or the view shows no steps."""
+    """Return the number of --step. Raises UserError if it is not a number or the view shows no steps."""
     if step is None:
         return None
     if not VIEWS[view].has_steps:
         readable = ", ".join(name for name, row in VIEWS.items() if row.has_steps)
-        raise UserError(f"--step: {view} does not show one step alone; it is for {readable}")
+        raise UserError(f"--step: {view} cannot show a single step; --step works with {readable}")
     if display.show:
         raise UserError("--step: cannot be combined with --show: give one")
     number = whole_number(step)
@@ -262,18 +264,18 @@ def checked_step(step: str | None, view: str, display: Display) -> int | None:
 
 
 def with_step(reports: "Iterable[Report]", step: int | None) -> "Iterator[Report]":
-    """The reports. Raises UserError for one without that step."""
+    """Yield the reports. Raises UserError for a report without that step."""
     for report in reports:
         count = len(report.steps)
         if step is not None and not count:
-            raise UserError("--step: the report has no steps: it was made without --explain")
+            raise UserError("--step: the report has no steps: make it with --explain")
         if step is not None and step > count:
             raise UserError(f"--step: must be from 1 to {count}, the number of steps (got {step})")
         yield report
 
 
 def walk_steps(reports: "Iterable[Report]", write: Write, stream: IO[str], display: Display) -> None:
-    """Show each step of an explanation on a separate page until the reader quits."""
+    """Show each step of an explanation as a page of its own until the reader quits."""
     from attncli.commands.pager import walk
 
     for report in reports:
@@ -281,13 +283,13 @@ def walk_steps(reports: "Iterable[Report]", write: Write, stream: IO[str], displ
             write([report], stream, display)
             continue
 
-        def text_of(number: int, report: "Report" = report) -> str:
+        def step_text(number: int, report: "Report" = report) -> str:
             text = StringIO()
             write([report], text, replace(display, step=number))
             return text.getvalue()
 
         titles = [plain_text(step.title) for step in report.steps]
-        walk(map(text_of, range(1, len(titles) + 1)), titles, "step")
+        walk(map(step_text, range(1, len(titles) + 1)), titles, "step")
 
 
 class Destination:
@@ -310,39 +312,44 @@ class Destination:
         experiment: str | None = None,
         is_stored: bool = False,
     ) -> None:
-        """`experiment` makes the reports, whose parts an error names; where it `is_stored` they are asked."""
+        """Raises UserError for invalid flags. `experiment` names the command whose parts an error lists.
+
+        If the reports are stored, they are searched for the requested parts instead.
+        """
         display = checked_display(color, scale_colors, skip_first_keys, precision, show, several=several)
         self.path = checked_path(output)
         self.format = chosen_format(format, self.path, VIEWS, SUFFIXES, "table")
         self.view = VIEWS[self.format]
         if show and self.view.whole:
             partial = ", ".join(name for name, view in VIEWS.items() if not view.whole)
-            raise UserError(f"--show: {self.format} always holds the whole report; it is for {partial}")
+            raise UserError(
+                f"--show: {self.format} always holds the whole report; --show works with {partial}"
+            )
         if self.view.one_table and len(display.show) > 1:
             names = ", ".join(display.show)
-            raise UserError(f"--show: a {self.format} file is one table: give one name (got {names})")
+            raise UserError(f"--show: a {self.format} file holds one table: give one name (got {names})")
         if not is_stored:
             _refuse_other_parts(display.show, experiment)
-        if not self.view.one_table and not is_stored:  # of these a report says what tables there are
+        if not self.view.one_table and not is_stored:  # else the report determines the tables
             refuse_unknown_parts(display.show, experiment)
         if title is not None and not self.view.has_title:
             titled = ", ".join(name for name, view in VIEWS.items() if view.has_title)
-            raise UserError(f"--title: {self.format} has no title of its own; it is for {titled}")
+            raise UserError(f"--title: {self.format} has no title; --title works with {titled}")
         self.display = replace(display, title=title, step=checked_step(step, self.format, display))
         self.color = color
         if self.view.writes_bytes and self.path is None and sys.stdout.isatty():
-            where = f"give -o FILE.{self.format}, or a pipe"
-            raise UserError(f"--format {self.format}: is not text for a terminal: {where}")
+            remedy = f"use -o FILE.{self.format} or a pipe"
+            raise UserError(f"--format {self.format}: is binary and cannot be shown in a terminal: {remedy}")
         if self.view.extra is not None:
             extra, package = self.view.extra
             if find_spec(package) is None:
                 raise UserError(f'--format {self.format}: needs: pip install "attncli[{extra}]"')
-        self.browser = found_browser(self.format, self.path) if open else None
+        self.browser = browser_for(self.format, self.path) if open else None
 
     def write(self, reports: "Iterable[Report]", *, several: bool | None = None) -> None:
-        """Write the reports as they come. Raises WriteError where the file cannot take them.
+        """Write the reports as they come. Raises WriteError if the file cannot be written.
 
-        `several` says what was not known before they were read: whether they are one report or a list.
+        `several` overrides the display's: one report, or a list.
         """
         write = load_view(self.format)
         if several is not None:
@@ -352,7 +359,7 @@ class Destination:
         if not self.view.one_table:
             reports = _with_parts(reports, self.display)
         reports = with_step(reports, self.display.step)
-        # A file (None) has colour only where the flag says so.
+        # None for a file, which has colours only if --color asks for them.
         is_terminal = sys.stdout.isatty() if self.path is None else None
         colors = color_depth(self.color, is_terminal) if self.path is not None or _has_blocks() else "none"
         columns, lines = width(bool(is_terminal)), height(bool(is_terminal))
@@ -362,7 +369,7 @@ class Destination:
                 written_stream(self.path, self.view) as stream,
                 progress_line() as line,
             ):
-                reports = said_while_written(reports, self.path, line)
+                reports = with_write_progress(reports, self.path, line)
                 if self._is_walked():
                     walk_steps(reports, write, stream, display)
                 elif is_terminal or not self.view.for_terminals:
@@ -378,17 +385,17 @@ class Destination:
         if self.path is not None and self.browser is not None:
             is_opened = self.browser.open(self.path.resolve().as_uri())
             if not is_opened:
-                raise RunError(f"--open: the browser could not be started: open {self.path} by hand")
+                raise RunError(f"--open: the browser could not be started: open {self.path} yourself")
 
     def _is_walked(self) -> bool:
-        """Whether an explanation is shown one screen at a time: all of it, to a reader at a terminal."""
+        """Return True to show an explanation step by step: a whole one, in an interactive terminal."""
         display = self.display
         is_whole = display.step is None and not display.show and not display.several
         return self.format == "table" and self.path is None and is_whole and can_walk()
 
 
 def _has_blocks() -> bool:
-    """Whether standard output has the half-blocks whose colours are two rows of a map."""
+    """Return True if standard output can encode the half-blocks that show two rows of a map per line."""
     try:
         "▀".encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -397,9 +404,9 @@ def _has_blocks() -> bool:
 
 
 def refuse_unknown_parts(names: Sequence[str], experiment: str | None = None) -> None:
-    """Raise UserError for names that are no part of reports and no table or tensor of a first screen.
+    """Raise UserError for names that are neither parts of reports nor tables or tensors of a first screen.
 
-    The error lists those of the experiment, where it is known.
+    The error lists the names of the experiment, if it is known.
     """
     unknown = [name for name in names if name not in PARTS]
     if unknown:
@@ -413,61 +420,63 @@ def refuse_unknown_parts(names: Sequence[str], experiment: str | None = None) ->
 
 
 def _refuse_other_parts(names: Sequence[str], experiment: str | None) -> None:
-    """Raise UserError for parts that reports have, and those of the experiment do not."""
+    """Raise UserError for parts that other reports have, but not the experiment's."""
     if experiment is None or experiment not in SPECS or not SPECS[experiment].parts:
         return
     parts, elsewhere = SPECS[experiment].parts, SPECS[experiment].parts_elsewhere
     for name in names:
         if name in PARTS and name not in (*parts, "all"):
-            where = f": {elsewhere[name]}" if name in elsewhere else ""
+            hint = f": {elsewhere[name]}" if name in elsewhere else ""
             listed = ", ".join(parts)
             raise UserError(
-                f"--show: a report of {experiment} holds no {name}{where}; it has {listed}, ..., all"
+                f"--show: a report of {experiment} holds no {name}{hint}; it has {listed}, ..., all"
             )
 
 
-def found_browser(format: str, path: Path | None) -> "BaseBrowser":
-    """The opener for the file. Raises UserError without a browser, and for all but pages and pictures."""
+def browser_for(format: str, path: Path | None) -> "BaseBrowser":
+    """Return a browser for the file. Raises UserError without one, or if browsers cannot open the format."""
     drawn = {name: each for name, each in VIEWS.items() if each.draws and each.suffixes}
     opened = [name for name, each in drawn.items() if not each.for_other_programs]
     if path is None or format not in opened:
-        raise UserError(f"--open: needs -o with one of {', '.join(opened)}, such as -o page.html")
+        raise UserError(
+            f"--open: needs -o with a {', '.join(opened[:-1])} or {opened[-1]} file, such as -o page.html"
+        )
     import webbrowser
 
     try:
         return webbrowser.get()
     except webbrowser.Error:
-        raise UserError("--open: no browser was found on this machine (BROWSER names one)") from None
+        raise UserError("--open: no browser was found: set the environment variable BROWSER") from None
 
 
 def _only_one(reports: "Iterable[Report]", format: str) -> "Iterator[Report]":
-    """The only report. Raises UserError, before anything is written, for any other number of reports."""
+    """Yield the only report. Raises UserError, before writing anything, for any other number of reports."""
     first, second = islice(chain(reports, (None, None)), 2)
     verb = "draw" if VIEWS[format].draws else "write"
     if first is None:
-        raise RunError(f"--format {format}: there is no report to {verb}")
+        raise RunError(f"--format {format}: no report to {verb}")
     if second is not None:
         what = "picture shows" if VIEWS[format].draws else "file holds"
         raise UserError(
-            f"--format {format}: a {what} one report, and there are several: save them as .jsonl, "
-            f"and {verb} one with attn show FILE --report NUMBER"
+            f"--format {format}: a {what} one report, but there are several: save them as .jsonl, "
+            f"then {verb} one with attn show FILE --report NUMBER"
         )
     yield first
 
 
 def _with_parts(reports: "Iterable[Report]", display: Display) -> "Iterator[Report]":
-    """The reports. Raises UserError for --show names that the only report, or each of several, lacks."""
-    from attncli.views.matrices import listed_names, missing_parts, named_parts, parts_of
+    """Yield the reports. Raises UserError for a requested part missing from the only report or from all."""
+    from attncli.views.matrices import listed_names, missing_parts, part_names, parts_of
     from attncli.views.tables import empty_parts
 
     missing: list[str] = []
-    part_names: dict[str, None] = {}
-    named: set[str] = set()
+    listed: dict[str, None] = {}
+    valid_names: set[str] = set()
     for report in reports:
-        part_names |= dict.fromkeys([*parts_of(report), *listed_names(report)])
-        named |= {*named_parts(report), *empty_parts(report)}
-        names = [name for name in display.show if name not in named]
-        missing = missing_parts(report, names, list(part_names))
+        listed |= dict.fromkeys([*parts_of(report), *listed_names(report)])
+        valid_names |= {*part_names(report), *empty_parts(report)}
+        names = [name for name in display.show if name not in valid_names]
+        missing = missing_parts(report, names, list(listed))
         if missing and not display.several:
             break
         yield report
@@ -476,30 +485,30 @@ def _with_parts(reports: "Iterable[Report]", display: Display) -> "Iterator[Repo
 
 
 STDOUT = (None, "-", "/dev/stdout")
-"""Names of standard output for -o: a file that the shell opened there must not be replaced."""
+"""Names of standard output for -o. The shell may have opened it as a file, which must not be replaced."""
 
 
 def checked_path(output: str | None) -> Path | None:
-    """The file of -o, None for standard output. Raises UserError for a name that cannot be written."""
+    """Return the path of -o, or None for standard output. Raises UserError if it cannot be written."""
     if output in STDOUT:
         return None
     path = Path(output)
     if output == "":
-        raise UserError("-o: must be the name of a file (got an empty text)")
+        raise UserError("-o: must be a file name (got an empty text)")
     try:
         if path.is_dir():
             raise UserError(f"-o {path}: is a directory")
         if not path.parent.is_dir():
             raise UserError(f"-o {path}: no such directory: {path.parent}")
         path.resolve()
-    except (OSError, RuntimeError) as error:  # a name too long, a loop of links
+    except (OSError, RuntimeError) as error:  # the name is too long, or links form a loop
         reason = error.strerror if isinstance(error, OSError) else error
         raise WriteError(f"-o {path}: cannot be written: {reason}") from None
     return path
 
 
 def checked_store(path: Path) -> Path:
-    """The store of -o. Raises UserError where neither a file nor a folder can be written under its name."""
+    """Return the path of a store. Raises UserError if neither a file nor a folder can be written there."""
     if not path.is_dir():
         checked_path(str(path))
     return path
@@ -508,35 +517,33 @@ def checked_store(path: Path) -> Path:
 def chosen_format(
     format: str | None, path: Path | None, known: Collection[str], suffixes: Mapping[str, str], default: str
 ) -> str:
-    """The requested format, else that of the file's suffix, else the default.
+    """Return the requested format, else the one of the file's suffix, else the default.
 
-    Raises UserError where the suffix belongs to another format.
+    Raises UserError if the suffix belongs to another format.
     """
     suffix = path.suffix.lower() if path is not None else ""
     if format is not None:
         refuse_unknown("--format", format, known)
         if SUFFIXES.get(suffix, format) != format and format in SUFFIXES.values():
-            raise UserError(
-                f"-o {path}: {suffix} is the suffix of {SUFFIXES[suffix]}, not of --format {format}"
-            )
+            raise UserError(f"-o {path}: {suffix} is for --format {SUFFIXES[suffix]} (got --format {format})")
         return format
     if path is None:
         return default
     if suffix in STORE_SUFFIXES:
         raise UserError(
-            f"-o {path}: is a store, which keeps many runs: attn batch FILE.yaml -o {path} writes one, and "
+            f"-o {path}: {suffix} is for a store of many runs: use attn batch FILE.yaml -o {path} or "
             f"attn heads --texts FILE -o {path}"
         )
     if suffix not in suffixes:
-        of_store = "" if suffix else "; a store of many runs is a .db file"
-        ways = f"the suffix must be one of {', '.join(suffixes)}, or give --format"
-        raise UserError(f"-o {path}: {ways}{of_store}")
+        stores = "" if suffix else "; use .db for a store of many runs"
+        formats = f"the suffix must be one of {', '.join(suffixes)} unless --format is given"
+        raise UserError(f"-o {path}: {formats}{stores}")
     return suffixes[suffix]
 
 
 @contextmanager
 def written_stream(path: Path | None, view: View) -> Iterator[IO[Any]]:
-    """A stream of text, or of bytes: to standard output, or to a file that appears whole and is named."""
+    """Yield a text or binary stream to standard output, or to a file that is replaced only on success."""
     if path is not None:
         with _whole_file(path, view.writes_bytes) as stream:
             yield stream
@@ -554,32 +561,35 @@ def written_stream(path: Path | None, view: View) -> Iterator[IO[Any]]:
 
 
 class UnpaddedLines(StringIO):
-    """Writes lines without the blanks that end them, which a terminal does not show and a diff does."""
+    """A text stream that removes trailing blanks, which diffs would show."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__()
         self.stream, self._begun = stream, ""
 
     def write(self, text: str) -> int:
-        """Hand on the lines that end here."""
+        """Write the completed lines to the stream."""
         *lines, self._begun = (self._begun + text).split("\n")
         self.stream.write("".join(f"{line.rstrip(' ')}\n" for line in lines))
         return len(text)
 
     def flush(self) -> None:
-        """Those that were handed on."""
+        """Flush the stream of completed lines."""
         self.stream.flush()
 
     def finish(self) -> None:
-        """Hand on the last line, which has no end."""
+        """Write the last, incomplete line."""
         self.stream.write(self._begun.rstrip(" "))
 
 
 Written = TypeVar("Written")
 
 
-def said_while_written(items: Iterable[Written], path: Path | None, line: ProgressLine) -> Iterator[Written]:
-    """Items to write to a file, which the progress line names; producing an item has a separate line."""
+def with_write_progress(items: Iterable[Written], path: Path | None, line: ProgressLine) -> Iterator[Written]:
+    """Yield items while the progress line shows that a file is being written.
+
+    Making an item may show its own progress.
+    """
     name = "standard output" if path is None else path.name
     is_file = path is not None or _is_stdout_a_file()
     for item in items:
@@ -592,7 +602,7 @@ def said_while_written(items: Iterable[Written], path: Path | None, line: Progre
 
 
 def _is_stdout_a_file() -> bool:
-    """Whether a shell redirected it to a file, not a pipe or terminal; False for a replacement in tests."""
+    """Return True if a shell redirected standard output to a file, not to a pipe or terminal."""
     try:
         return S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
     except (OSError, ValueError):
@@ -601,16 +611,16 @@ def _is_stdout_a_file() -> bool:
 
 @contextmanager
 def _whole_file(path: Path, is_binary: bool) -> Iterator[IO[Any]]:
-    """A stream of text, or of bytes, that becomes the file when all went well; before that it is untouched.
+    """Yield a stream to a temporary file that replaces the target on success.
 
-    What is no regular file (a device, a pipe) is written directly: it cannot be replaced.
+    A device or pipe is written directly, because it cannot be replaced.
     """
     target = path.resolve()
-    # Of the path itself: what a link to an open pipe resolves to, as /dev/fd/63, is no name of a file.
+    # The path itself is tested: an open pipe such as /dev/fd/63 does not resolve to a file name.
     is_special = path.exists() and not path.is_file()
     try:
         with (
-            nullcontext(path) if is_special else _part_of(target) as written,
+            nullcontext(path) if is_special else _replacing_file(target) as written,
             written.open("wb") if is_binary else written.open("w", encoding="utf-8", newline="\n") as stream,
         ):
             yield stream
@@ -619,12 +629,12 @@ def _whole_file(path: Path, is_binary: bool) -> Iterator[IO[Any]]:
 
 
 @contextmanager
-def _part_of(target: Path) -> Iterator[Path]:
-    """A file beside the target, with its mode, that takes its place when all went well.
+def _replacing_file(target: Path) -> Iterator[Path]:
+    """Yield a locked file in the same folder and with the same mode, which replaces the target on success.
 
-    It is locked, so that nobody takes it for one of a killed run.
+    The lock distinguishes it from the leftovers of a killed run.
     """
-    _remove_parts_of_killed_runs(target)
+    _remove_leftovers(target)
     part, lock = _locked_part(target)
     try:
         if target.exists():
@@ -639,7 +649,7 @@ def _part_of(target: Path) -> Iterator[Path]:
 
 
 def _locked_part(target: Path) -> tuple[Path, int]:
-    """A file beside the target, and what locks it as long as it is open."""
+    """Create a file in the target's folder; return it with the descriptor that locks it while open."""
     for number in count(1):
         extra = "" if number == 1 else f".{number}"  # a process of another host may have the same number
         part = target.with_name(f".{target.name}.{os.getpid()}{extra}.part")
@@ -647,11 +657,14 @@ def _locked_part(target: Path) -> tuple[Path, int]:
         if _has_lock(file):
             return part, file
         os.close(file)
-    raise AssertionError("numbers do not end")
+    raise AssertionError("unreachable: count() is infinite")
 
 
 def _has_lock(file: int) -> bool:
-    """Lock a file; whether nobody else has it, and it is still there. Some file systems know no locks."""
+    """Lock a file. Return False if another process holds the lock or has removed the file.
+
+    File systems without locks count as success.
+    """
     try:
         lock_file(file)
     except BlockingIOError:
@@ -659,13 +672,13 @@ def _has_lock(file: int) -> bool:
     except OSError as error:
         if error.errno not in (ENOLCK, EOPNOTSUPP, EINVAL):
             raise
-    return os.fstat(file).st_nlink > 0  # nobody who found it before it was locked has removed it
+    return os.fstat(file).st_nlink > 0  # false if another process removed it before the lock
 
 
-def _remove_parts_of_killed_runs(target: Path) -> None:
-    """Remove what runs left that were killed as they wrote this file: ours, unlocked, their process gone."""
+def _remove_leftovers(target: Path) -> None:
+    """Remove temporary files of killed runs: same target, same user, unlocked, and their process is gone."""
     part = re.compile(rf"\.{re.escape(target.name)}\.([0-9]+)(\.[0-9]+)?\.part")
-    with suppress(OSError):  # a folder that cannot be listed
+    with suppress(OSError):  # the folder cannot be listed
         for path in target.parent.iterdir():
             match = part.fullmatch(path.name)
             if match is not None and not is_alive(int(match[1])):
@@ -673,7 +686,7 @@ def _remove_parts_of_killed_runs(target: Path) -> None:
 
 
 def _remove_unlocked(path: Path) -> None:
-    with suppress(OSError):  # whatever is not to be opened, locked or removed stays
+    with suppress(OSError):  # leave files that cannot be opened, locked or removed
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             about = os.fstat(file)

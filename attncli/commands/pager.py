@@ -1,4 +1,4 @@
-"""A text page by page at a terminal: single keys go on, back, to a page or out, as in `less`."""
+"""Shows long text page by page in a terminal, with single keys as in `less`."""
 
 import os
 import signal
@@ -23,12 +23,12 @@ MOVES = {
     **dict.fromkeys(("q", "Q", END_OF_INPUT), QUIT),
 }
 ESCAPE_SECONDS = 0.05
-"""How soon the rest of an arrow follows its escape."""
+"""The longest wait for the rest of an arrow key's escape sequence."""
 MAX_DIGITS = 6
 
 
 class ReadingPlace(NamedTuple):
-    """Where the reader is: what Enter does there, and how many pages, each a `noun`, there are."""
+    """The reader's position: what Enter does next, and the number of pages, each called a `noun`."""
 
     enter: str
     can_go_back: bool
@@ -36,7 +36,7 @@ class ReadingPlace(NamedTuple):
     noun: str
 
     def prompt(self, number: str = "") -> str:
-        """The last line, in which what Enter does is cut; `number` has been typed so far."""
+        """Return the prompt on the last line, shortened to fit; `number` is the number typed so far."""
         keys = ["b: back"] * self.can_go_back
         keys += [f"1-{self.num_pages}: {self.noun}"] * (self.num_pages > 1) + ["q: quit "]
         enter = f"Enter: {f'{self.noun} {number}' if number else self.enter}"
@@ -44,19 +44,19 @@ class ReadingPlace(NamedTuple):
         return f"{enter[: max(0, room - len(tail))]}{tail}"[:room]
 
     def answer(self, key: str, number: str) -> str | int | None:
-        """What a key asks for, given the number typed before it; None where no such page exists."""
-        asked = MOVES.get(key)
-        if number and asked == NEXT:
+        """Return the action for a key, with the number typed before it; None if there is no such page."""
+        move = MOVES.get(key)
+        if number and move == NEXT:
             return int(number) if 1 <= int(number) <= self.num_pages else None
-        return None if asked == BACK and not self.can_go_back else asked
+        return None if move == BACK and not self.can_go_back else move
 
 
 Ask = Callable[[ReadingPlace], str | int]
-"""Waits for the reader: NEXT, BACK, QUIT, or the number of a page, from 1."""
+"""Waits for a key; returns NEXT, BACK, QUIT, or the number of a page, from 1."""
 
 
 def screens(text: str, height: int) -> Iterator[str]:
-    """The text in parts of at most that many lines, cut before blank lines where there are any."""
+    """Split the text into parts of at most `height` lines, before a blank line if possible."""
     lines = text.rstrip("\n").split("\n")
     while len(lines) > height:
         end = next((i for i in range(height, 0, -1) if not lines[i]), height)
@@ -66,16 +66,16 @@ def screens(text: str, height: int) -> Iterator[str]:
 
 
 def walk(pages: Iterable[str], names: Sequence[str], noun: str) -> None:
-    """Show pages until the reader has seen the last or quits; each is made when its turn comes, and kept.
+    """Show pages until the reader has seen the last one or quits. Pages are made on demand and kept.
 
-    There are as many as `names`, which say what Enter does before each.
+    There is one page per name; the prompt announces it by that name.
     """
     source, count = iter(pages), len(names)
     made: list[str] = []
     number = part = 0
     with asking() as ask:
         while True:
-            if number > len(made):  # those between are made on the way
+            if number > len(made):  # makes the pages in between, too
                 _note(f"to {noun} {number + 1} ...")
                 made += [next(source) for _ in range(len(made), number)]
                 _note("")
@@ -106,15 +106,15 @@ def walk(pages: Iterable[str], names: Sequence[str], noun: str) -> None:
 
 @contextmanager
 def asking() -> Iterator[Ask]:
-    """Yield a function that waits for a key of the reader."""
-    prompts: list[str] = []  # the prompt, written again when the process resumes
+    """Yield a function that prompts for a key and waits for it."""
+    prompts: list[str] = []  # the prompt, to print again when the process resumes
     is_first = [True]
     with single_keys(lambda: _note(prompts[0] if prompts else "")) as read_key:
 
         def ask(place: ReadingPlace) -> str | int:
             if is_first:
                 is_first.clear()
-                forget_typed_ahead()
+                discard_typed_ahead()
             number = ""
             while True:
                 prompts[:] = [place.prompt(number)]
@@ -134,10 +134,10 @@ def asking() -> Iterator[Ask]:
 
 @contextmanager
 def single_keys(again: Callable[[], None]) -> Iterator[Callable[[], str]]:
-    """The terminal hands over every key at once and does not echo it, until the end or while the process is
-    stopped (Ctrl-Z); `again` is called when it goes on.
+    """Yield a function that reads a single key, without echo; the terminal is restored at the end.
 
-    What was typed and not read stays for who reads next.
+    It is also restored while the process is stopped (Ctrl-Z); `again` is called when the process resumes.
+    Unread keys stay in the terminal's buffer.
     """
     import termios
 
@@ -149,7 +149,7 @@ def single_keys(again: Callable[[], None]) -> Iterator[Callable[[], str]]:
     def stop(signal_number: int, frame: object) -> None:
         termios.tcsetattr(file, termios.TCSADRAIN, before)
         signal.signal(signal_number, signal.SIG_DFL)
-        signal.raise_signal(signal_number)  # which returns when the process goes on, or need not stop
+        signal.raise_signal(signal_number)  # returns when the process resumes, or if it did not stop
         go_on(signal_number, frame)
 
     def go_on(signal_number: int, frame: object) -> None:
@@ -169,8 +169,8 @@ def single_keys(again: Callable[[], None]) -> Iterator[Callable[[], str]]:
         termios.tcsetattr(file, termios.TCSADRAIN, before)
 
 
-def forget_typed_ahead() -> None:
-    """Keys that were pressed before there was anything to answer, as while torch was imported, do nothing."""
+def discard_typed_ahead() -> None:
+    """Discard keys that were pressed before the prompt appeared, for example while torch was imported."""
     import termios
 
     if sys.stdin.isatty():
@@ -178,7 +178,7 @@ def forget_typed_ahead() -> None:
 
 
 def _read_key(file: int) -> str:
-    """The next key, an arrow's escape sequence included; END_OF_INPUT at the end."""
+    """Read a key or an arrow's whole escape sequence; return END_OF_INPUT at the end."""
     key = os.read(file, 1).decode("latin-1") or END_OF_INPUT
     if key == ESCAPE and select([file], [], [], ESCAPE_SECONDS)[0]:
         key += os.read(file, 1).decode("latin-1")
@@ -189,7 +189,7 @@ def _read_key(file: int) -> str:
 
 
 def _note(text: str, *, below: bool = False) -> None:
-    """Write on the last line, over what stands there; the cursor may have gone `below` it."""
+    """Overwrite the last line; `below` means that the cursor is on the line after it."""
     over = "\n" if os.environ.get("TERM") == "dumb" else ABOVE * below + CLEAR
     print(over, text, sep="", end="", file=sys.stderr, flush=True)
 

@@ -242,7 +242,7 @@ def named_head(name: str) -> NamedHead:
     """Parse a head's name. Raises ValueError for anything else."""
     place = PLACE.fullmatch(name)
     if place is None:
-        raise ValueError(f"must name a layer and a head, such as 5:11 (got {name})")
+        raise ValueError(f"must be LAYER:HEAD, such as 5:11 (got {name})")
     return NamedHead(place[1] or "", int(place[2]), int(place[3]))
 
 

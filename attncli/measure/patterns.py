@@ -225,7 +225,7 @@ def naming_numbers(
     numbers: NumbersByName, stack: Stack, statistic: str
 ) -> Float[npt.NDArray[np.float64], " head"]:
     """The numbers that decide a pattern; special tokens exclude the first, which has its own pattern."""
-    if (name := stack.name_of(statistic)) in numbers:
+    if (name := stack.pattern_statistic(statistic)) in numbers:
         return numbers[name]
     return numbers[statistic] - numbers["sink_mass"]
 
@@ -300,7 +300,7 @@ def pattern_table(
         else None
         for pattern in patterns.values()
     ]
-    measured_by = [stack.name_of(statistic) for statistic in statistics]
+    measured_by = [stack.pattern_statistic(statistic) for statistic in statistics]
     text_counts = {} if texts is None else {"texts": [*(texts.get(name, 0) for name in measured_by), None]}
     return HeadsOfPattern.table(
         stack=[stack.name] * (len(patterns) + 1),
@@ -653,7 +653,10 @@ class HeadTotals:
             patterns.append(pattern_table(numbers_at(lower, places), stack_names, stack, counts))
             ranked = [*strongest_heads(numbers_at(mean, places), stack)]
             ends = {
-                end: [float(bounds[stack.name_of(head.statistic)][places[head.place]]) for head in ranked]
+                end: [
+                    float(bounds[stack.pattern_statistic(head.statistic)][places[head.place]])
+                    for head in ranked
+                ]
                 for end, bounds in (("lower", lower), ("upper", upper))
             }
             nothing: list[int | None] = [None] * len(ranked)

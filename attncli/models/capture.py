@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from attncli.core.row_tiles import GivenWeights
-from attncli.errors import UserError, raise_if_memory, reason_of
+from attncli.errors import UserError, one_line_reason, raise_if_memory
 from attncli.models.architectures import WEIGHTS, WINDOW, has_two_stacks, unshown_layers
 from attncli.models.layers import (
     CannotShow,
@@ -600,7 +600,7 @@ def _what_is_read(inputs: Mapping[str, Tensor]) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {reason_of(error)}"
+    return f"{type(error).__name__}: {one_line_reason(error)}"
 
 
 def _is_model_error(error: Exception) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers.models import Unigram
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from attncli.errors import UserError, reason_of
+from attncli.errors import UserError, one_line_reason
 from attncli.models.folder import panics_in_one_line
 from attncli.models.words import Spans, UnknownWord
 
@@ -22,7 +22,7 @@ def tokenizer_errors(name: str) -> Iterator[None]:
         with panics_in_one_line():
             yield
     except Exception as error:
-        raise UserError(f"model: the tokenizer of {name} fails: {reason_of(error)}") from None
+        raise UserError(f"model: the tokenizer of {name} fails: {one_line_reason(error)}") from None
 
 
 def check_encoded(read: BatchEncoding, texts: Sequence[str], name: str, *, num_ids: int | None) -> None:

@@ -18,7 +18,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from attncli.core.process import ALONE, SharedChange, quiet_warnings
-from attncli.errors import UserError, alike, reason_of
+from attncli.errors import UserError, one_line_reason, similar_word
 from attncli.system.files import (
     INDEX_BYTES,
     MODEL_SETTINGS_BYTES,
@@ -161,7 +161,7 @@ def no_such_model(name: str, allow_download: str) -> str:
     """Error message for a name that is not a local model; `allow_download` is the setting's name there."""
     if (files := _package_files(name)) is not None:
         return _no_model_in(name, files, allow_download)
-    near = alike(name.rpartition("/")[2], models_in_packages())
+    near = similar_word(name.rpartition("/")[2], models_in_packages())
     suggestion = f"did you mean {near}? " if near else ""
     name = f"{name:.200}" if name.isprintable() else repr(name[:200])
     message = f"no such folder or installed package: {name} ({suggestion}a hub id needs {allow_download})"
@@ -183,7 +183,7 @@ def _instead(name: str) -> str:
     """Available models, the most similar name first, and the command that would download the model."""
     downloaded = _downloaded()
     here = [*_folders_beside(), *models_in_packages(), *(f"{each} (downloaded)" for each in downloaded)]
-    near = alike(name.rpartition("/")[2], [each.rpartition("/")[2] for each in here])
+    near = similar_word(name.rpartition("/")[2], [each.rpartition("/")[2] for each in here])
     here.sort(key=lambda each: each.rpartition("/")[2] != near)
     instead = ""
     if here:
@@ -266,7 +266,7 @@ def opened_part(opener: Any, source: str, what: str, **how: Any) -> Any:
                 source, trust_remote_code=False, local_files_only=is_here, revision=revision, **how
             )
     except Exception as error:  # a damaged file may fail in any way
-        reason = reason_of(error)
+        reason = one_line_reason(error)
         if "torchvision" in reason.lower():
             reason = "it needs torchvision, and has no version for Pillow"
         raise UserError(f"{what} cannot be opened: {reason:.{MOST_REASON}}") from None

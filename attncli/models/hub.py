@@ -1,6 +1,6 @@
 """The model hub: its availability, and the revisions of a model on the hub or in its cache."""
 
-from attncli.errors import UserError, reason_of
+from attncli.errors import UserError, one_line_reason
 from attncli.models.folder import DOWNLOADED, MOST_REASON, REVISION_BYTES, hub_cache, id_and_revision
 from attncli.system.files import read_whole
 
@@ -40,7 +40,7 @@ def hub_revisions(name: str, *, allow_download: bool) -> dict[str, str]:
         try:
             refs = HfApi().list_repo_refs(name)
         except HfHubHTTPError as error:
-            raise UserError(f"{name}: {reason_of(error)[:MOST_REASON]}") from None
+            raise UserError(f"{name}: {one_line_reason(error)[:MOST_REASON]}") from None
         return {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
     folder = hub_cache() / f"{DOWNLOADED}{name.replace('/', '--')}" / "refs"
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -49,5 +49,5 @@ def hub_revisions(name: str, *, allow_download: bool) -> dict[str, str]:
     try:
         commits = {path: read_whole(path, REVISION_BYTES).decode().strip() for path in files}
     except (OSError, ValueError) as error:
-        raise UserError(f"{name}: {folder}: a revision cannot be read: {reason_of(error)}") from None
+        raise UserError(f"{name}: {folder}: a revision cannot be read: {one_line_reason(error)}") from None
     return {path.relative_to(folder).as_posix(): commit for path, commit in commits.items()}

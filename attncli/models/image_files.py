@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from attncli.core.process import quiet_warnings
-from attncli.errors import UserError, readable_bytes, reason_of
+from attncli.errors import UserError, one_line_reason, readable_bytes
 from attncli.system.files import PICTURE_BYTES, most_unpacked, open_file
 
 if TYPE_CHECKING:  # an extra
@@ -67,10 +67,10 @@ def open_picture(file: str, key: str = "image") -> OpenedPicture:
         names = ", ".join(FORMATS[:-1])
         raise UserError(f"{key}: {file}: must be a picture: {names} or {FORMATS[-1]}") from None
     except OSError as error:
-        reason = error.strerror or reason_of(error)
+        reason = error.strerror or one_line_reason(error)
         raise UserError(f"{key}: {file}: cannot be read: {reason}") from None
     except (ValueError, SyntaxError, EOFError, IndexError) as error:  # errors of Pillow's readers
-        raise UserError(f"{key}: {file}: is damaged: {reason_of(error)}") from None
+        raise UserError(f"{key}: {file}: is damaged: {one_line_reason(error)}") from None
     return OpenedPicture(_as_rgb(upright, file, key), path.name, tuple(notes))
 
 

@@ -28,7 +28,7 @@ from transformers.utils.hub import cached_file
 
 from attncli.core.process import ALONE, quiet_warnings
 from attncli.core.runtime import remove_empty_compiler_folder, threads_that_run, without_autocast
-from attncli.errors import UserError, available_bytes, is_about_memory, readable_bytes, reason_of
+from attncli.errors import UserError, available_bytes, is_about_memory, one_line_reason, readable_bytes
 from attncli.index import readings
 from attncli.models.architectures import (
     UNTRAINED_PARTS,
@@ -240,7 +240,9 @@ def _reading(model: str, dtype: str, *, allow_download: bool) -> Iterator[dict[s
             instead = f"run {download} on another machine, and use that folder"
             raise UserError(f"model: {model}: {unheard}, and it is not in the cache: {instead}") from None
         wanted = "read as GGUF" if path.is_file() else "loaded"
-        raise UserError(f"model: {model}: cannot be {wanted}: {reason_of(error)[:MOST_REASON]}") from None
+        raise UserError(
+            f"model: {model}: cannot be {wanted}: {one_line_reason(error)[:MOST_REASON]}"
+        ) from None
 
 
 @contextmanager
@@ -353,7 +355,7 @@ def _tokenizer(path: Path, options: Mapping[str, Any]) -> tuple[PreTrainedTokeni
     except Exception as error:  # a tokenizer may fail in any way; the reason is shown once a text is read
         if is_about_memory(error) or not path.is_dir():
             raise
-        return None, f"it cannot be loaded: {reason_of(error)[:MOST_REASON]}"
+        return None, f"it cannot be loaded: {one_line_reason(error)[:MOST_REASON]}"
     # From files that its class does not read, it makes a vocabulary of only special tokens.
     if len(tokenizer) <= len({*tokenizer.all_special_ids}):
         return None, f"{type(tokenizer).__name__} of transformers finds no vocabulary in its files"

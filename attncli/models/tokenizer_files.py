@@ -15,7 +15,7 @@ from math import inf, prod
 from pathlib import Path
 from typing import Any
 
-from attncli.errors import UserError, reason_of
+from attncli.errors import UserError, one_line_reason
 from attncli.models.child import MOST_MEMORY, made_in_child
 from attncli.models.digests import cache_folder, content_digest
 from attncli.system.files import MEBIBYTE
@@ -170,6 +170,6 @@ def _tried(path: Path, written: dict[str, Any]) -> str:
         raise
     except BaseException as error:  # includes Rust panics, which are not Exceptions
         if type(error).__module__ == "pyo3_runtime":
-            raise ValueError(reason_of(error)[:300]) from None
+            raise ValueError(one_line_reason(error)[:300]) from None
         return ""  # a damaged file raises an error when it is loaded
     return ""

@@ -37,7 +37,7 @@ from transformers.utils.generic import ModelOutput
 from attncli.core.engines import FusedAttention
 from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.row_tiles import GivenWeights
-from attncli.errors import UserError, reason_of
+from attncli.errors import UserError, one_line_reason
 from attncli.models.architectures import ROTATIONS_BY_LENGTH, WEIGHTS, decoder_start
 from attncli.models.capture import (
     GIVES_NAN,
@@ -546,7 +546,7 @@ def _rendered(messages: Messages, tools: Sequence[Mapping[str, Any]], pretrained
     except MemoryError:
         raise
     except Exception as error:  # foreign code may fail in any way
-        raise ValueError(reason_of(error)[:MOST_REASON]) from None
+        raise ValueError(one_line_reason(error)[:MOST_REASON]) from None
     assert isinstance(whole, str)
     if len(whole) > length * MOST_COPIES + MOST_WRITTEN:
         raise ValueError(f"it turns {length:,} characters into {len(whole):,}")

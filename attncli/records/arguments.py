@@ -1,7 +1,7 @@
-"""What a value may be, for settings and for calls from Python: kinds of values, and the check of a call.
+"""Kinds of values, shared by settings and calls from Python, and the validation of calls.
 
-A Spec's field and a function's parameter are annotated with the same kind, as `Size`; `checked` holds a call
-to its annotations before anything is read or loaded.
+A Spec's field and a function's parameter have the same annotation, such as `Size`; `checked` validates a call
+before anything is read or loaded.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -28,13 +28,13 @@ from attncli.core.names import named_head
 from attncli.errors import NO_TEXT, UserError, must_be_one_of, nearest
 
 MAX_SIZE = 10**9
-"""What any size or count may be: sums and products of some of them still fit into 64 bits."""
-MAX_SHOWN = 60
-"""Characters of a wrong value that an error repeats."""
+"""The largest size or count: sums and products of a few of them still fit into 64 bits."""
+MAX_QUOTED = 60
+"""The most characters of an invalid value in an error."""
 
 
 def plain_number(value: Any) -> Any:
-    """A number of numpy or torch as Python's. Raises ValueError for a truth value, which counts as 0 or 1."""
+    """Convert a NumPy or torch number to Python's. Raises ValueError for a Boolean, an int in Python."""
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         value = value.item()
     if isinstance(value, bool):
@@ -43,9 +43,9 @@ def plain_number(value: Any) -> Any:
 
 
 def number_as_text(value: Any) -> Any:
-    """A number as it is written, for settings that are one of a few; whatever else as it is given.
+    """Return a number as text, for settings with a few choices; other values are unchanged.
 
-    Raises ValueError for a truth value.
+    Raises ValueError for a Boolean.
     """
     value = plain_number(value)
     return str(value) if isinstance(value, int | float) and abs(value) <= MAX_SIZE else value
@@ -54,18 +54,18 @@ def number_as_text(value: Any) -> Any:
 PlainNumber = BeforeValidator(plain_number)
 Size = Annotated[int, Field(gt=0, le=MAX_SIZE), PlainNumber]
 Folds = Annotated[int, Field(ge=2, le=MAX_SIZE), PlainNumber]
-"""Parts of some texts, each of which is held out in turn."""
+"""The number of parts of some texts, each held out in turn."""
 Count = Annotated[int, Field(ge=0, le=MAX_SIZE), PlainNumber]
 Position = Annotated[int, Field(ge=-MAX_SIZE, le=MAX_SIZE), PlainNumber]
-"""The place of a token; those below 0 count from the end."""
+"""The position of a token; negative ones count from the end."""
 Seed = Annotated[int, Field(ge=0, lt=2**63), PlainNumber]
 Temperature = Annotated[float, Field(gt=0, le=100), PlainNumber]
 TopShare = Annotated[float, Field(gt=0, le=1), PlainNumber]
-"""The likeliest tokens that together have so much probability."""
+"""The total probability of the likeliest tokens to sample from."""
 
 
 def check_share(value: float) -> float:
-    """The share of a cache. Raises ValueError for anything else."""
+    """Return the share of a cache. Raises ValueError for anything else."""
     if not 0 < value <= 1:
         raise ValueError(f"must be a share of the cache, above 0 and at most 1 (got {value:g})")
     return value
@@ -75,14 +75,14 @@ Share = Annotated[float, PlainNumber, AfterValidator(check_share)]
 
 
 def is_unicode(value: object) -> bool:
-    """Whether a text, or each of a list, can be written: half of a surrogate pair cannot."""
+    """Return True if a text, or every text of a list, is valid Unicode: half a surrogate pair is not."""
     if isinstance(value, list):
         return all(map(is_unicode, value))
     return not isinstance(value, str) or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def check_text(value: str) -> str:
-    """The text. Raises ValueError for blank text and for anything that is not Unicode."""
+    """Return the text. Raises ValueError if it is blank or not valid Unicode."""
     if not value.strip():
         raise ValueError(NO_TEXT)
     if not is_unicode(value):
@@ -94,27 +94,27 @@ NonBlankText = Annotated[str, AfterValidator(check_text)]
 
 
 def shown(value: object) -> str:
-    """A wrong value as an error repeats it: on one line, and not all of a long one."""
+    """Format an invalid value for an error: on one line, shortened if long."""
     if isinstance(value, list):
-        value = f"[{', '.join(map(_str, value[:MAX_SHOWN]))}]"
+        value = f"[{', '.join(map(_str, value[:MAX_QUOTED]))}]"
     if isinstance(value, str):
-        start = value[: MAX_SHOWN + 1]
+        start = value[: MAX_QUOTED + 1]
         text = start if start.strip() and start.isprintable() else repr(start)
-    elif isinstance(value, int) and abs(value) >= 10**MAX_SHOWN:
-        text = f"a number of {value.bit_length()} bits"  # Python refuses to write the longest
+    elif isinstance(value, int) and abs(value) >= 10**MAX_QUOTED:
+        text = f"a number of {value.bit_length()} bits"  # Python refuses to format the longest
     else:
         text = " ".join(_repr(value).split())
     return _cut(text)
 
 
 def in_python(value: object) -> str:
-    """A wrong value of a call as its caller wrote it: a text between quotes."""
+    """Format an invalid argument as in Python source, with quotes around text."""
     return shown(value) if isinstance(value, int) else _cut(" ".join(_repr(value).split()))
 
 
 def _repr(value: object) -> str:
     if isinstance(value, str | bytes | list | tuple):
-        value = value[: MAX_SHOWN + 1]
+        value = value[: MAX_QUOTED + 1]
     return _written(repr, value)
 
 
@@ -125,24 +125,24 @@ def _str(value: object) -> str:
 def _written(write: Callable[[object], str], value: object) -> str:
     try:
         return write(value)
-    except Exception:  # whatever the class of a caller raises
+    except Exception:  # the caller's class may raise anything
         return f"a {type(value).__name__}"
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+    return text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED - 3]}..."
 
 
 def is_list(value: object) -> bool:
-    """Whether it is a list, tuple, set, array or generator, but no text, mapping or bytes."""
+    """Return True for a list, tuple, set, array or generator, but not for text, a mapping or bytes."""
     is_one = isinstance(value, str | Mapping | bytes | bytearray | memoryview)
     return isinstance(value, Iterable) and not is_one and getattr(value, "ndim", 1) > 0
 
 
 def listed(value: Any) -> list[Any]:
-    """The items of a list, tuple, set, array or generator; of a text what stands between its commas.
+    """Return the items of a list, tuple, set, array or generator, or the comma-separated parts of a text.
 
-    Raises ValueError for what holds no items, and for a mapping or bytes, whose items nobody means.
+    Raises ValueError for values without items, and for mappings and bytes.
     """
     if isinstance(value, str):
         return [name.strip() for name in value.split(",")]
@@ -152,23 +152,22 @@ def listed(value: Any) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """An array as lists or a number, anything else as it is. ValueError for a tensor without such numbers."""
+    """Convert an array to lists or a number; return other values. Raises ValueError for sparse tensors."""
     try:
         return value.tolist() if hasattr(value, "tolist") else value
-    except RuntimeError:  # of torch: sparse, or on the meta device
+    except RuntimeError:  # torch: sparse, or on the meta device
         raise ValueError(f"must hold plain numbers (got {shown(value)})") from None
 
 
-NOT_A_HEAD = "must name a layer and a head, such as 5:11"
+NOT_A_HEAD = "must be LAYER:HEAD, such as 5:11"
 HeadName = str | tuple[int, int]
-"""A head as "5:11", as "cross:5:11" in one of several stacks, as "linear:5:11" without a softmax, or as the
-pair (5, 11)."""
+"""A head as "5:11", "cross:5:11" (in one of several stacks), "linear:5:11" (without a softmax) or (5, 11)."""
 OneOrMoreHeads = HeadName | Iterable[HeadName]
-"""Several heads: a list of them, or a text with commas; (0, 1) is one head."""
+"""Heads as a list or a comma-separated text; (0, 1) is a single head."""
 
 
 def is_pair(value: Any) -> bool:
-    """Whether it is a layer and a head as two numbers."""
+    """Return True for a layer and a head as two numbers."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         return False
     numbers = [number.item() if getattr(number, "ndim", None) == 0 else number for number in value]
@@ -176,7 +175,7 @@ def is_pair(value: Any) -> bool:
 
 
 def head_name(value: Any) -> str:
-    """A head as `5:11`, from that or from (5, 11). Raises ValueError for anything else."""
+    """Return a head as `5:11`, given in that form or as (5, 11). Raises ValueError for anything else."""
     value = _plain(value)
     if is_pair(value):
         value = f"{index(value[0])}:{index(value[1])}"
@@ -191,7 +190,7 @@ def head_name(value: Any) -> str:
 
 
 def head_name_without_stack(value: Any) -> str:
-    """As `head_name`, for models of one stack. Raises ValueError for a head of a stack that is named."""
+    """Like `head_name`, but raises ValueError for a head with a stack."""
     name = head_name(value)
     if named_head(name).stack:
         raise ValueError(f"{NOT_A_HEAD} (got {shown(value)})")
@@ -199,21 +198,21 @@ def head_name_without_stack(value: Any) -> str:
 
 
 def head_names(value: Any) -> list[str]:
-    """Heads as `5:11`, each once; (0, 1) is one head, and a text has several between commas.
+    """Return distinct heads as `5:11`; (0, 1) is a single head, and a text may list several.
 
-    Raises ValueError for anything that is not a head.
+    Raises ValueError for anything else.
     """
     items = [value] if isinstance(value, tuple) and is_pair(value) else listed(value)
     return list(dict.fromkeys(map(head_name, items)))
 
 
 def head_names_without_stack(value: Any) -> list[str]:
-    """As `head_names`, for models of one stack."""
+    """Like `head_names`, but raises ValueError for a head with a stack."""
     return list(dict.fromkeys(map(head_name_without_stack, head_names(value))))
 
 
 def token_names(value: Any) -> list[str]:
-    """The names of tokens, by text or position. Raises ValueError for anything else."""
+    """Return the names of tokens, by text or position. Raises ValueError for anything else."""
     items = [value] if isinstance(value, int) else listed(value)
     names = [plain_number(item) for item in items]
     for name in names:
@@ -222,16 +221,16 @@ def token_names(value: Any) -> list[str]:
     return [str(name) for name in names]
 
 
-def given_answer(value: Any) -> str | int:
-    """A text, or the id of a token. Raises ValueError for anything else."""
+def text_or_token_id(value: Any) -> str | int:
+    """Return a text or the id of a token. Raises ValueError for anything else."""
     answer = value if isinstance(value, str | bool) else plain_number(value)
     if isinstance(answer, bool) or not isinstance(answer, str | int):
-        raise ValueError(f"must be text, or the id of a token (got {shown(value)})")
+        raise ValueError(f"must be text or a token id (got {shown(value)})")
     return answer
 
 
 def whole_numbers(value: Any) -> list[int]:
-    """Whole numbers from 0, each once, or the one. Raises ValueError for anything else."""
+    """Return distinct whole numbers from 0, from one or several. Raises ValueError for anything else."""
     items = listed(value) if is_list(value) else [value]
     numbers = [plain_number(item) for item in items]
     for number in numbers:
@@ -241,7 +240,7 @@ def whole_numbers(value: Any) -> list[int]:
 
 
 def shares(value: Any) -> list[float]:
-    """Distinct shares of a cache, from one or several. Raises ValueError for others and an empty list."""
+    """Return distinct shares of a cache, from one or several. Raises ValueError for others or none."""
     items = listed(value) if is_list(value) else [value]
     numbers = [plain_number(item) for item in items]
     for number in numbers:
@@ -253,43 +252,43 @@ def shares(value: Any) -> list[float]:
     return list(dict.fromkeys(map(float, numbers)))
 
 
-def one_of(known: Collection[str]) -> Callable[[Any], str]:
-    """A check for one of the names that are known."""
+def one_of(names: Collection[str]) -> Callable[[Any], str]:
+    """Return a validator for one of the names."""
 
     def check(value: Any) -> str:
-        if not isinstance(value, str) or value not in known:
-            raise ValueError(must_be_one_of(shown(value), known))
+        if not isinstance(value, str) or value not in names:
+            raise ValueError(must_be_one_of(shown(value), names))
         return value
 
     return check
 
 
-def named(known: Collection[str]) -> Callable[[Any], list[str]]:
-    """A check for some of the names that are known, in a list or between commas; each counts once."""
-    check = one_of(known)
+def some_of(names: Collection[str]) -> Callable[[Any], list[str]]:
+    """Return a validator for distinct names, in a list or comma-separated."""
+    check = one_of(names)
     return lambda value: list(dict.fromkeys(map(check, listed(value))))
 
 
 CheckedRows = TypeVar("CheckedRows")
 
 
-def rows_with(*columns: str, given_as: Callable[[list[Any]], CheckedRows]) -> Callable[[Any], CheckedRows]:
-    """A check for rows of a survey that have these columns, which gives them in another form."""
+def rows_with(*columns: str, convert: Callable[[list[Any]], CheckedRows]) -> Callable[[Any], CheckedRows]:
+    """Return a validator for rows of a survey with these columns, which converts them."""
 
     def check(value: Any) -> CheckedRows:
         rows: list[Any] = listed(value) if is_list(value) else [value]
         for row in rows:
             if not isinstance(row, Mapping):
                 raise ValueError(f"must be rows of a survey, each a dict (got {shown(row)})")
-            if lacking := [name for name in columns if name not in row]:
-                raise ValueError(f"must be rows of a survey, each with {lacking[0]} (got {shown(row)})")
-        return given_as(rows)
+            if missing := [name for name in columns if name not in row]:
+                raise ValueError(f"must be rows of a survey, each with {missing[0]} (got {shown(row)})")
+        return convert(rows)
 
     return check
 
 
 def conditions(value: Any) -> list[str]:
-    """Conditions as "max_score < 100", from one or several. Raises ValueError for anything but text."""
+    """Return conditions such as "max_score < 100", from one or several. Raises ValueError for non-text."""
     texts: list[Any] = listed(value) if is_list(value) else [value]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"must be a condition or a list of them (got {shown(value)})")
@@ -301,24 +300,24 @@ def _fits(name: str) -> bool:
 
 
 MAX_FILE_NAME = 255
-"""The bytes of a folder's or file's name, which file systems limit."""
+"""The most bytes in the name of a file or folder, a limit of file systems."""
 
 
 def file_name(value: Any) -> str:
-    """The name of a file. Raises ValueError for anything that cannot be one."""
+    """Return the name of a file. Raises ValueError for anything that cannot be one."""
     name = fspath(value) if isinstance(value, str | PathLike) else None
-    with suppress(UnicodeEncodeError):  # half of a surrogate pair names no file
+    with suppress(UnicodeEncodeError):  # half a surrogate pair cannot be in a file name
         if isinstance(name, str) and name.strip() and "\0" not in name:
             if not _fits(name):
                 raise ValueError(
-                    f"must be at most {MAX_FILE_NAME} bytes between slashes (got {shown(value)})"
+                    f"must have at most {MAX_FILE_NAME} bytes between slashes (got {shown(value)})"
                 )
             return name
-    raise ValueError(f"must be a file's name (got {shown(value)})")
+    raise ValueError(f"must be a file name (got {shown(value)})")
 
 
 def by(check: Callable[[Any], Any]) -> PlainValidator:
-    """A kind of value by the function that gives it, or raises ValueError with what it must be."""
+    """Return a kind of value from a function that converts it or raises ValueError."""
     return PlainValidator(check)
 
 
@@ -327,7 +326,7 @@ HeadsArgument = Annotated[OneOrMoreHeads, by(head_names)]
 HeadWithoutStack = Annotated[HeadName, by(head_name_without_stack)]
 HeadsWithoutStack = Annotated[OneOrMoreHeads, by(head_names_without_stack)]
 TokenNames = Annotated[str | int | Iterable[str | int], by(token_names)]
-AnswerArgument = Annotated[str | int, by(given_answer)]
+AnswerArgument = Annotated[str | int, by(text_or_token_id)]
 Layers = Annotated[int | Iterable[int], by(whole_numbers)]
 Budgets = Annotated[float | Iterable[float], by(shares)]
 KeyValueBits = Annotated[Literal[8, 4], PlainNumber]
@@ -362,7 +361,7 @@ def _choices(context: Mapping[str, Any]) -> str:
 
 
 def expectation(error: ErrorDetails) -> str:
-    """What pydantic expected of a value, in attn's wording."""
+    """Return what pydantic expected of a value, in attn's wording."""
     context = error.get("ctx", {})
     if error["type"] == "value_error":
         return str(context["error"])
@@ -375,25 +374,25 @@ def expectation(error: ErrorDetails) -> str:
 
 
 def error_message(error: ErrorDetails) -> str:
-    """One line for an error of pydantic's: what the value must be, and what it is."""
+    """Return one line for a pydantic error: what the value must be, and what it is."""
     if error["type"] == "value_error":
         return expectation(error)
-    is_of_other_type = error["type"].endswith("_type")
-    wanted = expectation(error)
-    got = f"got {in_python(error['input']) if is_of_other_type else shown(error['input'])}"
+    has_other_type = error["type"].endswith("_type")
+    requirement = expectation(error)
+    got = f"got {in_python(error['input']) if has_other_type else shown(error['input'])}"
     if error["type"] == "literal_error" and isinstance(error["input"], str):
-        known = _choices(error["ctx"]).replace(" or ", ", ").split(", ")
-        if hint := nearest(error["input"][:MAX_SHOWN], known):
-            return f"{got}{hint}: {wanted}"
-    return f"{wanted} ({got})"
+        choices = _choices(error["ctx"]).replace(" or ", ", ").split(", ")
+        if hint := nearest(error["input"][:MAX_QUOTED], choices):
+            return f"{got}{hint}: {requirement}"
+    return f"{requirement} ({got})"
 
 
 class WrongArgument(UserError, ValueError):
-    """An argument of a call that cannot be: a line for each, `heads: must ...`."""
+    """Invalid arguments of a call, one line each: `heads: must ...`."""
 
 
 def _kind(annotation: Any) -> Any:
-    """An annotation as pydantic takes it with a config: where a function of ours checks, that alone."""
+    """Reduce an annotation with a validator of ours to the validator, so that pydantic adds no checks."""
     has_check = any(isinstance(data, PlainValidator) for data in getattr(annotation, "__metadata__", ()))
     return Annotated[Any, *annotation.__metadata__] if has_check else annotation
 
@@ -403,17 +402,17 @@ Returned = TypeVar("Returned")
 
 
 def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
-    """The function, whose arguments are first held to their annotations and taken as these make them.
+    """Validate the arguments of a function against its annotations and convert them before each call.
 
-    WrongArgument with a line for each that does not fit. A wrong keyword stays Python's TypeError. Numbers of
-    numpy and torch are taken, a truth value or a text in the place of a number is not.
+    Raises WrongArgument with a line per invalid argument. A wrong keyword remains Python's TypeError. NumPy
+    and torch numbers are accepted; a Boolean or a text in place of a number is not.
     """
     parameters = signature(function)
     hints = get_type_hints(function, include_extras=True)
 
     @cache
     def kinds() -> dict[str, TypeAdapter[Any]]:
-        """Each parameter's check, made at the first call, as most functions are never called."""
+        """Return each parameter's validator, built at the first call: most functions are never called."""
         config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, strict=True)
         takes_one = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
         return {
@@ -425,25 +424,25 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
     @wraps(function)
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
         try:
-            given = parameters.bind(*args, **kwargs)
+            bound = parameters.bind(*args, **kwargs)
         except TypeError:
             return function(*args, **kwargs)  # Python's message, with the function's name
         lines = []
-        for name, value in given.arguments.items():
+        for name, value in bound.arguments.items():
             if name in kinds():
                 try:
-                    given.arguments[name] = kinds()[name].validate_python(value)
+                    bound.arguments[name] = kinds()[name].validate_python(value)
                 except ValidationError as failure:
                     lines.append(f"{name}: {error_message(failure.errors()[0])}")
         if lines:
             raise WrongArgument(*lines)
-        return function(*given.args, **given.kwargs)
+        return function(*bound.args, **bound.kwargs)
 
     # help() shows the accepted types, not the checks.
     plain = get_type_hints(function)
-    of_help = [
+    unchecked = [
         each.replace(annotation=plain.get(name, each.annotation))
         for name, each in parameters.parameters.items()
     ]
-    call.__dict__["__signature__"] = parameters.replace(parameters=of_help)
+    call.__dict__["__signature__"] = parameters.replace(parameters=unchecked)
     return call

@@ -1,4 +1,4 @@
-"""What is measured of attention: its scores before and after scaling, each row of weights, each key."""
+"""Attention statistics: scores before and after scaling, each row of weights, each key."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,14 +19,14 @@ class ScoreMoments(Record):
 
 
 class LambdaFactor(Record):
-    """The factor on the second half of differential attention, and what it starts from."""
+    """The factor on the second half of differential attention, and its initial value."""
 
     lambda_init: float | None
     factor: float | None = column("lambda")
 
 
 class ScoreRule(Record):
-    """How a head's scores are computed from query · key, for readers who check them."""
+    """How a head's scores are computed from query · key, so that readers can check them."""
 
     scale: float | None
     softcap: float | None
@@ -34,9 +34,9 @@ class ScoreRule(Record):
 
 
 class LoopDifferences(Record):
-    """The largest differences between what a loop gives and what the other ways give.
+    """The largest differences between the loop's results and those of the faster methods.
 
-    None for sums, which a softmax cannot give.
+    None for sums, which a softmax cannot produce.
     """
 
     loop_vs_matmul: float | None
@@ -44,7 +44,7 @@ class LoopDifferences(Record):
 
 
 class RowQuantiles(Record):
-    """The quantiles of a statistic over the queries of a sequence and a head."""
+    """Quantiles of a statistic over the queries of a sequence and head."""
 
     statistic: str
     batch: int = column(is_needed=False)
@@ -60,7 +60,7 @@ class RowQuantiles(Record):
 
 
 class ExtremeRow(Record):
-    """A query where a statistic is among the lowest or the highest, of all sequences and heads."""
+    """A query with one of a statistic's lowest or highest values, across all sequences and heads."""
 
     statistic: str
     extreme: str
@@ -72,13 +72,13 @@ class ExtremeRow(Record):
 
 
 UNSCALED = ("scores", "second_scores")
-"""The tensors of query · key: with their scale they are what a softmax takes."""
+"""The tensors of query · key: times their scale they are the input of a softmax."""
 
 
 def inferred_mask(weights: NamedTensor, *, has_context: bool) -> Mask | None:
-    """Weights from another tool come without a mask: a causal one where no query has weight on a later key.
+    """Return the mask of weights from another tool: causal if no query has weight on a later key.
 
-    None where that says nothing.
+    None if the weights do not determine it.
     """
     *_, num_queries, num_keys = weights.values.shape
     later = later_keys(num_queries, num_keys)
@@ -89,12 +89,12 @@ def inferred_mask(weights: NamedTensor, *, has_context: bool) -> Mask | None:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LayerStatistics(Result):
-    """What is measured of one layer: the scores, and each row and key.
+    """Statistics of one layer: the scores, and each row and key.
 
-    `weights`, or the means of their blocks where they would be too large. Of differential attention the
-    scores are those of the first half, `second_scores` those of the second. `score_rule` and the tensors of
-    a model's layer are there where it is explained. Of very many rows there are the quantiles and extremes;
-    `agreement` is that of the loop form.
+    `weights` are replaced by the means of their blocks if they would be too large. In differential attention
+    `scores` are those of the first half, `second_scores` those of the second. `score_rule` and the tensors of
+    a model's layer exist only in explanations. Very many rows are summarised by quantiles and extremes.
+    `agreement` compares the loop form.
     """
 
     weights: NamedTensor | None = tensor(num_axes=2)
@@ -114,7 +114,7 @@ class LayerStatistics(Result):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class OutsideWeights(Result):
-    """The statistics of weights that were computed elsewhere: none where a row is no distribution."""
+    """Statistics of weights from another tool; no row statistics unless every row is a distribution."""
 
     title: ClassVar[str] = "Attention weights"
 

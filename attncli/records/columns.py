@@ -1,7 +1,6 @@
-"""Results with typed columns: a class of rows says once what its columns are.
+"""Results with typed columns, which a class of rows declares.
 
-What a report, a table, a store, a condition, a unit or a data frame needs to know of a column follows from
-its declaration in the class, and stands nowhere else:
+Reports, tables, stores, conditions, units and data frames all use this declaration:
 
     class HeadLogit(Record):
         layer: int
@@ -43,7 +42,7 @@ from attncli.records.values import (
     Table,
     Tensors,
     are_equal,
-    of_text,
+    statistic_for_text,
 )
 
 if TYPE_CHECKING:
@@ -54,31 +53,31 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R", bound="Record")
 INTERVAL = ("_low", "_high")
-"""The lower and upper end of the 95 % interval of a mean."""
+"""Suffixes of the lower and upper end of a mean's 95 % interval."""
 FEW = 50
-"""Below this many texts Student's t covers means of skewed numbers in under 93 of 100 cases."""
+"""With fewer texts, Student's t covers the mean of a skewed statistic in under 93 of 100 cases."""
 
 
 def few_notes(count: int, kind: str = "text") -> list[str]:
-    """The note beside intervals of means over only a few texts, prompts or files."""
+    """Return the note on intervals of means over few texts, prompts or files."""
     return [f"Under {FEW} {kind}s: intervals of skewed statistics are too narrow."] if 1 < count < FEW else []
 
 
 Cells = Sequence[object] | CellArray
-"""A column, or a part of it."""
+"""A column or a part of it."""
 CheckedCells = Sequence[Cell | list[Cell] | NumberArray] | CellArray
-"""The cells of a column that are of its kinds."""
+"""Cells that match the declared types."""
 WIDER: Mapping[type, tuple[type, ...]] = {float: (int, float)}
-"""What else a cell may be: JSON has whole numbers among others."""
+"""Additional types of cells: JSON does not distinguish whole numbers."""
 
 
 def _alternatives(annotation: object) -> tuple[object, ...]:
-    """The types of a union, or the only one."""
+    """Return the types of a union, or the single type."""
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
 def _comparable(row: Mapping[str, object]) -> dict[str, object]:
-    """The cells of a row, None for no number in an array too, so that `==` compares its numbers."""
+    """Return the cells of a row with NaN replaced by None, also in arrays, so that `==` compares them."""
     return {
         name: [None if number != number else number for number in cell.tolist()]
         if isinstance(cell, np.ndarray)
@@ -88,12 +87,12 @@ def _comparable(row: Mapping[str, object]) -> dict[str, object]:
 
 
 def _order(cell: str | float | None) -> tuple[int, str | float]:
-    """What cells are sorted by: numbers, texts, None."""
+    """Return the sort key of a cell: numbers, then texts, then None."""
     return (2, 0) if cell is None else (int(isinstance(cell, str)), cell)
 
 
 def _are_numbers(cells: Cells) -> bool:
-    """Whether each cell is a number or None."""
+    """Return True if every cell is a number or None."""
     if isinstance(cells, np.ndarray) and cells.dtype != object:
         return cells.dtype.kind in "biuf"
     return all(isinstance(cell, int | float | None) for cell in cells)
@@ -102,10 +101,10 @@ def _are_numbers(cells: Cells) -> bool:
 class ColumnKind:
     """A column of a class of rows.
 
-    `kinds` are the types that its cells may have, None for no number. `unit` is what its numbers are, as
-    logit or nats. A store keeps its numbers unless `is_kept` is false, as those of positions. A report of an
-    older attn may lack it where `is_needed` is false. With `of` it is computed from the other cells of a row.
-    A mean over texts `has_interval`: the columns NAME_low and NAME_high beside it, where there are several.
+    `kinds` are the types of its cells, None for a missing number. `unit` is the unit of its numbers, such as
+    logit or nats. A store keeps its numbers unless `is_kept` is false (positions). If `is_needed` is false,
+    it may be missing from reports of older versions. `of` computes it from the row's other cells. If a mean
+    over texts `has_interval`, the columns NAME_low and NAME_high hold its interval for several texts.
     """
 
     def __init__(
@@ -123,7 +122,7 @@ class ColumnKind:
         self.has_interval = has_interval
 
     def named(self, name: str, annotation: object) -> Self:
-        """The column with its name, unless it has another, and what its cells are."""
+        """Set the name, unless it has one, and the types of its cells; return the column."""
         kinds = [get_origin(kind) or kind for kind in _alternatives(annotation)]
         self.name = self.name or name
         self.kinds = tuple(
@@ -133,17 +132,17 @@ class ColumnKind:
 
     @property
     def is_number(self) -> bool:
-        """Whether its cells are numbers."""
+        """True if its cells are numbers."""
         return not {int, float}.isdisjoint(self.kinds)
 
     @property
     def is_list(self) -> bool:
-        """Whether its cells are lists of numbers."""
+        """True if its cells are lists of numbers."""
         return list in self.kinds
 
     @property
     def is_in_stores(self) -> bool:
-        """Whether a store keeps its numbers, or its lists of numbers."""
+        """True if a store keeps its numbers or lists of numbers."""
         return self.is_kept and (self.is_number or self.is_list)
 
     @overload
@@ -165,44 +164,41 @@ def column(
     has_interval: bool = False,
     of: Callable[[R], T] | None = None,
 ) -> T:
-    """The declaration of a column, behind its name and type; see `ColumnKind`.
+    """Declare a column, after its name and type; see `ColumnKind`.
 
-    `name` is that of the cell where no attribute can have it, as `from`. A row's attribute is the cell.
+    `name` is the cell's name if it cannot be an attribute, such as `from`. The row's attribute is the cell.
     """
-    of_row = cast("Callable[[Record], object] | None", of)
-    return cast(T, ColumnKind(name, unit, is_kept, is_needed, has_interval, of_row))
+    compute = cast("Callable[[Record], object] | None", of)
+    return cast(T, ColumnKind(name, unit, is_kept, is_needed, has_interval, compute))
 
 
 class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
-    """A row of a table with columns: `row.loss` and `row["loss"]` are a cell, None is no number."""
+    """A row of a table with declared columns: `row.loss` and `row["loss"]` are a cell, None if missing."""
 
     columns: ClassVar[Mapping[str, ColumnKind]] = {}
     others: ClassVar[ColumnKind | None] = None
-    """The kind of columns that the data name, as relations are: `class Row(Record, others=float)`."""
+    """The type of columns named in the data, such as relations: `class Row(Record, others=float)`."""
 
     def __init_subclass__(
         cls, numbers: Iterable[str] = (), units: Mapping[str, str] | None = None, others: object = None
     ) -> None:
-        """`numbers` are the names of further columns of numbers, which a table lists; a row may lack them.
-
-        `units` are those of some of them.
-        """
+        """Declare the columns; `numbers` names further optional columns of numbers, `units` their units."""
         if others is not None:
             cls.others = ColumnKind().named("others", others)
         declared_here: dict[str, ColumnKind] = {}
         for attribute, annotation in vars(cls).get("__annotations__", {}).items():
             declared = vars(cls).get(attribute)
             kind = declared if isinstance(declared, ColumnKind) else ColumnKind()
-            named = kind.named(attribute, annotation)
-            declared_here[named.name] = named
-            setattr(cls, attribute, named)
-            if named.has_interval:
-                names = [f"{named.name}{end}" for end in INTERVAL]
+            kind.named(attribute, annotation)
+            declared_here[kind.name] = kind
+            setattr(cls, attribute, kind)
+            if kind.has_interval:
+                names = [f"{kind.name}{end}" for end in INTERVAL]
                 declared_here |= {end: ColumnKind(is_needed=False).named(end, annotation) for end in names}
         for name in numbers:
             kind = ColumnKind(unit=(units or {}).get(name, ""), is_needed=False)
             declared_here[name] = kind.named(name, float | None)
-            if not hasattr(cls, name):  # a statistic of another package may be called as what rows have
+            if not hasattr(cls, name):  # a plugin's statistic may be named like an attribute of rows
                 setattr(cls, name, declared_here[name])
         cls.columns = {**cls.columns, **declared_here}
 
@@ -224,14 +220,14 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
         return len(self._cells)
 
     def number(self, name: str) -> float | None:
-        """A cell that is a number, or None; TypeError for another one."""
+        """Return a cell that is a number or None. Raises TypeError for others."""
         cell = self[name]
         if cell is not None and not isinstance(cell, int | float):
-            raise TypeError(f"{name} is no number: {cell!r:.40}")
+            raise TypeError(f"{name} is not a number: {cell!r:.40}")
         return cell
 
     def numbers(self) -> Numbers:
-        """The cells of a row of numbers alone; TypeError for another one."""
+        """Return the cells of a row of numbers. Raises TypeError for other cells."""
         return Numbers({name: self.number(name) for name in self})
 
     def __eq__(self, other: object) -> bool:
@@ -242,78 +238,78 @@ class Record(Mapping[str, Cell | list[Cell] | NumberArray]):
 
     @classmethod
     def declared(cls, name: str) -> ColumnKind | None:
-        """The column of that name; None for one of another attn."""
+        """Return the column of that name; None if only another version declares it."""
         return cls.columns.get(name, cls.others)
 
     @classmethod
     def has_computed_columns(cls) -> bool:
-        """Whether a column is computed from the other cells of a row."""
+        """Return True if a column is computed from a row's other cells."""
         return any(declared.of is not None for declared in cls.columns.values())
 
     @classmethod
     def table(cls, **cells: Cells) -> "Records[Self]":
-        """Rows from their columns, each a list or an array; TypeError for what the class does not declare."""
+        """Build rows from columns, lists or arrays. Raises TypeError if they do not match the class."""
         return Records(cls, cells)
 
     @classmethod
     def rows(cls, rows: Iterable[Mapping[str, object]]) -> "Records[Self]":
-        """Rows from mappings with the same names; TypeError for what the class does not declare."""
+        """Build rows from mappings with the same names. Raises TypeError if they do not match the class."""
         listed = [*rows]
         return Records(cls, {name: [row[name] for row in listed] for name in (listed or [cls.columns])[0]})
 
     @classmethod
     def joined(cls, tables: Iterable["Records[Self]"]) -> "Records[Self]":
-        """The rows of several tables, one after the other; None where one lacks a column of another."""
+        """Concatenate tables; missing columns are filled with None."""
         parts = [*tables]
         names = dict.fromkeys(name for part in parts for name in part.cells)
-        cells: dict[str, Cells] = {}
+        joined: dict[str, Cells] = {}
         for name in names:
-            of_parts = [part.cells.get(name, [None] * len(part)) for part in parts]
-            arrays = [kept for kept in of_parts if isinstance(kept, np.ndarray)]
-            if len(arrays) == len(of_parts):
-                cells[name] = np.concatenate(arrays)
+            columns = [part.cells.get(name, [None] * len(part)) for part in parts]
+            arrays = [cells for cells in columns if isinstance(cells, np.ndarray)]
+            if len(arrays) == len(columns):
+                joined[name] = np.concatenate(arrays)
             else:
-                cells[name] = [cell for kept in of_parts for cell in kept]
-        return cls.table(**cells) if cells else cls.rows([])
+                joined[name] = [cell for cells in columns for cell in cells]
+        return cls.table(**joined) if joined else cls.rows([])
 
     @classmethod
     def single(cls, **cells: object) -> Self:
-        """A single row, of which all cells may be missing where none is needed."""
+        """Build a single row; optional cells may be missing."""
         rows = cls.rows([cells])
         return rows[0] if cells else cls({}, 0)
 
 
 class Records(Table[R]):
-    """A table: its columns are arrays or lists, its rows are looked at one by one, each an `R`.
+    """A table whose columns are arrays or lists and whose rows are of the class `R`.
 
-    A column more than declared, of another attn's report, is kept. TypeError for columns that are not there,
-    of unequal lengths, or with cells of another kind.
+    Undeclared columns, from a report of another version, are kept. Raises TypeError if columns are missing,
+    of unequal lengths, or hold cells of another type.
     """
 
     def __init__(self, kind: type[R], cells: Mapping[str, Cells]) -> None:
         self.kind = kind
-        given = {name: kept for name, kept in cells.items() if kept is not None}
-        self._len = len(next(iter(given.values()), ()))
-        missing = [name for name, needed in kind.columns.items() if needed.is_needed and name not in given]
+        columns = {name: column for name, column in cells.items() if column is not None}
+        self._len = len(next(iter(columns.values()), ()))
+        missing = [name for name, needed in kind.columns.items() if needed.is_needed and name not in columns]
         if missing:
             raise TypeError(f"{kind.__name__} needs a column {missing[0]}")
         self.cells: dict[str, CheckedCells] = {
-            name: self._checked(name, kept) for name, kept in given.items()
+            name: self._checked(name, column) for name, column in columns.items()
         }
         for name, computed in kind.columns.items():
             if computed.of is not None and name not in self.cells:
                 self.cells[name] = self._checked(name, [computed.of(row) for row in self])
 
-    def _checked(self, name: str, kept: Cells) -> CheckedCells:
-        if len(kept) != self._len:
-            raise TypeError(f"{self.kind.__name__}: {name} has {len(kept)} cells, others {self._len}")
+    def _checked(self, name: str, cells: Cells) -> CheckedCells:
+        if len(cells) != self._len:
+            raise TypeError(f"{self.kind.__name__}: {name} has {len(cells)} cells, others {self._len}")
         declared = self.kind.declared(name)
-        if declared is None or isinstance(kept, np.ndarray):
-            return cast(CheckedCells, kept)
-        wrong = next((cell for cell in kept if not isinstance(cell, declared.kinds)), None)
-        if wrong is not None or (None in kept and type(None) not in declared.kinds):
+        if declared is None or isinstance(cells, np.ndarray):
+            return cast(CheckedCells, cells)
+        wrong = next((cell for cell in cells if not isinstance(cell, declared.kinds)), None)
+        if wrong is not None or (None in cells and type(None) not in declared.kinds):
             raise TypeError(f"{self.kind.__name__}: {name} holds {wrong!r:.40}")
-        return cast(CheckedCells, kept)
+        return cast(CheckedCells, cells)
 
     def __len__(self) -> int:
         return self._len
@@ -326,7 +322,7 @@ class Records(Table[R]):
 
     def __getitem__(self, place: "SupportsIndex | RowSlice") -> "R | Records[R]":
         if isinstance(place, slice):
-            return Records(self.kind, {name: kept[place] for name, kept in self.cells.items()})
+            return Records(self.kind, {name: cells[place] for name, cells in self.cells.items()})
         return self.kind(self.cells, range(self._len)[place])
 
     def __iter__(self) -> Iterator[R]:
@@ -339,59 +335,60 @@ class Records(Table[R]):
         return SmallTable.of(self.kind.__name__, self).html()
 
     def sorted(self, key: str | Callable[[R], SortKey]) -> "Records[R]":
-        """The rows in rising order of a column, those without a cell last, or of what a function gives.
+        """Return the rows in ascending order of a column, missing cells last, or of a function's value.
 
-        UserError for a column of lists, which have no order.
+        Raises UserError for a column of lists, which cannot be ordered.
         """
         if not isinstance(key, str):
             return self.taken(sorted(range(self._len), key=lambda place: key(self[place])))
         cells = self.column(key)
         if cells.ndim > 1 or any(isinstance(cell, list) for cell in cells.flat):
-            raise UserError(f"sorted: {key} holds lists: give a function of a row, such as len(row[{key!r}])")
+            raise UserError(f"sorted: {key} holds lists: use a function of a row, such as len(row[{key!r}])")
         if cells.dtype != object:
             return self.taken(cells.argsort(kind="stable").tolist())
         texts = cells.tolist()
         return self.taken(sorted(range(self._len), key=lambda place: _order(texts[place])))
 
     def where(self, condition: Callable[[R], bool]) -> "Records[R]":
-        """The rows that meet a condition."""
+        """Return the rows that meet a condition."""
         return self.taken([place for place in range(self._len) if condition(self[place])])
 
     def taken(self, places: Sequence[int]) -> "Records[R]":
-        """The rows at these places, in their order."""
+        """Return the rows at these indices, in this order."""
         return Records(
             self.kind,
             {
-                name: kept[np.array(places, dtype=int)]
-                if isinstance(kept, np.ndarray)
-                else [kept[place] for place in places]
-                for name, kept in self.cells.items()
+                name: cells[np.array(places, dtype=int)]
+                if isinstance(cells, np.ndarray)
+                else [cells[place] for place in places]
+                for name, cells in self.cells.items()
             },
         )
 
     def column(self, name: str) -> npt.NDArray[np.float64] | npt.NDArray[np.object_]:
-        """A column as an array: of numbers in float64, NaN for none; of texts and of lists as objects.
+        """Return a column as an array: numbers in float64, NaN if missing; texts and lists as objects.
 
-        Where each cell is an array of the same length, the columns of the array are their numbers.
+        If every cell is an array of the same length, the result is two-dimensional.
         """
         if name not in self.cells:
             raise NoSuchName("column", name, self.cells)
-        declared, kept = self.kind.declared(name), self.cells[name]
-        if isinstance(kept, np.ndarray) and kept.ndim > 1:
-            return kept.astype(np.float64, copy=False)
-        if _are_numbers(kept) if declared is None else declared.is_number:
-            return np.asarray(kept, dtype=np.float64)
-        return np.fromiter(kept, dtype=object, count=self._len)
+        declared, cells = self.kind.declared(name), self.cells[name]
+        if isinstance(cells, np.ndarray) and cells.ndim > 1:
+            return cells.astype(np.float64, copy=False)
+        if _are_numbers(cells) if declared is None else declared.is_number:
+            return np.asarray(cells, dtype=np.float64)
+        return np.fromiter(cells, dtype=object, count=self._len)
 
     def numbers(self, name: str) -> npt.NDArray[np.float64]:
-        """A column of numbers, NaN for none; ValueError for one of texts."""
+        """Return a column of numbers, NaN if missing. Raises ValueError for texts."""
         return self.column(name).astype(np.float64, copy=False)
 
     def grid(self, name: str, *axes: str) -> npt.NDArray[np.float64]:
-        """A column of numbers by whole numbers of others, as by layer and head; NaN where there is no row.
+        """Return a column of numbers indexed by columns of whole numbers, such as layer and head.
 
-        A row that lacks one of them, as an MLP has no head, has no place. UserError for a column of
-        something else, and for several rows at one place, such as heads of an encoder and a decoder.
+        Missing rows are NaN; rows without an index (an MLP has no head) are left out. Raises UserError for
+        columns of other values and for several rows with the same indices, such as an encoder's and a
+        decoder's.
         """
         axes = axes or ("layer", "head")
         columns = [self.column(each) for each in (name, *axes)]
@@ -411,13 +408,13 @@ class Records(Table[R]):
         grid[tuple(places)] = numbers[is_placed]
         return grid
 
-    def kept_names(self) -> list[str]:
-        """The columns whose numbers a store keeps."""
+    def stored_columns(self) -> list[str]:
+        """Return the columns whose numbers a store keeps."""
         declared = {name: self.kind.declared(name) for name in self.cells}
         return [name for name, column in declared.items() if column is not None and column.is_in_stores]
 
     def to_pandas(self) -> "DataFrame":
-        """A data frame with these columns; UserError where pandas is not installed."""
+        """Return a data frame with these columns. Raises UserError if pandas is not installed."""
         try:
             import pandas
         except ImportError:
@@ -427,14 +424,14 @@ class Records(Table[R]):
 
 @dataclass(frozen=True)
 class StatisticGroup:
-    """Where a report has fields of a result: under which name, and in what form.
+    """Where a report holds fields of a result: the name and the form.
 
-    A table is a list of rows of the class `kind`. With `axes` its columns are tensors: of one axis the rows',
-    of two the rows' and that of the arrays in its cells. A single row is an object of numbers, and so are
-    fields that are numbers themselves. Tensors whose axes depend on what was asked for, without a `kind`, are
-    there as they are. A table that `may_be_empty` has no rows where a report lacks it. Of texts that run
-    together a single row is a table with one row per text, whose columns are tensors along `batch`.
-    `is_bare_alone`: a table of one row is an object of its numbers.
+    A table is a list of rows of the class `kind`. With `axes`, its columns are tensors: one axis for the
+    rows, and a second for arrays in the cells. A single row is an object of numbers, and so are number
+    fields. Without a `kind`, it is a group of tensors whose axes depend on the settings. A table that
+    `may_be_empty` is empty if the report lacks it. For texts that run together, a single row becomes a table
+    with one row per text, whose columns are tensors along `batch`. With `is_bare_alone`, a table of one row
+    is an object of its numbers.
     """
 
     name: str
@@ -445,38 +442,38 @@ class StatisticGroup:
     is_needed: bool = True
     may_be_empty: bool = False
     is_single: bool = False
-    of_numbers: bool = False
+    is_numbers: bool = False
     is_bare_alone: bool = False
 
     @property
     def is_table(self) -> bool:
-        """Whether a report has it as a list of rows."""
+        """True if a report holds it as a list of rows."""
         return not (self.axes or self.is_single)
 
     def statistic(self, result: "Result") -> Statistic | None:
-        """What a report holds of it; None for a table that is not there."""
-        if self.of_numbers:
+        """Return its form in a report, or None for a missing table."""
+        if self.is_numbers:
             return Numbers({name: getattr(result, name) for name in self.fields})
         value: object = getattr(result, self.fields[0])
         axes = ("batch",) if self.is_single else self.axes
         if isinstance(value, Records) and axes:
-            tensors = {name: NamedTensor(axes, np.asarray(kept)) for name, kept in value.cells.items()}
+            tensors = {name: NamedTensor(axes, np.asarray(cells)) for name, cells in value.cells.items()}
             return Tensors(tensors)
         if isinstance(value, Records) and self.is_bare_alone and len(value) == 1:
             value = value[0]
         if isinstance(value, Record):
             return value.numbers()
-        # A report has no table without rows.
+        # Reports leave out empty tables.
         return value if isinstance(value, Tensors | Table) and (value or self.is_needed) else None
 
-    def of_text(self, value: object, place: int) -> object:
-        """Of a field of several texts that ran together that of one."""
+    def field_for_text(self, value: object, place: int) -> object:
+        """Return one text's part of a field of several texts that ran together."""
         if isinstance(value, Records) and self.is_single:
             return value[place]
-        return of_text(value, place) if isinstance(value, Tensors) else value
+        return statistic_for_text(value, place) if isinstance(value, Tensors) else value
 
     def read(self, statistic: Statistic) -> dict[str, object]:
-        """The fields from what a report holds; TypeError for another form."""
+        """Return the fields for what a report holds. Raises TypeError for another form."""
         (first, *_) = self.fields
         if self.kind is None:
             if isinstance(statistic, Tensors):
@@ -490,7 +487,7 @@ class StatisticGroup:
                 return {first: self.kind.table(**arrays)}
             case Numbers() if self.is_single:
                 numbers = self.kind.single(**statistic)
-                return {name: numbers[name] for name in self.fields} if self.of_numbers else {first: numbers}
+                return {name: numbers[name] for name in self.fields} if self.is_numbers else {first: numbers}
             case Numbers() if self.is_bare_alone:
                 return {first: self.kind.rows([statistic])}
             case Records() if self.is_table and statistic.kind is self.kind:
@@ -509,9 +506,9 @@ def group(
     may_be_empty: bool = False,
     is_bare_alone: bool = False,
 ) -> T:  # type: ignore[type-var]  # the field's annotation says which type
-    """The declaration of a field of a result that stands among a report's statistics; see `StatisticGroup`.
+    """Declare a field of a result that is one of a report's statistics; see `StatisticGroup`.
 
-    By default it has the field's name. What may be empty, or is not needed, need not be given.
+    By default it has the field's name. Fields that may be empty or are not needed are optional.
     """
     metadata = {"group": (name, axes, is_kept, is_needed, may_be_empty, is_bare_alone)}
     must_be_given = is_needed and not may_be_empty
@@ -527,9 +524,9 @@ def tensor(*, num_axes: int, is_needed: Literal[True]) -> NamedTensor: ...
 
 
 def tensor(*, num_axes: int, is_needed: bool = False) -> NamedTensor | None:
-    """The declaration of a field that is one of a report's tensors, with so many axes or more.
+    """Declare a field that is one of a report's tensors, with at least `num_axes` axes.
 
-    It is filled in where a result is read from a report.
+    It is filled in when a result is read from a report.
     """
     metadata = {"tensor": (num_axes, is_needed)}
     declared = field(metadata=metadata) if is_needed else field(default=None, metadata=metadata)
@@ -537,32 +534,32 @@ def tensor(*, num_axes: int, is_needed: bool = False) -> NamedTensor | None:
 
 
 def number(name: str, *, unit: str = "") -> T:  # type: ignore[type-var]  # see group
-    """The declaration of a single number, one of the group of that name."""
+    """Declare a single number in the group of that name."""
     return cast(T, field(metadata={"number": (name, unit)}))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
-    """What a question found: tables and single numbers; other fields are not in a report.
+    """The result of a question: tables and single numbers; other fields are not part of a report.
 
-    `undeclared` are the statistics that a report of another attn has beside these, by their names.
+    `undeclared` are statistics, by name, of a report from another version.
     """
 
     undeclared: Mapping[str, Statistic] = field(default_factory=dict)
     table_titles: ClassVar[Mapping[str, str]] = {}
-    """Titles of its tables, by their names, for tables whose title is not the name."""
-    is_of_store: ClassVar[bool] = False
-    """True if it summarises runs: its tokens are values of settings, and tensors show its rows of heads."""
+    """Titles of its tables, by name, if they differ from the name."""
+    summarises_runs: ClassVar[bool] = False
+    """True if it summarises stored runs: tokens are values of settings, tensors show its rows of heads."""
     marks_note: ClassVar[str] = ""
-    """A sentence of the page that says what the marks in its maps are."""
+    """A sentence on the page that explains the marks in its maps."""
     title: ClassVar[str] = ""
-    """The title of a report of it, if its settings have none."""
+    """The title of its report, if the settings have none."""
     compares: ClassVar[bool] = False
-    """True if a title says what a report is about: what it compares."""
-    has_own_place: ClassVar[bool] = False
-    """True if it is of all heads, whatever head the settings name."""
+    """True if a title names what the report compares."""
+    covers_all_heads: ClassVar[bool] = False
+    """True if it covers all heads, even if the settings name one."""
     explains_figure: ClassVar[bool] = False
-    """True if a figure says below its title how to read it."""
+    """True if a figure explains below its title how to read it."""
 
     def __post_init__(self) -> None:
         for place in self.groups():
@@ -579,21 +576,21 @@ class Result:
         )
 
     def about_example(self) -> str:
-        """The example that its maps are of; empty if they are not of one."""
+        """Return the example behind its maps, or an empty text."""
         return ""
 
-    def words_of_queries(self) -> list[str]:
-        """The words that the queries of its maps wrote; empty if they wrote none."""
+    def query_words(self) -> list[str]:
+        """Return the words that the model wrote at the queries of its maps; empty if it wrote none."""
         return []
 
     def marks(self, name: str) -> list[tuple[int, int, bool]]:
-        """Query, key and whether it was found, of each cell to be marked in the map of that name."""
+        """Return query, key and whether it was found, for each marked cell of the map of that name."""
         return []
 
     @classmethod
     @cache
     def groups(cls) -> tuple[StatisticGroup, ...]:
-        """The fields that stand among a report's statistics, in their order."""
+        """Return the fields that are among a report's statistics, in order."""
         groups: dict[str, StatisticGroup] = {}
         numbers: dict[str, dict[str, ColumnKind]] = {}
         for part in fields(cls):
@@ -618,55 +615,61 @@ class Result:
                 name, unit = part.metadata["number"]
                 numbers.setdefault(name, {})[part.name] = ColumnKind(unit=unit).named(part.name, part.type)
                 kind = type("SingleNumbers", (Record,), {"columns": numbers[name]})
-                groups[name] = StatisticGroup(name, kind, (*numbers[name],), is_single=True, of_numbers=True)
+                groups[name] = StatisticGroup(name, kind, (*numbers[name],), is_single=True, is_numbers=True)
         return (*groups.values(),)
 
     @classmethod
     def tensors(cls) -> dict[str, tuple[int, bool]]:
-        """The fields that are tensors of a report: their least number of axes, and whether all have them."""
+        """Return the fields that are tensors of a report: their least number of axes, and if they are
+        required.
+        """
         return {part.name: part.metadata["tensor"] for part in fields(cls) if "tensor" in part.metadata}
 
     def statistics(self) -> dict[str, Statistic]:
-        """What a report's JSON has of it: no table without rows."""
+        """Return its statistics in a report, without empty tables."""
         statistics = {place.name: place.statistic(self) for place in self.groups()}
         return {name: statistic for name, statistic in statistics.items() if statistic} | {**self.undeclared}
 
     def in_report(self, tensors: Mapping[str, NamedTensor]) -> "Result":
-        """What a report with these tensors has of it, be it saved or not: some of them, and its groups.
+        """Return the result as a report with these tensors holds it.
 
-        Without a tensor that it needs the report has its statistics alone.
+        Without a required tensor, only the statistics remain.
         """
         if any(is_needed and name not in tensors for name, (_, is_needed) in self.tensors().items()):
             return UntypedResult(undeclared=self.statistics())
         values: dict[str, object] = {name: tensors.get(name) for name in self.tensors()}
         for place in self.groups():
-            of_group = {name: getattr(self, name) for name in place.fields}
-            values |= of_group if place.is_needed or any(of_group.values()) else {}
+            group_values = {name: getattr(self, name) for name in place.fields}
+            values |= group_values if place.is_needed or any(group_values.values()) else {}
         return type(self)(**values, undeclared=self.undeclared)
 
-    def of_text(self, place: int) -> Self:
-        """The result of one of several texts that ran together, whose numbers stand along `batch`."""
+    def for_text(self, place: int) -> Self:
+        """Return the result of one of several texts that ran together, whose numbers lie along `batch`."""
         values = {
-            name: part.of_text(getattr(self, name), place) for part in self.groups() for name in part.fields
+            name: part.field_for_text(getattr(self, name), place)
+            for part in self.groups()
+            for name in part.fields
         }
-        undeclared = {name: of_text(statistic, place) for name, statistic in self.undeclared.items()}
+        undeclared = {
+            name: statistic_for_text(statistic, place) for name, statistic in self.undeclared.items()
+        }
         return replace(self, **values, undeclared=undeclared)
 
     @classmethod
     def read(
         cls, statistics: Mapping[str, Statistic], tensors: Mapping[str, NamedTensor] = MappingProxyType({})
     ) -> Self:
-        """The result whose statistics these are; TypeError where something is missing or has another form."""
+        """Return the result with these statistics. Raises TypeError if any is missing or has another form."""
         declared = {place.name for place in cls.groups()}
         undeclared = {name: statistic for name, statistic in statistics.items() if name not in declared}
         values: dict[str, object] = {}
         for name, (num_axes, is_needed) in cls.tensors().items():
-            drawn = tensors.get(name)
-            if drawn is None and is_needed:
+            tensor = tensors.get(name)
+            if tensor is None and is_needed:
                 raise TypeError(f"{cls.__name__} needs {name}")
-            if drawn is not None and (drawn.values.ndim < num_axes or not drawn.values.size):
-                raise TypeError(f"{name} must have {num_axes} axes or more, and numbers")
-            values[name] = drawn
+            if tensor is not None and (tensor.values.ndim < num_axes or not tensor.values.size):
+                raise TypeError(f"{name} must have at least {num_axes} axes and not be empty")
+            values[name] = tensor
         for place in cls.groups():
             if place.name in statistics:
                 values |= place.read(statistics[place.name])
@@ -676,7 +679,7 @@ class Result:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """What a report calls the parts of it."""
+        """Return the names of its parts in a report."""
         return (*(place.name for place in cls.groups()), *cls.tensors())
 
     def __repr__(self) -> str:
@@ -686,7 +689,7 @@ class Result:
         return self._first_rows().html()
 
     def _first_rows(self) -> SmallTable:
-        """Its first table that has rows, or its first one where none has; else its first single numbers."""
+        """Return its first table that has rows, else an empty table or its first single numbers."""
         values = [(name, getattr(self, name)) for place in self.groups() for name in place.fields]
         tables: list[tuple[str, Sequence[Record]]] = [
             *((name, value) for name, value in values if isinstance(value, Records)),
@@ -700,14 +703,14 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class UntypedResult(Result):
-    """Statistics of which no class says what their columns are: all of them are `undeclared`.
+    """Statistics without declared columns: all of them are `undeclared`.
 
-    They are of an experiment without such a class, as a plugin's, of another tool, or were edited. `kind` is
-    what a saved report calls them.
+    They belong to an experiment without a result class (a plugin's), to another tool, or were edited. `kind`
+    is the kind's name in the saved report.
     """
 
     kind: str = ""
 
     def in_report(self, tensors: Mapping[str, NamedTensor]) -> Result:
-        """See `Result.in_report`: all of it."""
+        """Return the whole result."""
         return self

@@ -1,4 +1,4 @@
-"""The tokens that a model expects after a text."""
+"""Predictions of the next token."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from attncli.records.columns import Record, Records, Result, column, group
 
 
 class NextToken(Record):
-    """A token that may come next, its probability, and that without some heads, where those are named."""
+    """A candidate for the next token: its probability, and the one without the removed heads, if any."""
 
     token_id: int
     token: str
@@ -16,6 +16,6 @@ class NextToken(Record):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class NextTokens(Result):
-    """What a model expects after a text, the likeliest first, with all heads or without some."""
+    """The most likely tokens after a text, likeliest first, with all heads or without some."""
 
     tokens: Records[NextToken] = group("next")

@@ -1,4 +1,4 @@
-"""The contract between computing and showing: plain named data, with neither torch nor rich in it."""
+"""Reports: plain data passed from computing to showing, without torch or rich."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from attncli.records.columns import Cells, Records, Result, UntypedResult
-from attncli.records.kinds import kind_of
+from attncli.records.kinds import kind_name
 from attncli.records.values import (
     AXES,
     PLACES,
@@ -25,7 +25,7 @@ from attncli.records.values import (
     Tensors,
 )
 
-__all__ = [  # what a report is made of has its names here, too
+__all__ = [  # re-exported: the types that reports consist of
     "AXES", "PLACES", "Cell", "Mask", "NamedTensor", "Number", "Numbers", "Row", "Statistic", "Table",
     "Tensors",
 ]  # fmt: skip
@@ -35,10 +35,10 @@ ResultKind = TypeVar("ResultKind", bound=Result)
 SCHEMA_VERSION = 1
 
 RANKED = ("top_keys", "top_weights")
-"""The statistics of rows that have an axis more: the largest weights and where they are."""
+"""Row statistics with an additional axis: the largest weights and their positions."""
 WRITTEN = "Written: "
 
-# Tensors that a report holds for its steps alone; of several sizes each has its number after the name.
+# Tensors that a report holds only for its steps; if there are several sizes, names end in a number.
 EXPLAINED = frozenset({
     "token_ids", "context_token_ids", "query_projection", "key_projection", "value_projection",
     "projected_query", "projected_key", "query", "key", "value", "raw_scores", "scaled_scores",
@@ -48,22 +48,22 @@ EXPLAINED = frozenset({
 
 
 def whole_head_name(layer: int, head: int) -> str:
-    """What a report with maps of blocks calls the whole weights of one head."""
+    """Return the name of a head's whole weights in a report with maps of blocks."""
     return f"weights_{layer}_{head}"
 
 
 def pair_names(name: str) -> tuple[str, str]:
-    """What a report calls a tensor that was computed wrongly and rightly."""
+    """Return the names of a tensor that was computed both wrongly and rightly."""
     return f"wrong_{name}", f"right_{name}"
 
 
-# Annotations are checked where a saved report is read, and nowhere else.
+# Annotations are checked only when a saved report is read.
 WholeNumber = Annotated[int, Field(strict=True, ge=0)]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A tensor that a step is about: its name, axes and sizes; strides (in numbers) where they matter."""
+    """A tensor in a step: its name, axes and sizes, and strides (in numbers) if they matter."""
 
     name: str
     axes: tuple[str, ...]
@@ -79,10 +79,9 @@ class Shape:
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms of a computation, a row each, under named columns; the first column says which term it is.
+    """Terms of a computation, one row each, under named columns; the first column names the term.
 
-    `count` rows there are, of which some may be left out; `totals` are over all of them, their first cell
-    the total's name.
+    `count` is the number of rows before any were left out; `totals` cover all of them and begin with a name.
     """
 
     title: str
@@ -98,10 +97,10 @@ class Terms:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a computation, shown in full: formula, shapes, the actual numbers, and what they mean.
+    """One step of a computation: formula, shapes, the actual numbers, and their meaning.
 
-    `values` are single numbers by name. Every number comes from the tensors of the report. The prose answers
-    the question.
+    `values` are single numbers by name. Every number comes from the report's tensors. The prose answers
+    `question`.
     """
 
     title: str
@@ -121,14 +120,14 @@ Axis = Literal["tokens", "context_tokens"]
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture as the model saw it, and where its tokens lie on it.
+    """A picture as the model saw it, and the positions of its tokens.
 
-    `png` is the picture after crop and resize (at most 640 pixels a side). `boxes` has one entry for each
-    token: left, top, right and bottom as shares of its width and height, or None for a token that lies
-    elsewhere ([CLS], a register, a word, another picture). `size` is that of the file in pixels, as people
-    see it (after EXIF rotation), `crop` the part of it that the model saw, in the file's pixels. `axis` tells
-    which tokens the boxes are of: with cross-attention the context's. The spectrogram of a sound has its
-    `seconds`, over all of its width; `sound` is the file, for pages to play, and not in the JSON form.
+    `png` is the picture after crop and resize (at most 640 pixels a side). `boxes` has one entry per token:
+    left, top, right and bottom as shares of width and height, or None for a token outside the picture ([CLS],
+    a register, a word, another picture). `size` is the file's size in pixels after EXIF rotation, `crop` the
+    part that the model saw, in the file's pixels. `axis` is the side of the boxes' tokens: in cross-attention
+    the context. The spectrogram of a sound spans `seconds`; `sound` is the file, for pages to play, and not
+    in the JSON form.
     """
 
     name: str
@@ -141,7 +140,7 @@ class Picture:
     sound: bytes = b""
 
     def fields(self) -> dict[str, Any]:
-        """The picture as JSON can hold it."""
+        """Return the picture as in JSON."""
         fields = {**asdict(self), "png": b64encode(self.png).decode()}
         return {name: fields[name] for name in fields if name != "sound" and fields[name] is not None}
 
@@ -150,8 +149,8 @@ class Picture:
 class PictureRow:
     """One of several pictures that a model read, and the maps over it.
 
-    `tokens` are those that the boxes of the picture and the keys of `weights` (map, key) are of; `queries`
-    are the tokens that look, none for the mean over all.
+    `tokens` belong to the picture's boxes and to the keys of `weights` (map, key); `queries` are the query
+    tokens, none for the mean over all.
     """
 
     picture: Picture
@@ -160,7 +159,7 @@ class PictureRow:
     weights: NamedTensor
 
     def fields(self) -> dict[str, Any]:
-        """The row as its JSON form names it, with arrays still in it."""
+        """Return the row as in JSON, but with its arrays."""
         return {
             "picture": self.picture.fields(),
             "tokens": self.tokens,
@@ -171,11 +170,10 @@ class PictureRow:
 
 @dataclass(frozen=True)
 class PictureMaps:
-    """Several pictures, a row for each, with the same maps over every one of them.
+    """The same maps over each of several pictures, one row per picture.
 
-    `names` are the columns: heads as 11:4, `mean` of a layer, `rollout`. `about` says in words which these
-    are. Of `num_pictures` that were read the first ones have a row. `title` is that of maps of anything but
-    where a query looks.
+    `names` are the columns: heads such as 11:4, `mean` of a layer, `rollout`. `about` describes them. Only
+    the first of `num_pictures` have rows. `title` is set for maps of something other than a query's weights.
     """
 
     names: tuple[str, ...]
@@ -185,7 +183,7 @@ class PictureMaps:
     title: str = ""
 
     def fields(self) -> dict[str, Any]:
-        """The maps as their JSON form names them, with arrays still in it."""
+        """Return the maps as in JSON, but with their arrays."""
         rows = [row.fields() for row in self.rows]
         title = {"title": self.title} if self.title else {}
         return {
@@ -197,24 +195,21 @@ class PictureMaps:
 
 
 WORDS = ("missing", "about", "how_to_read")
-"""The sentences of a report that have a place of their own, the first that are read first."""
+"""The sentences of a report with a field of their own, in reading order."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What one experiment found. `steps` are there where asked to explain.
+    """The report of one experiment. `steps` are present if an explanation was requested.
 
-    `result` is what was measured; those of its fields that are tensors are filled in from `tensors`.
-    `token_spelling` is how a model's vocabulary writes its tokens, where that is not as text: `byte-level` or
-    `metaspace`.
-    `first_query` is the position of the first query among the tokens: where a model writes, the last of the
-    prompt. `is_unfinished` tells that Ctrl-C ended it: it holds what there was until then.
-    `pictures` are those that a model read, and where its tokens lie on them; `picture_maps` are maps over
-    several that were read one by one.
-    `missing` says which layers of a model are not in it, None where that is not known. `about` says in a
-    sentence what was measured of what, `how_to_read` what the numbers mean; `written` is the text that a
-    model wrote. `notes` are whatever else one has to know.
-    `id` is that of its sentence in a batch, which is no part of what was found: the JSON form is without it.
+    `result` holds the measurements; its tensor fields are filled in from `tensors`. `token_spelling` is the
+    vocabulary's encoding of tokens, if not plain text: `byte-level` or `metaspace`. `first_query` is the
+    position of the first query; when a model writes, that is the last token of the prompt. `is_unfinished`:
+    interrupted by Ctrl-C, with the results until then. `pictures` are those that a model read, with the
+    positions of its tokens; `picture_maps` are maps over several pictures that were read one by one.
+    `missing` lists layers of the model that are not included, None if unknown. `about` describes the
+    measurement, `how_to_read` the meaning of the numbers; `written` is the text that a model wrote. `notes`
+    are any other remarks. `id` is the text's id in a batch; it is not in the JSON form.
     """
 
     experiment: str
@@ -242,34 +237,34 @@ class Report:
 
     @cached_property
     def statistics(self) -> Mapping[str, Statistic]:
-        """The numbers and tables of the result, by the names that JSON has for them."""
+        """The numbers and tables of the result, by their names in JSON."""
         return self.result.statistics()
 
     @property
     def kind(self) -> str:
-        """The name of the kind of its result (records/kinds.py); empty where that has none."""
-        return kind_of(self.result, self.experiment)
+        """The name of the result's kind (records/kinds.py); empty without one."""
+        return kind_name(self.result, self.experiment)
 
     def result_of(self, kind: type[ResultKind]) -> ResultKind:
-        """The result, which is of that kind."""
-        assert isinstance(self.result, kind), f"{self.kind} is no {kind.__name__}"
+        """Return the result, which must be of that kind."""
+        assert isinstance(self.result, kind), f"{self.kind} is not a {kind.__name__}"
         return self.result
 
     @property
-    def is_of_program(self) -> bool:
-        """True if its settings name a program instead of a model: nothing more can be asked of it."""
+    def describes_program(self) -> bool:
+        """True if the settings name a program instead of a model, which cannot be asked again."""
         return "program" in self.spec
 
     @property
     def explained(self) -> frozenset[str]:
-        """The tensors that are there for the steps alone: what is shown beside the steps leaves them out."""
+        """The tensors that serve only the steps and are not shown beside them."""
         if not self.steps:
             return frozenset()
         return frozenset(n for n in self.tensors if n in EXPLAINED or n.rpartition("_")[0] in EXPLAINED)
 
     @property
     def pairs(self) -> dict[str, tuple[str, str]]:
-        """The names of the tensors that were computed wrongly and rightly, by the name that they share."""
+        """Names of the tensors that were computed both wrongly and rightly, by their shared name."""
         shared = {name.partition("_")[2] for name in self.tensors}
         pairs = {name: pair_names(name) for name in sorted(shared)}
         return {name: pair for name, pair in pairs.items() if self._is_pair(*pair)}
@@ -280,19 +275,19 @@ class Report:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """All that the report says in words, in order; what was written on one line."""
+        """All sentences of the report in order; written text on one line."""
         written = [] if self.written is None else [f"{WRITTEN}{' '.join(self.written.split())}"]
         return (*filter(None, (self.missing, self.about, self.how_to_read)), *written, *self.notes)
 
     def fields(self) -> dict[str, Any]:
-        """The report as its JSON form names it, with arrays still in it."""
+        """Return the report as in JSON, but with its arrays."""
         steps = {"steps": [asdict(step) for step in self.steps]} if self.steps else {}
         spelling = {"token_spelling": self.token_spelling} if self.token_spelling else {}
         more = {name: getattr(self, name) for name in ("first_query", "is_unfinished") if getattr(self, name)}
         pictures = {"pictures": [picture.fields() for picture in self.pictures]} if self.pictures else {}
         maps = {} if self.picture_maps is None else {"picture_maps": self.picture_maps.fields()}
-        said = {name: getattr(self, name) for name in WORDS if getattr(self, name)}
-        said |= {} if self.written is None else {"written": self.written}
+        sentences = {name: getattr(self, name) for name in WORDS if getattr(self, name)}
+        sentences |= {} if self.written is None else {"written": self.written}
         kind = self.kind
         return {
             "schema_version": SCHEMA_VERSION,
@@ -310,12 +305,12 @@ class Report:
             "statistics": self.statistics,
             "statistic_axes": self._statistic_axes(),
             **steps,
-            **said,
+            **sentences,
             "notes": self.sentences,
         }
 
     def _statistic_axes(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """The axes of the tensors among the statistics, which stand there as bare numbers."""
+        """Return the axes of tensors among the statistics, whose JSON holds only numbers."""
         return {
             group: {name: tensor.axes for name, tensor in members.items()}
             for group, members in self.statistics.items()
@@ -323,28 +318,28 @@ class Report:
         }
 
     def tensors_of(self, group: str) -> Tensors:
-        """The tensors of a group of statistics, `rows` or `keys`; none where there is no such group."""
+        """Return the tensors of a group of statistics, `rows` or `keys`; empty if there is no such group."""
         statistic = self.statistics.get(group)
         return statistic if isinstance(statistic, Tensors) else Tensors()
 
     def numbers(self, name: str) -> Numbers:
-        """The statistic of that name as numbers; none where there is no such statistic."""
+        """Return the statistic of that name as numbers; empty if there is none."""
         statistic = self.statistics.get(name)
         return statistic if isinstance(statistic, Numbers) else Numbers()
 
     def table(self, name: str) -> Table:
-        """The statistic of that name as a table; an empty one where there is none."""
+        """Return the statistic of that name as a table; empty if there is none."""
         statistic = self.statistics.get(name)
         return statistic if isinstance(statistic, Table) else Table()
 
     def to_data(self) -> dict[str, Any]:
-        """The report as what JSON can hold: lists, texts and numbers; None for no number."""
+        """Return the report as JSON-compatible lists, texts and numbers; None for missing numbers."""
         data: dict[str, Any] = plain(self.fields())
         return data
 
 
 def plain(value: Any) -> Any:
-    """Arrays as lists and mappings as dicts, with None for no number."""
+    """Convert arrays to lists and mappings to dicts, with None for missing numbers."""
     if isinstance(value, NamedTensor):
         return plain(value.values)
     if isinstance(value, np.ndarray):
@@ -367,7 +362,7 @@ def plain(value: Any) -> Any:
 
 
 def _plain_column(cells: Cells) -> list[Any]:
-    """The cells of a table's column: of all rows at once, which takes a fraction of the time."""
+    """Convert the cells of a column all at once, which is several times faster."""
     if not isinstance(cells, np.ndarray) or np.issubdtype(cells.dtype, np.floating):
         return [*plain(cells if isinstance(cells, np.ndarray) else [*cells])]
     return [plain(cell) for cell in cells.tolist()]

@@ -1,4 +1,4 @@
-"""What the heads of a model do, on a text or over many: their statistics and what these name."""
+"""Results of head surveys, on one text or many: statistics of each head, and the patterns they show."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ from attncli.records.columns import Record, Records, Result, column, group
 from attncli.records.values import Statistic
 
 NAMING = tuple(dict.fromkeys(pattern.statistic for pattern in HEAD_PATTERNS.values()))
-"""The statistics that name heads."""
+"""The statistics that determine a head's pattern."""
 NOT_FIRST = "special_mass - sink_mass"
-"""The statistic behind special tokens where the first one is special: that has a pattern of its own."""
-OF_POSITIONS = (
+"""The statistic for special tokens if the first token is special, which has its own pattern."""
+LONG_TEXT_STATISTICS = (
     "sink_mass",
     "previous_token",
     "next_token",
@@ -33,15 +33,15 @@ OF_POSITIONS = (
     "neighbour",
     "normalized_entropy",
 )
-"""Naming statistics that every long text has; others need a word twice, or a special token."""
+"""Pattern statistics of every long text; others need a repeated word or a special token."""
 MIN_ROWS = 5
-"""Rows that a pattern must have to name a head: a mean over fewer says little."""
+"""The least rows for a pattern to classify a head: a mean over fewer is unreliable."""
 
 
 EVEN_COLUMNS = {name: f"even_{name}" for name in EVEN}
-"""In the rows of a stack what even weights give, by the statistic."""
+"""Columns for uniform weights in the rows of a stack, by statistic."""
 ROUNDING = 1e-6
-"""By how much a mean changes if a store rounds its terms to float32."""
+"""The change in a mean if a store rounds its terms to float32."""
 
 
 class TextMean(NamedTuple):
@@ -52,24 +52,24 @@ class TextMean(NamedTuple):
 
     @classmethod
     def of(cls, number: float | None) -> "TextMean":
-        """The number of one text; None and NaN if the text has none."""
+        """Return the number of one text as a mean; None and NaN count as no text."""
         return cls(0.0, 0) if number is None or number != number else cls(float(number), 1)
 
     def plus(self, other: "TextMean") -> "TextMean":
-        """The mean over the texts of both."""
+        """Return the mean over the texts of both."""
         return TextMean(self.total + other.total, self.num_texts + other.num_texts)
 
     @property
     def mean(self) -> float | None:
-        """None if no text has it."""
+        """The mean, or None if no text has it."""
         return self.total / self.num_texts if self.num_texts else None
 
 
 class Stack(NamedTuple):
-    """How many rows each statistic of a stack is a mean of, and whether its first key is special.
+    """The number of rows behind each statistic of a stack, and whether its first key is special.
 
-    `even` is what each statistic would be if every query gave the keys that it sees equal weights; stores and
-    reports before 0.5.0 have none.
+    `even` is each statistic for uniform weights on the visible keys; stores and reports before 0.5.0 have
+    none.
     """
 
     name: str
@@ -78,34 +78,35 @@ class Stack(NamedTuple):
     even: Mapping[str, TextMean] = MappingProxyType({})
 
     def patterns(self) -> dict[str, HeadPattern]:
-        """The patterns that there is a statistic for: in cross-attention positions do not compare."""
+        """Return the patterns whose statistic is measured: cross-attention has no positional ones."""
         return {
             name: pattern for name, pattern in HEAD_PATTERNS.items() if pattern.statistic in self.num_rows
         }
 
     def has_enough_rows(self, statistic: str) -> bool:
-        """Whether a statistic may name a head: not where even weights would show the pattern, too."""
+        """Return True if a statistic may classify a head: enough rows, and not met by uniform weights."""
         return self.num_rows[statistic] >= MIN_ROWS and not self._is_too_short(statistic)
 
     def _is_too_short(self, statistic: str) -> bool:
-        """Whether texts are so short that heads without a preference look like this.
+        """Return True if texts are so short that uniform weights reach the threshold.
 
-        Even weights over n tokens of a causal model put (1 + 1/2 + ... + 1/n) / n on the first key, and on a
-        row's own: more than 0.3 up to 9, 0.4 up to 6. Over texts the statistic is a mean, and so is this.
+        Uniform weights over n tokens of a causal model put (1 + 1/2 + ... + 1/n) / n on the first key, and as
+        much on the token itself: more than 0.3 up to n = 9, more than 0.4 up to n = 6. Over texts, both are
+        means.
         """
         threshold = next(each.threshold for each in HEAD_PATTERNS.values() if each.statistic == statistic)
         even = self._even_by_mean_length(statistic) if not self.even else self.even_weight(statistic)
         return even is not None and even > threshold + ROUNDING
 
     def even_weight(self, statistic: str) -> float | None:
-        """What even weights give of what a head is named by; None if that is not known."""
+        """Return the value of a pattern statistic for uniform weights; None if unknown."""
         if statistic not in self.even or (even := self.even[statistic].mean) is None:
             return None
-        first = self.even["sink_mass"].mean if self.name_of(statistic) == NOT_FIRST else 0.0
+        first = self.even["sink_mass"].mean if self.pattern_statistic(statistic) == NOT_FIRST else 0.0
         return None if first is None else even - first
 
     def _even_by_mean_length(self, statistic: str) -> float | None:
-        """The same for the mean length of the texts of causal models, the only lengths that counts tell."""
+        """Estimate the same from the mean text length of a causal model, all that row counts reveal."""
         num_rows = self.num_rows.get("sink_mass", 0)
         num_texts = num_rows - self.num_rows.get("normalized_entropy", num_rows)  # each with one such row
         if statistic not in ("sink_mass", "current_token") or not num_texts:
@@ -114,13 +115,13 @@ class Stack(NamedTuple):
         return sum(1 / tokens for tokens in range(1, num_tokens + 1)) / num_tokens
 
     def unnamed(self) -> str:
-        """The name of heads that no pattern names: UNNAMED, or NOT_MEASURED on texts too short to tell."""
+        """Return the pattern of heads that match none: UNNAMED, or NOT_MEASURED if texts are too short."""
         names = [pattern.statistic for pattern in self.patterns().values()]
-        is_measured = all(self.has_enough_rows(name) for name in names if name in OF_POSITIONS)
+        is_measured = all(self.has_enough_rows(name) for name in names if name in LONG_TEXT_STATISTICS)
         return UNNAMED if is_measured else NOT_MEASURED
 
-    def name_of(self, statistic: str) -> str:
-        """What names a head: special tokens without the first, which has a pattern of its own."""
+    def pattern_statistic(self, statistic: str) -> str:
+        """Return the statistic that classifies a head: special tokens exclude a special first token."""
         return NOT_FIRST if statistic == "special_mass" and self.starts_special else statistic
 
 
@@ -136,9 +137,9 @@ UNITS = {name: statistic.unit for name, statistic in ROW_STATISTICS.items()} | {
 
 
 class SurveyedHead(HeadInStack, numbers=HEAD_STATISTICS, units=UNITS):
-    """A head, its pattern, and a column for each statistic that was measured; over texts these are means.
+    """A head, its pattern, and a column for each measured statistic; over texts, their means.
 
-    Where its pattern is the first token, `rest_pattern` is that of the rest of its weight.
+    If its pattern is the first token, `rest_pattern` describes its other weights.
     """
 
     module: str = column(is_needed=False)
@@ -151,13 +152,13 @@ TOKENS = "tokens"
 
 
 class SignedHead(Record):
-    """A head of a layer without a softmax, by what its signed weights w are like.
+    """A head of a layer without a softmax: statistics of its signed weights w.
 
-    Shares are of the sum of |w| of a row, `row_size`, means over the rows: on the first token, the one
-    before, the token itself, on those less than 8 tokens away, on the key with most of it, `one_key`, and of
-    negative weights. `distance` is the mean distance of |w|; `row_sum` is sum w. `half_life`: in how many
-    tokens the decay alone halves the state. `mixer` says what the layer is; a head of Mamba-1 is the mean
-    of its channels. Over texts these are means, without `one_key`.
+    Shares are of a row's sum of |w|, `row_size`, as means over rows: on the first token, the previous one,
+    the token itself, tokens less than 8 away, the key with the most, `one_key`, and on negative weights.
+    `distance` is the mean distance weighted by |w|; `row_sum` is the sum of w. `half_life` is the number of
+    tokens in which decay halves the state. `mixer` is the kind of layer; a head of Mamba-1 is the mean of its
+    channels. Over texts these are means, without `one_key`.
     """
 
     layer: int = column(is_kept=False)
@@ -178,14 +179,14 @@ class SignedHead(Record):
 
 
 SIGNED_OVER_TEXTS = tuple(name for name, kind in SignedHead.columns.items() if kind.is_in_stores)
-"""The statistics of such heads that have a mean over texts, and that a store keeps."""
+"""The statistics of such heads that are averaged over texts and stored."""
 
 
 class HeadsOfPattern(Record):
-    """A pattern of a stack: how many heads are above its threshold, None where too few rows have it.
+    """A pattern of a stack and the number of heads above its threshold; None if it has too few rows.
 
-    `num_rows` (`rows` in a table) have it, in so many `texts`. What no pattern names has a row without a
-    statistic.
+    `num_rows` (`rows` in a table) is its number of rows, in `texts` texts. Heads without a pattern have a row
+    without a statistic.
     """
 
     stack: str
@@ -198,9 +199,9 @@ class HeadsOfPattern(Record):
 
 
 class StrongestHead(Record):
-    """One of the heads with the largest number of a pattern; over texts a mean with its 95 % interval.
+    """A head with one of the largest values of a pattern; over texts a mean with its 95 % interval.
 
-    `key` is the position of the one key for all.
+    `key` is the position of the key that most rows prefer.
     """
 
     stack: str
@@ -215,10 +216,9 @@ class StrongestHead(Record):
 
 
 class RowsOfStack(Record, numbers=(*PATTERNS, *NAMING, *EVEN_COLUMNS.values())):
-    """Of how many rows each statistic of a stack is a mean; whether its texts begin with a special token.
+    """The number of rows behind each statistic of a stack, and whether its texts begin with a special token.
 
-    `even_NAME` is what the statistic NAME would be, as a mean over the texts, if every query gave the keys
-    that it sees equal weights.
+    `even_NAME` is the statistic NAME for uniform weights on the visible keys, averaged over the texts.
     """
 
     stack: str
@@ -226,11 +226,11 @@ class RowsOfStack(Record, numbers=(*PATTERNS, *NAMING, *EVEN_COLUMNS.values())):
 
 
 class RestOfHead(HeadInStack, numbers=NAMING):
-    """What names a head of where its first key is left out, the other weights renormalised."""
+    """A head's pattern statistics without the first key, with the other weights renormalised."""
 
 
 class StatisticInterval(HeadInStack):
-    """A statistic of a head: its mean over the texts that have it, and the ends of its 95 % interval."""
+    """A statistic of a head: its mean over the texts that have it, with its 95 % interval."""
 
     statistic: str
     mean: float | None
@@ -240,7 +240,7 @@ class StatisticInterval(HeadInStack):
 
 
 class TokenNamed(Record):
-    """A token that the settings `from` or `to` mean, and the name that means it."""
+    """A token that `from` or `to` selects, and its name there."""
 
     setting: str
     name: str
@@ -250,7 +250,7 @@ class TokenNamed(Record):
 
 
 class LookedAtKey(Record):
-    """The key with the most weight of a head at the token `query`; None where there is none."""
+    """The key with the most weight in a head's row of the token `query`; None if there is none."""
 
     query: int | None = column(is_kept=False)
     query_token: str | None
@@ -260,7 +260,7 @@ class LookedAtKey(Record):
 
 
 class PatchNorm(Record):
-    """A patch, and the length of its vector in the last block."""
+    """A patch and the norm of its vector in the last block."""
 
     position: int
     token: str
@@ -275,14 +275,14 @@ class SinkRate(Record):
 
 
 class TextCount(Record):
-    """How many texts were read, and how many tokens these have."""
+    """The number of texts and of their tokens."""
 
     num_texts: int
     num_tokens: int | None = column(is_needed=False)
 
 
 class PatchNorms(Record):
-    """The median length of the vectors of patches, and how many are above `high_norm` times that."""
+    """The median norm of patch vectors, and the number of patches above `high_norm` times the median."""
 
     median_norm: float | None
     high_norm: float
@@ -294,16 +294,16 @@ class HeadSurvey(Result):
     """What each head does: `heads` has one row per head, with its pattern and every statistic.
 
     Entropy is in nats, distance in tokens; most others are weights between 0 and 1. Over many texts these are
-    means, and `intervals` has one row per head and statistic, with the ends of its 95 % interval (Student's
-    t) and the number of texts. `patterns` has one row per pattern with the number of heads that show it,
-    `strongest` the heads that show each most. `linear` has one row per head of a layer without a softmax.
-    `rollout` (query, key) is how attention adds up over the layers. On a grid `looks` (layer, head, key)
-    are the weights of each head from the `queries`, else from [CLS], else the mean over all, and
-    `look_rollout` (key) is their row of the rollout.
+    means, and `intervals` has one row per head and statistic, with its 95 % interval (Student's t) and the
+    number of texts. `patterns` has one row per pattern with the number of heads that show it, `strongest` the
+    heads that show each most. `linear` has one row per head of a layer without a softmax. `rollout` (query,
+    key) is the attention rollout over the layers. On a grid, `looks` (layer, head, key) are each head's
+    weights from the `queries`, else from [CLS], else averaged over all, and `look_rollout` (key) is the same
+    row of the rollout.
     """
 
     heads: Records[SurveyedHead] = group(may_be_empty=True)
-    # A store keeps the counts of these by the names of the statistics: see runs/stored_columns.py.
+    # A store holds these counts under the names of the statistics: see runs/stored_columns.py.
     patterns: Records[HeadsOfPattern] = group(is_kept=False, may_be_empty=True)
     strongest: Records[StrongestHead] = group(is_kept=False, may_be_empty=True)
     pattern_rows: Records[RowsOfStack] = group(is_kept=False, may_be_empty=True)
@@ -323,24 +323,24 @@ class HeadSurvey(Result):
     notes: tuple[str, ...] = ()
 
     def statistics(self) -> dict[str, Statistic]:
-        """What a report holds of it: the heads, too, where none has the pattern that was asked for."""
+        """Return the report's statistics, including an empty `heads` if no head has the requested pattern."""
         heads: dict[str, Statistic] = {"heads": self.heads} if self.patterns else {}
         return heads | super().statistics()
 
     def patterns_of(self, stack: str) -> Records[HeadsOfPattern]:
-        """The patterns of a stack."""
+        """Return the patterns of a stack."""
         return self.patterns.where(lambda row: row.stack == stack)
 
     def strongest_of(self, stack: str, pattern: str) -> Records[StrongestHead]:
-        """The heads that show a pattern most."""
+        """Return the heads that show a pattern most."""
         return self.strongest.where(lambda head: (head.stack, head.pattern) == (stack, pattern))
 
     @property
     def num_texts(self) -> int:
-        """How many texts were read."""
+        """The number of texts."""
         return 1 if self.texts is None else self.texts.num_texts
 
     @property
     def num_tokens(self) -> int | None:
-        """How many tokens the text has, or all texts together; None where that is not known."""
+        """The number of tokens in all texts, or None if unknown."""
         return self.tokens_of_text if self.texts is None else self.texts.num_tokens

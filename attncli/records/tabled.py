@@ -1,4 +1,4 @@
-"""Rows as a small table: in plain text for a prompt, in HTML for a notebook."""
+"""Rows as a small table: plain text for a prompt, HTML for a notebook."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -8,13 +8,13 @@ from attncli.system.plain_text import counted, plain_text
 
 MOST_ROWS, MOST_COLUMNS = 10, 7
 CELL = ' style="padding:0 .5em"'
-"""Notebooks have styles of their own, and marimo's leave no space between columns."""
+"""Notebooks have their own styles; marimo's leave no space between columns."""
 PLACE = ("layer", "head", "module", "kind", "stack")
-"""What a head's name stands for, and what few readers ask."""
+"""Columns that the head's name replaces, or that few readers need."""
 
 
 class SmallTable(NamedTuple):
-    """The first rows and columns, and a line about all of them."""
+    """The first rows and columns of a table, and a line about the whole table."""
 
     about: str
     header: list[str]
@@ -22,16 +22,16 @@ class SmallTable(NamedTuple):
 
     @classmethod
     def of(cls, name: str, rows: Sequence[Mapping[str, object]], where: str = "") -> "SmallTable":
-        """The table of rows with the same names; a head is one column, as 5:11.
+        """Build the table from rows with the same names; layer and head become one column, such as 5:11.
 
-        `where` says where all of them are, as `.heads`.
+        `where` is the attribute that holds all rows, such as `.heads`.
         """
         first = [_with_head(row) for row in rows[:MOST_ROWS]]
-        known = {name: None for row in first for name, cell in row.items() if cell is not None}
-        names = [*known][:MOST_COLUMNS]
+        filled = {name: None for row in first for name, cell in row.items() if cell is not None}
+        names = [*filled][:MOST_COLUMNS]
         left_out = [
             f"{count} more {what}"
-            for count, what in ((len(rows) - len(first), "rows"), (len(known) - len(names), "columns"))
+            for count, what in ((len(rows) - len(first), "rows"), (len(filled) - len(names), "columns"))
             if count
         ]
         about = f"{name}: {counted(len(rows), 'row')}{f' in {where}' if where else ''}"
@@ -40,14 +40,14 @@ class SmallTable(NamedTuple):
         return cls(f"{about}{more}", [*map(plain_text, names)], cells)
 
     def text(self) -> str:
-        """The table in plain text."""
+        """Return the table as plain text."""
         widths = [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
         lines = [[*self.header], *self.rows]
         aligned = ("  ".join(map(str.rjust, line, widths)).rstrip() for line in lines)
         return "\n".join([self.about, *aligned])
 
     def html(self) -> str:
-        """The table for a notebook."""
+        """Return the table as HTML for a notebook."""
         head = "".join(f"<th{CELL}>{escape(name)}</th>" for name in self.header)
         rows = ("".join(f"<td{CELL}>{escape(cell)}</td>" for cell in row) for row in self.rows)
         body = "".join(f"<tr>{row}</tr>" for row in rows)
@@ -58,9 +58,9 @@ class SmallTable(NamedTuple):
 def _with_head(row: Mapping[str, object]) -> dict[str, object]:
     if not {"layer", "head"} <= row.keys():
         return dict(row)
-    others = {name: cell for name, cell in row.items() if name not in PLACE}
-    name = None if row["head"] is None else f"{row['layer']}:{row['head']}"  # an MLP is no head
-    return {"head": name, **others}
+    statistics = {name: cell for name, cell in row.items() if name not in PLACE}
+    name = None if row["head"] is None else f"{row['layer']}:{row['head']}"  # an MLP has no head
+    return {"head": name, **statistics}
 
 
 def _cell(value: object) -> str:

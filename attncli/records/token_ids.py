@@ -1,4 +1,4 @@
-"""A text that is given as token ids instead of words."""
+"""Texts given as token ids."""
 
 import json
 from collections.abc import Mapping
@@ -8,26 +8,26 @@ from attncli.errors import nearest
 from attncli.records.arguments import is_list, is_unicode, listed, shown
 
 IDS, LABELS = "ids", "tokens"
-"""The keys of token ids in place of a text, and of their labels."""
+"""The keys of token ids and of their labels."""
 
 
 class TokenIds(str):
-    """Token ids in place of a text, and a label for each of them where labels are given.
+    """Token ids in place of a text, with an optional label for each.
 
-    As a text it is the object `{"ids": [...], "tokens": [...]}` that gives them: what stores, hashes or
-    prints a text does so with that. `Pretrained.read` reads it without a tokenizer.
+    As a text it is the JSON object `{"ids": [...], "tokens": [...]}`, which is stored, hashed and printed
+    like any other text. `Pretrained.read` reads it without a tokenizer.
     """
 
     ids: tuple[int, ...]
     labels: tuple[str, ...] | None
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "TokenIds":
-        """The ids and labels of such an object. Raises ValueError, which names the key, for anything else."""
-        for key in given:
+    def of(cls, fields: Mapping[str, Any]) -> "TokenIds":
+        """Build it from such an object. Raises ValueError, naming the key, for anything else."""
+        for key in fields:
             if key not in (IDS, LABELS):
                 raise ValueError(f"{key}: unknown key{nearest(str(key), (IDS, LABELS))}")
-        ids, labels = given.get(IDS), given.get(LABELS)
+        ids, labels = fields.get(IDS), fields.get(LABELS)
         if not isinstance(ids, list | tuple):
             raise ValueError(f"{IDS}: must be a list of token ids (got {ids!r:.60})")
         if not ids:
@@ -56,7 +56,7 @@ def _check_labels(labels: Any, num_ids: int) -> None:
 
 
 def text_or_ids(value: Any) -> str:
-    """A text, or TokenIds made of an object with ids and labels. Raises ValueError for anything else."""
+    """Return a text, or TokenIds for an object with ids and labels. Raises ValueError for anything else."""
     if isinstance(value, Mapping):
         lists = {key: listed(each) if is_list(each) else each for key, each in value.items()}
         items = {

@@ -1,4 +1,4 @@
-"""The plain data of results: tensors with named axes, tables, single numbers. No torch, nothing to draw."""
+"""Plain data of results: tensors with named axes, tables, single numbers. Imports no torch."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,25 +14,25 @@ from attncli.errors import NoSuchName
 if TYPE_CHECKING:
     RowSlice = slice[int | None, int | None, int | None]
 
-# What the axes of tensors may be called.
+# Valid names of tensor axes.
 AXES = (
     "batch", "layer", "head", "query", "key", "token", "dim", "embed", "rank", "query_block", "key_block",
     "point", "bucket", "vector", "row", "column", "part", "source", "step", "map", "way",
 )  # fmt: skip
 PLACES = ("layer", "head")
-"""The axes on which a survey has its heads."""
+"""The axes that identify a head in a survey."""
 
 
-def is_table_of_heads(group: str) -> bool:
-    """Whether the table of that name has one row per head.
+def has_head_rows(group: str) -> bool:
+    """Return True if the table of that name has one row per head.
 
-    A store names its numbers by their columns alone, and places them by layer and head.
+    A store names its numbers by their columns only, and indexes them by layer and head.
     """
     return group == "heads"
 
 
 def are_equal(a: object, b: object) -> bool:
-    """Whether two values are equal; arrays where all their numbers are, and where both have none."""
+    """Return True if two values are equal; arrays may have NaN in the same positions."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return np.array_equal(a, b, equal_nan=a.dtype.kind == b.dtype.kind == "f")
     is_array = isinstance(a, np.ndarray) or isinstance(b, np.ndarray)
@@ -41,11 +41,11 @@ def are_equal(a: object, b: object) -> bool:
 
 @dataclass(frozen=True)
 class Mask:
-    """Which keys each query sees: those that every rule here lets it see. Without a rule it sees all.
+    """The keys that each query may attend: those that satisfy every rule. Without rules, all keys.
 
-    The last query stands at the last key where the mask is causal; else the first query at the first key.
-    `causal`: no later key. `window`: keys less than so many places away. `visible`: 1 where a query sees a
-    key, else 0, (query, key), with further axes of the tensor before these where its matrices differ.
+    With `causal`, the last query is at the last key; else the first query is at the first key. `causal`: no
+    later keys. `window`: keys at a distance below this number. `visible`: (query, key), 1 for visible keys,
+    else 0, with the tensor's leading axes if its matrices differ.
     """
 
     causal: bool = False
@@ -54,7 +54,7 @@ class Mask:
 
     @classmethod
     def of(cls, visible: npt.NDArray[np.bool_] | npt.NDArray[np.uint8] | npt.NDArray[np.float64]) -> "Mask":
-        """The mask with these keys visible: causal, a window, or both, where that says the same."""
+        """Return the mask with these visible keys, as causal, a window, or both if these are equivalent."""
         *leading, num_queries, num_keys = visible.shape
         first = visible[(0,) * len(leading)]
         if first.all() and visible.all():
@@ -67,7 +67,9 @@ class Mask:
         return by_rule if is_rule else cls(causal, visible=visible.astype(np.uint8))
 
     def hidden(self, num_queries: int, num_keys: int) -> npt.NDArray[np.bool_] | None:
-        """True where a query does not see a key; None where each sees all. Has the axes of `visible`."""
+        """Return True for keys that a query may not attend, or None if all are visible. Shaped like
+        `visible`.
+        """
         if self == Mask():
             return None
         shift = num_keys - num_queries if self.causal else 0
@@ -78,7 +80,7 @@ class Mask:
         return hidden if self.visible is None else hidden | (self.visible == 0)
 
     def fields(self) -> dict[str, object]:
-        """The mask as its JSON form names it, with an array still in it."""
+        """Return the mask as in JSON, but with its array."""
         window = {} if self.window is None else {"window": self.window}
         visible = {} if self.visible is None else {"visible": self.visible}
         return {"causal": self.causal, **window, **visible}
@@ -91,31 +93,31 @@ class Mask:
 
 
 MAPS = (("query", "key"), ("query_block", "key_block"))
-"""The last two axes of what has a mask."""
+"""The last two axes of tensors that can have a mask."""
 
 
 def later_keys(num_queries: int, num_keys: int) -> npt.NDArray[np.bool_]:
-    """True for the keys after each query, of which the last one stands at the last key."""
+    """Return True for the keys after each query; the last query is at the last key."""
     return np.triu(np.ones((num_queries, num_keys), dtype=bool), 1 + num_keys - num_queries)
 
 
-if TYPE_CHECKING:  # numpy's stubs have no number of any size without an Any
+if TYPE_CHECKING:  # numpy's stubs cannot express any number type without Any
     NumberArray = npt.NDArray[np.float16 | np.float32 | np.float64 | np.int64]
     CellArray = npt.NDArray[np.float16 | np.float32 | np.float64 | np.int64 | np.bool_ | np.object_]
 else:
     NumberArray, CellArray = npt.NDArray[np.number], npt.NDArray[np.generic]
-"""Numbers of any size, as torch gives them; and whatever a column may be an array of."""
+"""Numbers of any precision that torch produces; and any array that can be a column."""
 SortKey = float | str | tuple[float | str, ...]
-"""What rows are sorted by."""
+"""Keys to sort rows by."""
 
 
 @dataclass(frozen=True, repr=False)
 class NamedTensor:
     """Numbers with a name for each axis.
 
-    No number (a masked score) is NaN or infinite in floating point, and -1 in integers (an index of nothing).
-    `mask` tells which keys each query sees, None where that is not known. Scores times their `scale` are what
-    the softmax takes; None where something else happens to them, too, and where it is not known.
+    Missing numbers (masked scores) are NaN or infinite in floating point, and -1 for indices. `mask` is None
+    if unknown. Scores times `scale` are the softmax's input; `scale` is None if unknown or if anything else
+    changes the scores.
     """
 
     axes: tuple[str, ...]
@@ -137,14 +139,14 @@ class NamedTensor:
         return facts and are_equal(self.values, other.values)
 
     def at(self, place: int) -> "NamedTensor":
-        """What stands at a place of the first axis."""
+        """Return the element at an index of the first axis."""
         mask = self.mask
         if mask is not None and mask.visible is not None and mask.visible.ndim == self.values.ndim:
             mask = replace(mask, visible=mask.visible[place if len(mask.visible) > 1 else 0])
         return NamedTensor(self.axes[1:], self.values[place], mask, self.scale)
 
     def fields(self) -> dict[str, object]:
-        """The tensor as its JSON form names it, with arrays still in it."""
+        """Return the tensor as in JSON, but with its arrays."""
         mask = {} if self.mask is None else {"mask": self.mask.fields()}
         scale = {} if self.scale is None else {"scale": self.scale}
         return {"axes": self.axes, **mask, **scale, "values": self}
@@ -156,28 +158,28 @@ def _checked_cell(value: object) -> object:
     return value
 
 
-# Annotations are checked where a saved report is read, and nowhere else.
+# Annotations are checked only when a saved report is read.
 Number = int | float | None
 Cell = Annotated[str | Number, BeforeValidator(_checked_cell)]
-"""What stands in a table: text, a number, or None for no number (a hidden score)."""
+"""A table cell: text, a number, or None for a missing number (a hidden score)."""
 
 
 class Numbers(dict[str, Number]):
-    """Single numbers by their names."""
+    """Single numbers by name."""
 
     def __missing__(self, name: str) -> Number:
         raise NoSuchName("number", name, self)
 
 
 class Tensors(dict[str, NamedTensor]):
-    """Tensors by their names: a number for each query in the group `rows`, for each key in `keys`."""
+    """Tensors by name: one number per query in the group `rows`, one per key in `keys`."""
 
     def __missing__(self, name: str) -> NamedTensor:
         raise NoSuchName("tensor", name, self)
 
 
 Row = Mapping[str, Cell | list[Cell] | NumberArray]
-"""Cells by the names of their columns; a cell of tensors is an array."""
+"""Cells by column name; a cell of a tensor column is an array."""
 
 
 RowKind = TypeVar("RowKind", bound=Row, covariant=True, default=Row)
@@ -207,15 +209,15 @@ class Table(Sequence[RowKind]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Table | list) and [*self] == [*other]
 
-    __hash__ = None  # type: ignore[assignment]  # rows that compare as lists do have no hash, as lists
+    __hash__ = None  # type: ignore[assignment]  # unhashable, because equality is that of lists
 
     def __repr__(self) -> str:
         return repr([*self])
 
     def grids(self, name: str) -> dict[str, NamedTensor]:
-        """Of a survey of heads, a column by layer and head: a grid for each stack, NaN where no head is.
+        """Return a column of a head survey by layer and head: one grid per stack, NaN for missing heads.
 
-        The stack, in the order of the rows, is empty where there is but one.
+        Stacks are in the order of the rows; the name of a single stack is empty.
         """
         stacks: dict[str, dict[tuple[int, ...], object]] = {}
         for row in self:
@@ -239,8 +241,8 @@ def _grid(cells: Mapping[tuple[int, ...], object]) -> npt.NDArray[np.float64]:
 Statistic = Numbers | Tensors | Table
 
 
-def of_text(statistic: Statistic, place: int) -> Statistic:
-    """Of a statistic of several texts that ran together that of one: where it is a number, that number."""
+def statistic_for_text(statistic: Statistic, place: int) -> Statistic:
+    """Return one text's part of a statistic of several texts that ran together; scalars become numbers."""
     if not isinstance(statistic, Tensors):
         return statistic
     tensors = Tensors((name, tensor.at(place)) for name, tensor in statistic.items())

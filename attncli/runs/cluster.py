@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from threading import Lock
 from typing import Any
 
-from attncli.errors import RunError, UserError, reason_of
+from attncli.errors import RunError, UserError, one_line_reason
 from attncli.runs.chunks import Chunk, ChunkRunner
 from attncli.runs.driver import ChunkEnd, Died, Pending, Queue, attempted
 from attncli.system.version import __version__
@@ -117,9 +117,9 @@ def _connecting(scheduler: str) -> Iterator[None]:
     try:
         yield
     except (OSError, TimeoutError) as error:
-        raise RunError(f"scheduler: {scheduler} does not answer: {reason_of(error)}") from None
+        raise RunError(f"scheduler: {scheduler} does not answer: {one_line_reason(error)}") from None
     except (ValueError, TypeError, RuntimeError) as error:  # an invalid address, or missing certificates
-        raise UserError(f"scheduler: {scheduler}: {reason_of(error)}") from None
+        raise UserError(f"scheduler: {scheduler}: {one_line_reason(error)}") from None
 
 
 @contextmanager
@@ -153,10 +153,10 @@ def _check_workers(client: Any, scheduler: str) -> None:
         if isinstance(got, Exception) and any(name in repr(got) for name in UNKNOWN_THERE):
             install = f"pip install attncli=={__version__}"
             raise UserError(
-                f"scheduler: attncli cannot be imported on {worker} ({reason_of(got)}): {install}"
+                f"scheduler: attncli cannot be imported on {worker} ({one_line_reason(got)}): {install}"
             )
         if isinstance(got, Exception):
-            raise RunError(f"scheduler: {worker} does not answer: {reason_of(got)}")
+            raise RunError(f"scheduler: {worker} does not answer: {one_line_reason(got)}")
         if got != expected:
             raise UserError(_differ(worker, got, expected))
 
@@ -204,4 +204,4 @@ def _result(distributed: Any, future: Any, scheduler: str) -> Any:
     except CancelledError:
         raise RunError(_went_away(scheduler)) from None
     except Exception as error:  # any error that Dask raises when its scheduler fails
-        raise RunError(f"scheduler: {scheduler}: {reason_of(error)}") from error
+        raise RunError(f"scheduler: {scheduler}: {one_line_reason(error)}") from error

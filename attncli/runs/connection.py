@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attncli.errors import RunError, UserError, reason_of
+from attncli.errors import RunError, UserError, one_line_reason
 from attncli.runs.schema import refuse_unknown_schema, schema_version
 
 CACHE_KIB = 64 * 2**10
@@ -204,4 +204,4 @@ def opened_to_read(path: Path) -> Iterator[Connection]:
         with closing(connect_to_read(path)) as connection, signals_seen(connection):
             yield connection
     except sqlite3.Error as error:
-        raise RunError(f"{path}: cannot be read: {reason_of(error)}{advice_on(error)}") from None
+        raise RunError(f"{path}: cannot be read: {one_line_reason(error)}{advice_on(error)}") from None

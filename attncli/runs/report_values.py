@@ -30,7 +30,7 @@ from attncli.records.surveys import (
     SurveyedHead,
     TextMean,
 )
-from attncli.records.values import is_table_of_heads
+from attncli.records.values import has_head_rows
 from attncli.runs.stored_columns import (
     LINEAR_PREFIX,
     StoredColumn,
@@ -150,7 +150,7 @@ def _leaves(report: Report, num_texts: int | None, rows: bool) -> Iterator[Leaf]
         statistics = {}
     left_out = {*LEFT_OUT, *(group.name for group in report.result.groups() if not group.is_kept)}
     for group, statistic in statistics.items():
-        if is_table_of_heads(group) and isinstance(statistic, Table):
+        if has_head_rows(group) and isinstance(statistic, Table):
             yield _table_leaf(statistic)
         elif isinstance(statistic, Tensors):
             for name, tensor in statistic.items():
@@ -167,7 +167,7 @@ def _leaves(report: Report, num_texts: int | None, rows: bool) -> Iterator[Leaf]
     for name, tensor in report.tensors.items():
         axes, values = _by_text(tensor, num_texts)
         # With a table of heads, the tensor has the same numbers.
-        if axes == PLACES and not any(map(is_table_of_heads, report.statistics)):
+        if axes == PLACES and not any(map(has_head_rows, report.statistics)):
             yield (grid_columns, name, *values.shape[1:]), values.reshape(len(values), -1)
 
 
@@ -184,7 +184,7 @@ def _single_numbers(group: str, values: Numbers | Table) -> Iterator[tuple[str, 
     rows = (
         {group: values} if isinstance(values, Numbers) else {f"{group}.{i}": r for i, r in enumerate(values)}
     )
-    stored = values.kept_names() if isinstance(values, Records) else None
+    stored = values.stored_columns() if isinstance(values, Records) else None
     for before, row in rows.items():
         for name, cell in row.items():
             if stored is not None and name not in stored:
@@ -296,7 +296,7 @@ def _survey_leaves(survey: HeadSurvey) -> Iterator[Leaf]:
         for statistic, number in _row_counts_without_first(_stacks_from_rows(survey.without_first_rows)):
             yield _one_number(statistic, number, has_stacks)
     if survey.linear:
-        names = tuple(name for name in survey.linear.kept_names() if name not in PLACES)
+        names = tuple(name for name in survey.linear.stored_columns() if name not in PLACES)
         shape = tuple((head.layer, head.head, LINEAR_PREFIX, names) for head in survey.linear)
         cells = np.stack([survey.linear.column(name) for name in names], axis=-1).reshape(1, -1)
         yield (survey_columns, shape), cells
@@ -311,7 +311,7 @@ def _survey_leaves(survey: HeadSurvey) -> Iterator[Leaf]:
 
 def _head_leaf(heads: Records[SurveyedHead] | Records[RestOfHead], has_stacks: bool) -> Leaf:
     """Return every statistic of every head."""
-    names = tuple(name for name in heads.kept_names() if name not in PLACES)
+    names = tuple(name for name in heads.stored_columns() if name not in PLACES)
     without_first = heads.kind is RestOfHead
     shape = tuple(
         (
@@ -331,7 +331,9 @@ def _table_leaf(heads: Table) -> Leaf:
     shape: list[Any] = []
     numbers: list[Any] = []
     stored = (
-        [name for name in heads.kept_names() if name not in PLACES] if isinstance(heads, Records) else None
+        [name for name in heads.stored_columns() if name not in PLACES]
+        if isinstance(heads, Records)
+        else None
     )
     stacks = {str(row["stack"]) for row in heads if "stack" in row}
     for row in heads:
@@ -581,7 +583,7 @@ def stored_names(kind: type[Result], left_out: Collection[str]) -> tuple[list[st
         ]
         if group.axes:
             rows += names
-        elif is_table_of_heads(group.name) and not group.is_single:
+        elif has_head_rows(group.name) and not group.is_single:
             singles += [name for name in names if name not in PLACES]
         else:
             alone = [group.name] if group.is_single or group.is_bare_alone else []

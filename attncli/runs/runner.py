@@ -654,7 +654,7 @@ def _split(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) -> Ite
             tokens=text.tokens,
             context_tokens=text.context_tokens,
             tensors={name: tensor.at(i) for name, tensor in report.tensors.items()},
-            result=report.result.of_text(i),
+            result=report.result.for_text(i),
         )
 
 

@@ -25,7 +25,7 @@ from attncli.models.arrays import (
     report_beside_arrays,
 )
 from attncli.records.arguments import expectation
-from attncli.records.kinds import KINDS, may_lack_heads, result_of
+from attncli.records.kinds import KINDS, may_lack_heads, read_result
 from attncli.records.report import (
     PLACES,
     RANKED,
@@ -43,7 +43,7 @@ from attncli.records.report import (
     Tensors,
     WholeNumber,
 )
-from attncli.records.values import is_table_of_heads
+from attncli.records.values import has_head_rows
 from attncli.runs.saved_tensors import (
     CELL,
     EXACT,
@@ -374,7 +374,7 @@ def _refuse_empty_tables(kind: str, statistics: Mapping[str, Statistic]) -> None
     """Raise ValueError for a table without rows, except a survey's heads, since none may have a pattern."""
     may_be_empty = may_lack_heads(kind)
     for name, statistic in statistics.items():
-        is_allowed = may_be_empty and is_table_of_heads(name)
+        is_allowed = may_be_empty and has_head_rows(name)
         if isinstance(statistic, Table) and not statistic and not is_allowed:
             raise ValueError(f"statistics.{name}: is empty")
 
@@ -421,7 +421,7 @@ class SavedReport:
             self.tokens,
             self.context_tokens,
             tensors,
-            result_of(kind, statistics, tensors),
+            read_result(kind, statistics, tensors),
             steps=self.steps,
             token_spelling=self.token_spelling,
             first_query=self.first_query,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attncli.errors import UserError, WriteError, reason_of
+from attncli.errors import UserError, WriteError, one_line_reason
 from attncli.runs.chunks import DONE, FAILED, Chunk, ChunkResult, Run, UnfinishedJob
 from attncli.runs.connection import Damaged, advice_on, beside, connect, signals_seen
 from attncli.runs.jobs import Item
@@ -463,4 +463,4 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         advice = advice_on(error) or ": what was finished is kept"
-        raise WriteError(f"{path}: cannot be written: {reason_of(error)}{advice}") from None
+        raise WriteError(f"{path}: cannot be written: {one_line_reason(error)}{advice}") from None

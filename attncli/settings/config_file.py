@@ -1,7 +1,7 @@
-"""Config files: read with the line and column of every value, their JSON Schema, and settings written as one.
+"""Config files: parsing with the line and column of every value, their JSON Schema, and writing settings.
 
-The key decides what a value means, so `sentence: yes`, `seed: 012` and `eps: 1e-5` mean what they say, where
-YAML 1.1 would make them a truth value, an octal number and a text.
+Values are typed by their key, so `sentence: yes`, `seed: 012` and `eps: 1e-5` keep their meaning, while YAML
+1.1 would read a Boolean, an octal number and a text.
 """
 
 import json
@@ -25,11 +25,11 @@ from attncli.settings.fields import (
     Spec,
     build_spec,
     current,
-    in_words_of,
     setting_errors,
     values_of,
+    with_key_names,
 )
-from attncli.settings.overrides import Overrides, overridden, replaced_by
+from attncli.settings.overrides import Overrides, overridden, replaced_keys
 from attncli.settings.text import PATH_KEYS, SAMPLED_EMBEDDINGS, is_vector_file, names_file
 from attncli.system.files import SETTINGS_BYTES, read_whole
 from attncli.system.plain_text import binary_kind
@@ -60,15 +60,15 @@ Node = Scalar | Sequence | Mapping
 
 
 def place(path: Path | str, node: Node) -> str:
-    """`configs/x.yaml:7:3`, as editors and compilers write a place in a file."""
+    """Return `configs/x.yaml:7:3`, the form that editors and compilers use."""
     return f"{path}:{node.line}:{node.column}"
 
 
 def read_yaml(path: Path) -> Node:
-    """The single document of a YAML file. Raises UserError with the place for anything but plain YAML.
+    """Parse the single document of a YAML file. Raises UserError with the place for anything but plain YAML.
 
-    Aliases, tags and nesting beyond 16 levels are refused: a settings file does not need them, and they can
-    make a small file expand without bound or construct objects.
+    Aliases, tags and nesting beyond 16 levels are refused: settings do not need them, and they can make a
+    small file expand without bound or construct objects.
     """
     try:
         content = read_whole(path, SETTINGS_BYTES, may_be_pipe=True)
@@ -92,13 +92,13 @@ def read_yaml(path: Path) -> Node:
 
 
 BRACKETS = {"while parsing a flow sequence": ("[", "]"), "while parsing a flow mapping": ("{", "}")}
-"""The parser's words for where it is, and the brackets around it."""
+"""The brackets for each context in the parser's messages."""
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, lines: list[str]) -> tuple[yaml.Mark | None, str]:
-    """Where a file is no YAML, what is wrong there, and what would work.
+    """Return the place of a syntax error, and the problem with its fix.
 
-    A bracket or quote that nothing closes is wrong where it is opened, not where the parser gives up.
+    An unclosed bracket or quote is reported where it was opened, not where the parser gives up.
     """
     mark, opened, problem = error.problem_mark, error.context_mark, error.problem or ""
     if mark is None:
@@ -106,51 +106,51 @@ def _syntax_error(error: yaml.MarkedYAMLError, lines: list[str]) -> tuple[yaml.M
     line = lines[mark.line] if mark.line < len(lines) else ""
     before, at = line[: mark.column], line[mark.column : mark.column + 1]
     if at == "\t" or "\\t" in problem:
-        return mark, "a tab: YAML takes blanks only, between a key and its value and for indentation"
+        return mark, "contains a tab: use blanks, both for indentation and between a key and its value"
     if opened is not None and error.context in BRACKETS:
         first, last = BRACKETS[error.context]
         if opened.line < mark.line or "stream end" in problem:
             return opened, f"{first} is not closed: write {last} after its last item"
-        return mark, f"must be a comma, or the {last} that ends the {first} of column {opened.column + 1}"
+        return mark, f"must be a comma, or {last} to close the {first} in column {opened.column + 1}"
     if opened is not None and "quoted scalar" in (error.context or ""):
         if "escape" in problem:
-            return mark, f"\\{at} means nothing in double quotes: put the text in single quotes"
+            return mark, f"\\{at} is not an escape sequence: put the text in single quotes"
         quote = lines[opened.line][opened.column]
         return opened, f"{quote} is not closed: write {quote} at the end of the text"
     if opened is not None and problem.startswith("could not find expected ':'"):
-        return opened, "has no colon: a line is KEY: VALUE, with a blank after the colon"
+        return opened, "has no colon: write KEY: VALUE, with a blank after the colon"
     if problem.startswith("expected <block end>") and ":" in before:
         return (
             mark,
-            "text after the closing quote: a text with quotes in it stands in the other kind of quotes",
+            "text after the closing quote: put a text that contains quotes in the other kind of quotes",
         )
     is_key = KEY.fullmatch(before.strip(" -")) is not None
     if problem.startswith("expected <block end>") or (problem.startswith("mapping values") and is_key):
-        return mark, "is indented unlike the lines before it: keys that belong together begin in one column"
+        return mark, "is indented differently from the lines before it: indent the keys of a mapping equally"
     if problem.startswith("sequence entries"):
-        return mark, "a list begins on a line of its own, or is written in brackets: [A, B]"
+        return mark, "a list must start on a new line, or be written in brackets: [A, B]"
     if "cannot start any token" in problem or problem.startswith("expected the node content"):
         return mark, f"a value cannot begin with {at}{_in_quotes(line)}"
     return mark, f"is not valid YAML: {problem}{_in_quotes(line)}"
 
 
 def _in_quotes(line: str) -> str:
-    """The end of an error about a line whose value YAML takes for more than a text: how to write it."""
+    """Return advice to quote the value of a line that YAML does not read as plain text, or an empty text."""
     key, colon, value = line.partition(":")
     value = value.strip()
     if not colon or not KEY.fullmatch(key.strip(" -")) or not value or value[0] in "\"'":
         return ""
     quoted = f'"{value}"' if not {'"', "\\"} & {*value} else "'" + value.replace("'", "''") + "'"
-    return f": a text with such characters goes in quotes: {key.strip(' -')}: {quoted}"
+    return f": put the text in quotes: {key.strip(' -')}: {quoted}"
 
 
 KEY = re.compile(r"[A-Za-z_-]+")
 LONG = 2**16
-"""Characters of a file that takes a second to parse in Python."""
+"""Characters of a file that Python's parser takes a second to read."""
 
 
 def _loader(length: int) -> Any:
-    """Python's parser, which has the better error messages; for long files the one in C."""
+    """Return Python's parser, which has better error messages, or for long files the one in C."""
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader) if length > LONG else yaml.SafeLoader
 
 
@@ -159,11 +159,11 @@ def _document(path: Path, events: Iterator[yaml.Event]) -> Node:
         if isinstance(event, yaml.DocumentStartEvent):
             break
     else:
-        raise UserError(f"{path}: is empty: it must hold `experiment: NAME` or `steps:`")
+        raise UserError(f"{path}: is empty: it must contain `experiment: NAME` or `steps:`")
     node = _node(path, next(events), events, depth=1)
     for event in events:
         if isinstance(event, yaml.DocumentStartEvent):
-            message = "a second document: a file holds one, use `steps:` for several experiments"
+            message = "must be a single document: use `steps:` for several experiments"
             raise UserError("{}:{}:{}: {}".format(path, *_position(event), message))
     return node
 
@@ -180,12 +180,12 @@ def _node(path: Path, event: yaml.Event, events: Iterator[yaml.Event], depth: in
         return UserError(f"{path}:{line}:{column}: {message}")
 
     if isinstance(event, yaml.AliasEvent):
-        raise refuse(f"alias *{event.anchor}: aliases are not allowed, write the value out")
+        raise refuse(f"alias *{event.anchor}: aliases are not allowed: write the value out")
     if depth > MAX_DEPTH:
         raise refuse(f"nested deeper than {MAX_DEPTH} levels")
     assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
     if event.tag is not None:
-        raise refuse(f"tag {event.tag}: tags are not allowed, write the plain value")
+        raise refuse(f"tag {event.tag}: tags are not allowed: write the plain value")
     if isinstance(event, yaml.ScalarEvent):
         plain_null = event.style is None and event.value in NULLS
         return Scalar(None if plain_null else event.value, line, column)
@@ -204,13 +204,13 @@ def _node(path: Path, event: yaml.Event, events: Iterator[yaml.Event], depth: in
 
 KeyNodes = dict[str, tuple[Scalar, Node]]
 
-OTHER_WORDS = ("command", "cmd", "subcommand", "name", "run")
-"""What a key that names the command is called elsewhere."""
+EXPERIMENT_SYNONYMS = ("command", "cmd", "subcommand", "name", "run")
+"""Names in other tools for the key `experiment`."""
 STRUCTURE = ("experiment", "steps", "defaults", "sweep")
 
 
 def _plain(node: Node) -> tuple[Any, str | None]:
-    """The value of a setting as text or a list of texts, or the error in it."""
+    """Return the value of a setting as a text or list of texts, or the error in it."""
     match node:
         case Scalar():
             return node.text, None
@@ -224,7 +224,7 @@ def _plain(node: Node) -> tuple[Any, str | None]:
 
 
 def _relative(path: Path, key: str, value: Any) -> Any:
-    """The value with paths relative to the file's folder; a model or an answer is a path where it exists."""
+    """Resolve paths against the file's folder; `model` and `answer` are paths only if they exist."""
     if isinstance(value, list):
         return [_relative(path, key, item) for item in value]
     if key == "model" and isinstance(value, str) and (path.parent / value).exists():
@@ -232,12 +232,12 @@ def _relative(path: Path, key: str, value: Any) -> Any:
     if key == "answer" and isinstance(value, str) and names_file(str(path.parent / value)):
         return str(path.parent / value)
     is_path = key in PATH_KEYS and isinstance(value, str) and value != "-" and is_vector_file(value)
-    # Joined as text: a Path would make `./random` the name of a way to sample.
+    # Joined as text, because a Path would turn `./random` into `random`, a way of sampling.
     return f"{path.parent}/{value}" if is_path and not Path(value).is_absolute() else value
 
 
 MOST_DIGITS = 15
-"""Of a number of a range, before and behind its point."""
+"""The most digits of a number in a range, before and after the point."""
 
 
 def _is_plain(number: Decimal) -> bool:
@@ -248,82 +248,82 @@ def _is_plain(number: Decimal) -> bool:
 
 
 class ConfigReader:
-    """Reads the settings of one file, and collects every error before any is reported."""
+    """Reads the settings of one file and collects all errors before reporting them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.errors: list[str] = []
 
     def error(self, node: Node, key: str, message: str) -> None:
-        """Collect an error about a key, with its place."""
+        """Record an error about a key, with its place."""
         self.errors.append(f"{place(self.path, node)}: {key}: {message}")
 
     def keys(self, mapping: Mapping) -> KeyNodes:
-        """The keys of a mapping, each with its node and its value's node."""
+        """Return the keys of a mapping, each with its node and its value's node."""
         nodes: KeyNodes = {}
         for key, value in mapping.items:
             name = key.text or ""
             if name in nodes:
-                self.error(key, name, f"duplicate key, first given on line {nodes[name][0].line}")
+                self.error(key, name, f"duplicate key, first used on line {nodes[name][0].line}")
             else:
                 nodes[name] = (key, value)
         return nodes
 
     def settings(self, nodes: KeyNodes, allowed: tuple[str, ...] = ()) -> dict[str, Given]:
-        """The settings among the keys; of the words of the file's structure only these may stand here."""
-        given = {}
+        """Return the settings among the keys; `allowed` are the structural keys that may appear here."""
+        settings = {}
         for name, (key, node) in nodes.items():
-            if name in OTHER_WORDS and "experiment" not in nodes:
-                named = node.text if isinstance(node, Scalar) and node.text in SPECS else "NAME"
-                self.error(key, name, f"unknown key: the command is named by experiment: {named}")
+            if name in EXPERIMENT_SYNONYMS and "experiment" not in nodes:
+                command = node.text if isinstance(node, Scalar) and node.text in SPECS else "NAME"
+                self.error(key, name, f"unknown key: name the command with experiment: {command}")
                 continue
             if name in STRUCTURE:
                 if name == "experiment" and name not in allowed:
                     self.error(key, name, "must be named in each step")
                 elif name not in allowed:
-                    beside = "`steps:` or `experiment:`" if name == "sweep" else "`steps:`"
-                    self.error(key, name, f"must stand at the top of the file, beside {beside}")
+                    keys = "`steps:` or `experiment:`" if name == "sweep" else "`steps:`"
+                    self.error(key, name, f"must be at the top level of the file, next to {keys}")
                 continue
             value, problem = _plain(node)
             if problem:
                 self.error(key, name, problem)
             elif value is not None:
-                given[name] = Given(_relative(self.path, name, value), place(self.path, key))
-        return given
+                settings[name] = Given(_relative(self.path, name, value), place(self.path, key))
+        return settings
 
     def swept_values(self, name: str, nodes: list[Node]) -> list[Given]:
-        """The values of a list to sweep over, each with its place."""
-        given = []
+        """Return the values of a list to sweep over, each with its place."""
+        values = []
         for node in nodes:
             value, problem = _plain(node)
             if problem or value is None:
                 self.error(node, name, problem or "must be a value (got nothing)")
             else:
-                given.append(Given(_relative(self.path, name, value), place(self.path, node)))
-        return given
+                values.append(Given(_relative(self.path, name, value), place(self.path, node)))
+        return values
 
     def range_of(self, name: str, where: Scalar, mapping: Mapping) -> list[Given]:
-        """The values of `{from: 4, to: 16, step: 4}`, both ends included, each at the place of the key."""
+        """Return the values of `{from: 4, to: 16, step: 4}`, both ends included, at the place of the key."""
         ends: dict[str, Decimal] = {"step": Decimal(1)}
         for key, (_, node) in self.keys(mapping).items():
             if key not in ("from", "to", "step"):
-                self.error(where, name, f"a range is {{from: 4, to: 16, step: 4}} (got {key})")
+                self.error(where, name, f"must be a range such as {{from: 4, to: 16, step: 4}} (got {key})")
                 return []
             with suppress(ArithmeticError, TypeError):
                 ends[key] = Decimal(node.text or "" if isinstance(node, Scalar) else "")
         if not {"from", "to"} <= ends.keys() or not all(map(_is_plain, ends.values())):
-            self.error(where, name, "a range is {from: 4, to: 16, step: 4}, of numbers")
+            self.error(where, name, "must be a range of numbers, such as {from: 4, to: 16, step: 4}")
             return []
         steps = (ends["to"] - ends["from"]) / ends["step"] if ends["step"] else Decimal(-1)
         if not 0 <= steps < MAX_POINTS:
-            message = f"a range must have from 1 to {MAX_POINTS:,} values: its step leads from `from` to `to`"
+            message = f"must have from 1 to {MAX_POINTS:,} values: `step` must lead from `from` to `to`"
             self.error(where, name, message)
             return []
         values = (ends["from"] + number * ends["step"] for number in range(int(steps) + 1))
         return [Given(format(value, "f"), place(self.path, where)) for value in values]
 
     def spec(self, experiment: str, given: Settings[str, Given]) -> Spec | None:
-        """The validated settings of an experiment; None where something is wrong with them."""
+        """Return the validated settings of an experiment, or None after recording their errors."""
         try:
             return build_spec(spec_class_of(experiment, values_of(given)), given)
         except UserError as error:
@@ -331,7 +331,7 @@ class ConfigReader:
             return None
 
     def raise_errors(self) -> None:
-        """Raise UserError with every error so far, in the order of the lines."""
+        """Raise UserError with all errors so far, in the order of their lines."""
 
         def position(line: str) -> tuple[int, ...]:
             place = re.match(r":(\d+):(\d+):", line.removeprefix(str(self.path)))
@@ -345,9 +345,9 @@ MAX_POINTS = 100_000
 
 
 class Entry(NamedTuple):
-    """One experiment of a file: its settings, whether it starts its generator anew, and where it stands.
+    """One experiment of a file: its settings, whether its seed restarts the generator, and its place.
 
-    `starts` is true for the first entry of the file, and of each point of its grid.
+    `starts` is true for the first entry of each point of the file's grid.
     """
 
     spec: Spec
@@ -358,7 +358,7 @@ class Entry(NamedTuple):
 
 
 class WrittenEntry(NamedTuple):
-    """An entry as it is written, before the grid's values join it."""
+    """An entry as written, without the grid's values."""
 
     experiment: str
     settings: dict[str, Given]
@@ -366,7 +366,7 @@ class WrittenEntry(NamedTuple):
 
     @property
     def spec_class(self) -> type[Spec]:
-        """The Spec that has all settings which may be written here."""
+        """The Spec with all settings that may be written here."""
         return every_setting_of(self.experiment)
 
 
@@ -377,15 +377,15 @@ class Point(NamedTuple):
     label: str
 
 
-def _shown(value: object) -> str:
+def _joined(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _grid(axes: Settings[str, list[Given]]) -> Iterator[Point]:
-    """Every combination, the last key's values changing first; one where nothing is swept."""
+    """Yield every combination, the last key's values changing fastest; a single one without a sweep."""
     for values in product(*axes.values()):
-        given = dict(zip(axes, values, strict=True))
-        yield Point(given, ", ".join(f"{key} {_shown(value.value)}" for key, value in given.items()))
+        settings = dict(zip(axes, values, strict=True))
+        yield Point(settings, ", ".join(f"{key} {_joined(value.value)}" for key, value in settings.items()))
 
 
 class ConfigFile:
@@ -398,72 +398,72 @@ class ConfigFile:
         root = read_yaml(path)
         if not isinstance(root, Mapping):
             is_text = isinstance(root, Scalar) and path.suffix not in (".yaml", ".yml")
-            texts = f": --file {path} reads texts" if is_text else ""
+            texts = f": use --file {path} for a text" if is_text else ""
             message = f"must be a mapping with `experiment: NAME` or `steps:`{texts}"
             raise UserError(f"{place(path, root)}: {message}")
         self.keys = self.reader.keys(root)
         self.has_steps = "steps" in self.keys
 
     def single(self, experiment: str) -> dict[str, Given]:
-        """The settings of a file for one experiment, as `attn NAME --config FILE` wants them."""
+        """Return the settings of a file with one experiment, for `attn NAME --config FILE`."""
         for name, makes in (("steps", "holds"), ("sweep", "makes")):
             if name in self.keys:
                 where = place(self.path, self.keys[name][0])
-                instead = f"run them with `attn batch {self.path}`"
-                raise UserError(f"{where}: {name}: {makes} several experiments: {instead}")
+                advice = f"run them with `attn batch {self.path}`"
+                raise UserError(f"{where}: {name}: {makes} several experiments: {advice}")
         if "experiment" in self.keys:
             key, node = self.keys["experiment"]
             if not isinstance(node, Scalar) or node.text != experiment:
-                named = node.text if isinstance(node, Scalar) else "no name"
-                message = f"must be {experiment} for this command (got {named})"
+                value = node.text if isinstance(node, Scalar) else "no name"
+                message = f"must be {experiment} for this command (got {value})"
                 raise UserError(f"{place(self.path, key)}: experiment: {message}")
-        given = self.reader.settings(self.keys, ("experiment",))
+        settings = self.reader.settings(self.keys, ("experiment",))
         if self.reader.errors:
-            self.reader.spec(experiment, given)
+            self.reader.spec(experiment, settings)
         self.reader.raise_errors()
-        return given
+        return settings
 
     @hints_for_first_lines()
     def entries(self) -> list[Entry]:
-        """Every experiment of the file and its grid, validated. Raises UserError with all of its errors."""
-        written = [entry for keys in self._keys_of_entries() if (entry := self._written(keys))]
+        """Return every experiment of the file and its grid, validated. Raises UserError with all errors."""
+        written = [entry for keys in self._entry_keys() if (entry := self._written(keys))]
         defaults = self._defaults([entry.spec_class for entry in written]) if self.has_steps else {}
         axes = self._axes(written, defaults) if "sweep" in self.keys else {}
-        if "sweep" in self.keys and self.reader.errors:  # without its values the rest cannot be judged
+        if "sweep" in self.keys and self.reader.errors:  # without its values, entries cannot be validated
             for entry in written:
                 for key, value in entry.settings.items():
                     self.reader.errors += setting_errors(key, value, [entry.spec_class])
             self.reader.raise_errors()
         entries: list[Entry] = []
         for point in _grid(axes):
-            of_point: list[Entry] = []
+            point_entries: list[Entry] = []
             for entry in written:
-                if complete := self._entry(entry, defaults, point, of_point):
-                    of_point.append(complete)
-            entries += of_point
+                if complete := self._entry(entry, defaults, point, point_entries):
+                    point_entries.append(complete)
+            entries += point_entries
         self.reader.raise_errors()
         return entries
 
-    def _defaults(self, of_steps: list[type[Spec]]) -> dict[str, Given]:
-        """Those of the steps, as an experiment among them takes them, where one has the key."""
+    def _defaults(self, step_classes: list[type[Spec]]) -> dict[str, Given]:
+        """Return the settings under `defaults`, each validated by the first step that has its key."""
         for name, (key, _) in self.keys.items():
             if name not in STRUCTURE:
-                self.reader.error(key, name, "must stand in a step or under `defaults:`")
+                self.reader.error(key, name, "must be in a step or under `defaults:`")
             elif name == "experiment":
-                self.reader.error(key, name, "cannot be combined with steps: name it in each step")
+                self.reader.error(key, name, "cannot be combined with steps: put it in each step")
         if "defaults" not in self.keys:
             return {}
         key, node = self.keys["defaults"]
         if not isinstance(node, Mapping):
             self.reader.error(key, "defaults", "must be a mapping of settings")
             return {}
-        given = self.reader.settings(self.reader.keys(node))
-        for name, value in given.items():
-            self.reader.errors += setting_errors(name, value, [*of_steps, *map(every_setting_of, SPECS)])
-        return given
+        settings = self.reader.settings(self.reader.keys(node))
+        for name, value in settings.items():
+            self.reader.errors += setting_errors(name, value, [*step_classes, *map(every_setting_of, SPECS)])
+        return settings
 
     def _axes(self, written: list[WrittenEntry], defaults: Settings[str, Given]) -> dict[str, list[Given]]:
-        """The swept keys with their values, minus those that an override replaces."""
+        """Return the swept keys with their values, except those that an override replaces."""
         key, node = self.keys["sweep"]
         if not isinstance(node, Mapping) or not node.items:
             self.reader.error(key, "sweep", "must be a mapping from settings to lists of values")
@@ -476,7 +476,7 @@ class ConfigFile:
         axes = {}
         for name, (where, values) in self.reader.keys(node).items():
             if name in fixed:
-                self.reader.error(where, name, f"is given at {fixed[name].where}, too: sweep it, or give it")
+                self.reader.error(where, name, f"is also set at {fixed[name].where}: remove one of the two")
             elif isinstance(values, Mapping):
                 axes[name] = self.reader.range_of(name, where, values)
             elif not isinstance(values, Sequence) or not values.items:
@@ -485,14 +485,14 @@ class ConfigFile:
             else:
                 axes[name] = self.reader.swept_values(name, values.items)
             if name in axes:
-                for given in axes[name] if written else ():
-                    self.reader.errors += setting_errors(name, given, [entry.spec_class for entry in written])
-        axes = {name: given for name, given in axes.items() if name not in replaced_by(self.overrides)}
+                for value in axes[name] if written else ():
+                    self.reader.errors += setting_errors(name, value, [entry.spec_class for entry in written])
+        axes = {name: values for name, values in axes.items() if name not in replaced_keys(self.overrides)}
         if (num_points := prod(map(len, axes.values()))) > MAX_POINTS:
             self.reader.error(key, "sweep", f"makes {num_points:,} points, more than {MAX_POINTS:,}")
         return axes
 
-    def _keys_of_entries(self) -> list[KeyNodes]:
+    def _entry_keys(self) -> list[KeyNodes]:
         if not self.has_steps:
             return [self.keys]
         key, node = self.keys["steps"]
@@ -505,9 +505,9 @@ class ConfigFile:
         return [self.reader.keys(item) for item in node.items if isinstance(item, Mapping)]
 
     def _written(self, keys: KeyNodes) -> WrittenEntry | None:
-        """An experiment with its settings; None, after an error, where it names no experiment."""
+        """Return an experiment with its settings, or None after recording an error about its name."""
         settings = self.reader.settings(keys, ("experiment",) if self.has_steps else ("experiment", "sweep"))
-        if "experiment" not in keys and keys.keys() & {*OTHER_WORDS}:
+        if "experiment" not in keys and keys.keys() & {*EXPERIMENT_SYNONYMS}:
             return None
         if "experiment" not in keys:
             where = next((key for key, _ in keys.values()), Scalar(None, 1, 1))
@@ -527,7 +527,7 @@ class ConfigFile:
     def _entry(
         self, written: WrittenEntry, defaults: Settings[str, Given], point: Point, before: list[Entry]
     ) -> Entry | None:
-        """The entry at a point of the grid, whose values override defaults but not the entry's settings."""
+        """Return the entry at a point of the grid, whose values override defaults but not the entry."""
         (experiment, settings, source), spec_class = written, written.spec_class
         outer = {**defaults, **point.given}
         shared = current(spec_class, {key: outer[key] for key in outer if spec_class.reads_key(key)})
@@ -550,7 +550,7 @@ def _experiment_schema(name: str, definitions: dict[str, Any]) -> dict[str, Any]
     schema = every_setting_of(name).model_json_schema()
     definitions |= schema.pop("$defs", {})
     for setting in schema["properties"].values():
-        setting["description"] = in_words_of(setting["description"], flags=False)
+        setting["description"] = with_key_names(setting["description"], flags=False)
     experiment = {"const": name, "description": "which experiment"}
     return {
         "title": name,
@@ -590,7 +590,7 @@ def _with_sweep(experiment: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_schema() -> dict[str, Any]:
-    """One experiment, or steps with defaults, or a grid; the keys and types are those of the Specs."""
+    """Return the JSON Schema of config files: one experiment, steps with defaults, or a grid."""
     definitions: dict[str, Any] = {}
     experiments = [_experiment_schema(name, definitions) for name in SPECS]
     every_key: dict[str, Any] = {}
@@ -632,22 +632,22 @@ def _yaml_value(value: Any) -> str:
 
 
 def _visible(text: str) -> str:
-    """What neither YAML nor a terminal would take as it is, as escapes of a quoted YAML text."""
+    """Escape characters that YAML or a terminal would not take literally."""
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
 def _portable(key: str, value: Any) -> Any:
-    """The value with absolute paths: paths in a file are relative to it, wherever it will be."""
+    """Return the value with absolute paths, because paths in a file are relative to it."""
     if isinstance(value, list):
         return [_portable(key, item) for item in value]
     is_path = key in PATH_KEYS and value not in (None, "-", *SAMPLED_EMBEDDINGS)
-    is_here = key == "model" and value is not None and Path(value).exists()
-    is_here = is_here or (key == "answer" and value is not None and names_file(value))
-    return str(Path(value).absolute()) if is_path or is_here else value
+    exists = key == "model" and value is not None and Path(value).exists()
+    exists = exists or (key == "answer" and value is not None and names_file(value))
+    return str(Path(value).absolute()) if is_path or exists else value
 
 
 def _unreadable_defaults(spec: Spec, given: Settings[str, Given]) -> set[str]:
-    """The settings at their defaults that would be refused if a file gave them beside the given ones."""
+    """Return the settings whose defaults would be refused if a file set them beside the given ones."""
     spec_class = type(spec)
     values = {
         key: value for key in spec_class.model_fields if (value := getattr(spec, key, None)) is not None
@@ -657,12 +657,12 @@ def _unreadable_defaults(spec: Spec, given: Settings[str, Given]) -> set[str]:
 
 
 def resolved_yaml(spec: Spec, given: Settings[str, Given]) -> str:
-    """One line per setting: `head_dim: 16  # --head-dim`; a comment if it has no value or is unused."""
+    """Return one line per setting: `head_dim: 16  # --head-dim`; a comment if it is unset or unused."""
     lines = [f"experiment: {spec.experiment}"]
-    unread = spec.unused_keys() | _unreadable_defaults(spec, given)
+    ignored = spec.unused_keys() | _unreadable_defaults(spec, given)
     for key in type(spec).model_fields:
         value = _portable(key, getattr(spec, key, None))
         origin = given[key].where if key in given and given[key].value is not None else "default"
-        unused = value is None or key in unread
+        unused = value is None or key in ignored
         lines.append(f"# {key}: none" if unused else f"{key}: {_yaml_value(value)}  # {_visible(origin)}")
     return "\n".join(lines) + "\n"

@@ -1,6 +1,6 @@
-"""What every Spec says of its experiment, the fields that several share, and how given settings become one.
+"""The base class of all Specs, the fields that several share, and their validation.
 
-All that is wrong with them is said at once, each mistake with the place that it came from.
+All errors are reported together, each with the place of its value.
 """
 
 import re
@@ -49,14 +49,14 @@ BYTES_PER_WEIGHT = 80
 BYTES_PER_VECTOR_ENTRY = 80
 BYTES_PER_PARAMETER = 8
 BYTES_PER_TOP_KEY = 40
-"""What a number takes at the peak, from scores to a printed report, measured and rounded up."""
+"""Peak memory per number, from scores to a printed report, measured and rounded up."""
 
 SUMMARIES = ("mean", "min", "max")
-"""What a run keeps of a statistic of rows, for each head."""
+"""The summaries that a run stores of each row statistic, per head."""
 
 SCALES = ("sqrt", "fourth-root", "none")
 MAX_SCALE = 1e38
-"""float32 ends at 3.4e38."""
+"""Below the float32 maximum of 3.4e38."""
 
 
 def _scale(value: Any) -> Any:
@@ -83,17 +83,17 @@ Scale = Annotated[
 
 
 FLAGS = {"num_examples": "--examples"}
-"""The flags that are not named after their keys; `examples` are a Spec's examples, for help."""
+"""Flags that differ from their keys: `examples` is already a Spec's examples for help."""
 KEY = re.compile(r"`([a-z_]+)`")
 
 
 def flag_name(key: str) -> str:
-    """`--head-dim` for `head_dim`."""
+    """Return `--head-dim` for `head_dim`."""
     return FLAGS.get(key, f"--{key.replace('_', '-')}")
 
 
-def in_words_of(text: str, *, flags: bool) -> str:
-    """A description or an error for who types flags, or writes keys: these stand between backticks in it."""
+def with_key_names(text: str, *, flags: bool) -> str:
+    """Replace keys in backticks by their flags or, with flags=False, by the plain keys."""
     return KEY.sub(lambda key: flag_name(key[1]) if flags else key[1], text)
 
 
@@ -103,7 +103,7 @@ def _token_name(value: Any) -> str:
 
 
 TokenName = Annotated[str, BeforeValidator(_token_name), WithJsonSchema({"type": ["string", "integer"]})]
-"""The name of a token; see `attncli.core.names`."""
+"""A token's name; see `attncli.core.names`."""
 
 
 def _position_or_name(value: Any) -> Any:
@@ -116,28 +116,28 @@ PositionOrName = Annotated[
 
 
 class Heading(NamedTuple):
-    """The heading of help for a field, where it differs from the heading of its class."""
+    """The heading of a field in help, if it differs from the heading of its class."""
 
     title: str
 
 
 class Everyday(NamedTuple):
-    """A setting whose flag is in everyday help, and its text there; empty: its description."""
+    """Marks a setting whose flag is in everyday help, with its text there; empty: its description."""
 
     text: str = ""
 
 
 class NoFlag(NamedTuple):
-    """A setting without a flag, and the error if the flag is given all the same."""
+    """Marks a setting without a flag, with the error for the flag."""
 
     reason: str
 
 
-CONFIG_ONLY = NoFlag("is a setting of config files alone: --config FILE with {key}: VALUE")
+CONFIG_ONLY = NoFlag("is only for config files: use --config FILE with {key}: VALUE")
 
 
 class Contradiction(NamedTuple):
-    """Settings that are fine alone and make no sense together."""
+    """Settings that are each valid but cannot be combined."""
 
     key: str
     message: str
@@ -145,9 +145,9 @@ class Contradiction(NamedTuple):
 
 
 def contradiction(key: str, message: str, *others: str) -> Contradiction:
-    """A contradiction that is reported at `key` and involves the other keys, too.
+    """Return a contradiction reported at `key`, which also involves the other keys.
 
-    In its message keys stand between backticks: who typed flags reads their flags.
+    Keys in the message are in backticks, so that they can be shown as flags.
     """
     return Contradiction(key, message, frozenset((key, *others)))
 
@@ -156,55 +156,55 @@ Contradictions = Iterator[Contradiction]
 
 
 class SettingCondition(NamedTuple):
-    """A setting with any value, as `head`, or with one, as `method=swap`."""
+    """A condition on a setting: any value, as `head`, or a specific one, as `method=swap`."""
 
     key: str
     value: str = ""
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """The condition that a text states."""
+        """Parse a condition."""
         return cls(*text.partition("=")[::2])
 
     def is_met(self, spec: "Spec") -> bool:
-        """True if the setting has such a value. A switch that is off has none."""
+        """Return True if the setting has such a value. A switch that is off has none."""
         value = getattr(spec, self.key, None)
         if self.value:
             return str(value) == self.value
         return value is not None and value is not False and value != [] and value != ""
 
     def __str__(self) -> str:
-        """The condition as messages state it."""
+        """Return the condition as shown in messages."""
         return f"`{self.key}` {self.value}".rstrip()
 
 
 def alternatives(text: str) -> list[SettingCondition]:
-    """The conditions of `a|b=c`, of which one suffices."""
+    """Parse `a|b=c`: conditions of which one suffices."""
     return [SettingCondition.of(each) for each in text.split("|") if each]
 
 
 ONE_HEAD = "--head LAYER:HEAD"
-"""A next step whose head is the first that the report lists."""
+"""A next step, whose LAYER:HEAD is replaced by the first head in the report."""
 
 
 def in_group(group: str, *names: str) -> tuple[str, ...]:
-    """`group.name` for each name of a number; N stands for a place in a list, as in `sharpness.N.entropy`."""
+    """Return `group.name` for each name; an N in the group is a list index, as in `sharpness.N.entropy`."""
     return tuple(f"{group}.{name}" for name in names)
 
 
-def leaves_of(annotation: Any) -> Iterator[Any]:
-    """The types and words of which an annotation is made."""
+def annotation_leaves(annotation: Any) -> Iterator[Any]:
+    """Yield the types and literals in an annotation."""
     parts = get_args(annotation)
     if not parts:
         yield annotation
     for part in parts:
-        yield from leaves_of(part)
+        yield from annotation_leaves(part)
 
 
 @cache
 def takes_numbers(annotation: Any) -> bool:
-    """Whether a setting is a number, or may be one, and is never a truth value."""
-    leaves = [*leaves_of(annotation)]
+    """Return True if a setting accepts numbers but never a Boolean."""
+    leaves = [*annotation_leaves(annotation)]
     return (int in leaves or float in leaves) and bool not in leaves
 
 
@@ -217,7 +217,7 @@ class Extra(NamedTuple):
 
 
 class TextSource(NamedTuple):
-    """Where a text comes from: the setting `key` itself, a file, or that many random vectors."""
+    """The source of a text: the setting `key` itself, a file, or a number of random vectors."""
 
     key: str
     text: str | None
@@ -225,73 +225,73 @@ class TextSource(NamedTuple):
     num_tokens: int | None = None
 
 
-def _of_list(field: "FieldInfo", value: Any) -> Any:
-    """The items of a list that stand in a text, between commas, as in a flag."""
+def _list_value(field: "FieldInfo", value: Any) -> Any:
+    """Split a comma-separated text, as in a flag, if the setting is a list."""
     is_text = isinstance(value, str) and get_origin(field.annotation) is list
     return [part.strip() for part in value.split(",")] if is_text else value
 
 
 def _device(value: Any) -> Any:
-    """ValueError for a device of PyTorch's that nothing is computed on, with what works in its place."""
+    """Return the device. Raises ValueError for other PyTorch devices, with an alternative."""
     if not isinstance(value, str) or value in ("auto", "cpu", "cuda"):
         return value
     if value.startswith("cuda:") and value[5:].isdecimal():
         raise ValueError(
-            f"must be cuda, the first card: CUDA_VISIBLE_DEVICES={value[5:]} makes that one the first"
+            f"must be cuda, the first card (got {value}): CUDA_VISIBLE_DEVICES={value[5:]} selects this one"
         )
     if value in ("gpu", "nvidia"):
-        raise ValueError(f"must be auto, cpu or cuda: cuda is a graphics card of NVIDIA's (got {value})")
-    raise ValueError(f"must be auto, cpu or cuda (got {value:.60}): what has no cuda computes on cpu")
+        raise ValueError(f"must be auto, cpu or cuda: cuda is an NVIDIA GPU (got {value})")
+    raise ValueError(f"must be auto, cpu or cuda (got {value:.60}); without CUDA, use cpu")
 
 
 class Spec(BaseModel):
-    """What the user asked of one experiment: validated, frozen, every default filled in; knows no torch."""
+    """The validated settings of one experiment: frozen, with every default filled in. Imports no torch."""
 
-    # Most classes only hand their fields on: validators are built for those that are asked for something.
+    # Many classes are only bases: validators are built when a class is first used.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     experiment: ClassVar[str]
     # Command lines for help.
     examples: ClassVar[tuple[str, ...]]
-    # Settings that a report leaves out while they have their defaults, those of base classes included.
+    # Settings that a report leaves out at their defaults, in addition to those of base classes.
     off_keys: ClassVar[frozenset[str]] = frozenset()
-    # What settings need, or exclude; `a=b` is a setting with that value. Both add to those of base classes.
-    # The settings, between commas, that say nothing without another one: `a|b` is one of two.
+    # Requirements and exclusions, in addition to those of base classes; `a=b` is a setting with that value.
+    # Settings, comma-separated, by the setting that they need: `a|b` is either of two.
     needs: ClassVar[Mapping[str, str]] = {}
-    # The settings, between commas, that a given one, or what `exclusion` knows, leaves no place for.
+    # Settings, comma-separated, that a setting (or another cause that `exclusion` knows) rules out.
     excludes: ClassVar[Mapping[str, str]] = {}
-    # What to type next, below a report: flags of the command, or values of its argument.
+    # Suggested next steps below a report: flags of the command, or values of its argument.
     next_steps: ClassVar[tuple[str, ...]] = ()
-    # What shows a part of reports that those of the experiment may lack.
+    # For parts that the experiment's reports may lack: the command or flag that shows them.
     parts_elsewhere: ClassVar[Mapping[str, str]] = {}
-    # For settings that it lacks: what it does instead, and what does what was meant; {value} is the value.
+    # For settings that it lacks: what it does instead and what to use; {value} is the value.
     settings_elsewhere: ClassVar[Mapping[str, str]] = {}
-    # What help names of what `--show` shows: of weights, rows and the like its reports have no others.
+    # The parts that `--show` accepts for its reports, as listed in help.
     parts: ClassVar[tuple[str, ...]] = ()
-    # The setting whose value may stand on the command line without its flag.
+    # The setting that a command-line argument sets.
     argument: ClassVar[str | None] = None
-    # The heading of help for the fields of this class.
+    # The heading of this class's fields in help.
     group: ClassVar[str] = "Options"
-    # The settings that the first line of a report shows, in this order.
+    # The settings on the first line of a report, in this order.
     heading_keys: ClassVar[tuple[str, ...]] = ("seed",)
-    # The name of the experiment in the title of a picture, by default `experiment`.
+    # The title of pictures (default: `experiment`).
     title: ClassVar[str] = ""
-    # The statistic that a CSV file holds; None: its tensors.
+    # The statistic that a CSV file holds; None: the report's tensors.
     main_table: ClassVar[str | None] = None
-    # The maps that a view that draws asks for, where it is a setting which are kept.
+    # The value of `maps` for views that draw, if there is such a setting.
     drawn_maps: ClassVar[str | None] = None
-    # Settings of base classes that are not in everyday help.
+    # Settings of base classes left out of everyday help.
     rare_keys: ClassVar[frozenset[str]] = frozenset()
 
     seed: Annotated[Seed, Everyday()] = Field(0, description="the generator's seed")
     device: Annotated[Literal["auto", "cpu", "cuda"], BeforeValidator(_device)] = Field(
-        "auto", description="where it is computed"
+        "auto", description="device to compute on"
     )
 
     @field_validator("*", mode="before")
     @classmethod
     def _plain_numbers(cls, value: Any, info: ValidationInfo) -> Any:
-        """Where a number is meant, numpy's as Python's, and no truth value, which Python counts as 0 or 1."""
+        """Convert NumPy numbers to Python's, and refuse Booleans, which Python counts as 0 and 1."""
         annotation: Any = cls.model_fields[str(info.field_name)].annotation
         if not takes_numbers(annotation):
             return value
@@ -300,55 +300,55 @@ class Spec(BaseModel):
 
     @classmethod
     def group_of(cls, key: str) -> str:
-        """The heading of help for a setting: that of the setting, else that of the class that declares it."""
+        """Return the setting's heading in help: its own, else that of the class that declares it."""
         titles = (data.title for data in cls.model_fields[key].metadata if isinstance(data, Heading))
         bases = (base for base in reversed(cls.__mro__) if issubclass(base, Spec))
         return next(titles, next(base.group for base in bases if key in base.model_fields))
 
     @classmethod
     def title_of(cls, settings: Mapping[str, Any]) -> str:
-        """The heading of a page or picture of a report with these settings."""
+        """Return the title of a page or picture for a report with these settings."""
         return cls.title
 
     @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """What to type next, below a report of these settings."""
+        """Return the suggested next steps for a report with these settings."""
         return cls.next_steps
 
     @classmethod
     def reads_key(cls, key: str) -> bool:
-        """True for the name of a setting, or another name of one."""
-        return key in cls.model_fields or key in cls.other_names()
+        """Return True for the name of a setting or an alternative name."""
+        return key in cls.model_fields or key in cls.alternative_names()
 
     @classmethod
-    def other_names(cls) -> dict[str, str]:
-        """What its settings may be called, too, by that name."""
-        return other_names(cls.model_fields)
+    def alternative_names(cls) -> dict[str, str]:
+        """Return the names of its settings by their alternatives."""
+        return alternative_names(cls.model_fields)
 
     @classmethod
     def parts_of(cls, key: str, value: Any) -> dict[str, Any]:
-        """The settings that a value stands for, where one is written in short for several."""
+        """Return the settings that a value stands for, if it is short for several."""
         return {key: value}
 
     @classmethod
     def setting_of_argument(cls, value: str) -> str | None:
-        """The setting that a value without a flag gives: `argument`, or the file of a text for `-`."""
+        """Return the setting that an argument sets: `argument`, or `file` for `-` in place of a sentence."""
         is_stdin = value == "-" and cls.argument == "sentence" and "file" in cls.model_fields
         return "file" if is_stdin else cls.argument
 
     def chosen(self) -> Self:
-        """The class of the given settings, where one command has several kinds."""
+        """Return the instance of the subclass for these settings, if a command has several kinds."""
         return self
 
     def contradictions(self) -> Contradictions:
-        """Every impossible combination of settings that are each valid: here `needs` and `excludes`."""
+        """Yield the impossible combinations of valid settings: here, violations of `needs` and `excludes`."""
         excluded = [*self._excluded()]
         excluded_keys = {each.key for each in excluded}
         for base in type(self).__mro__:
             for settings, needed in vars(base).get("needs", {}).items():
                 if not self.has(needed):
                     ways = alternatives(needed)
-                    words = " or ".join(map(str, ways)) or "a feature that is off"
+                    words = " or ".join(map(str, ways)) or "a feature that is switched off"
                     unmet = self._contradictions_of(settings, f"needs {words}", [way.key for way in ways])
                     yield from (each for each in unmet if each.key not in excluded_keys)
         yield from excluded
@@ -360,129 +360,129 @@ class Spec(BaseModel):
                     yield from self._contradictions_of(settings, *exclusion)
 
     def has(self, needed: str) -> bool:
-        """True if one of the settings of `a|b` has a value."""
+        """Return True if one of the settings of `a|b` has a value."""
         return any(way.is_met(self) for way in alternatives(needed))
 
     def exclusion(self, cause: str) -> tuple[str, Sequence[str]] | None:
-        """The error of settings that `cause` excludes, and the settings behind it; None without that."""
+        """Return the error for settings that `cause` rules out and the keys behind it, or None."""
         condition = SettingCondition.of(cause)
         is_given = self.given(condition.key) and condition.is_met(self)
         return (f"cannot be combined with {condition}", [condition.key]) if is_given else None
 
     def _contradictions_of(self, settings: str, message: str, others: Sequence[str]) -> Contradictions:
-        """The message at each of the settings that is given."""
+        """Yield the message for each of the settings that is given."""
         for key, value in map(SettingCondition.of, settings.split(", ")):
             if self.given(key) and value in ("", str(getattr(self, key))):
                 yield contradiction(key, f"{value} {message}".lstrip(), *others)
 
     def unused_keys(self) -> frozenset[str]:
-        """The settings that the others leave without effect: neither shown nor to be given."""
+        """Return the settings without effect given the others: not shown, and refused if given."""
         return frozenset()
 
     def unreported_keys(self) -> frozenset[str]:
-        """The settings that a report leaves out: the unused ones, and those of off_keys that are off."""
+        """Return the settings that a report leaves out: unused ones, and `off_keys` at their defaults."""
         return self.unused_keys() | {key for key in self.all_off_keys() if not self.changed(key)}
 
     @classmethod
     def all_off_keys(cls) -> frozenset[str]:
-        """The `off_keys` of the class and of those that it extends."""
+        """Return the `off_keys` of the class and its bases."""
         return frozenset(key for base in cls.__mro__ for key in vars(base).get("off_keys", ()))
 
     def text_sources(self) -> tuple[TextSource, ...]:
-        """The text that the experiment reads, and maybe a context."""
+        """Return the source of the text and, in cross-attention, of the context."""
         return ()
 
     def other_files(self) -> Iterator[tuple[str, str]]:
-        """The text files that are read beside those of `text_sources`, each behind its setting."""
+        """Yield other text files to read, as (setting, file)."""
         return iter(())
 
     def word_tokenizer(self) -> str | None:
-        """How a text becomes tokens; None where the model's tokenizer does it, or without a text."""
+        """Return the tokenizer for words; None if the model has one, or without a text."""
         return None
 
     def sampled_counts(self) -> tuple[int, int]:
-        """The numbers of random queries and keys; zeros where there are texts instead."""
+        """Return the numbers of random queries and keys; zeros for texts."""
         counts = [source.num_tokens or 0 for source in self.text_sources()] or [0]
         return counts[0], counts[-1]
 
     def table_dim(self) -> int | None:
-        """The size of the vectors of its words, which the next experiment may keep; None without any."""
+        """Return the size of the word vectors, which the next experiment can reuse; None without any."""
         return None
 
     def model_source(self) -> str | None:
-        """The folder or hub id of the pretrained model that takes part, or None."""
+        """Return the folder or hub id of the pretrained model, or None."""
         return None
 
     def check_texts(self, texts: "Texts") -> None:
-        """Raise UserError for wrong texts and files of texts: called before torch is imported."""
+        """Raise UserError for invalid texts or text files, before torch is imported."""
 
     def extras(self) -> Iterator[Extra]:
-        """The extras that the settings need, whose packages are checked before anything is read."""
+        """Yield the extras that the settings need; their packages are checked before anything is read."""
         return iter(())
 
     def needed_bytes(self, num_queries: int, num_keys: int) -> int:
-        """About how much memory the experiment takes at its peak; 0 where it is checked later or small."""
+        """Return the approximate peak memory in bytes; 0 if it is small or checked later."""
         return 0
 
     def memory_advice(self, num_queries: int, num_keys: int) -> str:
-        """The setting to use with less memory than that."""
+        """Return the setting that reduces memory."""
         return "smaller sizes"
 
     def num_weights(self, num_queries: int, num_keys: int) -> int:
-        """How many weights all heads have on all sequences."""
+        """Return the number of attention weights of all heads on all sequences."""
         return 0
 
     def chosen_engine(self, num_queries: int, num_keys: int) -> str:
-        """dense or streaming."""
+        """Return `dense` or `streaming`."""
         return "dense"
 
     def can_run_together(self) -> bool:
-        """Whether several texts gain by running together, and their report can be taken apart."""
+        """Return True if running several texts together is faster and their reports can be separated."""
         return False
 
     def setting_of_file(self) -> str:
-        """The setting that names a file to read in place of text; empty without one."""
+        """Return the setting that names a file read in place of text; empty without one."""
         return ""
 
     def reads_many_texts(self) -> bool:
-        """Whether it reads many texts, which run together; its report is about all of them."""
+        """Return True if one report covers many texts, which run together."""
         return False
 
     def is_explained(self) -> bool:
-        """Whether its report has the steps of the computation."""
+        """Return True if the report has the steps of the computation."""
         return False
 
     def page(self) -> "Page":
-        """What runs it, imported now."""
+        """Import and return the page that runs it."""
         from attncli.settings import page_of
 
-        return page_of(type(self), is_of_model=self.model_source() is not None)
+        return page_of(type(self), uses_model=self.model_source() is not None)
 
     def result_kind(self) -> str:
-        """The kind of its result, by the name in records/kinds.py, whose columns say which numbers it has."""
+        """Return the kind of its result, a name in records/kinds.py; the columns name its numbers."""
         return ""
 
     def unmeasured(self) -> set[str]:
-        """The columns, and the groups of numbers, that its result lacks with these settings."""
+        """Return the columns and groups of numbers that its result lacks with these settings."""
         return set()
 
     def row_statistics(self) -> tuple[str, ...]:
-        """The statistics of rows, and of keys, that its report will have: a run keeps SUMMARIES of each."""
+        """Return the row and key statistics in its report: a run stores SUMMARIES of each."""
         return ()
 
     def single_statistics(self) -> tuple[str, ...]:
-        """The names of all other numbers of its report."""
+        """Return the names of all other numbers in its report."""
         return ()
 
     def conflicts(self, *keys: str) -> Contradictions:
-        """Each two of the keys that are both given."""
+        """Yield a contradiction for any two of the keys that are both given."""
         for first, second in combinations(self.given(*keys), 2):
             yield contradiction(first, f"cannot be combined with `{second}`: give one of them", second)
 
     def given(self, *keys: str) -> list[str]:
-        """Those of the keys that the user gave, in this order, even if with their defaults.
+        """Return the keys that the user gave, in this order, even at their default values.
 
-        Neither a switch that was turned off and is off by default nor an empty list: they ask for nothing.
+        Switches that are off by default and empty lists do not count if given: they have no effect.
         """
         return [key for key in keys if key in self.model_fields_set and not self._is_left_off(key)]
 
@@ -491,7 +491,7 @@ class Spec(BaseModel):
         return value == [] or (value is False and type(self).model_fields[key].default is not True)
 
     def changed(self, *keys: str) -> list[str]:
-        """Those of the keys that the user set to something else than their defaults, in this order."""
+        """Return the keys that the user set to something other than their defaults, in this order."""
         return [
             key for key in keys if key in self.model_fields_set and getattr(self, key) != self._default(key)
         ]
@@ -502,13 +502,13 @@ class Spec(BaseModel):
 
 
 class ExplainSpec(Spec):
-    """Whether the computation is explained."""
+    """Adds `explain`: the computation step by step."""
 
     group = "Output"
 
     explain: Annotated[bool, Everyday("explain the computation step by step")] = Field(
         False,
-        description="explain the computation in steps, each with its why, its formula, shapes and numbers",
+        description="explain the computation step by step, with reasons, formulas, shapes and numbers",
     )
 
     def is_explained(self) -> bool:
@@ -516,14 +516,14 @@ class ExplainSpec(Spec):
 
 
 class ExplainRowSpec(ExplainSpec):
-    """Which row of the weights is explained, too."""
+    """Adds the row of the weights to explain."""
 
     explained_keys: ClassVar[frozenset[str]] = frozenset({"token"})
 
     token: Annotated[PositionOrName | None, Everyday("with --explain: the query, as 5 or to#2")] = Field(
         None,
-        description="the query whose row is explained: a position as 5 or -1, last, a text as to, or to#2 "
-        "for the second of them (default: last)",
+        description="the query whose row is explained: a position such as 5 or -1, last, a word such as to, "
+        "or to#2 for its second occurrence (default: last)",
     )
 
     def unused_keys(self) -> frozenset[str]:
@@ -533,64 +533,64 @@ class ExplainRowSpec(ExplainSpec):
         yield from super().contradictions()
         if not self.explain:
             for key in self.given(*sorted(self.explained_keys)):
-                counts = "; `num_heads` is how many there are" if key == "head" else ""
-                yield contradiction(key, f"needs `explain`: it chooses what is explained{counts}", "explain")
+                hint = "; `num_heads` sets their number" if key == "head" else ""
+                yield contradiction(key, f"needs `explain`: it selects what to explain{hint}", "explain")
 
 
 ALTERNATIVES = (
     ("sentence", "file", "texts", "relations", "pairs", "num_tokens"),
     ("context", "context_file", "num_context_tokens"),
 )
-"""The settings that give one text, or another one: a flag of a group replaces what a file gives of it."""
+"""Groups of settings that choose the same text: a flag replaces any of its group in a file."""
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
 class Given(NamedTuple):
-    """A value that somebody gave, and where: `configs/x.yaml:7:3` or `--head-dim`."""
+    """A value that the user gave and its place: `configs/x.yaml:7:3` or `--head-dim`."""
 
     value: Any
     where: str
     is_flag: bool = False
     written: str = ""
-    """The key that was written, if it is another name of the setting."""
+    """The alternative name under which the key was written, if any."""
 
     def line(self, key: str, message: str) -> str:
-        """The error line for this value: `where: key: message`, or `where: key (10) must be ...`.
+        """Return the error line for this value: `where: key: message`, or `where: key (10) must be ...`.
 
-        A flag's name says its key already. Keys are flags for who typed this one.
+        A flag already names its key. Keys in the message become flags if this one was a flag.
         """
         flags = self.where.startswith("--") and not self.where.startswith("--set")
         key = self.written or key
-        joint = " " if message.startswith("(") else ": "
-        named = self.where if self.is_flag else f"{self.where}: {flag_name(key) if flags else key}"
-        return f"{named}{joint}{in_words_of(message, flags=flags)}"
+        separator = " " if message.startswith("(") else ": "
+        subject = self.where if self.is_flag else f"{self.where}: {flag_name(key) if flags else key}"
+        return f"{subject}{separator}{with_key_names(message, flags=flags)}"
 
 
 def values_of(given: Mapping[str, Given]) -> dict[str, Any]:
-    """The values without their places."""
+    """Return the values without their places."""
     return {key: each.value for key, each in given.items()}
 
 
 # fmt: off
-OTHER_FLAGS = {
+COMMAND_FLAGS = {
     "format", "output", "open", "title", "show", "step", "precision", "color", "scale_colors",
     "skip_first_keys", "config", "show_config", "set", "dry_run", "fresh", "rows", "weights",
     "workers", "scheduler", "fail_fast", "expect", "debug",
 }
 # fmt: on
-"""The flags of commands that are no settings: no config file may set them."""
+"""Flags of commands that are not settings: a config file cannot set them."""
 
-NO_PREVIOUS = "previous needs a step before it that has a table of words: it keeps that step's vectors"
+NO_PREVIOUS = "previous needs an earlier step with a table of word vectors to reuse"
 
 
-def unknown_key(key: str, value: Any, known: Iterable[str]) -> str:
-    """What is wrong with a key that is no setting: a flag says so, else the nearest setting is named."""
+def unknown_key(key: str, value: Any, settings: Iterable[str]) -> str:
+    """Return the error for a key that is not a setting: a command's flag, or the nearest setting."""
     name = key.replace("-", "_")
-    if name not in OTHER_FLAGS:
-        return f"unknown key{nearest(key, known)}"
+    if name not in COMMAND_FLAGS:
+        return f"unknown key{nearest(key, settings)}"
     argument = "" if str(value) in ("true", "false") else f" {shown(value)}"
-    return f"is a flag of the command, not a setting: give it as --{name.replace('_', '-')}{argument}"
+    return f"is a flag of the command, not a setting: use --{name.replace('_', '-')}{argument}"
 
 
 def _field_errors(
@@ -602,36 +602,40 @@ def _field_errors(
         # A default that depends on a bad value is not another error.
         errors = [e for e in failure.errors() if e["type"] != "default_factory_not_called"]
         messages = {str(error["loc"][0]): error_message(error) for error in reversed(errors)}
-    except UnicodeEncodeError:  # pydantic writes no message with half a surrogate pair
+    except UnicodeEncodeError:  # pydantic cannot put half a surrogate pair into its message
         messages = {key: "must be valid UTF-8 text" for key, value in values.items() if not is_unicode(value)}
     fields = spec_class.model_fields
     for key, value in values.items():
         if isinstance(value, list) and value and get_origin(fields[key].annotation) is not list:
             items = shown(value)
-            messages[key] = f"takes one value (got {items}): to run each, write {key}: {items} below sweep:"
+            messages[key] = f"takes one value (got {items}): to run each, put {key}: {items} under sweep:"
     return None, messages
 
 
-OTHER_NAMES = {"head": "heads", "heads": "head", "text": "sentence"}
-"""Names that are read as another one where they are no names themselves: nobody need know which it is."""
+ALTERNATIVE_NAMES = {"head": "heads", "heads": "head", "text": "sentence"}
+"""Alternative names of settings, read only if they are not themselves settings."""
 
 
-def other_names(names: Collection[str]) -> dict[str, str]:
-    """Which of these names are also called how."""
-    return {other: name for other, name in OTHER_NAMES.items() if name in names and other not in names}
+def alternative_names(names: Collection[str]) -> dict[str, str]:
+    """Return the names by their alternatives."""
+    return {
+        alternative: name
+        for alternative, name in ALTERNATIVE_NAMES.items()
+        if name in names and alternative not in names
+    }
 
 
 def current(spec_class: type[Spec], given: Mapping[str, Given]) -> dict[str, Given]:
-    """The settings under their present names, split where one value means several: `head: 24:4`.
+    """Return the settings under their main names, split if a value stands for several: `head: 24:4`.
 
-    Raises UserError if a setting is given by both its names. A head whose layer is also given differently
-    stays whole, which is reported later.
+    Raises UserError if a setting is given under both names. A head whose layer is also given differently
+    stays whole; that error is reported later.
     """
     renamed: dict[str, Given] = {}
     for key, value in given.items():
         name = key
-        if key in (others := spec_class.other_names()):
-            name = others[key]
+        if key in (main_names := spec_class.alternative_names()):
+            name = main_names[key]
             if name in given:
                 raise UserError(value.line(key, f"is the same as {name}: give one of them"))
             value = value._replace(written=key)
@@ -643,17 +647,17 @@ def current(spec_class: type[Spec], given: Mapping[str, Given]) -> dict[str, Giv
             part for part in parts if part != key and part in given and str(given[part].value) != parts[part]
         ]
         parts = {name: value.value} if differ else parts
-        renamed |= {part: value._replace(value=of_part) for part, of_part in parts.items()}
+        renamed |= {part: value._replace(value=part_value) for part, part_value in parts.items()}
     return renamed
 
 
 def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[str]:
-    """The error of a setting by itself, for the first experiment that has it: one line, or an empty list."""
+    """Return the error of a single setting for the first experiment that has it, as a list of at most one."""
     specs = list(specs)
     spec_class = next((spec for spec in specs if spec.reads_key(key)), None)
     if spec_class is None:
-        known = {name for spec in specs for name in spec.model_fields}
-        return [value.line(key, unknown_key(key, value.value, known))]
+        names = {name for spec in specs for name in spec.model_fields}
+        return [value.line(key, unknown_key(key, value.value, names))]
     parts = current(spec_class, {key: value})
     _, errors = _field_errors(spec_class, {name: part.value for name, part in parts.items()})
     return [value.line(name, message) for name, message in errors.items() if name in parts]
@@ -661,45 +665,46 @@ def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[
 
 @hints_for_first_lines()
 def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec:
-    """The validated settings of an experiment. Raises UserError with one line for each thing that is wrong.
+    """Validate the settings of an experiment. Raises UserError with a line per problem.
 
-    A value of None counts as not given. Contradictions among the settings that are valid are reported
-    together with those that are not.
+    None counts as not given. Contradictions among valid settings are reported together with invalid ones.
     """
     from attncli.settings import asked_by, refusal
 
-    known = spec_class.model_fields
+    fields = spec_class.model_fields
     given = current(spec_class, given)
     lines: list[str] = []
     refused: set[str] = set()
     for key, value in given.items():
-        if key not in known:
+        if key not in fields:
             if (reason := refusal(spec_class, key, value.value)) is not None:
                 if reason:
                     refused.add(key)
                     lines.append(value.line(key, reason))
                 continue
-            message = unknown_key(key, value.value, known)
-            more = f" for {spec_class.experiment}; known: {', '.join(known)}"
+            message = unknown_key(key, value.value, fields)
+            more = f" for {spec_class.experiment}; known: {', '.join(fields)}"
             if (elsewhere := spec_class.settings_elsewhere.get(key)) is not None:
                 name, instead = spec_class.experiment, elsewhere.format(value=shown(value.value))
                 message, more = f"is not a setting of attn {name}, which {instead}", ""
             lines.append(value.line(key, message + (more if message == "unknown key" else "")))
-    values = {k: _of_list(known[k], v.value) for k, v in given.items() if k in known and v.value is not None}
+    values = {
+        k: _list_value(fields[k], v.value) for k, v in given.items() if k in fields and v.value is not None
+    }
 
     spec, errors = _field_errors(spec_class, values)
     if spec is None:
         lines += [given[key].line(key, message) for key, message in errors.items() if key in given]
-        asking = asked_by(spec_class)
+        form_key = asked_by(spec_class)
         lines += [
-            given[asking].line(asking, f"needs `{key}`")
+            given[form_key].line(form_key, f"needs `{key}`")
             for key in errors
-            if key not in given and asking in given
+            if key not in given and form_key in given
         ]
         spec, _ = _field_errors(spec_class, {k: v for k, v in values.items() if k not in errors})
     if spec is not None:
-        # In the order of the settings, whichever class or setting says so.
-        places = {key: place for place, key in enumerate(known)}
+        # Sorted by setting, whichever class reports the contradiction.
+        places = {key: place for place, key in enumerate(fields)}
         for key, message, keys in sorted(spec.contradictions(), key=lambda broken: places[broken.key]):
             if not keys & (errors.keys() | refused):
                 source = next(given[k] for k in (key, *sorted(keys), *given) if k in given)
@@ -711,7 +716,7 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
 
 
 def checked_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec:
-    """The settings of a single experiment. Raises UserError with every mistake."""
+    """Validate the settings of a single experiment. Raises UserError with all problems."""
     spec = build_spec(spec_class, given)
     if "embedding" in given and given["embedding"].value == "previous":
         raise UserError(given["embedding"].line("embedding", NO_PREVIOUS))
@@ -719,7 +724,7 @@ def checked_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySp
 
 
 def with_maps(spec_class: type[Spec], given: Mapping[str, Given], reason: str) -> dict[str, Given]:
-    """The settings with which a survey keeps what each head looks at, because it is drawn."""
+    """Return the settings with maps switched on, for a view that draws what each head looks at."""
     if spec_class.drawn_maps is not None and not {"statistic", "texts"} & given.keys():
         return {"maps": Given(spec_class.drawn_maps, reason), **given}
     return dict(given)

@@ -1,4 +1,4 @@
-"""The settings of the survey of a model's heads."""
+"""The settings of `attn heads`, the survey of a model's heads."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,12 +52,12 @@ else:
 
 
 def _in_words(name: object) -> object:
-    """`previous token` of `previous_token` or `previous-token`, as a shell takes it without quotes."""
+    """Return `previous token` for `previous_token` or `previous-token`, which need no quotes in a shell."""
     return name.replace("_", " ").replace("-", " ") if isinstance(name, str) else name
 
 
 def _joined_heads(value: Any) -> str:
-    """`11:4,3:1` of one head or of several, each once; ValueError for what is no head."""
+    """Return `11:4,3:1` for one or more heads, without repetition. Raises ValueError for an invalid head."""
     return ",".join(head_names_without_stack(value))
 
 
@@ -67,8 +67,8 @@ def _each_once(names: list[str]) -> list[str]:
 
 HeadSetting = Annotated[str, BeforeValidator(head_name_without_stack)]
 HeadsSetting = Annotated[str, BeforeValidator(_joined_heads)]
-MOST_HEADS_SHOWN = 16
-"""Maps over each of many files: more are too small to be looked at beside each other."""
+MAX_DRAWN_HEADS = 16
+"""The most heads drawn over each of many files: more maps would be too small to compare."""
 
 GRIDS = "|".join(kind.setting for kind in readings().values() if kind.on_grid)
 MEASURED_WITH: Mapping[str, str] = {
@@ -79,16 +79,16 @@ MEASURED_WITH: Mapping[str, str] = {
     "from_to_weight": "to",
     "others_to_weight": "from",
 }
-"""The settings without which a statistic is not measured."""
-OF_PROBE = "sort=induction_stripe, statistic=induction_stripe"
-"""The probe is what is read without anything else, so that nothing else goes with these."""
+"""The settings that a statistic needs to be measured."""
+PROBE_ONLY = "sort=induction_stripe, statistic=induction_stripe"
+"""The probe is only read without other input, so these exclude any input."""
 
 if TYPE_CHECKING:
 
     class PlacesSpec(EncodedTextSpec):
         to: list[str]
 else:
-    # `from` cannot be written as the name of a field.
+    # `from` is a keyword and cannot be written as a field.
     PlacesSpec = create_model(
         "PlacesSpec",
         __base__=EncodedTextSpec,
@@ -97,25 +97,25 @@ else:
                 Annotated[
                     LookedFrom,
                     Heading("Output"),
-                    Everyday("with --to, the tokens that look: cat, cat#2, 5, -1 or last"),
+                    Everyday("with --to: only these queries: cat, cat#2, 5, -1 or last"),
                 ],
                 Field(
                     [],
-                    description="with `to`: only the queries at these tokens: cat, cat#2 for the second of "
-                    "them, a position as 5 or -1, or last; of a picture, who looks: a patch as r10c12, a "
-                    "point as 0.6,0.4 (default: [CLS], else the mean over all)",
+                    description="with `to`: only the queries at these tokens: cat, cat#2 for its second "
+                    "occurrence, a position such as 5 or -1, or last; in a picture, a patch such as r10c12 "
+                    "or a point such as 0.6,0.4 (default: [CLS], else the mean over all)",
                 ),
             ),
             "to": (
                 Annotated[
                     list[TokenName],
                     Heading("Output"),
-                    Everyday("heads by the weight on these tokens, named likewise"),
+                    Everyday("sort heads by their weight on these tokens"),
                 ],
                 Field(
                     [],
-                    description="heads by the weight on these tokens, named as in `from`: from_to_weight, "
-                    "summed over them, mean over the queries",
+                    description="sort heads by their weight on these tokens, named as in `from`: "
+                    "from_to_weight, summed over the tokens and averaged over the queries",
                 ),
             ),
         },
@@ -163,8 +163,8 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         "rollout": "words",
         ON_GRID: "skip_sink, weighted, rollout",
         "probe": "rollout",
-        **dict.fromkeys(("sentence", "file", FILE), OF_PROBE),
-        "texts": f"rollout, maps, names, {OF_PROBE}",
+        **dict.fromkeys(("sentence", "file", FILE), PROBE_ONLY),
+        "texts": f"rollout, maps, names, {PROBE_ONLY}",
     }
     off_keys = frozenset(
         {
@@ -190,28 +190,29 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
     heading_keys = ("file", "model", "seed")
 
     skip_sink: Count = Field(
-        0, description="leave out the first N keys of all numbers, the other weights renormalised"
+        0, description="exclude the first N keys from all statistics and renormalise the other weights"
     )
     weighted: bool = Field(
-        False, description="weights times the norm of what each value adds to the output, renormalised"
+        False,
+        description="multiply weights by the norm of each value's contribution to the output, renormalised",
     )
-    rollout: bool = Field(False, description="also show how attention adds up over the layers")
+    rollout: bool = Field(False, description="also show attention rollout over the layers")
     maps: Literal["none", "auto", "self", "cross", "encoder"] = Field(
         "none",
-        description="keep what each head looks at, of this kind of attention (auto: self, of a caption "
-        "cross): weights up to 128 tokens, beyond that maps of blocks (default in pictures: auto)",
+        description="keep a map per head, of this kind of attention (auto: self, or cross for captions): the "
+        "weights up to 128 tokens, beyond that maps of blocks (default for pictures: auto)",
     )
     full: Annotated[list[HeadSetting], AfterValidator(_each_once)] = Field(
-        [], description="heads whose whole weights are kept beyond 128 tokens, as LAYER:HEAD"
+        [], description="heads (LAYER:HEAD,...) whose whole weights are kept beyond 128 tokens"
     )
     pattern: Annotated[
         PatternName | None,
         BeforeValidator(_in_words),
-        Everyday("the heads of one pattern: induction, previous-token, ..."),
-    ] = Field(None, description="show only the heads of this pattern, the strongest first")
+        Everyday("only the heads of a pattern: induction, previous-token, ..."),
+    ] = Field(None, description="show only the heads of this pattern, strongest first")
     sort: Annotated[
         HeadStatistic | None,
-        Everyday("the largest first: induction, entropy, distance, ..."),
+        Everyday("sort heads by induction, entropy, distance, ..."),
     ] = Field(
         default_factory=lambda data: (
             "from_to_weight"
@@ -220,36 +221,36 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
             if data.get("pattern")
             else None
         ),
-        description=f"show the heads with the largest of this statistic first: {', '.join(HEAD_STATISTICS)}",
+        description=f"sort the heads by this statistic, largest first: {', '.join(HEAD_STATISTICS)}",
     )
-    ascending: bool = Field(False, description="with `sort`: the smallest first")
+    ascending: bool = Field(False, description="with `sort`: smallest first")
     top: Size | None = Field(None, description="show only the first N heads")
     table: Annotated[bool, Everyday("every statistic of every head")] = Field(
         False, description="show every statistic of every head"
     )
     statistic: Annotated[
         HeadStatistic | None,
-        Everyday("one statistic as a grid of layers and heads"),
-    ] = Field(None, description="show one of them as a grid of layers and heads instead of the table")
+        Everyday("a statistic as a grid of layers and heads"),
+    ] = Field(None, description="show a statistic as a grid of layers and heads instead of the table")
 
     head: Annotated[
         HeadsSetting | None,
-        Everyday("with --texts and --examples one head; of a folder of pictures those drawn"),
+        Everyday("with --texts --examples: the head; with a folder of pictures: heads to draw"),
     ] = Field(
         None,
-        description="with `num_examples`: the head, as LAYER:HEAD; of many pictures the heads, "
-        "LAYER:HEAD,..., that are drawn over each",
+        description="with `num_examples`: the head, LAYER:HEAD; with many pictures: the heads to draw over "
+        "each, LAYER:HEAD,...",
     )
 
     names: Annotated[ActivationNames | None, Heading("Output")] = Field(
         None,
-        description="with -o FILE.safetensors or FILE.npz: query, key, value, scores, weights and output of "
-        "every layer, by the names of this tool: transformer_lens (blocks.3.attn.hook_pattern), nnsight "
-        "(the path of the module)",
+        description="with -o FILE.safetensors or FILE.npz: save query, key, value, scores, weights and "
+        "output of every layer under the names of this tool: transformer_lens (blocks.3.attn.hook_pattern) "
+        "or nnsight (the module's path)",
     )
 
-    def heads_shown(self) -> list[str]:
-        """The heads whose maps are drawn over each of many files, where some are named."""
+    def drawn_heads(self) -> list[str]:
+        """Return the heads whose maps are drawn over each of many files, if any are named."""
         return [] if self.head is None else self.head.split(",")
 
     @classmethod
@@ -261,59 +262,67 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
             first = ("--sort neighbour", "--from r1c1") if kind.on_grid else ("--sort max_weight",)
             first = ("--sort entropy", "--to WORD") if kind.on_grid and has_words else first
             return *first, "--table", "-o page.html"
-        # Random tokens have no words to look for, and a store has what was looked for.
+        # Random tokens contain no words to search for, and a store is already computed.
         texts = Path(str(settings.get("texts")))
         has_words = not (settings.get("probe") or texts.suffix.lower() in STORE_SUFFIXES)
         return tuple(step for step in cls.next_steps if step != "--to WORD" or has_words)
 
     def sought(self) -> dict[str, list[str]]:
-        """The tokens whose weights are asked for, of the queries and of the keys."""
+        """Return the query and key tokens whose weights are requested."""
         return {"from": getattr(self, "from"), "to": self.to}
 
-    def names_rest(self) -> bool:
-        """Whether heads that look at the first key are named by the rest of their weight, too."""
+    def measures_rest(self) -> bool:
+        """Return True if heads that look at the first key are also classified by their remaining weight."""
         return not (self.skip_sink or self.weighted or self.reads_grid)
 
     def shows_signed_heads(self) -> bool:
-        """Whether heads of layers without a softmax are shown, too: nothing is asked that these lack."""
-        lacking = (self.skip_sink, self.weighted, self.words, self.read_file, self.pattern, self.sort)
-        return not any((*lacking, self.statistic, self.top, *self.sought().values()))
+        """Return True if heads of layers without a softmax are also shown: no setting needs a softmax."""
+        softmax_settings = (
+            self.skip_sink,
+            self.weighted,
+            self.words,
+            self.read_file,
+            self.pattern,
+            self.sort,
+        )
+        return not any((*softmax_settings, self.statistic, self.top, *self.sought().values()))
 
     def reads_many_texts(self) -> bool:
         return super().reads_many_texts() or self.reads_many_files()
 
     def draws_many(self) -> bool:
-        """True if maps are drawn over each of many files."""
+        """Return True if maps are drawn over each of many files."""
         return self.reads_grid and self.reads_many_files()
 
     def single_statistics(self) -> tuple[str, ...]:
-        of_model = in_group("model", "sink_rate", "sink_threshold")
+        model_names = in_group("model", "sink_rate", "sink_threshold")
         if self.reads_many_texts():
-            of_model += in_group("texts", "num_texts", "num_tokens")
+            model_names += in_group("texts", "num_texts", "num_tokens")
         if self.statistic is not None:
-            return (self.statistic, *of_model)
-        of_heads = self._of_heads()
-        of_patterns = dict.fromkeys((*(pattern.statistic for pattern in HEAD_PATTERNS.values()), *PATTERNS))
-        rows = [f"{name}.rows" for name in of_patterns if name in of_heads]
-        even = [f"{name}.even" for name in EVEN if name in of_heads]
-        rest: tuple[str, ...] = ()
-        if self.names_rest():
-            named = [pattern.statistic for pattern in HEAD_PATTERNS.values() if pattern.statistic in of_heads]
-            of_rest = (*(f"{name}.rows" for name in named), *even, STARTS_SPECIAL)
-            rest = in_group(WITHOUT_FIRST, *named, *of_rest)
-        return (*of_heads, *rows, *even, STARTS_SPECIAL, *rest, *of_model)
+            return (self.statistic, *model_names)
+        head_names = self._head_statistics()
+        pattern_names = [pattern.statistic for pattern in HEAD_PATTERNS.values()]
+        rows = [f"{name}.rows" for name in dict.fromkeys((*pattern_names, *PATTERNS)) if name in head_names]
+        even = [f"{name}.even" for name in EVEN if name in head_names]
+        remainder: tuple[str, ...] = ()
+        if self.measures_rest():
+            measured = [name for name in pattern_names if name in head_names]
+            remainder = in_group(
+                WITHOUT_FIRST, *measured, *(f"{name}.rows" for name in measured), *even, STARTS_SPECIAL
+            )
+        return (*head_names, *rows, *even, STARTS_SPECIAL, *remainder, *model_names)
 
-    def _of_heads(self) -> tuple[str, ...]:
-        """The statistics that each head has a number of."""
-        asked = {name: self.has(needed) for name, needed in MEASURED_WITH.items()}
+    def _head_statistics(self) -> tuple[str, ...]:
+        """Return the statistics measured for each head."""
+        measured = {name: self.has(needed) for name, needed in MEASURED_WITH.items()}
         if self.reads_grid:
-            comparing = {name for name, known in ROW_STATISTICS.items() if known.positional} | {*PATTERNS}
-            asked |= dict.fromkeys(comparing - {*ON_GRIDS}, False)
-            asked |= {f"{name}_mul": asked.get(name, True) for name in WITH_SHARE}
-        from attncli.records.surveys import SurveyedHead  # with numpy, which help does without
+            positional = {name for name, row in ROW_STATISTICS.items() if row.positional} | {*PATTERNS}
+            measured |= dict.fromkeys(positional - {*ON_GRIDS}, False)
+            measured |= {f"{name}_mul": measured.get(name, True) for name in WITH_SHARE}
+        from attncli.records.surveys import SurveyedHead  # imports numpy, which help does not need
 
-        kept = (name for name, column in SurveyedHead.columns.items() if column.is_in_stores)
-        return tuple(name for name in kept if asked.get(name, True))
+        stored = (name for name, column in SurveyedHead.columns.items() if column.is_in_stores)
+        return tuple(name for name in stored if measured.get(name, True))
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -322,33 +331,37 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         if self.read_file is not None and self.read_file.many:
             what, kind, _ = self.read_file
             if self.maps not in ("none", "auto"):
-                yield contradiction("maps", f"needs one {what}: a map is of one", kind.setting)
+                yield contradiction("maps", f"needs a single {what}: a map shows one", kind.setting)
             for key in self.given("sentence", "file", "full") if kind.is_transcribed else ():
-                yield contradiction(key, f"needs one {what}: many have words of their own", kind.setting)
+                yield contradiction(
+                    key, f"needs a single {what}: each of many has its own words", kind.setting
+                )
         yield from self._contradictions_of_heads()
         yield from self._contradictions_of_statistics()
 
     def _contradictions_of_heads(self) -> Contradictions:
-        """Heads are named where their maps are drawn: over many files."""
+        """Yield contradictions of `head`, which names heads for examples or for maps over many files."""
         if self.head is None:
             return
         if self.draws_many():
-            if (count := len(self.heads_shown())) > MOST_HEADS_SHOWN:
-                yield contradiction("head", f"must be at most {MOST_HEADS_SHOWN} heads here (got {count})")
+            if (count := len(self.drawn_heads())) > MAX_DRAWN_HEADS:
+                yield contradiction("head", f"must be at most {MAX_DRAWN_HEADS} heads (got {count})")
             for key in self.given("pattern", "sort", "ascending", "top", "statistic"):
-                yield contradiction(key, "cannot be combined with `head`, which names the heads", "head")
+                yield contradiction(key, "cannot be combined with `head`, which selects the heads", "head")
         elif "," in self.head:
-            yield contradiction("head", f"must be one head, but for many pictures (got {self.head})")
+            yield contradiction("head", f"must be one head unless there are many pictures (got {self.head})")
         else:
-            lacking = "`num_examples`" if self.texts else "`texts` and `num_examples`"
+            needed = "`num_examples`" if self.texts else "`texts` and `num_examples`"
             on_text = f"attn self --model MODEL --head {self.head} shows it on one text"
-            yield contradiction("head", f"needs {lacking}: {on_text}", "texts")
+            yield contradiction("head", f"needs {needed}: {on_text}", "texts")
 
     def _contradictions_of_statistics(self) -> Contradictions:
-        """Statistics that are not measured of what is read, or not with these settings."""
-        measured, file = self._of_heads(), self.read_file
+        """Yield a contradiction for each requested statistic that is not measured for this input."""
+        measured, file = self._head_statistics(), self.read_file
         for key in self.given("pattern", "sort", "statistic"):
             name = str(getattr(self, key))
             statistic = HEAD_PATTERNS[name].statistic if key == "pattern" else name
             if file is not None and statistic not in {*measured, *MEASURED_WITH}:
-                yield contradiction(key, f"{name} is of texts, not of {file.what}s", file.kind.setting)
+                yield contradiction(
+                    key, f"{name} is measured for texts, not for {file.what}s", file.kind.setting
+                )

@@ -1,4 +1,4 @@
-"""The settings of what looks into a pretrained model: which model, layer and heads, what it reads."""
+"""Settings for looking into a pretrained model: the model, its layers and heads, and its input."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from attncli.settings.fields import (
 )
 from attncli.settings.text import FILE_SETTINGS, FileOfText, Text, TextPath, Texts
 
-if TYPE_CHECKING:  # help and usage errors do without it
+if TYPE_CHECKING:  # not imported for help and usage errors
     from attncli.models.text_files import TextFile
 
 
@@ -36,7 +36,7 @@ def _looks_like_path(model: str) -> bool:
 
 
 def check_model(value: str) -> str:
-    """The setting, unchanged. Raises ValueError for anything but a local model or a possible hub id."""
+    """Return the setting unchanged. Raises ValueError unless it is a local model or could be a hub id."""
     if not value.strip():
         raise ValueError("must name a model (got an empty text)")
     if local_model(value) is not None:
@@ -54,9 +54,9 @@ LAYER_AND_HEAD = re.compile("([0-9]{1,6}):([0-9]{1,6})")
 
 def _check_head_number(value: Any) -> Any:
     if isinstance(value, str) and LAYER_AND_HEAD.fullmatch(value):
-        raise ValueError(f"names another layer than the setting layer does (got {value})")
+        raise ValueError(f"must match the setting layer (got {value})")
     if isinstance(value, str) and not value.isdecimal():
-        raise ValueError(f"must name a layer and a head, such as 5:11 (got {value})")
+        raise ValueError(f"must be LAYER:HEAD, such as 5:11 (got {value})")
     return value
 
 
@@ -65,17 +65,15 @@ HEAD_SCHEMA = [
     {"type": "string", "pattern": "^[0-9]+:[0-9]+$"},
 ]
 HeadNumber = Annotated[Count, BeforeValidator(_check_head_number), WithJsonSchema({"anyOf": HEAD_SCHEMA})]
-"""A head of its layer, which may be given as LAYER:HEAD: then that is the setting `layer`, too."""
+"""A head of its layer; LAYER:HEAD sets `layer`, too."""
 
 
 FILE, ON_GRID, TRANSCRIBED = "a file", "a file on a grid", "a file that is transcribed"
-"""What may exclude settings: a file of something other than text; one whose tokens have neighbours on all
-sides; one whose words the model writes.
-"""
+"""Causes of exclusions: any file other than text; one with tokens on a grid; one with spoken words."""
 
 
 class ReadFile(NamedTuple):
-    """A file of something other than text: what it is, the setting that names it, and its name."""
+    """A file other than text: its kind in words, the setting that names it, and its name."""
 
     what: str
     kind: ReadingKind
@@ -83,14 +81,14 @@ class ReadFile(NamedTuple):
 
     @property
     def many(self) -> str:
-        """`folder`, `list` (a text file with a name per line), or empty for a single file."""
+        """`folder`, `list` (a text file with one name per line), or empty for a single file."""
         if Path(self.name).is_dir():
             return "folder"
         return "list" if Path(self.name).suffix.lower() == ".txt" else ""
 
 
 def files_read(settings: Mapping[str, Any]) -> list[ReadFile]:
-    """The files that settings name in place of text."""
+    """Return the files that settings name in place of text."""
     return [
         ReadFile(what, kind, str(settings[kind.setting]))
         for what, kind in readings().items()
@@ -99,7 +97,7 @@ def files_read(settings: Mapping[str, Any]) -> list[ReadFile]:
 
 
 class ModelNameSpec(Spec):
-    """Which model; None where a command can do without one, which tells its two Specs apart."""
+    """The model, None if the command works without one, which chooses between its two Specs."""
 
     group = "Model"
 
@@ -114,33 +112,33 @@ class ModelNameSpec(Spec):
 
 
 class ModelSpec(ModelNameSpec):
-    """How the model is read, and whether it may come from the network."""
+    """How to read the model, and whether it may be downloaded."""
 
     off_keys = frozenset({"truncate", "dtype", "load"})
     needs: ClassVar[Mapping[str, str]] = {"allow_download": "model"}
-    # What is used without `model`: a folder that ships, or nothing.
+    # The model without `model`: the shipped folder, or none.
     default_model: ClassVar[str | None] = None
     parts_elsewhere: ClassVar[Mapping[str, str]] = {"weights": "attn heads --maps self shows those of a text"}
-    # Whether the model is loaded with the head that predicts tokens, where it has one.
+    # If true, the model is loaded with its language-modelling head, if it has one.
     needs_head: ClassVar[bool] = False
-    # Whether it may read a folder of files of something other than text, or a list of them.
+    # If true, it may read a folder or list of files other than text.
     surveys_files: ClassVar[bool] = False
-    # Whether one run of the model gives all of a text's report: such texts run together.
+    # If true, one run of the model suffices for a report, so that texts can run together.
     runs_once: ClassVar[bool] = False
 
     allow_download: bool = Field(False, description="look up a hub id on the hub, and download what is new")
-    truncate: bool = Field(False, description="cut a text, or a sound, that is longer than the model reads")
+    truncate: bool = Field(False, description="cut a text or sound that is too long for the model")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="what the model is computed in: half precision takes half the memory"
+        "float32", description="the precision to compute in: half precision needs half the memory"
     )
     load: Literal["auto", "memory", "disk"] = Field(
         "auto",
-        description="where the model's weights are: in memory; on disk, read as they are used; auto: by size",
+        description="where to keep the model's weights: memory; disk (read as needed); auto: by size",
     )
 
     @classmethod
     def parts_of(cls, key: str, value: Any) -> dict[str, Any]:
-        """`24:4` is a layer and a head, where these are two settings."""
+        """Split `24:4` into a layer and a head, if these are two settings."""
         name = head_name(value) if is_pair(value) else value
         pair = LAYER_AND_HEAD.fullmatch(name) if isinstance(name, str) else None
         if key == "head" and pair and "layer" in cls.model_fields:
@@ -148,7 +146,7 @@ class ModelSpec(ModelNameSpec):
         return super().parts_of(key, value)
 
     def wants_head(self) -> bool:
-        """Whether the model is loaded with the head that predicts tokens, where it has one."""
+        """Return True if the model is loaded with its language-modelling head, if it has one."""
         return self.needs_head
 
     def model_source(self) -> str | None:
@@ -168,14 +166,14 @@ class ModelSpec(ModelNameSpec):
 
     @property
     def reads_grid(self) -> bool:
-        """True if the tokens of the file have neighbours on all sides."""
+        """True if the file's tokens have neighbours on all sides."""
         return self.read_file is not None and self.read_file.kind.on_grid
 
     def setting_of_file(self) -> str:
         return "" if self.read_file is None else self.read_file.kind.setting
 
     def reads_many_files(self) -> bool:
-        """True for the files of a folder or of a list."""
+        """Return True for a folder or list of files."""
         return self.read_file is not None and bool(self.read_file.many)
 
     def exclusion(self, cause: str) -> tuple[str, Sequence[str]] | None:
@@ -191,11 +189,11 @@ class ModelSpec(ModelNameSpec):
         return (f"cannot be combined with `{setting}`", [setting]) if is_read[cause] else None
 
     def names_of_tokens(self) -> dict[str, str]:
-        """The settings that name one token of the text."""
+        """Return the settings that name a single token of the text."""
         return {}
 
     def least_tokens(self) -> int:
-        """How many tokens a text must have for a model that predicts the next one."""
+        """Return the least number of tokens in a text for a model that predicts the next one."""
         return 1
 
     def contradictions(self) -> Contradictions:
@@ -220,13 +218,13 @@ class WordsSpec(ModelSpec):
 
     words: Annotated[bool, Heading("Model")] = Field(
         False,
-        description="merge tokens into words: weights summed over a word's keys, averaged over its queries; "
-        "of a sound: when each word is spoken",
+        description="merge tokens into words: weights are summed over a word's keys and averaged over its "
+        "queries; for a sound, also the time of each word",
     )
 
 
 def split_names(value: object) -> object:
-    """A text as the list of names that it holds, between commas."""
+    """Split a comma-separated text into names."""
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
@@ -237,7 +235,7 @@ ListedHeads = Annotated[
 
 
 class ModelOfHeadsSpec(ModelSpec):
-    """The model of a survey, the one that ships unless another is named; its main table is of heads."""
+    """The model of a survey of heads; default: the shipped one."""
 
     default_model = SHIPPED_MODEL
     main_table = "heads"
@@ -245,13 +243,13 @@ class ModelOfHeadsSpec(ModelSpec):
 
 
 class AblatedSpec(ModelSpec):
-    """A model some of whose heads give nothing."""
+    """A model with some heads ablated."""
 
     off_keys = frozenset({"ablate"})
     runs_once = True
 
     ablate: Annotated[ListedHeads, Heading("Model")] = Field(
-        [], description="take out these heads, as LAYER:HEAD: as if their columns of W_O were zero"
+        [], description="remove these heads (LAYER:HEAD,...): as if their columns of W_O were zero"
     )
 
 
@@ -261,7 +259,7 @@ def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
 
 
 class ManyTextsSpec(Spec):
-    """A file of texts; `attncli.models.text_files.TextFile` reads it."""
+    """A file of texts, read by `attncli.models.text_files.TextFile`."""
 
     group = "Input"
     needs: ClassVar[Mapping[str, str]] = {"text_group": "texts"}
@@ -270,12 +268,12 @@ class ManyTextsSpec(Spec):
     texts: Annotated[TextPath | None, Everyday("many texts, one per line, or .jsonl; - reads stdin")] = Field(
         None,
         description="many texts, one per line, or JSON Lines or CSV (.jsonl, .csv) with text, id and group "
-        "(in JSON Lines also ids and tokens in place of text); - reads stdin",
+        "(JSON Lines may have ids and tokens instead of text); - reads stdin",
     )
-    text_group: str | None = Field(None, description="only the texts of this group")
+    text_group: str | None = Field(None, description="use only the texts of this group")
 
     def opened_texts(self) -> "TextFile":
-        """The file of `texts`, open: each line as this experiment reads it."""
+        """Open the file of `texts`, with each line read as this experiment needs it."""
         from attncli.models.text_files import TextFile
 
         return TextFile(str(self.texts), self.text_group)
@@ -292,7 +290,7 @@ class ManyTextsSpec(Spec):
 
 
 class TextOrProbeSpec(Spec):
-    """A text, or random tokens that come twice."""
+    """A text, or random tokens that are repeated once."""
 
     group = "Input"
     argument = "sentence"
@@ -307,14 +305,14 @@ class TextOrProbeSpec(Spec):
     file: FileOfText = None
     probe: Annotated[
         Literal["repeated"] | None,
-        NoFlag("is what is read without a text: leave it out (--num-tokens N says how long)"),
+        NoFlag("is the default without a text: leave it out (--num-tokens N sets its length)"),
     ] = Field(
         default_factory=_default_probe,
         description="a synthetic text: repeated is [BOS] + r + r, r random tokens (default without a text)",
     )
     num_tokens: Size | None = Field(
         default_factory=lambda data: 24 if data["probe"] else None,
-        description="tokens of r in the probe (default: 24)",
+        description="length of r in the probe (default: 24)",
     )
 
     def text_sources(self) -> tuple[TextSource, ...]:
@@ -332,25 +330,25 @@ class TextOrProbeSpec(Spec):
 
 
 class OneTextSpec(TextOrProbeSpec, ModelSpec):
-    """The text of a question about one text, or random tokens that come twice."""
+    """The text of a question about one text, or random tokens that are repeated once."""
 
     default_model = SHIPPED_MODEL
 
 
 class SurveyTextSpec(TextOrProbeSpec, ManyTextsSpec, ModelSpec):
-    """What the model reads: a text, random tokens that come twice, or many texts."""
+    """Input of a survey: a text, random tokens that are repeated once, or many texts."""
 
     default_model = SHIPPED_MODEL
     excludes: ClassVar[Mapping[str, str]] = {"texts": "num_tokens"}
 
 
 class EncodedTextSpec(SurveyTextSpec):
-    """What the model reads, and what its encoder does, if it has one."""
+    """Input of a model and, if it has an encoder, of the encoder."""
 
     excludes: ClassVar[Mapping[str, str]] = {"probe": "context", "texts": "context"}
 
     context: Text | None = Field(
-        None, description="the text for the encoder, where there is a decoder (default: the sentence)"
+        None, description="the encoder's text, for a model with a decoder (default: the sentence)"
     )
 
     def text_sources(self) -> tuple[TextSource, ...]:
@@ -361,7 +359,7 @@ SHARE = re.compile(r"[01]?\.[0-9]+|[01]")
 
 
 def joined_points(names: list[str], info: ValidationInfo) -> list[str]:
-    """On a grid, rejoin points among the names: 0.6,0.4 is one, which was split at its comma."""
+    """On a grid, rejoin points such as 0.6,0.4 that were split at the comma."""
     if not any(kind.on_grid for _, kind, _ in files_read(info.data)):
         return names
     joined: list[str] = []

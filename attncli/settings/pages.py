@@ -1,4 +1,4 @@
-"""What runs an experiment: the functions of its page, by their types; the table of experiments names it."""
+"""Types of an experiment's page: the functions that run it. The cards name the pages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What every experiment has: `steps` explain a report of it, where it can be asked to."""
+    """The base of all pages. `steps`, if any, returns the explanation of a report."""
 
     steps: "Callable[[Any, Report], tuple[Step, ...]] | None" = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampledPage(Page):
-    """An experiment on sampled weights: `run` takes the settings, the texts, and the draws."""
+    """An experiment on sampled weights: `run` takes the settings, the texts and the sampler."""
 
     run: "Callable[[Any, Texts, Any], Report]"
 
 
 def read_no_text(spec: Any, texts: "Texts", pretrained: "Pretrained", generator: Any) -> Any:
-    """What a model reads for a question about itself, which needs no text: a token and its copy."""
+    """Read a probe of one token and its copy, for a question about the model itself."""
     from attncli.models.probes import read_probe
 
     return read_probe(pretrained, 1, generator)
@@ -39,10 +39,11 @@ def _reads_many(spec: Any, texts: "Texts", pretrained: "Pretrained", generator: 
 class ModelPage(Page):
     """A question about a pretrained model. The first argument of each function is the settings.
 
-    `read` takes the texts, the model and a generator, and gives what is read, unless `report_many` always
-    reads. `report` is about one reading, `report_each` about some that run together, with equal counts and
-    settings that differ in the texts alone. `report_many` reads many texts itself, if settings name a file of
-    them. `values_each` are the values of readings without a report, or None, and the environment.
+    `read` takes the texts, the model and a generator and returns what the model reads; it is not called if
+    `report_many` handles all input. `report` makes the report of one reading; `report_each` those of several
+    that run together, with equal counts and settings that differ only in the texts. `report_many` reads the
+    texts itself if the settings name a file of many. `values_each` returns the values of readings without
+    making reports, or None, and the environment.
     """
 
     read: "Callable[[Any, Texts, Pretrained, Any], Any]" = _reads_many
@@ -54,7 +55,7 @@ class ModelPage(Page):
     def reports(
         self, specs: Sequence[Any], readings: Sequence[Any], pretrained: "Pretrained", progress: Any
     ) -> "list[Report]":
-        """The reports of readings: all at once, where it can do that, else one after the other."""
+        """Return the reports of readings: computed together if possible, else one after another."""
         if self.report_each is not None:
             return [*self.report_each(specs, readings, pretrained, progress)]
         assert self.report is not None, "one of the two"

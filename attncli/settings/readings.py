@@ -1,4 +1,4 @@
-"""The settings of questions that read files of something other than text: each reading has its own."""
+"""Settings for files that are not text: each kind of reading declares its own."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,19 +12,17 @@ from attncli.settings.fields import Contradictions, Spec, contradiction
 from attncli.settings.models import FILE, ModelSpec, files_read
 
 ReadingSpec = TypeVar("ReadingSpec", bound=Spec)
-SPECS_OF_READINGS: LoadedOnUse[type[Spec]] = LoadedOnUse(
-    {what: kind.spec for what, kind in readings().items()}
-)
+READING_SPECS: LoadedOnUse[type[Spec]] = LoadedOnUse({what: kind.spec for what, kind in readings().items()})
 
 
 def reads(
     fits: Callable[[ReadingKind], bool] = lambda kind: True,
 ) -> Callable[[type[ReadingSpec]], type[ReadingSpec]]:
-    """A decorator that adds the settings of all readings to a Spec, or of those that `fits` accepts."""
+    """Return a decorator that adds to a Spec the settings of all readings that `fits` accepts."""
 
     def with_settings(spec: type[ReadingSpec]) -> type[ReadingSpec]:
-        fitting = (what for what, kind in readings().items() if fits(kind) and what in SPECS_OF_READINGS)
-        bases: Any = (spec, *(SPECS_OF_READINGS[what] for what in fitting))
+        matches = (what for what, kind in readings().items() if fits(kind) and what in READING_SPECS)
+        bases: Any = (spec, *(READING_SPECS[what] for what in matches))
         if len(bases) == 1:
             return spec
         extended: type[ReadingSpec] = create_model(spec.__name__, __base__=bases, __module__=spec.__module__)
@@ -34,7 +32,7 @@ def reads(
 
 
 def check_file_or_many(value: str, what: str, takers: str) -> str:
-    """The name of a file, a folder or a list. Raises ValueError if it does not exist."""
+    """Return the name of a file, a folder or a list. Raises ValueError if it does not exist."""
     if not value.strip() or not Path(value).exists():
         many = f"for {takers} also a folder of them, or a list (.txt)"
         raise ValueError(f"no such file: {value}: give a {what}; {many}")
@@ -42,7 +40,7 @@ def check_file_or_many(value: str, what: str, takers: str) -> str:
 
 
 class FileSpec(ModelSpec):
-    """A model that may read a file of something other than text: the base of the settings of readings."""
+    """A model that may read a file other than text: the base class of the readings' settings."""
 
     excludes: ClassVar[Mapping[str, str]] = {FILE: "context, context_file"}
 
@@ -55,5 +53,5 @@ class FileSpec(ModelSpec):
             if self.model is None:
                 yield contradiction(setting, f"needs `model`, {file.kind.reader}", "model")
             if file.many and not self.surveys_files:
-                got = f"(got the {file.many} {file.name})"
-                yield contradiction(setting, f"must be one {file.what} {got}")
+                value = f"(got the {file.many} {file.name})"
+                yield contradiction(setting, f"must be one {file.what} {value}")

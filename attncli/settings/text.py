@@ -1,4 +1,4 @@
-"""The settings of a text, and its tokens and word vectors, read before torch is needed."""
+"""The settings of a text, its tokens and its word vectors, read before torch is imported."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,14 +16,14 @@ from attncli.settings.fields import Contradictions, Everyday, Size, Spec, TextSo
 from attncli.system.files import JSON_SUFFIXES, MEBIBYTE, TEXT_BYTES, line_of, open_file, read_whole
 from attncli.system.plain_text import binary_kind, parsed_json
 
-if TYPE_CHECKING:  # help and usage errors do without it
+if TYPE_CHECKING:  # not imported for help and usage errors
     import numpy as np
 
 SENTENCE = "the cat walks on the street"
 CONTEXT = "die katze geht langsam über die straße"
-TOKENIZER_HELP = 'words: lower-case, without ,;.!?:"(); whitespace: split as it stands'
+TOKENIZER_HELP = 'words: lower-case, without ,;.!?:"(); whitespace: split at blanks only'
 FILE_SETTINGS = tuple(kind.setting for kind in readings().values())
-"""The settings that name files of something other than text."""
+"""Settings that name files other than text."""
 PATH_KEYS = (
     *("file", "texts", "relations", "pairs", "context_file", "embedding", "document"),
     *(*FILE_SETTINGS, "apply"),
@@ -31,7 +31,7 @@ PATH_KEYS = (
 SAMPLED_EMBEDDINGS = ("random", "gaussian", "integers", "previous")
 MAX_NAME = 1000
 SAMPLED_LINES = 20
-"""How many lines of a vector file say what size its vectors have."""
+"""The number of lines of a vector file that determine its dimension."""
 
 
 def check_file(value: str) -> str:
@@ -55,16 +55,16 @@ IN_FILE = Everyday("a text file; - reads stdin")
 FileOfText = Annotated[
     TextPath | None, IN_FILE, Field(description="a text file instead of the sentence; - reads stdin")
 ]
-"""The setting `file`, beside `sentence`."""
+"""The setting `file`, an alternative to `sentence`."""
 
 
 def is_vector_file(embedding: str) -> bool:
-    """Whether the setting `embedding` names a word-vector file rather than a way of sampling."""
+    """Return True if `embedding` names a word-vector file rather than a way of sampling."""
     return embedding not in SAMPLED_EMBEDDINGS
 
 
 def _trailing_numbers(fields: list[str]) -> int:
-    """How many numbers end a line; the rest is the word, which may hold blanks and look like a number."""
+    """Count the numbers at the end of a line; the word before may contain blanks or look like a number."""
     count = 0
     for field in reversed(fields[1:]):
         try:
@@ -76,15 +76,15 @@ def _trailing_numbers(fields: list[str]) -> int:
 
 
 def vector_file_dim(path: Path) -> int:
-    """Numbers on a line of a GloVe file (`word v1 v2 ...`), so that embed_dim needs not be given.
+    """Return the dimension of the vectors in a GloVe file (`word v1 v2 ...`).
 
-    A word may itself end in numbers, so the shortest of the first lines counts. ValueError where the file
-    cannot be read or its first lines are no word vectors.
+    A word may itself end in numbers, so the shortest of the first lines counts. Raises ValueError if the file
+    cannot be read or its first lines are not word vectors.
     """
     if not path.exists():
         raise ValueError(f"no such file: {path} (or one of random, gaussian, integers, previous)")
     if not path.is_file():
-        raise ValueError(f"must be a word-vector file (got {path}, which is not one)")
+        raise ValueError(f"must be a word-vector file (got {path})")
     try:
         with open_file(path) as file:
             sample = b"".join(line_of(file, MEBIBYTE) for _ in range(SAMPLED_LINES))
@@ -108,7 +108,7 @@ def _default_embed_dim(data: dict[str, Any]) -> int:
 
 
 class RandomTokensSpec(Spec):
-    """Random vectors in place of a text: defined before the text that they leave out."""
+    """Random vectors in place of a text. Defined before the text settings, whose defaults depend on it."""
 
     group = "Input"
     needs: ClassVar[Mapping[str, str]] = {"batch_size": "num_tokens"}
@@ -117,12 +117,12 @@ class RandomTokensSpec(Spec):
         None, description="use this many random vectors instead of a sentence"
     )
     batch_size: Size | None = Field(
-        None, description="sequences of random vectors, each processed independently"
+        None, description="number of sequences of random vectors, processed independently"
     )
 
 
 class SentenceSpec(Spec):
-    """A text, given or in a file; SENTENCE where no setting chooses the input."""
+    """A text, on the command line or in a file; SENTENCE if no setting chooses the input."""
 
     group = "Input"
     argument = "sentence"
@@ -136,7 +136,7 @@ class SentenceSpec(Spec):
     )
     tokenizer: Literal["words", "whitespace", "model"] = Field(
         default_factory=lambda data: "model" if data.get("model") else "words",
-        description=f"{TOKENIZER_HELP}; model: its own (default: words, or model where there is one)",
+        description=f"{TOKENIZER_HELP}; model: the model's own (default: model with a model, else words)",
     )
 
     def text_sources(self) -> tuple[TextSource, ...]:
@@ -155,19 +155,20 @@ class TextSpec(SentenceSpec, RandomTokensSpec):
 
     embedding: Annotated[str, AfterValidator(check_embedding)] = Field(
         default_factory=lambda data: "gaussian" if data["num_tokens"] else "random",
-        description="where vectors come from: random (a table, N(0,1)), gaussian (no vocabulary), integers "
-        "(0 to 9), previous (the table of the step before), or the path of a word-vector file",
+        description="source of the vectors: random (a table, N(0,1)), gaussian (no vocabulary), integers "
+        "(0 to 9), previous (the table of the previous step), or the path of a word-vector file",
     )
     unknown: Literal["error", "zero"] = Field(
-        "error", description="what to do with a word that the vector file lacks"
+        "error", description="what to do with a word missing from the vector file"
     )
     embed_dim: Annotated[Size, Everyday("size of an embedding")] = Field(
-        default_factory=_default_embed_dim, description="size of an embedding (a vector file has its own)"
+        default_factory=_default_embed_dim,
+        description="size of an embedding (default: 64, or that of the vector file)",
     )
 
     def text_sources(self) -> tuple[TextSource, ...]:
-        text, *others = super().text_sources()
-        return text._replace(num_tokens=self.num_tokens), *others
+        text, *further = super().text_sources()
+        return text._replace(num_tokens=self.num_tokens), *further
 
     def word_tokenizer(self) -> str | None:
         return None if self.tokenizer == "model" else self.tokenizer
@@ -193,7 +194,7 @@ class TextSpec(SentenceSpec, RandomTokensSpec):
                 message = f"must be {dim}, as in {self.embedding}, or left out (got {self.embed_dim})"
                 yield contradiction("embed_dim", message, "embedding")
         elif self.given("unknown"):
-            message = "needs `embedding` to be a word-vector file: sampled vectors know every word"
+            message = "needs `embedding` to be a word-vector file: sampled vectors cover every word"
             yield contradiction("unknown", message, "embedding")
 
 
@@ -206,7 +207,7 @@ TOKENIZERS: dict[str, Callable[[str], list[str]]] = {
 
 
 def read_text(file: str, key: str = "file") -> str:
-    """The UTF-8 text of a file, or of standard input for `-`. Raises UserError, at `key`, without it."""
+    """Return the UTF-8 text of a file, or of standard input for `-`. Raises UserError that names `key`."""
     try:
         if file == "-" and sys.stdin is None:
             raise UserError(f"{key}: standard input is closed")
@@ -220,21 +221,21 @@ def read_text(file: str, key: str = "file") -> str:
 
 
 def names_file(value: str) -> bool:
-    """Whether a text names a file: it has a suffix, and the file exists."""
+    """Return True if a text is the name of an existing file with a suffix."""
     return len(value) < MAX_NAME and bool(Path(value).suffix) and Path(value).is_file()
 
 
 def text_or_file(value: str, key: str) -> str:
-    """A text, or that of the file that it names. Raises UserError at `key` for a file that cannot be read."""
+    """Return the text, or the contents of the file that it names. Raises UserError if that is unreadable."""
     if not names_file(value):
         return value
     return read_text(value, key).strip()
 
 
 def tokenize(text: str, tokenizer: str, *, key: str) -> list[str]:
-    """The tokens of a text. Raises UserError, which names the setting `key`, without any."""
+    """Return the tokens of a text. Raises UserError, naming the setting `key`, if there are none."""
     if isinstance(text, TokenIds):
-        raise UserError(f"{key}: token ids are for a model: give `model`, or text")
+        raise UserError(f"{key}: token ids need `model`: give one, or a text")
     if not text.strip():
         raise UserError(f"{key}: {NO_TEXT}")
     tokens = TOKENIZERS[tokenizer](text)
@@ -245,19 +246,19 @@ def tokenize(text: str, tokenizer: str, *, key: str) -> list[str]:
     return tokens
 
 
-SHOWN_UNKNOWN = 5
+MAX_LISTED_WORDS = 5
 BOM = b"\xef\xbb\xbf"
 
 
 class WordVectors(NamedTuple):
-    """Sorted words and the vector of each, of shape (word, dim)."""
+    """Sorted words and their vectors, of shape (word, dim)."""
 
     words: tuple[str, ...]
     table: "np.ndarray"
 
 
 def _numbers(fields: list[bytes]) -> "np.ndarray | None":
-    """float32, infinite where too large for it; None where a field is not a number."""
+    """Parse numbers as float32, infinite beyond its range; None if a field is not a number."""
     import numpy as np
 
     try:
@@ -271,16 +272,16 @@ def _numbers(fields: list[bytes]) -> "np.ndarray | None":
 def _vector(
     path: Path, number: int, line: bytes, wanted: set[bytes], dim: int
 ) -> "tuple[bytes, np.ndarray] | None":
-    """The word of a line and its vector, if it is wanted. Raises UserError where the vector is damaged."""
+    """Return the word and vector of a line if the word is wanted. Raises UserError for a damaged vector."""
     import numpy as np
 
     word, *fields = line.rsplit(b" ", dim)
     if len(fields) != dim or word not in wanted:
-        # A wanted word comes first: if only numbers follow, their count is wrong; else the word is longer.
-        rest = line.split(b" ")[1:]
-        if _numbers(rest) is None and len(fields) == dim:
+        # The first word is wanted: if only numbers follow, their count is wrong; else the word is longer.
+        values = line.split(b" ")[1:]
+        if _numbers(values) is None and len(fields) == dim:
             return None
-        raise UserError(f"{path}:{number}: holds {len(rest)} numbers where other lines hold {dim}")
+        raise UserError(f"{path}:{number}: must have {dim} numbers, like the other lines (got {len(values)})")
     vector = _numbers(fields)
     if vector is None:
         raise UserError(f"{path}:{number}: is not a word and {dim} numbers")
@@ -290,7 +291,7 @@ def _vector(
 
 
 def _vector_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Every line. Raises UserError for one that is too long to be a word and its vector."""
+    """Yield the lines of a vector file. Raises UserError for a line that is too long."""
     number = 1
     try:
         while line := line_of(file, MEBIBYTE):
@@ -301,9 +302,9 @@ def _vector_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
 
 
 def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> "dict[str, np.ndarray]":
-    """The vectors of the words that the file has. Raises UserError where one of them is damaged.
+    """Return the vectors of the words that the file has. Raises UserError for a damaged one.
 
-    Words of the file may hold blanks themselves (`. . .`), so a line is split from the right.
+    Words in the file may contain blanks (`. . .`), so lines are split from the right.
     """
     missing = {word.encode() for word in words}
     vectors: dict[str, np.ndarray] = {}
@@ -321,24 +322,24 @@ def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> "dict[str, 
 
 
 def word_vectors(
-    path: Path, tokens: Iterable[str], known: "Mapping[str, np.ndarray]", dim: int, *, unknown: str
+    path: Path, tokens: Iterable[str], vectors: "Mapping[str, np.ndarray]", dim: int, *, unknown: str
 ) -> WordVectors:
-    """The vectors of the tokens' words; a missing one is an error, or zeros with unknown="zero"."""
+    """Return the vectors of the tokens' words; a missing one is an error, or zeros with unknown="zero"."""
     import numpy as np
 
     words = sorted(set(tokens))
-    missing = [word for word in words if word not in known]
+    missing = [word for word in words if word not in vectors]
     if missing and unknown == "error":
-        listed = ", ".join(missing[:SHOWN_UNKNOWN]) + (", ..." if len(missing) > SHOWN_UNKNOWN else "")
-        raise UserError(f"embedding: {path} has no vector for {listed} (`unknown` zero would take zeros)")
+        listed = ", ".join(missing[:MAX_LISTED_WORDS]) + (", ..." if len(missing) > MAX_LISTED_WORDS else "")
+        raise UserError(f"embedding: {path} has no vector for {listed} (`unknown` zero uses zeros instead)")
     zeros = np.zeros(dim, dtype=np.float32)
-    return WordVectors(tuple(words), np.stack([known.get(word, zeros) for word in words]))
+    return WordVectors(tuple(words), np.stack([vectors.get(word, zeros) for word in words]))
 
 
 class Texts(NamedTuple):
-    """Tokens for the queries and, in cross-attention, for the keys and values; random ones are x0, x1, ...
+    """Tokens of the queries and, in cross-attention, of the keys and values; random ones are x0, x1, ...
 
-    With a pretrained model the texts themselves: its tokenizer comes later.
+    With a pretrained model it holds the texts instead, which the model's tokenizer splits later.
     """
 
     tokens: tuple[str, ...] = ()
@@ -347,29 +348,29 @@ class Texts(NamedTuple):
     text: str | None = None
     context: str | None = None
     token_spelling: str | None = None
-    """How a model's vocabulary writes a blank, as `readable_token` takes it."""
-    of_files: tuple[tuple[str, str], ...] = ()
-    """The name and the text of each of the spec's `other_files`."""
+    """How the model's vocabulary spells a blank, for `readable_token`."""
+    named_texts: tuple[tuple[str, str], ...] = ()
+    """Name and text of each of the spec's `other_files`."""
     others: tuple["Texts", ...] = ()
     """Texts of the same counts that run together with this one."""
 
     def together(self) -> tuple["Texts", ...]:
-        """This text and those that run together with it."""
+        """Return this text and those that run together with it."""
         return (self, *self.others)
 
     def counts(self) -> tuple[int, int]:
-        """The numbers of queries and of keys."""
+        """Return the numbers of queries and keys."""
         return len(self.tokens), len(self.context_tokens or self.tokens)
 
 
 def check_tokens(spec: Spec, key: str, text: str) -> None:
-    """Raise UserError where the spec's tokenizer finds no tokens; a model's tokenizer comes later."""
+    """Raise UserError if the spec's tokenizer finds no tokens; a model's tokenizer is not checked."""
     if tokenizer := spec.word_tokenizer():
         tokenize(text, tokenizer, key=key)
 
 
 def explained_token(token: int | str | None, tokens: Sequence[str]) -> int | None:
-    """The position of the token whose row is explained. Raises UserError unless it is exactly one."""
+    """Return the position of the token to explain. Raises UserError unless exactly one token matches."""
     if token is None:
         return None
     name = str(token)
@@ -379,15 +380,15 @@ def explained_token(token: int | str | None, tokens: Sequence[str]) -> int | Non
             return the_one_position(name, positions, occurrences_among(tokens))
     except ValueError as error:
         raise UserError(f"token: {error}") from None
-    raise UserError(f"token: no token of the text (got {name:.60}){nearest(name, tokens)}")
+    raise UserError(f"token: must be a token of the text (got {name:.60}){nearest(name, tokens)}")
 
 
 def read_tokens(spec: Spec) -> Texts:
-    """The tokens of a spec's texts; with a model the texts. Raises UserError for unreadable files."""
+    """Return the tokens of a spec's texts, with a model the texts. Raises UserError for unreadable files."""
     sources, tokenizer = spec.text_sources(), spec.word_tokenizer()
     if spec.model_source() is not None:
         text, context = [*map(_text, sources), None, None][:2]
-        return Texts(text=text, context=context, of_files=_other_files(spec))
+        return Texts(text=text, context=context, named_texts=_other_files(spec))
     if tokenizer is None:
         return Texts()
     tokens, context_tokens = [*(_tokens(source, tokenizer) for source in sources), ()][:2]
@@ -400,7 +401,7 @@ def _other_files(spec: Spec) -> tuple[tuple[str, str], ...]:
 
 
 def _text(source: TextSource) -> str | None:
-    """The text of a setting or of a file, which may hold token ids in its place."""
+    """Return the text of a setting or file, or the token ids that the file holds instead."""
     if source.file is None:
         return source.text
     text = read_text(source.file)
@@ -414,29 +415,29 @@ def _tokens(source: TextSource, tokenizer: str) -> tuple[str, ...]:
     if source.num_tokens is not None:
         return tuple(f"x{i}" for i in range(source.num_tokens))
     text = _text(source)
-    assert text is not None, "without a file or a count there is a text"
+    assert text is not None, "a source without a file or count has a text"
     return tuple(tokenize(text, tokenizer, key="file" if source.file is not None else source.key))
 
 
 def find_vectors(spec: TextSpec, tokens: Iterable[str]) -> "dict[str, np.ndarray]":
-    """The vectors that the word-vector file of a spec has for these words."""
+    """Return the vectors in the spec's word-vector file for these words."""
     return find_word_vectors(Path(spec.embedding), tokens, spec.embed_dim)
 
 
-def with_vectors(spec: TextSpec, texts: Texts, known: "Mapping[str, np.ndarray]") -> Texts:
-    """The texts with the vectors of their words. Raises UserError for a word without one, unless zeros do."""
+def with_vectors(spec: TextSpec, texts: Texts, file_vectors: "Mapping[str, np.ndarray]") -> Texts:
+    """Return the texts with their word vectors. Raises UserError for a missing one if `unknown` is error."""
     words = (*texts.tokens, *texts.context_tokens)
-    vectors = word_vectors(Path(spec.embedding), words, known, spec.embed_dim, unknown=spec.unknown)
+    vectors = word_vectors(Path(spec.embedding), words, file_vectors, spec.embed_dim, unknown=spec.unknown)
     return texts._replace(word_vectors=vectors)
 
 
 def uses_vector_file(spec: Spec) -> TypeGuard[TextSpec]:
-    """Whether the tokens' vectors come from a word-vector file."""
+    """Return True if the tokens' vectors come from a word-vector file."""
     return isinstance(spec, TextSpec) and is_vector_file(spec.embedding)
 
 
 def read_texts(spec: Spec) -> Texts:
-    """The tokens that a spec names, and vectors from a file. Raises UserError for unreadable files."""
+    """Return the tokens of a spec and vectors from any vector file. Raises UserError for unreadable files."""
     texts = read_tokens(spec)
     if not uses_vector_file(spec) or texts.text is not None:
         return texts
@@ -444,21 +445,21 @@ def read_texts(spec: Spec) -> Texts:
 
 
 def ids_in_file(name: str, text: str) -> TokenIds | None:
-    """The token ids that a file of JSON holds in place of a text; None for one that holds a text.
+    """Return the token ids in a JSON file, or None if it holds text.
 
-    Raises ValueError for what is no token id, and for several texts.
+    Raises ValueError for invalid token ids and for several texts.
     """
     if Path(name).suffix.lower() not in JSON_SUFFIXES:
         return None
     first_line = text.strip().partition("\n")[0]
     for part in (text, first_line):
         try:
-            given = parsed_json(part)
+            content = parsed_json(part)
         except ValueError:
             continue
-        if not isinstance(given, dict) or IDS not in given:
+        if not isinstance(content, dict) or IDS not in content:
             return None
         if part is not text:
-            raise ValueError("holds several lines of token ids: give many texts by `texts`")
-        return TokenIds.of({key: value for key, value in given.items() if key not in ("id", "group")})
+            raise ValueError("holds several lines of token ids: use `texts` for many texts")
+        return TokenIds.of({key: value for key, value in content.items() if key not in ("id", "group")})
     return None

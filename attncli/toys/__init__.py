@@ -1,1 +1,1 @@
-"""Attention with sampled weights: variants, averages, normalisation, scaling, mistakes, each explained."""
+"""Attention with sampled weights, its variants and averages, and explanations of their computation."""

@@ -50,7 +50,7 @@ NamedVectors = Mapping[str, Float[Tensor, "..."]]
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionForm:
-    """softmax(query key^T scale) value, and its variants; a number of None is off."""
+    """softmax(query key^T scale) value, and its variants; None switches a variant off."""
 
     scale: str | float = "sqrt"
     softmax: bool = True
@@ -59,24 +59,24 @@ class AttentionForm:
     rope_base: float | None = None
     alibi: bool = False
     num_buckets: int | None = None
-    """Of the distances of a relative bias; those from `max_distance` on share the last one."""
+    """Buckets of distances for the relative bias; distances from `max_distance` share the last one."""
     max_distance: int = 128
     qk_norm_eps: float | None = None
     softcap: float | None = None
     temperature: float = 1.0
     sink: float | None = None
     lambda_init: float | None = None
-    """Of differential attention."""
+    """Initial lambda of differential attention."""
 
     @property
     def is_differential(self) -> bool:
-        """Whether query and key have two halves, and a softmax each."""
+        """True if query and key have two halves, each with its own softmax."""
         return self.lambda_init is not None
 
 
 @dataclass(frozen=True)
 class VariantParameters:
-    """What the variants would learn, here sampled: the relative bias's table, the vectors behind lambda."""
+    """Sampled parameters of variants: the relative bias's table, the vectors behind lambda."""
 
     bias_table: Float[Tensor, "head bucket"] | None = None
     lambda_vectors: Float[Tensor, "4 half"] | None = None
@@ -84,10 +84,10 @@ class VariantParameters:
 
 @dataclass(frozen=True)
 class SampledAttention:
-    """The layer, with query and key as its scores multiply them, and what was computed of it.
+    """The layer, with query and key as multiplied into scores, and the results.
 
-    `raw_moments` are of the scores before the scale. Differential attention has two `halves`, whose scores
-    those are, and `factor`, its lambda; it has no moments.
+    `raw_moments` are moments of the scores before the scale. Differential attention has two `halves` with
+    those scores, and its lambda as `factor`; it has no moments.
     """
 
     layer: AttentionLayer
@@ -107,9 +107,10 @@ def project(
     order: Sequence[str],
     sizes: Mapping[str, tuple[int, ...]],
 ) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, Projection]]:
-    """Query of the first source, key and value of the last, and what made them: linear, uniform or none.
+    """Return the query of the first source, key and value of the last, and the projections used.
 
-    Sizes are (dim,), or (heads, dim) for an axis of heads; without a projection each head sees its own slice.
+    `projection` is linear, uniform or none. Sizes are (dim,), or (heads, dim) for an axis of heads; without a
+    projection each head gets its own slice.
     """
     projected = {"query": sources[0].vectors, "key": sources[-1].vectors, "value": sources[-1].vectors}
     if projection == "none":
@@ -125,7 +126,7 @@ def project(
 
 
 def _sample(table: tuple[int, int] | None, half: int | None, generator: torch.Generator) -> VariantParameters:
-    """N(0, 1) for the table, then N(0, 0.1^2) for the vectors q1, k1, q2, k2, of these sizes."""
+    """Sample the table from N(0, 1), then the vectors q1, k1, q2, k2 from N(0, 0.1^2), of these sizes."""
     return VariantParameters(
         None if table is None else torch.randn(table, generator=generator),
         None if half is None else LAMBDA_DEVIATION * torch.randn(4, half, generator=generator),
@@ -133,10 +134,7 @@ def _sample(table: tuple[int, int] | None, half: int | None, generator: torch.Ge
 
 
 def _apply_qk_norm_and_rope(form: AttentionForm, vectors: NamedVectors) -> dict[str, Float[Tensor, "..."]]:
-    """Query and key as the scores multiply them: normalised, then rotated; the value is unchanged.
-
-    In differential attention each half is normalised and rotated separately.
-    """
+    """Normalise, then rotate query and key; in differential attention, each half separately."""
     applied = dict(vectors)
     for name in ("query", "key"):
         heads = split_heads(vectors[name], 2) if form.is_differential else vectors[name]
@@ -151,7 +149,7 @@ def _apply_qk_norm_and_rope(form: AttentionForm, vectors: NamedVectors) -> dict[
 def _score_rules(
     form: AttentionForm, parameters: VariantParameters, query: Float[Tensor, "text head query dim"]
 ) -> ScoreRules:
-    """What happens to the scores between scale and weights."""
+    """Return the operations between scale and weights."""
     bias, num_heads, num_queries = None, query.shape[1], query.shape[2]
     if form.alibi:
         bias = alibi_bias(num_heads, num_queries)
@@ -163,8 +161,8 @@ def _score_rules(
     sink = None if form.sink is None else torch.tensor([[form.sink]], dtype=torch.float64)
     rules = ScoreRules(softcap=form.softcap, bias=bias, temperature=form.temperature, sink=sink)
     if rules.softmax_sink is not None and rules.softmax_sink.abs() > LARGEST_FLOAT32:
-        given = f"got sink {form.sink:g}, temperature {form.temperature:g}"
-        raise RunError(f"sink / temperature overflows float32: use a smaller sink ({given})")
+        values = f"got sink {form.sink:g}, temperature {form.temperature:g}"
+        raise RunError(f"sink / temperature overflows float32: use a smaller sink ({values})")
     return rules
 
 
@@ -177,10 +175,10 @@ def sampled_attention(
     top_k: int,
     is_streamed: bool = False,
 ) -> SampledAttention:
-    """softmax(query key^T scale) value of vectors (text, head, token, dim), and these statistics of its rows.
+    """softmax(query key^T scale) value of vectors (text, head, token, dim), with row statistics.
 
-    Key and value may have fewer heads than the query. What variants would learn is sampled here. Streamed, it
-    has pooled maps instead of weights. RunError where scores overflow.
+    Key and value may have fewer heads than the query. Parameters of variants are sampled here. With
+    `is_streamed`, the result has pooled maps instead of weights. Raises RunError if scores overflow.
     """
     num_heads, dim = vectors["query"].shape[1], vectors["query"].shape[-1]
     table = None if form.num_buckets is None else (num_heads, form.num_buckets)
@@ -208,7 +206,7 @@ def sampled_attention(
 
 
 def _layer(form: AttentionForm, vectors: NamedVectors, parameters: VariantParameters) -> AttentionLayer:
-    """The layer of these vectors: fourth-root scales query and key each, any other scale their product."""
+    """Return the layer of these vectors; fourth-root scales query and key each, others their product."""
     query, key, value = (vectors[name] for name in ("query", "key", "value"))
     factor = score_factor(form.scale, query.shape[-1] // (2 if form.is_differential else 1))
     visibility = Visibility(query.shape[-2], key.shape[-2], causal=form.causal, window=form.window)
@@ -232,24 +230,24 @@ def _attended(
 
 def _overflow(form: AttentionForm) -> str:
     message = f"the scores overflow float32: use a smaller scale (got {form.scale})"
-    hotter = f" or a larger temperature (got {form.temperature:g})"
-    return message if form.temperature == 1 else message + hotter
+    alternative = f" or a larger temperature (got {form.temperature:g})"
+    return message if form.temperature == 1 else message + alternative
 
 
 def _raw_moments(layer: AttentionLayer, computed: Computed) -> Moments:
-    """The moments of the scores before the scale and all that follows it."""
+    """Return the moments of the scores before the scale and everything after it."""
     assert computed.moments is not None
     factor = layer.scale / layer.rules.temperature
     if layer.rules.is_plain and abs(factor) >= LEAST_FACTOR:
         return _divided(computed.moments, factor)
-    # What was capped, or too small for float32, is lost: the moments before it take a pass of their own.
+    # A cap or a factor too small for float32 loses information, so these moments take a separate pass.
     raw = attend(replace(layer, scale=1.0, rules=PLAIN), Wanted(score_moments=True)).moments
     assert raw is not None
     return raw
 
 
 def _divided(moments: Moments, factor: float) -> Moments:
-    """The moments of numbers that were multiplied by a factor, of either sign, before it."""
+    """Undo a factor, of either sign, in moments."""
     ends = moments.smallest / factor, moments.largest / factor
     return Moments(
         moments.mean / factor,
@@ -262,7 +260,7 @@ def _divided(moments: Moments, factor: float) -> Moments:
 def loop_difference(
     form: AttentionForm, vectors: Float[Tensor, "*batch token dim"], output: Float[Tensor, "*batch token dim"]
 ) -> float | None:
-    """The largest difference between the loop form and the matrix form; None where a loop takes too long."""
+    """Return the largest difference between loop and matrix form; None if a loop takes too long."""
     *batch, num_tokens, _ = vectors.shape
     if num_tokens**2 * (batch[0] if batch else 1) > MAX_LOOP_CELLS:
         return None
@@ -274,7 +272,7 @@ def loop_difference(
 
 @dataclass(frozen=True)
 class Unified:
-    """The heads after one more linear layer, and its sampled matrix and bias."""
+    """The heads after one more linear layer, with its sampled matrix and bias."""
 
     output: Float[Tensor, "*batch token embed"]
     matrix: Float[Tensor, "... embed merged"]
@@ -282,7 +280,7 @@ class Unified:
 
 
 def unify(merged: Float[Tensor, "*batch token merged"], embed_dim: int, draws: Draws) -> Unified:
-    """merged W_O^T + b, back to embed_dim."""
+    """Compute merged W_O^T + b, with embed_dim columns."""
     matrix = draws.draw(sample_linear, embed_dim, merged.shape[-1])
     bias = draws.draw(sample_linear_bias, embed_dim, merged.shape[-1])
     output = merged @ matrix.to(merged.device).mT + bias.to(merged.device).unsqueeze(-2)

@@ -1,4 +1,4 @@
-"""softmax(query key^T scale) value in steps, for one query: self-, multi-head and cross-attention."""
+"""Explains softmax(query key^T scale) value step by step, for one query."""
 
 from collections.abc import Sequence
 
@@ -26,9 +26,9 @@ from attncli.toys.explained_rows import (
     row_scores,
     scale_step,
     scores_step,
-    shapes_of,
     softmax_step,
     steps_after_scale,
+    tensor_shapes,
     terms,
     weighted_sum_step,
 )
@@ -41,7 +41,7 @@ SAMPLED = {
 
 
 def token_steps(row: ExplainedRow, *, embedding: str, is_sampled: bool, is_batched: bool) -> tuple[Step, ...]:
-    """Tokens, and their embeddings where the report has them (a model keeps its own)."""
+    """Explain tokens and, if the report has them, their embeddings (a model keeps its own)."""
     tokens = _tokens(row, is_sampled=is_sampled, is_batched=is_batched)
     return (tokens, *([_embeddings(row, embedding)] if "input" in row.tensors else []))
 
@@ -55,22 +55,21 @@ def _tokens(row: ExplainedRow, *, is_sampled: bool, is_batched: bool) -> Step:
     tables = [_table(row, "tokens", "token", row.report.tokens, "token_ids", row.token)]
     if context := row.report.context_tokens:
         tables.append(_table(row, "context tokens", "key", context, "context_token_ids", row.strongest))
-    formula, question = "text → tokens", "Why is the text cut up?"
+    formula, question = "text → tokens", "Why is the text split?"
     parts = [
-        "A network computes with vectors, and each token gets one. Equal words are equal tokens at different "
-        "positions."
+        "A network computes with vectors, one per token. Equal words are equal tokens at different positions."
     ]
     if is_sampled:
         formula, question = "x0, x1, …", "Why can there be attention without a text?"
-        parts = ["It computes with vectors alone: here random ones stand for the tokens."]
+        parts = ["It only needs vectors: here random ones stand in for the tokens."]
     elif "token_ids" in row.tensors:
         formula = "text → tokens → ids"
         parts.append("The id of a token is its row in the table of vectors.")
-    parts.append(f"What query {row.token} takes from every key that it sees is computed below.")
+    parts.append(f"Below is the computation of what query {row.token} takes from each visible key.")
     if row.place:
-        parts.append(f"It is explained in head {row.head}; the others do the same with their own numbers.")
+        parts.append(f"It is shown for head {row.head}; the other heads do the same with their own numbers.")
     if is_batched:
-        parts.append("It is that of batch item 0: batch items never talk to each other.")
+        parts.append("It is shown for batch item 0: batch items never interact.")
     values = {"query explained": row.token}
     return Step("Tokens", formula, " ".join(parts), (), values, tuple(tables), question)
 
@@ -86,11 +85,11 @@ def _embeddings(row: ExplainedRow, embedding: str) -> Step:
     if embedding in SAMPLED:
         formula, prose = SAMPLED[embedding]
         question = "Why random vectors?"
-        prose += " Whatever is computed with them holds for the vectors of words as well."
+        prose += " The same computation applies to the vectors of words."
     else:
-        formula, question = "x_t = E[id_t]", "Why a vector, and not the id alone?"
+        formula, question = "x_t = E[id_t]", "Why a vector, and not just the id?"
         prose = (
-            "Vectors can be near each other, ids cannot. A token's vector is its row of the table E: equal "
+            "Vectors can be similar, ids cannot. A token's vector is its row of the table E: equal "
             "words, equal vectors."
         )
         prose += (
@@ -98,8 +97,8 @@ def _embeddings(row: ExplainedRow, embedding: str) -> Step:
             if embedding not in TABLES
             else " The table is sampled from a standard normal; training would move it."
         )
-    shapes = shapes_of(row.tensors, "input", "context")
-    values = {"mean square of the worked vector": float(np.square(source[row.token]).mean())}
+    shapes = tensor_shapes(row.tensors, "input", "context")
+    values = {"mean square of the explained vector": float(np.square(source[row.token]).mean())}
     return Step("Embeddings", formula, prose, shapes, values, tuple(tables), question)
 
 
@@ -107,22 +106,22 @@ NAMES = ("query", "key", "value")
 
 
 def projection_step(row: ExplainedRow, projection: str) -> Step:
-    """One number of the query as a dot product, then the query, and key and value of a key it sees."""
+    """Compute one number of the query as a dot product, and show query, key and value vectors."""
     head = "_h" if row.has_heads else ""
     tables, values = [_first_dims(row)], {}
     names: tuple[str, ...] = NAMES
-    if row.is_of_model:
+    if row.from_model:
         formula = f"q{head}, k{head}, v{head} from the model"
         question = "Why are they not the word's own vector?"
         prose = (
-            "The model makes query, key and value of what the layers before handed on, with its own matrices "
-            "and whatever else it does to them (biases, norms, rotations); here they are as it uses them."
+            "The model computes query, key and value from the output of earlier layers, with its own "
+            "matrices and any further operations (biases, norms, rotations); the final vectors are shown."
         )
     elif projection == "none":
         formula = "q_h = k_h = v_h = x[h's slice]" if row.has_heads else "q = k = v = x"
         question = "Why are there usually projections?"
         prose = (
-            "Without them the vectors themselves are query, key and value: a word can only look for what is "
+            "Without them the vectors themselves are query, key and value: a word can only look for words "
             "like itself."
         )
         if row.has_heads:
@@ -134,15 +133,15 @@ def projection_step(row: ExplainedRow, projection: str) -> Step:
         formula = ",  ".join(f"{n[0]}{head} = x W_{n[0].upper()}{head}{power}" for n in NAMES)
         question = "Why three vectors for each token?"
         prose = (
-            "What a token looks for (query), what it is found by (key) and what it hands on (value) may "
-            "differ: three learned views of one vector. Below is the first number of the query, then how the "
-            "three begin."
+            "A token searches with its query, is found by its key and passes on its value: three learned "
+            "views of one vector, which may differ. Below are the first number of the query, then the first "
+            "numbers of all three."
         )
         if row.report.context_tokens:
             prose += " Queries come from the sentence, keys and values from the context."
-        source, matrix = row.of_query("input"), row.whole("query_projection")
+        source, matrix = row.query_row("input"), row.whole("query_projection")
         matrix = matrix.T if is_transposed else matrix
-        reported = row.of_query(row.projected("query"))
+        reported = row.query_row(row.projected("query"))
         values = {
             "query dim 0 in the report": cell(reported[0]),
             "largest difference over all dims": largest_difference(source @ matrix, reported),
@@ -151,15 +150,15 @@ def projection_step(row: ExplainedRow, projection: str) -> Step:
         factors = (f"x_{row.token}", source), (f"W_Q{head}", matrix[:, 0])
         tables.insert(0, dot_product(title, *factors, axis="embed"))
         names = ("input", "context", *(name for n in NAMES for name in (f"{n}_projection", n)))
-    shapes = shapes_of(row.tensors, *names)
+    shapes = tensor_shapes(row.tensors, *names)
     return Step("Query, key and value", formula, prose, shapes, values, tuple(tables), question)
 
 
 def _first_dims(row: ExplainedRow) -> Terms:
-    """The first numbers of the explained query and of the key and value that it takes most from."""
+    """Show the first numbers of the explained query, and of the key and value with the largest weight."""
     key = row.strongest
     beginnings = {
-        f"query of {row.token}": row.of_query(row.projected("query")),
+        f"query of {row.token}": row.query_row(row.projected("query")),
         f"key of {key}": row.whole(row.projected("key"))[key],
         f"value of {key}": row.whole("value")[key],
     }
@@ -172,11 +171,11 @@ def _first_dims(row: ExplainedRow) -> Terms:
 
 
 def qk_norm_and_rope_steps(form: AttentionForm, row: ExplainedRow) -> list[Step]:
-    """Steps from the projected query to the one that the scores multiply, where qk_norm or rope is on."""
-    if row.is_of_model:
+    """Explain the operations between the projected query and the scores, if qk_norm or rope is on."""
+    if row.from_model:
         return []
     steps = []
-    query, eps, base = row.of_query(row.projected("query")), form.qk_norm_eps, form.rope_base
+    query, eps, base = row.query_row(row.projected("query")), form.qk_norm_eps, form.rope_base
     if eps is not None:
         normalised = query / np.sqrt(np.square(query).mean() + eps)
         steps.append(_norm_step(row, query, normalised, eps, is_last=base is None))
@@ -201,10 +200,10 @@ def _norm_step(
         "root of it and eps": cell(np.sqrt(squares.mean() + eps)),
     } | (row.compared(normalised, "query") if is_last else {})
     prose = (
-        "Each query and each key is divided by its root mean square: its length is √head_dim, whatever it "
-        "was, and scores cannot grow with it. Shown is the query; the keys go the same way."
+        "Each query and each key is divided by its root mean square. All lengths become √head_dim, so scores "
+        "cannot grow with them. The query is shown; keys are treated the same way."
     )
-    shapes = shapes_of(row.tensors, "projected_query", "query")
+    shapes = tensor_shapes(row.tensors, "projected_query", "query")
     formula, question = "q / √(Σ q² / n + eps)", "Why normalise query and key?"
     return Step("Normalise query and key", formula, prose, shapes, values, (table,), question)
 
@@ -235,12 +234,12 @@ def _rope_step(row: ExplainedRow, query: np.ndarray, base: float) -> Step:
     }
     values |= row.compared(np.concatenate(rotated), "query")
     prose = (
-        "Each pair of dims is turned by an angle that grows with the position, fast for the first pair and "
-        "slowly for the last. Keys are turned by theirs: a product of two depends on i - j alone."
+        "Each pair of dims is rotated by an angle that grows with the position, fast for the first pair and "
+        "slowly for the last. Keys are rotated likewise, so a product depends only on i - j."
     )
-    shapes = shapes_of(row.tensors, "projected_query", "query")
+    shapes = tensor_shapes(row.tensors, "projected_query", "query")
     formula = "(x cos a - y sin a, y cos a + x sin a),  a = position · base^(-2n / head_dim)"
-    question = "Why does a turn tell how far apart two words stand?"
+    question = "Why does a rotation encode the distance between two words?"
     return Step("Rotary positions", formula, prose, shapes, values, (table,), question)
 
 
@@ -248,27 +247,27 @@ def _shape(name: str, axes: tuple[str, ...], tensor: Tensor) -> Shape:
     return Shape(name, axes, tuple(tensor.shape), tensor.stride())
 
 
-def _of_first_item(row: ExplainedRow, name: str) -> Tensor:
-    """A tensor of the report for batch item 0, with its own strides."""
+def _first_batch_item(row: ExplainedRow, name: str) -> Tensor:
+    """Return a tensor of the report for batch item 0, with its strides."""
     named = row.tensors[name]
     place = tuple(0 if axis == "batch" else slice(None) for axis in named.axes)
     return torch.from_numpy(named.values[place])
 
 
 def _wide_query(row: ExplainedRow) -> Tensor:
-    """The queries of all heads side by side for each token: input W_Q^T with all rows in one matrix."""
+    """Return all heads' queries side by side for each token: input W_Q^T with all rows in one matrix."""
     if "input" not in row.tensors:
-        return _of_first_item(row, "query").transpose(0, 1).reshape(len(row.report.tokens), -1)
-    source = _of_first_item(row, "input")
+        return _first_batch_item(row, "query").transpose(0, 1).reshape(len(row.report.tokens), -1)
+    source = _first_batch_item(row, "input")
     if "query_projection" not in row.tensors:
         return source
-    return source @ _of_first_item(row, "query_projection").flatten(0, 1).mT
+    return source @ _first_batch_item(row, "query_projection").flatten(0, 1).mT
 
 
 def split_step(row: ExplainedRow) -> Step:
-    """One wide product is split by a view and a transpose: no number moves, only strides change."""
+    """Explain how a view and a transpose split one wide product: no number moves, only strides change."""
     name = row.projected("query")
-    num_heads, num_tokens, dim = _of_first_item(row, name).shape
+    num_heads, num_tokens, dim = _first_batch_item(row, name).shape
     wide = _wide_query(row)
     viewed = wide.view(num_tokens, num_heads, dim)
     split = viewed.transpose(0, 1)
@@ -291,8 +290,8 @@ def split_step(row: ExplainedRow) -> Step:
     )
     values = row.compared(query, name)
     prose = (
-        "All heads' queries come from one wide product, a slice of each row for each head. View and "
-        "transpose then only relabel: a stride is how far the next number along an axis lies in memory, and "
+        "All heads' queries come from one wide product, with a slice of each row per head. View and "
+        "transpose only relabel it: a stride is the distance in memory between neighbours along an axis, and "
         "place = token · its stride + head · its stride + dim."
     )
     kv_heads = row.tensors["key"].values.shape[row.tensors["key"].axes.index("head")]
@@ -305,7 +304,7 @@ def split_step(row: ExplainedRow) -> Step:
 
 
 def _view_refused(heads: Tensor) -> str | None:
-    """torch's error for viewing transposed heads as wide rows; None where that works."""
+    """Return torch's error for viewing transposed heads as wide rows, or None if that works."""
     num_heads, num_tokens, dim = heads.shape
     try:
         heads.transpose(0, 1).view(num_tokens, num_heads * dim)
@@ -315,7 +314,7 @@ def _view_refused(heads: Tensor) -> str | None:
 
 
 def _merge_step(row: ExplainedRow) -> Step:
-    heads = _of_first_item(row, "head_outputs").contiguous()
+    heads = _first_batch_item(row, "head_outputs").contiguous()
     num_heads, num_tokens, dim = heads.shape
     moved = heads.transpose(0, 1)
     copied = moved.contiguous()
@@ -330,13 +329,13 @@ def _merge_step(row: ExplainedRow) -> Step:
     refused = _view_refused(heads)
     question = f"Why {'a' if refused else 'no'} copy before the view?"
     prose = (
-        "A head's rows lie together; a token's numbers must: after the transpose the strides no longer fall, "
-        "and one stride cannot step through a row, so .view alone fails and .contiguous() copies first."
+        "In memory a head's rows are adjacent, but the merged row needs a token's numbers to be. After the "
+        "transpose no single stride steps through such a row, so .view fails until .contiguous() copies."
         if refused
-        else "With one head, or one token, the transpose moves nothing, and .view works without a copy."
+        else "With one head or one token the transpose changes no order, and .view works without a copy."
     )
     if "output_projection" not in row.tensors and "input" not in row.tensors:
-        prose += " The model's own output layer mixes the heads then."
+        prose += " The model's own output layer then mixes the heads."
     columns = [head * dim for head in range(num_heads)]
     flat = [row.token * num_heads * dim + column for column in columns]
     table = terms(
@@ -350,7 +349,7 @@ def _merge_step(row: ExplainedRow) -> Step:
             "of head": [place // (num_tokens * dim) for place in flat],
         },
     )
-    values: dict[str, Cell] = {"torch says to .view without .contiguous()": refused or "nothing: it works"}
+    values: dict[str, Cell] = {"error of .view without .contiguous()": refused or "none"}
     name = "merged" if "merged" in row.tensors else "output" if row.tensors.keys() >= {"input"} else None
     if name is not None:
         difference = largest_difference(merged.double().numpy(), part(row.tensors[name], batch=0))
@@ -360,12 +359,12 @@ def _merge_step(row: ExplainedRow) -> Step:
 
 
 def merge_steps(row: ExplainedRow) -> tuple[Step, ...]:
-    """The heads side by side, then one number of the output that unifies them."""
+    """Explain how the heads are put side by side, then one number of the output projection."""
     merge = _merge_step(row)
     if "output_projection" not in row.tensors:
         return (merge,)
-    merged, matrix = row.of_query("merged"), part(row.tensors["output_projection"])
-    bias, output = part(row.tensors["output_bias"]), row.of_query("output")
+    merged, matrix = row.query_row("merged"), part(row.tensors["output_projection"])
+    bias, output = part(row.tensors["output_bias"]), row.query_row("output")
     computed = matrix @ merged + bias
     values = {
         "bias dim 0": cell(bias[0]),
@@ -375,8 +374,8 @@ def merge_steps(row: ExplainedRow) -> tuple[Step, ...]:
     }
     title = f"dim 0 of output {row.token}: its merged row · row 0 of W_O"
     product = dot_product(title, ("merged", merged), ("W_O", matrix[0]), axis="column")
-    prose = "Up to here no head knew of the others: the last matrix mixes what they found, back to embed_dim."
-    shapes = shapes_of(row.tensors, "merged", "output_projection", "output_bias", "output")
+    prose = "Until now the heads were separate: the last matrix mixes their outputs, back to embed_dim."
+    shapes = tensor_shapes(row.tensors, "merged", "output_projection", "output_bias", "output")
     formula, question = "y = merged W_Oᵀ + b", "Why one more matrix?"
     return merge, Step("Output projection", formula, prose, shapes, values, (product,), question)
 
@@ -392,38 +391,38 @@ def attention_steps(
     is_sampled: bool = False,
     is_batched: bool = False,
 ) -> tuple[Step, ...]:
-    """From tokens to the output of the explained query; of a model's report the form counts for nothing."""
+    """Explain a query's attention from tokens to output; `form` is ignored for a model's report."""
     row = explained_row(report, token, head)
     first = token_steps(row, embedding=embedding, is_sampled=is_sampled, is_batched=is_batched)
     if "query" not in row.tensors:
-        return (*first, _weights_alone(row))
+        return (*first, _weights_only(row))
     projections = [projection_step(row, projection), *([split_step(row)] if row.has_heads else [])]
     last = [weighted_sum_step(row), *(merge_steps(row) if row.has_heads else ())]
     return (*first, *projections, *_weights_steps(form, row), *last)
 
 
 def _weights_steps(form: AttentionForm, row: ExplainedRow) -> list[Step]:
-    """From query and key to weights; of the second half of differential attention the softmax alone."""
-    half = row.of_half(0) if form.is_differential else row
+    """Explain query and key to weights; for the second half of differential attention, only the softmax."""
+    half = row.in_half(0) if form.is_differential else row
     scores = row_scores(form, half)
-    made = [*qk_norm_and_rope_steps(form, half), scores_step(half, scores), scale_step(form, half, scores)]
-    made += [*steps_after_scale(half, scores), mask_step(form, half, scores)]
-    made.append(softmax_step(half, scores.sink) if form.softmax else no_softmax_step(half))
+    steps = [*qk_norm_and_rope_steps(form, half), scores_step(half, scores), scale_step(form, half, scores)]
+    steps += [*steps_after_scale(half, scores), mask_step(form, half, scores)]
+    steps.append(softmax_step(half, scores.sink) if form.softmax else no_softmax_step(half))
     if form.lambda_init is not None:
-        made += [softmax_step(row.of_half(1), scores.sink), difference_step(row, form.lambda_init)]
-    return made
+        steps += [softmax_step(row.in_half(1), scores.sink), difference_step(row, form.lambda_init)]
+    return steps
 
 
-def _weights_alone(row: ExplainedRow) -> Step:
-    """The only step of a model that exposes nothing but its weights."""
-    weights = row.of_query("weights")
+def _weights_only(row: ExplainedRow) -> Step:
+    """Explain the weights of a model that exposes nothing else."""
+    weights = row.query_row("weights")
     table = key_table(row, "weights", {"weight": weights}, ("sum", "", weights.sum()))
     prose = (
-        "This model hands over its weights alone: query, key and scores stay inside, so that the row cannot "
-        "be worked out term by term."
+        "This model exposes only its weights, without query, key and scores, so the row cannot be explained "
+        "term by term."
     )
     entropies = row.report.tensors_of("rows")["entropy"].values[..., row.token].ravel()
     values = {"entropy": cell(entropies[row.head])}
-    shapes = shapes_of(row.tensors, "weights")
-    formula, question = "w_i = softmax(scores_i)", "Why is the row not worked out?"
+    shapes = tensor_shapes(row.tensors, "weights")
+    formula, question = "w_i = softmax(scores_i)", "Why is the row not explained?"
     return Step("Weights", formula, prose, shapes, values, (table,), question)

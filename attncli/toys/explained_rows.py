@@ -1,4 +1,4 @@
-"""What every explanation is made of: tables of terms, and the steps of the query row that is explained."""
+"""Building blocks of explanations: tables of terms, and the steps of an explained query row."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,24 +18,24 @@ TermColumns = Mapping[str, Sequence[object] | np.ndarray]
 
 
 def cell(number: object) -> Cell:
-    """A number or text as a cell: None for infinity and NaN."""
+    """Return a number or text as a cell: None for infinity and NaN."""
     if isinstance(number, str):
         return number
     if isinstance(number, int | np.integer):
         return int(number)
-    # Any number of Python, numpy or torch: they share no type.
+    # Numbers of Python, NumPy and torch share no type.
     value = float(np.float64(number))  # type: ignore[arg-type]
     return value if np.isfinite(value) else None
 
 
 def part(tensor: NamedTensor, **index: int) -> np.ndarray:
-    """A tensor at these indices of its axes, in float64; axes that it lacks are ignored."""
+    """Return a tensor in float64 at these indices of its axes; missing axes are ignored."""
     place = tuple(index.get(axis, slice(None)) for axis in tensor.axes)
     return np.asarray(tensor.values[place], dtype=np.float64)
 
 
-def shapes_of(tensors: Mapping[str, NamedTensor], *names: str) -> tuple[Shape, ...]:
-    """The shapes of the named tensors, without those that are missing."""
+def tensor_shapes(tensors: Mapping[str, NamedTensor], *names: str) -> tuple[Shape, ...]:
+    """Return the shapes of the named tensors that exist."""
     there = {name: tensors[name] for name in names if name in tensors}
     return tuple(Shape(name, tensor.axes, tensor.values.shape) for name, tensor in there.items())
 
@@ -48,7 +48,7 @@ def terms(
     totals: Sequence[Sequence[object]] = (),
     most: int | None = None,
 ) -> Terms:
-    """A table of columns: the first `most` rows, or of more than 12 the first, the last and the notable."""
+    """Build a table from columns; if it has over 12 rows, keep the first, the last and the notable ones."""
     count = len(next(iter(columns.values())))
     rows: Sequence[int] = range(count if most is None else min(most, count))
     if most is None and count > MOST_ROWS:
@@ -61,7 +61,7 @@ def terms(
 def dot_product(
     title: str, left: tuple[str, np.ndarray], right: tuple[str, np.ndarray], *, axis: str = "dim"
 ) -> Terms:
-    """Σ left right: the first products, and the sum over all of them."""
+    """Show Σ left right: the first products, and the sum over all."""
     products = left[1] * right[1]
     columns = {axis: range(len(products)), left[0]: left[1], right[0]: right[1], "product": products}
     return terms(title, columns, totals=[("sum", "", "", products.sum())], most=MOST_PRODUCTS)
@@ -74,14 +74,14 @@ def first_dims(
     *,
     notable: Sequence[int] = (),
 ) -> Terms:
-    """The columns, then the first numbers of each row of a matrix."""
+    """Show the columns, then the first numbers of each row of a matrix."""
     dims = range(min(MOST_DIMS, matrix.shape[1]))
     left_out = f": the first {len(dims)} of {matrix.shape[1]} dims" if len(dims) < matrix.shape[1] else ""
     return terms(f"{title}{left_out}", {**columns, **{str(d): matrix[:, d] for d in dims}}, notable=notable)
 
 
 def largest_difference(computed: np.ndarray, reported: np.ndarray) -> Cell:
-    """The largest difference between numbers computed here and the report's, where both are finite."""
+    """Return the largest difference between recomputed and reported numbers, where both are finite."""
     both = np.isfinite(computed) & np.isfinite(reported)
     return cell(np.abs(computed - reported)[both].max(initial=0.0))
 
@@ -91,9 +91,9 @@ BIASES = ("bias", "position_bias")
 
 @dataclass(frozen=True)
 class ExplainedRow:
-    """One query of a report, in one head where there are several, in batch item 0 where there is a batch.
+    """One query of a report, in one head and batch item 0 if there are several.
 
-    `half` is 0 or 1 in differential attention, whose two softmaxes take a half of query and key each.
+    `half` is 0 or 1 in differential attention, whose two softmaxes each use half of query and key.
     """
 
     report: Report
@@ -113,41 +113,41 @@ class ExplainedRow:
 
     @property
     def place(self) -> str:
-        """`, head 2` where there are several heads, `, first half` in differential attention."""
+        """`, head 2` if there are several heads; `, first half` in differential attention."""
         head = f", head {self.head}" if self.has_heads else ""
         return head if self.half is None else f"{head}, {('first', 'second')[self.half]} half"
 
     @property
     def has_heads(self) -> bool:
-        """Whether there is a head axis."""
+        """True if there is a head axis."""
         return "head" in self.tensors["weights"].axes
 
     @property
-    def is_of_model(self) -> bool:
-        """Whether a model's layer is explained, which has its own rule for scores."""
+    def from_model(self) -> bool:
+        """True for a model's layer, which has its own rule for scores."""
         return "score_rule" in self.report.statistics
 
     @property
     def strongest(self) -> int:
-        """The key with the largest weight: the one whose numbers are written out."""
-        return int(self.of_query("weights").argmax())
+        """The key with the largest weight, whose numbers are written out."""
+        return int(self.query_row("weights").argmax())
 
-    def of_half(self, half: int) -> "ExplainedRow":
-        """The same row in one half of differential attention."""
+    def in_half(self, half: int) -> "ExplainedRow":
+        """Return the same row in one half of differential attention."""
         return replace(self, half=half)
 
     def name(self, name: str) -> str:
-        """The name of a tensor of this half."""
+        """Return the name of a tensor of this half."""
         if self.half is None or name not in ("scores", "scaled_scores", "weights"):
             return name
         return f"second_{name}" if self.half else {"weights": "first_weights"}.get(name, name)
 
     def projected(self, name: str) -> str:
-        """The tensor of query or key before anything normalised or rotated it."""
+        """Return the name of the query or key before normalising or rotating."""
         return f"projected_{name}" if f"projected_{name}" in self.tensors else name
 
     def whole(self, name: str) -> np.ndarray:
-        """A tensor of this head and half, whole; a key/value head serves several query heads."""
+        """Return a whole tensor of this head and half; a key/value head serves several query heads."""
         tensor, weights = self.tensors[self.name(name)], self.tensors["weights"]
         head = self.head
         if "head" in tensor.axes:
@@ -158,26 +158,26 @@ class ExplainedRow:
             numbers = np.split(numbers, 2, axis=-1)[self.half]
         return numbers
 
-    def of_query(self, name: str) -> np.ndarray:
-        """The explained query's row of a tensor."""
+    def query_row(self, name: str) -> np.ndarray:
+        """Return the explained query's row of a tensor."""
         return np.asarray(self.whole(name)[self.token])
 
     def compared(self, computed: np.ndarray, name: str) -> dict[str, Cell]:
-        """The largest difference of numbers computed for the explained query from the report's."""
-        return {"largest difference from the report": largest_difference(computed, self.of_query(name))}
+        """Return the largest difference between numbers recomputed for the query and the reported ones."""
+        return {"largest difference from the report": largest_difference(computed, self.query_row(name))}
 
 
 def explained_row(report: Report, token: int | None, head: int | None = None) -> ExplainedRow:
-    """The row of a token in a head; of the last token and in head 0 where none is asked for."""
+    """Return the row of a token in a head (default: the last token and head 0)."""
     row = ExplainedRow(report, len(report.tokens) - 1 if token is None else token)
     return replace(row, head=head or 0) if row.has_heads else row
 
 
 @dataclass(frozen=True)
 class RowScores:
-    """finished = (softcap(factor raw) + bias) / temperature for every key, hidden ones, too.
+    """finished = (softcap(factor raw) + bias) / temperature for every key, including hidden ones.
 
-    Masking comes later. `bias` names a tensor of the report; `sink` is the logit as the softmax takes it.
+    Masking comes later. `bias` names a tensor of the report; `sink` is the logit in the softmax.
     """
 
     factor: float
@@ -192,16 +192,16 @@ class RowScores:
     finished: np.ndarray
 
     @property
-    def is_scale_alone(self) -> bool:
-        """Whether nothing follows the scale."""
+    def has_only_scale(self) -> bool:
+        """True if nothing follows the scale."""
         return self.softcap is None and self.bias is None and self.temperature == 1
 
 
 def row_scores(form: AttentionForm, row: ExplainedRow) -> RowScores:
-    """The scores of a row, step by step: a model's layer has its own rule, which its report holds."""
-    query = row.of_query("query")
+    """Compute a row's scores step by step; a model's layer has its own rule, stored in its report."""
+    query = row.query_row("query")
     factor, softcap, temperature, sink = 0.0, form.softcap, form.temperature, form.sink
-    if row.is_of_model:
+    if row.from_model:
         rule = row.report.numbers("score_rule")
         factor, softcap, sink = rule["scale"] or 0.0, rule["softcap"], rule["sink"]
     else:
@@ -210,7 +210,7 @@ def row_scores(form: AttentionForm, row: ExplainedRow) -> RowScores:
     raw = np.asarray(row.whole("key") @ query)
     scaled = raw * factor
     capped = scaled if softcap is None else softcap * np.tanh(scaled / softcap)
-    biased = capped if bias is None else capped + row.of_query(bias)
+    biased = capped if bias is None else capped + row.query_row(bias)
     sink = None if sink is None else sink / temperature
     return RowScores(
         factor, softcap, bias, temperature, sink, raw, scaled, capped, biased, biased / temperature
@@ -218,7 +218,7 @@ def row_scores(form: AttentionForm, row: ExplainedRow) -> RowScores:
 
 
 def key_table(row: ExplainedRow, title: str, columns: TermColumns, *totals: tuple[object, ...]) -> Terms:
-    """One row per key: its position and text, then these columns."""
+    """Build one row per key: its position and text, then these columns."""
     return terms(
         f"{title} of query {row.token}{row.place}",
         {"key": range(len(row.key_tokens)), "text": row.key_tokens, **columns},
@@ -228,21 +228,21 @@ def key_table(row: ExplainedRow, title: str, columns: TermColumns, *totals: tupl
 
 
 def scores_step(row: ExplainedRow, scores: RowScores) -> Step:
-    """One dot product written out, then the whole row."""
-    key, reported = row.strongest, row.of_query("scores")
-    left, right = (f"q_{row.token}", row.of_query("query")), (f"k_{key}", row.whole("key")[key])
+    """Write out one dot product, then the whole row."""
+    key, reported = row.strongest, row.query_row("scores")
+    left, right = (f"q_{row.token}", row.query_row("query")), (f"k_{key}", row.whole("key")[key])
     product = dot_product(f"query {row.token} · key {key}{row.place}", left, right)
     prose = (
-        "A score says how well a key fits a query: large where their vectors point the same way. Written out "
-        "is the key with the largest weight; the others go the same way."
+        "A score measures how well a key fits a query: it is large if their vectors point the same way. The "
+        "key with the largest weight is written out; the others are computed the same way."
     )
     if row.half is not None:
-        prose += " Differential attention does all this twice, with a half of query and key each."
+        prose += " Differential attention does this twice, each time with half of query and key."
     values = {
         f"score of key {key} in the report": cell(reported[key]),
         "largest difference over visible keys": largest_difference(scores.raw, reported),
     }
-    shapes = shapes_of(row.tensors, "query", "key", row.name("scores"))
+    shapes = tensor_shapes(row.tensors, "query", "key", row.name("scores"))
     tables = product, key_table(row, "scores", {"score": scores.raw})
     return Step(
         "Scores", "s_ij = q_i · k_j = Σ_d q_id k_jd", prose, shapes, values, tables, "Why a dot product?"
@@ -250,92 +250,88 @@ def scores_step(row: ExplainedRow, scores: RowScores) -> Step:
 
 
 def scale_step(form: AttentionForm, row: ExplainedRow, scores: RowScores) -> Step:
-    """The row of scores before and after its factor."""
-    head_dim = row.of_query("query").shape[-1]
+    """Show the row of scores before and after its factor."""
+    head_dim = row.query_row("query").shape[-1]
     values: dict[str, Cell] = {"head_dim": head_dim, "factor": scores.factor}
     root = "A score is a sum of head_dim products: its variance grows with head_dim. "
-    scale = "model" if row.is_of_model else form.scale if isinstance(form.scale, str) else "number"
+    scale = "model" if row.from_model else form.scale if isinstance(form.scale, str) else "number"
     formula, prose = {
         "sqrt": ("s / √head_dim", f"{root}Dividing by √head_dim prevents this, and softmax stays diffuse."),
         "fourth-root": (
             "(q · head_dim^-¼) · (k · head_dim^-¼)",
-            f"{root}Here query and key are each divided by the fourth root: the same, with smaller numbers "
-            "on the way.",
+            f"{root}Here query and key are each divided by the fourth root: the same result, with smaller "
+            "intermediate numbers.",
         ),
-        "none": ("s", f"{root}Nothing is done about it here: the scores stay as they are."),
-        "number": ("factor · s", f"{root}The factor was chosen; 1 / √head_dim would keep the variance."),
+        "none": ("s", f"{root}Here the scores are not scaled."),
+        "number": ("factor · s", f"{root}The factor was set; 1 / √head_dim would keep the variance."),
         "model": ("factor · s", f"{root}The factor is the model's own."),
     }[scale]
     if scale == "fourth-root":
         values["factor on query and key each"] = head_dim**-0.25
-    if scores.is_scale_alone and not row.place:
+    if scores.has_only_scale and not row.place:
         for name in ("scores", "scaled_scores"):
-            said = f"variance of all visible {name.replace('_', ' ')}"
-            values[said] = cell(row.report.numbers(name)["variance"])
-    if scores.is_scale_alone:
+            label = f"variance of all visible {name.replace('_', ' ')}"
+            values[label] = cell(row.report.numbers(name)["variance"])
+    if scores.has_only_scale:
         values |= row.compared(scores.scaled, "scaled_scores")
     table = key_table(row, "scores", {"score": scores.raw, "scaled": scores.scaled})
-    shapes = shapes_of(row.tensors, row.name("scores"), row.name("scaled_scores"))
+    shapes = tensor_shapes(row.tensors, row.name("scores"), row.name("scaled_scores"))
     return Step("Scale", formula, prose, shapes, values, (table,), "Why are scores scaled?")
 
 
 def steps_after_scale(row: ExplainedRow, scores: RowScores) -> list[Step]:
-    """One step each for the soft cap, the bias and the temperature, where they are on."""
+    """Explain the soft cap, the bias and the temperature, if they are on."""
     steps = []
     if scores.softcap is not None:
         table = key_table(row, "scaled scores", {"scaled": scores.scaled, "capped": scores.capped})
         values = {"cap": cell(scores.softcap)}
         if scores.bias is None and scores.temperature == 1:
             values |= row.compared(scores.capped, "scaled_scores")
-        prose = (
-            "No score goes beyond the cap, so that no key wins by more than that; small ones stay nearly as "
-            "they are."
-        )
+        prose = "No score exceeds the cap, so no key can win by more than that; small scores hardly change."
         steps.append(Step("Soft cap", "c tanh(s / c)", prose, (), values, (table,), "Why bend the scores?"))
     if scores.bias is not None:
         steps.append(_bias_step(row, scores, scores.bias))
     if scores.temperature != 1:
         table = key_table(row, "scores", {"score": scores.biased, "divided": scores.finished})
         values = {"temperature": cell(scores.temperature)} | row.compared(scores.finished, "scaled_scores")
-        flatter = "more than 1 makes the row flatter" if scores.temperature > 1 else "less than 1, sharper"
-        prose = f"All that the softmax takes is divided by the temperature: {flatter}."
+        effect = "a value above 1 makes" if scores.temperature > 1 else "a value below 1 makes"
+        shape = "flatter" if scores.temperature > 1 else "sharper"
+        prose = f"The input of the softmax is divided by the temperature: {effect} the row {shape}."
         steps.append(Step("Temperature", "s / T", prose, (), values, (table,), "Why divide once more?"))
     return steps
 
 
 def _bias_step(row: ExplainedRow, scores: RowScores, name: str) -> Step:
-    """What is added to each score, whatever the words are."""
+    """Explain the bias that is added to each score regardless of the words."""
     values: dict[str, Cell] = {}
     formula, prose = (
         "s_ij + b_ij",
-        "Products of vectors say nothing of order. So a number is added to each score that depends on the "
-        "positions alone, not on the words.",
+        "Products of vectors do not depend on order. So a number is added to each score that depends only on "
+        "the positions, not on the words.",
     )
     columns: dict[str, Sequence[object] | np.ndarray] = {"score": scores.capped}
-    if not row.is_of_model:
+    if not row.from_model:
         columns["distance"] = [abs(row.token - j) for j in range(len(row.key_tokens))]
         if "bias_table" in row.tensors:
-            prose += (
-                " Distances share buckets; each bucket has a number, sampled here and learned in a model."
-            )
+            prose += " Distances share buckets; each bucket has a number, sampled here, learned in a model."
         else:
             formula = "s_ij - slope |i - j|"
             num_heads = len(row.tensors[name].values) if row.has_heads else 1
             values["slope"] = cell(alibi_slopes(num_heads)[row.head].item())
             prose = (
-                "Products of vectors say nothing of order. ALiBi: each score loses the head's slope times "
-                "the distance, so that near keys win."
+                "Products of vectors do not depend on order. ALiBi subtracts the head's slope times the "
+                "distance from each score, so that near keys win."
             )
-    columns |= {"bias": row.of_query(name), "sum": scores.biased}
+    columns |= {"bias": row.query_row(name), "sum": scores.biased}
     if scores.temperature == 1:
         values |= row.compared(scores.biased, "scaled_scores")
-    shapes = shapes_of(row.tensors, name, "bias_table")
-    table, question = key_table(row, "scores and bias", columns), "Why add what no word decides?"
+    shapes = tensor_shapes(row.tensors, name, "bias_table")
+    table, question = key_table(row, "scores and bias", columns), "Why add a number that no word determines?"
     return Step("Bias", formula, prose, shapes, values, (table,), question)
 
 
 def mask_step(form: AttentionForm, row: ExplainedRow, scores: RowScores) -> Step:
-    """Which keys the explained query sees; hidden scores become -infinity."""
+    """Show the keys that the query may attend; hidden scores become -infinity."""
     everywhere = np.isneginf(row.whole("scaled_scores"))
     hidden = everywhere[row.token]
     values: dict[str, Cell] = {
@@ -343,24 +339,24 @@ def mask_step(form: AttentionForm, row: ExplainedRow, scores: RowScores) -> Step
         "hidden in the whole matrix": int(everywhere.sum()),
         "scores in the whole matrix": everywhere.size,
     }
-    shapes = shapes_of(row.tensors, row.name("scaled_scores"))
+    shapes = tensor_shapes(row.tensors, row.name("scaled_scores"))
     if not everywhere.any():
-        prose = "The whole text is there before it is read: every query sees every key."
-        if not row.report.context_tokens and not row.is_of_model:
+        prose = "The whole text is known in advance: every query sees every key."
+        if not row.report.context_tokens and not row.from_model:
             prose += " A decoder would hide the future: --causal."
         return Step("Mask", "s_ij, for every j", prose, shapes, values, question="Why is nothing hidden?")
     prose = (
-        "A hidden key gets a score of -∞, and so a weight of 0, whatever its score was. It is hidden before "
-        "the softmax, so that the weights that are left still sum to 1."
+        "A hidden key gets a score of -∞, and so a weight of 0, whatever its score was. Hiding comes before "
+        "the softmax, so that the remaining weights still sum to 1."
     )
     if form.window is not None:
-        prose += " The window hides what is too far away."
+        prose += " The window hides keys that are too far away."
     if not hidden.any():
-        prose += f" Query {row.token} sees every key; --token chooses an earlier one."
+        prose += f" Query {row.token} sees every key; choose an earlier one with --token."
     columns: TermColumns = {
         "score": scores.finished,
         "sees": ["no" if h else "yes" for h in hidden],
-        "masked": row.of_query("scaled_scores"),
+        "masked": row.query_row("scaled_scores"),
     }
     table = key_table(row, "scores", columns)
     formula, question = "s_ij where i sees j, else -∞", "Why -∞ before the softmax, and not 0 after it?"
@@ -371,10 +367,10 @@ MOST_WEIGHTED_DIMS = 2
 
 
 def softmax_step(row: ExplainedRow, sink: float | None) -> Step:
-    """The largest score subtracted, exponentials, their sum with that of the sink, the quotients."""
-    scores = row.of_query("scaled_scores")
+    """Show scores minus the largest, exponentials, their sum with the sink's, and the quotients."""
+    scores = row.query_row("scaled_scores")
     everything = scores if sink is None else np.append(scores, sink)
-    # A query that sees nothing has no largest score; its weights are zeros.
+    # Without visible keys there is no largest score; the weights are zeros.
     largest = everything.max() if np.isfinite(everything.max()) else 0.0
     shifted = scores - largest
     exponentials = np.exp(shifted)
@@ -383,27 +379,27 @@ def softmax_step(row: ExplainedRow, sink: float | None) -> Step:
     columns = {"score": scores, "minus the max": shifted, "exp": exponentials, "weight": weights}
     values: dict[str, Cell] = {"largest score": cell(largest), "sum of exponentials": cell(total)}
     prose = (
-        "An exponential is positive whatever the score, and over their sum it is a weight; a hidden key has "
-        "exp(-∞) = 0. Minus the largest score none overflows, and the quotients are the same."
+        "An exponential is positive for any score, and divided by their sum it is a weight; a hidden key has "
+        "exp(-∞) = 0. Subtracting the largest score prevents overflow and leaves the quotients unchanged."
     )
     if sink is not None:
         share = np.exp(sink - largest)
         values |= {"sink": sink, "exponential of the sink": cell(share)}
         values["weight of the sink"] = cell(share / total)
-        prose += " The sink is a score outside the keys: it is in the sum, so that the keys get less than 1."
+        prose += " The sink is an extra score without a key: it is in the sum, so the keys get less than 1."
     values["ln Σ exp(score)"] = cell(largest + np.log(total)) if total else None
     values |= row.compared(weights, "weights")
     sums = ("sum", "", "", "", exponentials.sum(), weights.sum())
     table = key_table(row, "softmax", columns, sums)
-    shapes = shapes_of(row.tensors, row.name("scaled_scores"), row.name("weights"))
+    shapes = tensor_shapes(row.tensors, row.name("scaled_scores"), row.name("weights"))
     title = "Second softmax" if row.half else "Softmax"
     formula = "w_ij = exp(s_ij - m) / Σ_k exp(s_ik - m),  m = max_k s_ik"
     return Step(title, formula, prose, shapes, values, (table,), "Why exponentials?")
 
 
 def difference_step(row: ExplainedRow, lambda_init: float) -> Step:
-    """first - lambda second: what both halves attend to cancels."""
-    first, second = (row.of_half(half).of_query("weights") for half in (0, 1))
+    """Explain first - lambda second: attention common to both halves cancels."""
+    first, second = (row.in_half(half).query_row("weights") for half in (0, 1))
     vectors = part(row.tensors["lambda_vectors"])
     positive, negative = (np.exp(vectors[n] @ vectors[n + 1]) for n in (0, 2))
     factor = positive - negative + lambda_init
@@ -418,24 +414,27 @@ def difference_step(row: ExplainedRow, lambda_init: float) -> Step:
     }
     values |= row.compared(weights, "weights")
     prose = (
-        "Lambda, of four learned vectors, says how much of the second softmax is taken off the first: what "
-        "both attend to cancels. A row sums to 1 - lambda and may be negative."
+        "Lambda, computed from four learned vectors, is the share of the second softmax to subtract from the "
+        "first: attention common to both cancels. A row sums to 1 - lambda and may be negative."
     )
-    product = dot_product("a · b, of the vectors behind lambda", ("a", vectors[0]), ("b", vectors[1]))
+    product = dot_product("a · b, two of the vectors behind lambda", ("a", vectors[0]), ("b", vectors[1]))
     table = key_table(row, "difference", columns, sums)
-    shapes = shapes_of(row.tensors, "first_weights", "second_weights", "lambda_vectors", "weights")
+    shapes = tensor_shapes(row.tensors, "first_weights", "second_weights", "lambda_vectors", "weights")
     formula = "w = w1 - λ w2,  λ = exp(a · b) - exp(c · d) + lambda_init"
-    question = "Why take one softmax off another?"
+    question = "Why subtract one softmax from another?"
     return Step("Difference", formula, prose, shapes, values, (product, table), question)
 
 
 def no_softmax_step(row: ExplainedRow) -> Step:
-    """Scores as weights: hidden ones are zero."""
-    scores = row.of_query("scaled_scores")
+    """Show scores as weights; hidden ones are zero."""
+    scores = row.query_row("scaled_scores")
     weights = np.where(np.isneginf(scores), 0.0, scores)
-    prose = "No softmax: the scores are the weights, may be negative and sum to anything; hidden ones are 0."
+    prose = (
+        "Without a softmax the scores are the weights: they may be negative and sum to anything; hidden ones "
+        "are 0."
+    )
     table = key_table(row, "weights", {"score": scores, "weight": weights}, ("sum", "", "", weights.sum()))
-    shapes, question = shapes_of(row.tensors, "weights"), "Why is there usually a softmax?"
+    shapes, question = tensor_shapes(row.tensors, "weights"), "Why is there usually a softmax?"
     values = row.compared(weights, "weights")
     return Step("No softmax", "w_ij = s_ij", prose, shapes, values, (table,), question)
 
@@ -443,7 +442,7 @@ def no_softmax_step(row: ExplainedRow) -> Step:
 def weighted_terms(
     weights: np.ndarray, values: np.ndarray
 ) -> tuple[dict[str, np.ndarray], tuple[object, ...]]:
-    """For the first dims the value and its product with the weight, and the row of their sums."""
+    """Return value and weighted value for the first dims, and the row of their sums."""
     columns = {"weight": weights}
     sums: list[object] = [weights.sum()]
     for dim in range(min(MOST_WEIGHTED_DIMS, values.shape[1])):
@@ -454,18 +453,18 @@ def weighted_terms(
 
 
 def weighted_sum_step(row: ExplainedRow) -> Step:
-    """Weights times values, and their sums: the output of the explained query."""
-    weights, values = row.of_query("weights"), row.whole("value")
+    """Show weights times values and their sums: the output of the explained query."""
+    weights, values = row.query_row("weights"), row.whole("value")
     name = "head_outputs" if "head_outputs" in row.tensors else "output"
-    output = row.of_query(name)
+    output = row.query_row(name)
     columns, sums = weighted_terms(weights, values)
     compared = {f"{name} dim {dim} in the report": cell(output[dim]) for dim in range(min(2, len(output)))}
     compared["largest difference over all dims"] = largest_difference(weights @ values, output)
     prose = (
-        "A sum takes a little from many keys, and a gradient reaches each of them; the best key alone would "
-        "be a choice, which has none. Each dim is mixed by itself."
+        "A sum takes a little from many keys, and a gradient reaches each of them; choosing only the best "
+        "key would have no gradient. Each dim is mixed separately."
     )
     table = key_table(row, "weighted values", columns, sums)
-    shapes = shapes_of(row.tensors, "weights", "value", name)
-    question = "Why a sum, and not the best key's value?"
+    shapes = tensor_shapes(row.tensors, "weights", "value", name)
+    question = "Why a sum, and not just the best key's value?"
     return Step("Weighted sum", "y_i = Σ_j w_ij v_j", prose, shapes, compared, (table,), question)

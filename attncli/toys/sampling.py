@@ -1,4 +1,4 @@
-"""Sampled weights: the random numbers, the vectors of tokens, and how their query, key and value are made."""
+"""Sampled weights: random generators, token vectors, and projections to query, key and value."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -16,13 +16,13 @@ from attncli.errors import UserError
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Sorted words and a vector for each: row i of the table belongs to words[i]."""
+    """Sorted words and their vectors: row i of the table belongs to words[i]."""
 
     words: tuple[str, ...]
     table: Float[Tensor, "word dim"]
 
     def ids(self, tokens: Sequence[str]) -> list[int]:
-        """The row of each token; UserError that names the words without one."""
+        """Return the row of each token. Raises UserError with the missing words."""
         index = {word: row for row, word in enumerate(self.words)}
         if missing := sorted(set(tokens) - index.keys()):
             raise UserError(f"embedding: previous has no vector for {', '.join(missing[:5])}")
@@ -30,7 +30,7 @@ class Vocabulary:
 
 
 def sample_table(num_words: int, dim: int, generator: torch.Generator) -> Float[Tensor, "word dim"]:
-    """Standard normal vectors, one per word, as torch.nn.Embedding starts."""
+    """Sample one standard normal vector per word, like torch.nn.Embedding's initial weights."""
     return torch.randn(num_words, dim, generator=generator)
 
 
@@ -38,39 +38,39 @@ SAMPLERS: dict[str, Callable[[tuple[int, ...], torch.Generator], Tensor]] = {
     "gaussian": lambda shape, generator: torch.randn(shape, generator=generator),
     "integers": lambda shape, generator: torch.randint(0, 10, shape, generator=generator).float(),
 }
-"""Vectors without a vocabulary; equal tokens get different ones: N(0, 1), or whole numbers from 0 to 9."""
+"""Samplers of vectors without a vocabulary, different even for equal tokens: N(0, 1), or integers 0 to 9."""
 
 
 @dataclass(frozen=True)
 class Projection:
-    """A sampled matrix in its own layout, which `axes` names; applying it gives `... token dim`."""
+    """A sampled matrix in its own layout, named by `axes`; applying it returns `... token dim`."""
 
     matrix: Float[Tensor, "..."]
     axes: tuple[str, ...]
 
     def to(self, device: torch.device) -> "Projection":
-        """The same projection with its matrix on a device."""
+        """Return the same projection with its matrix on a device."""
         return Projection(self.matrix.to(device), self.axes)
 
     def __call__(self, vectors: Float[Tensor, "*batch token embed"]) -> Float[Tensor, "*out token dim"]:
-        """The projected vectors; a matrix with a head axis puts a head axis before the tokens."""
+        """Project vectors; a matrix with a head axis adds a head axis before the tokens."""
         if self.axes == ("embed", "dim"):
             return vectors @ self.matrix
         if self.axes == ("dim", "embed"):
             return vectors @ self.matrix.mT
-        # One product for all heads: a broadcast one would copy the vectors for each.
+        # One product for all heads, because broadcasting would copy the vectors for each.
         return split_heads(vectors @ self.matrix.flatten(-3, -2).mT, self.matrix.shape[-3])
 
 
 def sample_linear(out_dim: int, in_dim: int, generator: torch.Generator) -> Float[Tensor, "out in"]:
-    """U(-1/sqrt(in_dim), 1/sqrt(in_dim)) with layout (out, in), as torch.nn.Linear starts its weight."""
+    """Sample U(-1/sqrt(in_dim), 1/sqrt(in_dim)) with layout (out, in), like a new torch.nn.Linear."""
     matrix = torch.empty(out_dim, in_dim)
     torch.nn.init.kaiming_uniform_(matrix, a=sqrt(5), generator=generator)
     return matrix
 
 
 def sample_linear_bias(out_dim: int, in_dim: int, generator: torch.Generator) -> Float[Tensor, " out"]:
-    """U(-1/sqrt(in_dim), 1/sqrt(in_dim)), as torch.nn.Linear starts its bias."""
+    """Sample U(-1/sqrt(in_dim), 1/sqrt(in_dim)), like torch.nn.Linear's initial bias."""
     bound = 1 / sqrt(in_dim)
     return torch.empty(out_dim).uniform_(-bound, bound, generator=generator)
 
@@ -82,9 +82,9 @@ def sample_projections(
     order: Sequence[str],
     generator: torch.Generator,
 ) -> dict[str, Projection]:
-    """Projections for query, key and value, sampled in the given order; sizes are (dim,) or (heads, dim).
+    """Sample the projections for query, key and value, in this order; sizes are (dim,) or (heads, dim).
 
-    linear: one torch.nn.Linear without bias, layout (dim, embed), its rows split into heads where there are
+    linear: one torch.nn.Linear without bias, layout (dim, embed), with its rows split into heads if there are
     several: (head, dim, embed). uniform: U[0, 1) with layout (embed, dim), or (head, dim, embed).
     """
     projections = {}
@@ -104,7 +104,7 @@ Drawn = TypeVar("Drawn")
 
 
 class Draws:
-    """A generator and the vocabulary's table, which one experiment leaves to the next."""
+    """A generator and a vocabulary's table, which an experiment passes on to the next."""
 
     def __init__(self, generator: torch.Generator, progress: Progress | None = None) -> None:
         self.generator = generator
@@ -112,36 +112,36 @@ class Draws:
         self.progress = progress
 
     def draw(self, draw: Callable[..., Drawn], *arguments: Any) -> Drawn:
-        """draw(*arguments, generator)."""
+        """Return draw(*arguments, generator)."""
         return draw(*arguments, self.generator)
 
     def draw_each(self, draw: Callable[..., Drawn], arguments: Sequence[tuple[Any, ...]]) -> list[Drawn]:
-        """One draw for each text that runs together, each with its own arguments: here there is one text."""
+        """Draw once for each text that runs together, with its own arguments; here, for the only text."""
         return [draw(*text_arguments, self.generator) for text_arguments in arguments]
 
 
-MAX_KEPT_BYTES = 32 * 2**20
+MAX_CACHED_BYTES = 32 * 2**20
 
 
 @dataclass
 class _Point:
-    """A generator after some draws, and what has been sampled from there on."""
+    """A generator's state after some draws, and the draws made from there."""
 
     state: Tensor
     sampled: dict[tuple[Any, ...], tuple[Any, "_Point"]] = field(default_factory=dict)
 
 
-class KeptDraws:
-    """Every draw by its seed and the draws before it; all are forgotten when they grow too large."""
+class DrawCache:
+    """A cache of draws by seed and previous draws, cleared when it grows too large."""
 
-    def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
+    def __init__(self, max_bytes: int = MAX_CACHED_BYTES) -> None:
         self._generator = torch.Generator()
         self._starts: dict[int, _Point] = {}
         self._max_bytes = max_bytes
         self._bytes = 0
 
     def start(self, seed: int) -> _Point:
-        """A generator with this seed, before its first draw."""
+        """Return a generator with this seed, before its first draw."""
         if self._bytes > self._max_bytes:
             self._starts.clear()
             self._bytes = 0
@@ -152,7 +152,7 @@ class KeptDraws:
     def draw(
         self, point: _Point, draw: Callable[..., Drawn], arguments: tuple[Any, ...]
     ) -> tuple[Drawn, _Point]:
-        """draw(*arguments, generator) from this point, and the point after it."""
+        """Return draw(*arguments, generator) from this point, and the point after it."""
         key = (draw, *map(_hashable, arguments))
         if key not in point.sampled:
             self._generator.set_state(point.state)
@@ -167,40 +167,40 @@ class KeptDraws:
         return point
 
 
-KEPT = KeptDraws()
-"""What this process has sampled so far. Whether a draw is found here or repeated changes no number."""
+DRAW_CACHE = DrawCache()
+"""The draws of this process. Caching never changes a number."""
 
 
 class DrawsTogether(Draws):
-    """The draws of several experiments side by side, each as from a generator with its own seed."""
+    """Draws for several experiments side by side, each as from a separate generator with its seed."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         super().__init__(torch.Generator().manual_seed(seeds[0]))
-        self._points = [KEPT.start(seed) for seed in seeds]
+        self._points = [DRAW_CACHE.start(seed) for seed in seeds]
 
     def draw_each(self, draw: Callable[..., Drawn], arguments: Sequence[tuple[Any, ...]]) -> list[Drawn]:
-        """The draw of each experiment, with its own arguments."""
+        """Draw for each experiment with its own arguments."""
         sampled = [
-            KEPT.draw(point, draw, text_arguments)
+            DRAW_CACHE.draw(point, draw, text_arguments)
             for point, text_arguments in zip(self._points, arguments, strict=True)
         ]
         self._points = [point for _, point in sampled]
         return [result for result, _ in sampled]
 
     def draw(self, draw: Callable[..., Drawn], *arguments: Any) -> Drawn:
-        """The same draw for each experiment, along a first axis unless all sampled the same numbers."""
+        """Draw the same for each experiment, along a first axis unless all drew the same numbers."""
         return stacked(self.draw_each(draw, [arguments] * len(self._points)))
 
 
 def stacked(sampled: Sequence[Drawn]) -> Drawn:
-    """Tensors, and mappings and dataclasses of tensors, stacked along a new first axis.
+    """Stack tensors, or mappings and dataclasses of tensors, along a new first axis.
 
-    Where all are the same object nothing is stacked: it broadcasts.
+    If all are the same object it is returned unstacked, to be broadcast.
     """
     first: Any = sampled[0]
     if all(other is first for other in sampled):
         return sampled[0]
-    # All have the type of the first, and so does the result: a type checker cannot follow that.
+    # All have the type of the first, and so does the result, which a type checker cannot infer.
     if isinstance(first, Tensor):
         return torch.stack(sampled)  # type: ignore[arg-type, return-value]
     if isinstance(first, dict):
@@ -209,7 +209,7 @@ def stacked(sampled: Sequence[Drawn]) -> Drawn:
         parts = [part.name for part in fields(first) if isinstance(getattr(first, part.name), Tensor)]
         changed = {name: stacked([getattr(each, name) for each in sampled]) for name in parts}
         return replace(first, **changed)  # type: ignore[type-var, return-value]
-    raise AssertionError(f"no way to stack {type(first)}")
+    raise AssertionError(f"cannot stack {type(first)}")
 
 
 def _hashable(argument: Any) -> Any:
@@ -230,37 +230,39 @@ def _bytes(sampled: Any) -> int:
 
 @dataclass(frozen=True)
 class Source:
-    """The embedded tokens of one text, and their ids where there is a vocabulary."""
+    """The embedded tokens of one text, and their ids if there is a vocabulary."""
 
     vectors: Float[Tensor, "*batch token dim"]
     token_ids: Int[Tensor, "*batch token"] | None
 
 
 def choose_device(name: str) -> torch.device:
-    """cpu or cuda; auto is CUDA where there is one. UserError where it is missing."""
+    """Return cpu or cuda; auto prefers CUDA. Raises UserError if CUDA is not available."""
     has_cuda = torch.cuda.is_available()
     if name == "cuda" and not has_cuda:
-        raise UserError("device: cuda is not available here: use auto or cpu")
+        raise UserError("device: cuda is not available: use auto or cpu")
     return torch.device("cuda" if name != "cpu" and has_cuda else "cpu")
 
 
-Sides = tuple[Sequence[str], ...]
-"""The tokens of a text, and of a context where there is one: both share one vocabulary."""
+TokenSequences = tuple[Sequence[str], ...]
+"""The tokens of a text and, in cross-attention, of its context, which share a vocabulary."""
 
 
-def _vocabularies(texts: Sequence[Sides], draws: Draws, embedding: str, dim: int) -> list[Vocabulary]:
+def _vocabularies(
+    texts: Sequence[TokenSequences], draws: Draws, embedding: str, dim: int
+) -> list[Vocabulary]:
     if embedding == "random":
-        words = [tuple(sorted({token for tokens in sides for token in tokens})) for sides in texts]
+        words = [tuple(sorted({token for tokens in sequences for token in tokens})) for sequences in texts]
         tables = draws.draw_each(sample_table, [(len(vocabulary), dim) for vocabulary in words])
         return [Vocabulary(vocabulary, table) for vocabulary, table in zip(words, tables, strict=True)]
-    # The plan has seen to a step before this one; only where that failed there is no table.
+    # The plan guarantees an earlier step; its table is missing only if that step failed.
     if draws.vocabulary is None or draws.vocabulary.table.shape[1] != dim:
-        raise UserError(f"embedding: previous has no table of size {dim} from the step before")
+        raise UserError(f"embedding: previous needs a table of size {dim} from an earlier step")
     return [draws.vocabulary]
 
 
 def _batched(tensors: Sequence[Tensor]) -> Tensor:
-    """The tensors of several texts stacked along a first axis; that of a single text unchanged."""
+    """Stack the tensors of several texts along a first axis; return a single text's unchanged."""
     return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
 
 
@@ -273,7 +275,7 @@ def _looked_up(vocabularies: Sequence[Vocabulary], texts: Sequence[Sequence[str]
 
 
 def embed(
-    texts: Sequence[Sides],
+    texts: Sequence[TokenSequences],
     draws: Draws,
     *,
     embedding: str,
@@ -282,18 +284,18 @@ def embed(
     read: Sequence[Vocabulary],
     device: torch.device,
 ) -> list[Source]:
-    """The vectors of the tokens, then of any context tokens, from what was read or by a way of sampling.
+    """Return the vectors of the tokens, then of any context tokens, read from a file or sampled.
 
-    Everything is sampled on the CPU: no number depends on the device. Several texts form a batch, each with
-    the vocabulary and the samples that it would have alone.
+    Everything is sampled on the CPU, so that numbers do not depend on the device. Several texts form a batch,
+    each with the vocabulary and samples that it would have separately.
     """
-    sides = list(zip(*texts, strict=True))
+    sequences = list(zip(*texts, strict=True))
     if draw := SAMPLERS.get(embedding):
         batch = (batch_size,) if batch_size else ()
-        shapes = [(*batch, len(tokens[0]), dim) for tokens in sides]
+        shapes = [(*batch, len(tokens[0]), dim) for tokens in sequences]
         sampled = [draws.draw_each(draw, [(shape,)] * len(texts)) for shape in shapes]
         return [Source(_batched(vectors).to(device), None) for vectors in sampled]
     vocabularies = read or _vocabularies(texts, draws, embedding, dim)
     draws.vocabulary = vocabularies[-1]
-    sources = [_looked_up(vocabularies, tokens) for tokens in sides]
+    sources = [_looked_up(vocabularies, tokens) for tokens in sequences]
     return [Source(source.vectors.to(device), source.token_ids) for source in sources]

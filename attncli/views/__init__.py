@@ -1,4 +1,4 @@
-"""Views write Reports to a stream and compute nothing."""
+"""Views write Reports to a stream; they compute nothing."""
 
 import os
 import sys
@@ -59,14 +59,13 @@ SCALES = ("linear", "log", "row")
 class Display:
     """How to show reports: columns (None: as wide as needed), colour, decimals, one report or several.
 
-    A first screen takes at most `height` lines (None: as many as it usually has).
-
-    `scale_colors` spreads a heatmap's colours: linear, log, or row (each row by itself); None as suits the
-    numbers. The first `skip_first_keys` keys are excluded from that and left blank. Vectors show at most
-    `most_dims` numbers (None: as many as fit). `show` are the parts that the user asked for; without any, a
-    view that has a first screen shows that, with `screen_precision` decimals. A picture of one map takes at
-    most `map_lines` lines. `title` replaces a picture's title. `step` is the only step of an explanation
-    to show, from 1. `is_saved`: the report comes from a file, which the next commands are about.
+    A first screen has at most `height` lines (None: its usual number). `scale_colors` is the colour scale of
+    a heatmap: linear, log, or row (each row separately); None chooses by the numbers. The first
+    `skip_first_keys` keys are excluded from it and left blank. Vectors show at most `most_dims` numbers
+    (None: as many as fit). `show` are the requested parts; without any, a view with first screens shows one,
+    with `screen_precision` decimals. A picture of one map has at most `map_lines` lines. `title` replaces a
+    picture's title. `step` is the only step of an explanation to show, from 1. `is_saved`: the report comes
+    from a file, to which the next commands apply.
     """
 
     width: int | None = None
@@ -86,16 +85,16 @@ class Display:
 
     @property
     def columns(self) -> int:
-        """The width, in a pipe that of text."""
+        """The width; in a pipe, the width of text."""
         return self.width or TEXT_WIDTH
 
     @property
     def has_color(self) -> bool:
-        """Whether colours are used."""
+        """True if colours are used."""
         return self.colors != "none"
 
     def wide_enough(self) -> "Display":
-        """The display, at least LEAST_WIDTH columns wide."""
+        """Return the display, at least LEAST_WIDTH columns wide."""
         return self if self.width is None else replace(self, width=max(self.width, LEAST_WIDTH))
 
 
@@ -104,7 +103,7 @@ class NothingToDraw(LookupError):
 
 
 class NoSuchTable(LookupError):
-    """A report does not have the table that was asked for."""
+    """A report lacks the requested table."""
 
     def __init__(self, name: str, names: tuple[str, ...]) -> None:
         super().__init__(name)
@@ -117,7 +116,7 @@ Write = Callable[["Iterable[Report]", IO[Any], Display], None]
 
 @contextmanager
 def _any_backend() -> Iterator[None]:
-    """Ignore MPLBACKEND while matplotlib is imported: backends are for windows, and files do not need one."""
+    """Ignore MPLBACKEND while matplotlib is imported: writing files needs no window backend."""
     backend = None if "matplotlib" in sys.modules else os.environ.pop("MPLBACKEND", None)
     try:
         yield
@@ -129,7 +128,7 @@ def _any_backend() -> Iterator[None]:
 
 
 def load_view(name: str) -> Write:
-    """The function of a view, imported when it is used; it gets readable tokens unless it `spells_tokens`."""
+    """Import and return the function of a view, which gets readable tokens unless it `spells_tokens`."""
     view = VIEWS[name]
     if view.extra == PLOT:
         # Before the import: matplotlib logs about its caches and fonts.

@@ -1,4 +1,4 @@
-"""Blocks of a picture in rows and columns, so that little of the canvas stays blank."""
+"""Arranges blocks of a picture in rows and columns with little blank space."""
 
 from collections.abc import Sequence
 from math import log
@@ -16,14 +16,14 @@ WIDTHS_TRIED = 24
 
 
 class DrawnBlock(Protocol):
-    """A drawing with its size in inches and the size that it can be stretched to."""
+    """A drawing with its size in inches and the size to which it can stretch."""
 
     width: float
     height: float
 
     @property
     def largest(self) -> tuple[float, float]:
-        """The largest width and height it can be stretched to: its size where it cannot."""
+        """The largest width and height; its own size if it cannot stretch."""
         ...
 
     def stretch(self, width: float, height: float) -> None:
@@ -31,12 +31,12 @@ class DrawnBlock(Protocol):
         ...
 
     def draw(self, figure: "Figure", left: float, top: float) -> None:
-        """Draw it, its upper left corner at that place of the figure."""
+        """Draw it with its upper left corner at that position of the figure."""
         ...
 
 
 class Rigid:
-    """A block of one size."""
+    """A block of fixed size."""
 
     width: float
     height: float
@@ -47,7 +47,7 @@ class Rigid:
         return self.width, self.height
 
     def stretch(self, width: float, height: float) -> None:
-        """Nothing becomes larger."""
+        """Do nothing: the size is fixed."""
 
 
 BlockColumn = list[DrawnBlock]
@@ -55,7 +55,7 @@ BlockRow = list[BlockColumn]
 
 
 class Placed(NamedTuple):
-    """A block and its upper left corner, in inches from that of all blocks."""
+    """A block and its upper left corner, in inches from the corner of the arrangement."""
 
     block: DrawnBlock
     left: float
@@ -63,7 +63,7 @@ class Placed(NamedTuple):
 
 
 class Arrangement(NamedTuple):
-    """Where each block stands, and the room that all take."""
+    """The position of each block, and the total size."""
 
     placed: list[Placed]
     width: float
@@ -71,10 +71,10 @@ class Arrangement(NamedTuple):
 
 
 def arranged(groups: Sequence[Sequence[DrawnBlock]]) -> Arrangement:
-    """The blocks from left to right in rows with little blank room; some are stretched to fill it.
+    """Arrange blocks from left to right in rows, and stretch some to fill blank space.
 
-    The blocks of a group stay in one row where they fit. A small block may stand below another one beside a
-    taller one.
+    The blocks of a group stay in one row if they fit. A small block may go below another, beside a taller
+    one.
     """
     blocks = [block for group in groups for block in group]
     least = max(block.width for block in blocks)
@@ -85,7 +85,7 @@ def arranged(groups: Sequence[Sequence[DrawnBlock]]) -> Arrangement:
 
 
 def rows_within(groups: Sequence[Sequence[DrawnBlock]], limit: float) -> list[BlockRow]:
-    """Rows of at most that width; a group that does not fit into the current row begins a new one."""
+    """Split blocks into rows of at most that width; a group that does not fit begins a new row."""
     rows: list[BlockRow] = []
     for group in groups:
         together = sum(block.width + GAP for block in group) - GAP
@@ -103,7 +103,7 @@ def rows_within(groups: Sequence[Sequence[DrawnBlock]], limit: float) -> list[Bl
 
 
 def _fits_below(block: DrawnBlock, row: BlockRow) -> bool:
-    """Whether it can stand below the last column of a row without making the row taller or wider."""
+    """Return True if a block fits below the last column of a row without enlarging the row."""
     return (
         len(row) > 1
         and block.width <= _column_width(row[-1])
@@ -128,7 +128,7 @@ def _height(row: BlockRow) -> float:
 
 
 def _cost(rows: Sequence[BlockRow]) -> float:
-    """The blank share of the canvas after stretching, and how far it is from the usual shape."""
+    """Return the blank share of the canvas after stretching, with a penalty for unusual shapes."""
     width = max(NARROWEST, *map(_width, rows))
     height = sum(_height(row) + GAP for row in rows) - GAP
     used = 0.0
@@ -141,7 +141,7 @@ def _cost(rows: Sequence[BlockRow]) -> float:
 
 
 def _stretched(row: BlockRow, width: float) -> list[list[tuple[float, float]]]:
-    """The sizes of a row's blocks: those alone in their column take its height, the last such the rest."""
+    """Return the sizes of a row's blocks: single ones in a column stretch down, the last column across."""
     sizes = [[(block.width, block.height) for block in column] for column in row]
     left, height = width - _width(row), _height(row)
     for number in reversed(range(len(row))):

@@ -1,4 +1,4 @@
-"""A canvas measured in inches from its upper left corner: labels, images, numbers and colour bars on it."""
+"""A canvas in inches from its upper left corner, with labels, images, numbers and colour bars."""
 
 from itertools import count
 from unicodedata import bidirectional
@@ -24,23 +24,23 @@ LEFT_TO_RIGHT = "\u200e"
 
 
 def labels(tokens: tuple[str, ...], size: int) -> list[str]:
-    """The position and the shortened token of each place; the position alone where there are no tokens."""
+    """Return the position and shortened token of each place, or just the position without tokens."""
     return [_label(place, text) for place, text in enumerate(token_texts(tokens, size, LONGEST_LABEL))]
 
 
 def _label(place: int, token: str) -> str:
-    """The position precedes a token that is written from right to left, too."""
+    """Put the position before the token, even if the token is written from right to left."""
     is_leftward = any(bidirectional(character) in ("R", "AL") for character in token)
     return f"{LEFT_TO_RIGHT if is_leftward else ''}{place} {token}".rstrip()
 
 
 def longest(texts: list[str]) -> float:
-    """The inches that the longest of the labels takes."""
+    """Return the inches of the longest label."""
     return CHARACTER * max(map(cell_len, texts)) + 0.1
 
 
 def set_labels(axis: Axis, name: str, texts: list[str], length: float) -> None:
-    """Labels so far apart that they stay readable, and the name of the axis where there are any."""
+    """Set labels spaced far enough to be readable, and the name of the axis."""
     if not texts:
         axis.set_ticks([])
         return
@@ -51,7 +51,7 @@ def set_labels(axis: Axis, name: str, texts: list[str], length: float) -> None:
 
 
 def axes_at(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
-    """Axes at a place in inches from the upper left corner."""
+    """Return axes at a position in inches from the upper left corner."""
     total_width, total_height = figure.get_size_inches()
     bottom = total_height - top - height
     place = left / total_width, bottom / total_height, width / total_width, height / total_height
@@ -68,7 +68,7 @@ MOST_DECADES = 5
 
 
 def image(shades: np.ndarray, is_diverging: bool) -> np.ndarray:
-    """Red, green and blue, from 0 to 255, of places on the map; grey for no number."""
+    """Return red, green and blue, from 0 to 255, for places on the colour map; grey for missing numbers."""
     table = np.concatenate([colour_map(is_diverging), [NO_NUMBER]]).astype(np.uint8)
     is_number = ~np.isnan(shades)
     levels = np.multiply(shades, 255, where=is_number, out=np.full(shades.shape, 256.0))
@@ -81,7 +81,7 @@ MOST_DOTS = 1000
 
 
 def draw_image(axes: Axes, rgb: np.ndarray, *, is_fine: bool) -> None:
-    """One colour per entry; entries smaller than a dot are averaged, and no others."""
+    """Draw one colour per entry; only entries smaller than a dot are averaged."""
     rows, columns = rgb.shape[:2]
     extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
     if is_fine:
@@ -93,7 +93,7 @@ def draw_image(axes: Axes, rgb: np.ndarray, *, is_fine: bool) -> None:
 def draw_numbers(
     axes: Axes, matrix: Matrix, rgb: np.ndarray, size: tuple[float, float], precision: int
 ) -> None:
-    """The number in each cell, black or white, in a map of that width and height if all numbers fit."""
+    """Write the number in each cell, in black or white, if all numbers fit."""
     num_rows, num_columns = matrix.values.shape
     room = size[0] / num_columns - NUMBER_GAP, size[1] / num_rows
     if room[0] < NUMBER_CHARACTER or room[1] < NUMBER_HEIGHT:
@@ -107,11 +107,11 @@ def draw_numbers(
 
 
 def draw_bar(figure: Figure, shade: Shading, unit: str, place: tuple[float, float, float, float]) -> None:
-    """The colour of each number, and what the numbers are; transparent where a number is missing."""
+    """Draw the colour bar with its label; missing numbers are transparent."""
     if np.isnan(shade.low):
         return
     low, high = shade.low, shade.high
-    if low == high:  # All numbers are equal, and have the colour of the end away from zero.
+    if low == high:  # All numbers are equal and get the colour of the end away from zero.
         low, high = min(low, 0.0), max(high, 0.0) or 1.0
     is_log = shade.scale == "log" and low > 0
     norm = LogNorm(low, high) if is_log else Normalize(low, high)
@@ -130,7 +130,7 @@ def draw_bar(figure: Figure, shade: Shading, unit: str, place: tuple[float, floa
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Both ends, and powers of ten between them, far enough from the ends and from each other."""
+    """Return both ends, and powers of ten between them that are far enough apart."""
     first, last = np.log10([low, high])
     powers = np.arange(np.ceil(first), np.floor(last) + 1)
     apart = (last - first) / 10

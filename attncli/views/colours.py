@@ -1,4 +1,4 @@
-"""Numbers as places on a colour map, and colour maps as a terminal can show them."""
+"""Numbers as positions on a colour map, and colour maps for terminals."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -17,19 +17,19 @@ LEAST_SPAN = 10.0
 
 
 def colour_map(is_diverging: bool) -> np.ndarray:
-    """The colours of amounts, or of numbers of both signs."""
+    """Return the map for amounts, or for numbers of both signs."""
     return colours(COOLWARM if is_diverging else VIRIDIS)
 
 
 def colours(hexadecimal: str) -> np.ndarray:
-    """The 256 colours of a map, of shape (256, 3), each red, green, blue from 0 to 255."""
+    """Return the 256 colours of a map, of shape (256, 3): red, green and blue from 0 to 255."""
     return np.frombuffer(bytes.fromhex(hexadecimal), dtype=np.uint8).reshape(256, 3)
 
 
 class Shading(NamedTuple):
-    """The place of each number on its map, from 0 to 1 (NaN: no number), and the numbers at the map's ends.
+    """The position of each number on its colour map, from 0 to 1 (NaN: missing), and the map's end values.
 
-    `is_diverging`: zero is in the middle. `scale` is the scale used: a logarithm needs amounts. With `row`
+    `is_diverging`: zero is in the middle. `scale` is the scale used: a logarithm needs amounts. With `row`,
     each row has its own range, and the ends are those of the whole matrix.
     """
 
@@ -48,12 +48,12 @@ def shading(
     from_zero: bool = False,
     compared: Iterable[np.ndarray] = (),
 ) -> Shading:
-    """Places on the map: linear between the ends, even in the logarithm, or linear in each row by itself.
+    """Return positions on the map: linear, logarithmic, or linear in each row separately.
 
-    `values` is a matrix, or a stack of matrices that share their ends, also with those of `compared`. The
-    first `skip_keys` columns are excluded from the ends and have no place, so that a sink does not take all
-    the colours. With `log`, zero has the place 0. `from_zero`: the low end of amounts is 0, that of their
-    logarithm at most a tenth of the high end.
+    `values` is a matrix, or a stack of matrices with common ends, which include those of `compared`. The
+    first `skip_keys` columns are excluded from the ends and have no position, so that a sink does not
+    dominate the colours. With `log`, zero has the position 0. `from_zero`: the low end of amounts is 0, or
+    for a logarithm at most a tenth of the high end.
     """
     numbers = _numbers(values, skip_keys)
     seen = ~np.isnan(numbers)
@@ -78,14 +78,14 @@ def shading(
 
 
 def _numbers(values: np.ndarray, skip_keys: int) -> np.ndarray:
-    """In float64, NaN for no number and for the first keys."""
+    """Return the numbers in float64, NaN for missing ones and for the first keys."""
     numbers = np.where(np.isfinite(values), values, np.nan).astype(np.float64)
     numbers[..., :skip_keys] = np.nan
     return numbers
 
 
 def _between(numbers: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """0 at the low end, 1 at the high end; where the two are equal, 1 for amounts above zero, else 0."""
+    """Return 0 at the low end and 1 at the high end; if these are equal, 1 for amounts above zero, else 0."""
     span = high - low
     flat = ~(span > 0)
     places = (numbers - np.where(flat, 0, low)) / np.where(flat, 1, span)
@@ -128,7 +128,7 @@ SHADES = "░▒▓"
 class Palette(NamedTuple):
     """Parameters of escape sequences for each level and, last, for the terminal's default colours.
 
-    `fills`: parameters and the character that fill a whole cell, where steps can be mixed.
+    `fills`: parameters and a character that fill a whole cell, if levels can be mixed.
     """
 
     foregrounds: tuple[str, ...]
@@ -137,7 +137,7 @@ class Palette(NamedTuple):
 
 
 def lab(colors: np.ndarray) -> np.ndarray:
-    """CIE L*a*b* of sRGB colours from 0 to 255 (D65), in which distances are roughly perceptual."""
+    """Convert sRGB colours from 0 to 255 (D65) to CIE L*a*b*, in which distances are roughly perceptual."""
     linear = np.where(colors > 10.31, ((colors / 255 + 0.055) / 1.055) ** 2.4, colors / 255 / 12.92)
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
     xyz = linear @ to_xyz.T / to_xyz.sum(axis=1)
@@ -146,7 +146,7 @@ def lab(colors: np.ndarray) -> np.ndarray:
 
 
 def nearest_fixed(colors: np.ndarray) -> list[int]:
-    """The number of the nearest of the 256 colours for each; lightness, which orders, counts threefold."""
+    """Return the nearest of the 256 colours for each colour; lightness counts threefold."""
     differences = lab(FIXED)[np.newaxis] - lab(colors)[:, np.newaxis]
     distances = (differences**2 * [9, 1, 1]).sum(axis=-1)
     numbers: list[int] = (16 + distances.argmin(axis=1)).tolist()
@@ -158,7 +158,7 @@ def _named(number: int, first: int) -> str:
 
 
 def level_colours(depth: str, is_diverging: bool) -> list[tuple[int, ...]]:
-    """The colour of each level: the number of a terminal colour, or red, green and blue in 24 bits."""
+    """Return the colour of each level: a terminal's colour number, or red, green and blue in 24 bits."""
     if depth == "16":
         steps = NAMED_DIVERGING if is_diverging else NAMED_STEPS
         return [(steps[level * len(steps) // LEVELS],) for level in range(LEVELS)]
@@ -168,7 +168,7 @@ def level_colours(depth: str, is_diverging: bool) -> list[tuple[int, ...]]:
 
 def _named_palette(is_diverging: bool) -> Palette:
     steps = NAMED_DIVERGING if is_diverging else NAMED_STEPS
-    # A pure step at each end and for each one between, three mixtures from step to step.
+    # Each step is a pure colour, with three mixtures between neighbours.
     mixtures = [(_named(steps[0], 40), " ")]
     for below, above in pairwise(steps):
         mixtures += [(f"{_named(above, 30)};{_named(below, 40)}", shade) for shade in SHADES]
@@ -181,7 +181,7 @@ def _named_palette(is_diverging: bool) -> Palette:
 
 @lru_cache
 def palette(colors: str, is_diverging: bool) -> Palette:
-    """The escape parameters of 256 levels and of a missing number, for a depth other than `none`."""
+    """Return the escape parameters of 256 levels and of a missing number, for a depth other than `none`."""
     if colors == "16":
         return _named_palette(is_diverging)
     kind = 5 if colors == "256" else 2
@@ -195,9 +195,9 @@ CUBE_BITS = 5
 
 
 def picture_palette(rgb: np.ndarray, colors: str) -> tuple[np.ndarray, Palette]:
-    """The level of each pixel of a picture (row, column, 3), and the colours that it has, in 24 bits or 256.
+    """Return the level of each pixel of a picture (row, column, 3), and its colours, in 24 bits or 256.
 
-    Its last level is the terminal's background, as in `palette`.
+    The last level is the terminal's background, as in `palette`.
     """
     kept = rgb.astype(np.int64)
     if colors == "256":
@@ -212,7 +212,7 @@ def picture_palette(rgb: np.ndarray, colors: str) -> tuple[np.ndarray, Palette]:
 
 
 def levels(places: np.ndarray) -> np.ndarray:
-    """The level of each place from 0 to 1: its colour's number from 0 to 255; NONE for NaN."""
+    """Return the level, from 0 to 255, of each position from 0 to 1; NONE for NaN."""
     is_number = ~np.isnan(places)
     numbers = np.minimum(np.where(is_number, places, 0) * LEVELS, LEVELS - 1)
     return np.where(is_number, numbers.astype(np.int64), NONE)

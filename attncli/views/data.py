@@ -1,4 +1,4 @@
-"""Reports for other programs at full precision: whole as JSON or arrays, or as tables (CSV, Parquet)."""
+"""Reports for other programs at full precision: whole as JSON or arrays, or tables as CSV or Parquet."""
 
 import json
 import re
@@ -24,17 +24,17 @@ from attncli.records.report import (
 from attncli.settings import known_spec_class
 from attncli.system.plain_text import UNSEEN, plain_text
 from attncli.views import Display, NoSuchTable
-from attncli.views.matrices import places_along, tokens_of
+from attncli.views.matrices import axis_tokens, places_along
 
 
 def _dumps(data: Any) -> str:
-    """JSON on one line; characters that a terminal would obey or hide are written as JSON escapes."""
+    """Return JSON on one line, with control and invisible characters escaped."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False)
     return UNSEEN.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def _array(values: np.ndarray) -> Iterator[str]:
-    """A row at a time: lists of Python numbers take eight times the memory of the array."""
+    """Yield the JSON of an array row by row: lists of Python numbers take eight times the array's memory."""
     if values.ndim <= 1:
         yield _dumps(plain(values))
         return
@@ -45,7 +45,7 @@ def _array(values: np.ndarray) -> Iterator[str]:
 
 
 def pieces(value: Any) -> Iterator[str]:
-    """The JSON of mappings, lists and arrays, piece by piece."""
+    """Yield the JSON of mappings, lists and arrays in pieces."""
     if isinstance(value, NamedTensor):
         yield from _array(value.values)
     elif isinstance(value, Mapping):
@@ -66,7 +66,7 @@ def _document(report: Report) -> Iterator[str]:
 
 
 def write_json(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """Each key of a report on its own line."""
+    """Write each key of a report on a separate line."""
     if not display.several:
         for report in reports:
             stream.writelines(_document(report))
@@ -81,7 +81,7 @@ def write_json(reports: Iterable[Report], stream: TextIO, display: Display) -> N
 
 
 def write_json_lines(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """The same data, one report per line, flushed so that a reader can follow."""
+    """Write one report per line, flushed so that a reader can follow."""
     for report in reports:
         stream.writelines(pieces(report.fields()))
         stream.write("\n")
@@ -92,35 +92,35 @@ ALIGNMENT = 8  # bytes
 
 
 def write_npz(reports: Iterable[Report], stream: BinaryIO, display: Display) -> None:
-    """Tensors by name, their axes as `axes.NAME`, the keys that a mask without a rule leaves visible as
-    `visible.NAME`; tokens, context_tokens; `report` is the rest, as JSON.
+    """Write tensors by name, with axes and irregular masks; `report` is the remaining JSON.
 
-    `np.load` reads it without pickle, and `attn show` restores the report.
+    Axes are stored as `axes.NAME`, a mask's visible keys as `visible.NAME`, tokens as `tokens` and
+    `context_tokens`. `np.load` reads the file without pickle, and `attn show` restores the report.
     """
     (report,) = reports
     tensors = _named_tensors(report)
     arrays: dict[str, Any] = {name: _contiguous(tensor.values) for name, tensor in tensors.items()}
-    if report.spec.get("names") is not None:  # what another tool reads holds nothing else
+    if report.spec.get("names") is not None:  # files for other tools hold nothing else
         np.savez(stream, **arrays)
         return
     arrays |= _visible_keys(report)
     arrays |= {f"axes.{name}": np.array(tensor.axes) for name, tensor in tensors.items()}
     tokens = {"tokens": report.tokens, "context_tokens": report.context_tokens}
     arrays |= {name: np.array(texts) for name, texts in tokens.items() if texts}
-    # savez gives every member the same time, so equal reports are equal bytes.
+    # savez gives every member the same time, so that equal reports give equal bytes.
     np.savez(stream, **arrays, report=np.array(_json_without_arrays(report)))
 
 
 def write_safetensors(reports: Iterable[Report], stream: BinaryIO, display: Display) -> None:
-    """Tensors by name; the metadata's `report` holds tokens, axes, settings and statistics.
+    """Write tensors by name; the metadata's `report` holds tokens, axes, settings and statistics.
 
-    The format: eight bytes with the header's length, the header as JSON, the bytes of the tensors one after
-    the other (https://huggingface.co/docs/safetensors).
+    The format: eight bytes for the header's length, the header as JSON, the tensors' bytes in order
+    (https://huggingface.co/docs/safetensors).
     """
     (report,) = reports
     arrays = {name: _contiguous(tensor.values) for name, tensor in _named_tensors(report).items()}
     arrays |= _visible_keys(report)
-    # Larger numbers first, so that each begins at a multiple of its size.
+    # Larger number types first, so that each tensor is aligned.
     arrays = dict(sorted(arrays.items(), key=lambda item: -item[1].itemsize))
     header: dict[str, Any] = {"__metadata__": {"report": _json_without_arrays(report)}}
     end = 0
@@ -136,7 +136,7 @@ def write_safetensors(reports: Iterable[Report], stream: BinaryIO, display: Disp
 
 
 def _named_tensors(report: Report) -> dict[str, NamedTensor]:
-    """The tensors by their names, and those of the statistics as `rows.entropy`."""
+    """Return the tensors by name, including those of statistics, as `rows.entropy`."""
     return {**report.tensors} | {
         f"{group}.{name}": tensor
         for group, members in report.statistics.items()
@@ -146,7 +146,7 @@ def _named_tensors(report: Report) -> dict[str, NamedTensor]:
 
 
 def _json_without_arrays(report: Report) -> str:
-    """The report's JSON form with null in the place of every array."""
+    """Return the report's JSON with null in place of every array."""
     fields: dict[str, Any] = report.fields()
     for tensor in fields["tensors"].values():
         tensor["values"] = None
@@ -160,7 +160,7 @@ def _json_without_arrays(report: Report) -> str:
 
 
 def _visible_keys(report: Report) -> dict[str, np.ndarray]:
-    """The keys that masks without a rule leave visible, as `visible.weights`."""
+    """Return the visible keys of irregular masks, as `visible.weights`."""
     masks = {f"visible.{name}": tensor.mask for name, tensor in report.tensors.items()}
     return {
         name: _contiguous(mask.visible)
@@ -170,7 +170,7 @@ def _visible_keys(report: Report) -> dict[str, np.ndarray]:
 
 
 def _contiguous(values: np.ndarray) -> np.ndarray:
-    """The numbers in order, little end first."""
+    """Return the numbers in row-major order, little-endian."""
     return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
 
 
@@ -179,15 +179,15 @@ RowBlock = Mapping[str, list[Any]]
 RowBlocks = Iterable[RowBlock]
 
 ENDS = re.compile('[,"\r\n]')
-# The names of types, and what pyarrow calls them.
+# The names of types here and in pyarrow.
 TYPES = {"integer": "int64", "number": "float64", "boolean": "bool_", "text": "string"}
 
 
 def write_csv_table(columns: ColumnTypes, blocks: RowBlocks, stream: IO[str]) -> None:
-    """A header, then one line per row; a cell is empty where there is no value.
+    """Write a header, then one line per row; missing values are empty cells.
 
-    Texts are written as they are, in quotes where they need them, so that equal cells are equal texts; a
-    terminal gets them with every character visible.
+    Texts are written literally, quoted if needed, so that equal cells are equal texts; in a terminal, every
+    character is made visible.
     """
     show = plain_text if stream.isatty() else str
     stream.write(",".join(_quoted(name) for name in columns) + "\n")
@@ -208,7 +208,7 @@ def _cells(cells: list[Any], kind: str, show: Callable[[str], str]) -> list[str]
 
 
 def _texts(cells: Iterable[Any]) -> list[str | None]:
-    """The cells as texts: where several tables are one, numbers, true and false may stand among them."""
+    """Return the cells as texts; joined tables may mix them with numbers and Booleans."""
     return [cell if cell is None or isinstance(cell, str) else _text(cell) for cell in cells]
 
 
@@ -217,12 +217,12 @@ def _text(cell: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """The text as one cell (RFC 4180): in quotes where it would end the cell or the line, or is empty."""
+    """Return a text as one cell (RFC 4180): quoted if it is empty or would end the cell or the line."""
     return '"' + text.replace('"', '""') + '"' if not text or ENDS.search(text) else text
 
 
 def write_jsonl(columns: ColumnTypes, blocks: RowBlocks, stream: IO[str]) -> None:
-    """An object a row; what is not ASCII is escaped."""
+    """Write one object per row, with non-ASCII characters escaped."""
     for block in blocks:
         rows = zip(*(block[name] for name in columns), strict=True)
         lines = (json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
@@ -230,7 +230,7 @@ def write_jsonl(columns: ColumnTypes, blocks: RowBlocks, stream: IO[str]) -> Non
 
 
 def write_parquet_table(columns: ColumnTypes, blocks: RowBlocks, stream: IO[bytes]) -> None:
-    """A row group a block, so that no more than a block is in memory; repeated texts as a dictionary."""
+    """Write one row group per block, so that memory holds a single block; repeated texts as a dictionary."""
     import pyarrow
     from pyarrow import parquet
 
@@ -252,32 +252,32 @@ SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "p
 
 
 BLOCK = 2**16
-# The type that holds the cells of both; text where there is no such type.
+# The type that holds the cells of both; text if there is none.
 WIDER = {frozenset((kind,)): kind for kind in TYPES} | {frozenset(("integer", "number")): "number"}
 SINGULAR = {"scores": "score", "weights": "weight", "keys": "key"}
 
 
 class DataTable(NamedTuple):
-    """The type of each column, and the rows, made block by block when they are written."""
+    """The type of each column, and the rows, made block by block as they are written."""
 
     columns: Mapping[str, str]
     blocks: Callable[[], Iterator[RowBlock]]
 
 
-def _type_of(cells: Sequence[Any]) -> str | None:
-    """The type that holds every cell; None where all are empty."""
+def _column_type(cells: Sequence[Any]) -> str | None:
+    """Return the type that holds every cell; None if all are empty."""
     kinds = {type(cell) for cell in cells if cell is not None}
     if kinds <= {int, float} and kinds:
         return "integer" if kinds == {int} else "number"
     return "boolean" if kinds == {bool} else "text" if kinds else None
 
 
-def table_of_rows(rows: Sequence[Row]) -> DataTable:
-    """One column per name, of a list of numbers one per place in it; empty columns are left out."""
+def rows_table(rows: Sequence[Row]) -> DataTable:
+    """Return one column per name, or per index for a list of numbers; empty columns are left out."""
     cells = [_cells_by_column(row) for row in rows]
     names = dict.fromkeys(name for row in cells for name in row)
     columns = {name: [row.get(name) for row in cells] for name in names}
-    types = {name: kind for name, column in columns.items() if (kind := _type_of(column)) is not None}
+    types = {name: kind for name, column in columns.items() if (kind := _column_type(column)) is not None}
     return DataTable(types, lambda: iter([{name: columns[name] for name in types}] if types else []))
 
 
@@ -288,19 +288,19 @@ def _cells_by_column(row: Row) -> dict[str, Any]:
             {f"{name}_{i}": item for i, item in enumerate(cell)} if isinstance(cell, list) else {name: cell}
         )
         for column, item in items.items():
-            # An id stays exact, so that it matches the user's own.
+            # Ids are written exactly, so that they match the user's.
             cells[column] = plain_text(item) if isinstance(item, str) and name != "id" else plain(item)
     return cells
 
 
-def table_of_tensors(report: Report, tensors: Mapping[str, NamedTensor]) -> DataTable:
-    """One row per place on the axes of the first, one column per tensor; the others may lack an axis.
+def tensors_table(report: Report, tensors: Mapping[str, NamedTensor]) -> DataTable:
+    """Return one row per index on the first tensor's axes, one column per tensor; others may lack axes.
 
-    Tokens are beside their places. A tensor with one axis more has one column per place on that axis.
+    Tokens accompany their positions. A tensor with one more axis has one column per index on it.
     """
     first = next(iter(tensors.values()))
     axes, shape = first.axes, first.values.shape
-    tokens = {axis: [plain_text(token) for token in tokens_of(report, axis)] for axis in axes}
+    tokens = {axis: [plain_text(token) for token in axis_tokens(report, axis)] for axis in axes}
     sizes = zip(axes, shape, strict=True)
     places_of = {axis: np.array(places_along(report, axis, size)) for axis, size in sizes}
     columns: dict[str, str] = {}
@@ -328,9 +328,9 @@ def table_of_tensors(report: Report, tensors: Mapping[str, NamedTensor]) -> Data
 
 
 def stacked(parts: Sequence[tuple[Mapping[str, Cell], DataTable]]) -> DataTable:
-    """The tables one below the other, with the union of their columns; its own cells lead each row."""
+    """Stack tables vertically with the union of their columns; each table's extra cells lead its rows."""
     names = dict.fromkeys(name for labels, _ in parts for name in labels)
-    kinds = {name: _type_of([labels.get(name) for labels, _ in parts]) for name in names}
+    kinds = {name: _column_type([labels.get(name) for labels, _ in parts]) for name in names}
     columns = {name: kind for name, kind in kinds.items() if kind is not None}
     for _, table in parts:
         for name, kind in table.columns.items():
@@ -346,7 +346,7 @@ def stacked(parts: Sequence[tuple[Mapping[str, Cell], DataTable]]) -> DataTable:
 
 
 def _spread(name: str, tensor: NamedTensor, axes: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """The columns of a tensor, each ready to be repeated along the axes that it lacks."""
+    """Return the columns of a tensor, each broadcastable along the axes that it lacks."""
     name = "_".join(SINGULAR.get(word, word) for word in name.split("_"))
     parts = {name: tensor.values}
     if tensor.axes[-1] not in axes:
@@ -362,10 +362,10 @@ LONG_COLUMNS = ("name", "row", *(name for axis in AXES for name in (axis, f"{axi
 
 
 def main_table(report: Report) -> DataTable:
-    """The statistic that the Spec names, else the first of these that the report has.
+    """Return the statistic that the Spec names, else the first of these that exists.
 
-    A table before other statistics; the weights, with all that has their axes; the statistics of rows;
-    numbers of the same names, one row per group; tensors.
+    Tables come before other statistics; then the weights, with all tensors that share their axes; row
+    statistics; groups of numbers with the same names, one row per group; tensors.
     """
     spec_class = known_spec_class(report.experiment, report.spec)
     named = spec_class.main_table if spec_class else None
@@ -376,20 +376,19 @@ def main_table(report: Report) -> DataTable:
         return table_named(report, first)
     matrices = {name: tensor for name, tensor in report.tensors.items() if tensor.axes[-2:] == MATRIX}
     if matrices:
-        return table_of_tensors(report, _of_equal_axes(_with_scaled_scores(matrices)))
+        return tensors_table(report, _tensors_with_axes_of_weights(_with_scaled_scores(matrices)))
     if rows := report.tensors_of("rows"):
-        return table_of_tensors(report, rows)
+        return tensors_table(report, rows)
     groups = _groups_of_same_names(report)
     if len(groups) > 1 or not report.tensors:
-        return table_of_rows(groups)
-    return table_of_tensors(report, _of_equal_axes(report.tensors))
+        return rows_table(groups)
+    return tensors_table(report, _tensors_with_axes_of_weights(report.tensors))
 
 
 def table_named(report: Report, name: str) -> DataTable:
-    """A tensor, a statistic, all single numbers (`statistics`), or every number in long form (`all`).
+    """Return a tensor, a statistic, all single numbers (`statistics`), or every number in long form (`all`).
 
-    A table that this kind of result may have, and has no rows here, has its columns. NoSuchTable for another
-    name.
+    A table of this kind of result that is empty here has its columns. Raises NoSuchTable for another name.
     """
     if name not in report.statistics and name in (declared := _declared_tables(report)):
         return DataTable(declared[name], lambda: iter([]))
@@ -400,9 +399,9 @@ def table_named(report: Report, name: str) -> DataTable:
     if name == "all":
         return _long_form(report)
     if name in tensors:
-        return table_of_tensors(report, {name: tensors[name]})
+        return tensors_table(report, {name: tensors[name]})
     if name == "statistics":
-        return table_of_rows(
+        return rows_table(
             [
                 {"statistic": f"{group}.{member}", "value": number}
                 for group, numbers in report.statistics.items()
@@ -412,15 +411,15 @@ def table_named(report: Report, name: str) -> DataTable:
         )
     match report.statistics[name]:
         case Tensors() as tensors:
-            return table_of_tensors(report, tensors)
+            return tensors_table(report, tensors)
         case Numbers() as numbers:
-            return table_of_rows([numbers])
+            return rows_table([numbers])
         case table:
-            return table_of_rows(_layer_and_head_first(table))
+            return rows_table(_layer_and_head_first(table))
 
 
 def _declared_tables(report: Report) -> dict[str, dict[str, str]]:
-    """The tables that results of this class may have: of each the types of the columns that it always has."""
+    """Return the tables that results of this class may have, with the types of their required columns."""
     return {
         each.name: {
             name: "text" if str in column.kinds else "number" if float in column.kinds else "integer"
@@ -432,8 +431,8 @@ def _declared_tables(report: Report) -> dict[str, dict[str, str]]:
     }
 
 
-def _of_equal_axes(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
-    """The weights last, and all that has their axes, or those of the first where there are no weights."""
+def _tensors_with_axes_of_weights(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
+    """Return the weights last and every tensor with their axes, or with those of the first tensor."""
     like = tensors.get("weights", next(iter(tensors.values())))
     return {
         name: tensor
@@ -443,7 +442,7 @@ def _of_equal_axes(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]
 
 
 def _groups_of_same_names(report: Report) -> list[Row]:
-    """A row for each group of numbers that has the names of the first; numbers by group are a column."""
+    """Return a row for each group of numbers with the first group's names; numbers by group are a column."""
     groups = {name: group for name, group in report.statistics.items() if isinstance(group, Numbers)}
     names = next(iter(groups.values())).keys() if groups else ()
     kinds = {name: group for name, group in groups.items() if group.keys() == names}
@@ -455,7 +454,7 @@ def _groups_of_same_names(report: Report) -> list[Row]:
 
 
 def _layer_and_head_first(table: Table) -> list[Row]:
-    """The rows; of a survey with layer and head first, and without texts that follow from the layer."""
+    """Return the rows; a survey's begin with layer and head, without texts that follow from the layer."""
     if not table or not {*PLACES, "stack"} <= table[0].keys():
         return [*table]
     num_layers = len({row["layer"] for row in table})
@@ -470,9 +469,9 @@ def _layer_and_head_first(table: Table) -> list[Row]:
 
 
 def _long_form(report: Report) -> DataTable:
-    """Every number as a row: its name, `statistics.scores.mean` or `tensors.weights`, its place, its value.
+    """Return every number as a row: its name (`statistics.scores.mean`, `tensors.weights`), place and value.
 
-    Of a table its row is `row`, a place in a list `rank`. `value` is a number; text is in `text`.
+    `row` is the row of a table, `rank` the index in a list. `value` is a number; text is in `text`.
     """
     table = stacked(list(_long_parts(report)))
     return table._replace(
@@ -486,17 +485,17 @@ def _long_parts(report: Report) -> Iterator[tuple[dict[str, Cell], DataTable]]:
         match members:
             case Tensors():
                 for name, tensor in members.items():
-                    yield {"name": f"{group}.{name}"}, table_of_tensors(report, {"value": tensor})
+                    yield {"name": f"{group}.{name}"}, tensors_table(report, {"value": tensor})
             case Numbers():
                 for name, number in members.items():
-                    yield {"name": f"{group}.{name}"}, table_of_rows([{"value": number}])
+                    yield {"name": f"{group}.{name}"}, rows_table([{"value": number}])
             case Table():
                 for name in dict.fromkeys(name for row in members for name in row):
-                    yield {"name": f"{group}.{name}"}, table_of_rows(_long_column(members, name))
+                    yield {"name": f"{group}.{name}"}, rows_table(_long_column(members, name))
 
 
 def _long_column(table: Table, name: str) -> list[Row]:
-    """The cells of one column, one row each."""
+    """Return the cells of one column, one row each."""
     rows: list[Row] = []
     for number, row in enumerate(table):
         cell = row.get(name)
@@ -508,7 +507,7 @@ def _long_column(table: Table, name: str) -> list[Row]:
 
 
 def _with_scaled_scores(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
-    """The tensors, and after scores the scaled ones, where their scale is known."""
+    """Add scaled scores after scores, if their scale is known."""
     completed: dict[str, NamedTensor] = {}
     for name, tensor in tensors.items():
         completed[name] = tensor
@@ -516,31 +515,31 @@ def _with_scaled_scores(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTe
             continue
         scaled = f"{name.removesuffix('scores')}scaled_scores"
         if scaled in tensors:
-            completed.pop(scaled, None)  # an explanation has them in front
+            completed.pop(scaled, None)  # an explanation already has them
             completed[scaled] = tensors[scaled]
         elif tensor.scale is not None:
-            # In double precision, then rounded as scores are: a saved report gives the same.
+            # Computed in float64, then rounded like scores, so that a saved report gives the same.
             product = (tensor.values.astype(np.float64) * tensor.scale).astype(np.float32)
             completed[scaled] = replace(tensor, values=product, scale=None)
     return completed
 
 
 def write_csv(reports: Iterable[Report], stream: IO[str], display: Display) -> None:
-    """One line per row at full precision; a cell is empty where there is no value."""
+    """Write one line per row at full precision; missing values are empty cells."""
     table = _table(reports, display)
     write_csv_table(table.columns, table.blocks(), stream)
 
 
 def write_parquet(reports: Iterable[Report], stream: IO[bytes], display: Display) -> None:
-    """The table of csv, its columns int64, float64, bool or text."""
+    """Write the table of csv with columns of int64, float64, bool or text."""
     table = _table(reports, display)
     write_parquet_table(table.columns, table.blocks(), stream)
 
 
 def _table(reports: Iterable[Report], display: Display) -> DataTable:
-    """The table of the only report; of several one below the other, after what distinguishes the reports.
+    """Return the table of the only report, or the stacked tables of several, with distinguishing columns.
 
-    All are read before the first is written, because a later one may have a column more.
+    All are read before the first is written, because a later one may have more columns.
     """
     labels: list[dict[str, Cell]] = []
     tables = []
@@ -555,7 +554,7 @@ def _table(reports: Iterable[Report], display: Display) -> DataTable:
 
 
 def _distinguishing(labels: Sequence[Mapping[str, Cell]]) -> set[str]:
-    """Report, experiment and id, and the settings that are not the same in all reports that have them."""
+    """Return report, experiment and id, and the settings that differ between reports."""
     cells: dict[str, set[Cell]] = {}
     for label in labels:
         for name, cell in label.items():
@@ -564,7 +563,7 @@ def _distinguishing(labels: Sequence[Mapping[str, Cell]]) -> set[str]:
 
 
 def _setting(value: Any) -> Cell:
-    """A setting as a cell; several values are separated by commas, as in `attn results`."""
+    """Return a setting as a cell; several values are comma-separated, as in `attn results`."""
     if isinstance(value, list | tuple):
         return ",".join(str(_setting(item)) for item in value)
     return plain_text(value) if isinstance(value, str) else None if isinstance(value, Mapping) else value

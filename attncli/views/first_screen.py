@@ -1,12 +1,12 @@
-"""A first screen is data: the parts that it is made of, which one layout fits and draws everywhere.
+"""First screens as data: a list of parts, which a common layout fits and draws.
 
     SCREEN = FirstScreen(
         HeadEffects,
         (TitleLine(), ReadLine(), Ranked("heads", (PatternCells(), NumberCells("loss"))), Notes()),
     )
 
-What a screen needs of a report follows from its parts and from the class of its result; a report that lacks
-some of it, as an edited one, is shown whole.
+The parts and the result's class determine what a screen needs of a report; a report that lacks any of it, for
+example after editing, is shown in full.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,9 +32,9 @@ from attncli.views.report_sections import (
     LAST,
     TableLabels,
     TensorTables,
-    named_in,
     notes_in,
     place_columns,
+    shortenable_names,
     split_header,
     statistic_columns,
     statistic_tables,
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 class Element:
     """A part of a first screen.
 
-    `settings` are those that it reads, which a saved report may lack; `said` are the report's own words.
-    `shows` says of a report whether it has this part.
+    `settings` are those that it reads, which a saved report may lack; `said` are sentences of the report that
+    it shows. `shows` tests whether a report has this part.
     """
 
     settings: Mapping[str, type] = field(default_factory=dict)
@@ -61,31 +61,31 @@ class Element:
     shows: Callable[[Report], bool] = lambda _: True
 
     def suits(self, report: Report) -> bool:
-        """Whether a report has what it shows."""
+        """Return True if the report has what it shows."""
         return all(getattr(report, name) for name in self.said) and all(
             key in report.spec and isinstance(report.spec[key], kind) for key, kind in self.settings.items()
         )
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        """What it shows."""
+        """Yield the sections that it shows."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class NamingLine(Element):
-    """A line in which names of models, programs and files are shortened until it fits, and nothing else."""
+    """A line that fits by shortening only the names of models, programs and files."""
 
     words: Callable[[Report], str]
     style: str = "title"
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        names = map(plain_text, named_in(report))
+        names = map(plain_text, shortenable_names(report))
         yield Paragraph(shortened_heading(plain_text(self.words(report)), display.width, *names), self.style)
 
 
 @dataclass(frozen=True)
 class TitleLine(NamingLine):
-    """`why: smollm2, 270 heads, on 15 tokens`: the experiment and what the report is about."""
+    """`why: smollm2, 270 heads, on 15 tokens`: the experiment and the report's subject."""
 
     words: Callable[[Report], str] = titled
     said: tuple[str, ...] = ("about",)
@@ -93,7 +93,7 @@ class TitleLine(NamingLine):
 
 @dataclass(frozen=True)
 class ShortenedLine(Element):
-    """A text, its end left out if it does not fit a line; nothing for an empty one."""
+    """A text, cut if it does not fit a line; nothing if it is empty."""
 
     words: Callable[[Report], str]
     style: str = ""
@@ -122,7 +122,7 @@ class HowToRead(Element):
 
 @dataclass(frozen=True)
 class Sentences(Element):
-    """Sentences about the result, each on lines of its own."""
+    """Sentences about the result, each on a new line."""
 
     sentences: Callable[[Report, Display], Iterator[str]]
     style: str = ""
@@ -133,9 +133,9 @@ class Sentences(Element):
 
 @dataclass(frozen=True)
 class Notes(Element):
-    """The notes that fit, after a blank line where they are `apart`; usually all, or so many lines.
+    """The notes that fit, after a blank line if they are `apart`; usually all, or `usual` lines.
 
-    By default all else is fitted before them; with `least` so many lines are there in any case.
+    By default everything else is fitted first; `least` lines are always shown.
     """
 
     notes: Callable[[Report], Iterable[str]] = attrgetter("notes")
@@ -151,14 +151,14 @@ class Notes(Element):
 
 
 def notes_and_how_to_read(report: Report) -> Iterator[str]:
-    """The notes of a report, and below them what its numbers mean."""
+    """Return the notes of a report, then what its numbers mean."""
     yield from report.notes
     yield report.how_to_read
 
 
 @dataclass(frozen=True)
 class Special(Element):
-    """What is special to one screen, as its function says in a line, and why no other part does it."""
+    """A part that only one screen has: `why` states why no other part fits."""
 
     parts: Callable[[Report, Display], ScreenParts]
     because: str
@@ -167,8 +167,8 @@ class Special(Element):
         yield from self.parts(report, display)
 
 
-def rows_of(report: Report, table: str) -> Records[Any]:
-    """The rows of the field of a result; none where it is empty."""
+def field_rows(report: Report, table: str) -> Records[Any]:
+    """Return the rows of a field of the result; none if it is empty."""
     return getattr(report.result, table) or Records(Record, {})
 
 
@@ -177,30 +177,30 @@ Header = str | tuple[str, ...]
 
 
 def header_lines(header: Header, name: str = "") -> tuple[str, ...]:
-    """Both lines; without a header those of the name."""
+    """Return the two lines of a column's header, by default made from its name."""
     if not header:
         return split_header(name)
     return ("", header) if isinstance(header, str) else header
 
 
 def interval(lower: float | None, upper: float | None, decimals: int) -> str:
-    """`0.52-0.71`."""
+    """Format an interval as `0.52-0.71`."""
     return NO_NUMBER if lower is None else f"{fixed(lower, decimals)}-{fixed(upper, decimals)}"
 
 
 class TableColumn:
-    """A column of a table, or several, or none where the rows lack it."""
+    """One or more columns of a table, or none if the rows lack them."""
 
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
-        """What it shows of these rows."""
+        """Return the columns for these rows."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class NumberCells(TableColumn):
-    """A column of numbers, by its name in the class of the rows; its header where that is another one.
+    """A column of numbers, by its name in the row class, with an optional header.
 
-    They have the decimals of the display, or so many. With `if_any` it is left out if no row has a number.
+    The default number of decimals is the display's. With `if_any`, a column without numbers is left out.
     """
 
     name: str
@@ -220,9 +220,9 @@ class NumberCells(TableColumn):
 
 @dataclass(frozen=True)
 class TextCells(TableColumn):
-    """A column of texts, by its name in the class of the rows; `words` are what some of them are called.
+    """A column of texts, by its name in the row class; `words` replaces some values.
 
-    Each takes at most `most` cells of a terminal, or what other columns that are `beside` leave of its width.
+    Each takes at most `most` terminal cells, or the width left by the columns `beside` it.
     """
 
     name: str
@@ -242,7 +242,7 @@ class TextCells(TableColumn):
 
 @dataclass(frozen=True)
 class RowCells(TableColumn):
-    """A column of what a function makes of each row."""
+    """A column computed from each row by a function."""
 
     header: Header
     cell: Callable[[Any], str]
@@ -254,7 +254,7 @@ class RowCells(TableColumn):
 
 @dataclass(frozen=True)
 class IntervalCells(TableColumn):
-    """A column of intervals, `0.52-0.71`, by the names of their ends in the class of the rows."""
+    """A column of intervals, `0.52-0.71`, by the names of their ends in the row class."""
 
     lower: str = "lower"
     upper: str = "upper"
@@ -268,7 +268,7 @@ class IntervalCells(TableColumn):
 
 @dataclass(frozen=True)
 class HalfWidthCells(TableColumn):
-    """A column of `±0.01`, half of the interval of a mean, by the names of both; none without intervals."""
+    """A column of `±0.01`, half of a mean's interval, by the names of both; none without intervals."""
 
     mean: str
     upper: str
@@ -285,7 +285,7 @@ NamesOfColumns = Callable[[Report, Records[Any]], Iterable[str]]
 
 @dataclass(frozen=True)
 class PlaceCells(TableColumn):
-    """What LAYER:HEAD does not say of the place of heads, where that distinguishes them."""
+    """Columns of a head's place beyond LAYER:HEAD, if they distinguish heads."""
 
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
         return place_columns(rows)
@@ -293,7 +293,7 @@ class PlaceCells(TableColumn):
 
 @dataclass(frozen=True)
 class StatisticCells(TableColumn):
-    """The statistics of heads, all or those with these names."""
+    """The statistics of heads, all or the named ones."""
 
     names: NamesOfColumns = lambda _, rows: rows.cells
 
@@ -303,7 +303,7 @@ class StatisticCells(TableColumn):
 
 @dataclass(frozen=True)
 class PatternCells(TableColumn):
-    """What each head does on average."""
+    """The pattern of each head, on average."""
 
     def columns(self, report: Report, rows: Records[Any], display: Display) -> list[Column]:
         return [patterns_on_average(rows)]
@@ -311,7 +311,7 @@ class PatternCells(TableColumn):
 
 @dataclass(frozen=True)
 class LookedAtCells(TableColumn):
-    """The key that each head looks at most, from one token; `of` says for how many columns that takes."""
+    """The key that each head looks at most from one token; `of` counts the columns that this takes."""
 
     does: str = "looks at"
     of: tuple[int, ...] = (0, 1, 2)
@@ -323,7 +323,7 @@ class LookedAtCells(TableColumn):
 
 @dataclass(frozen=True)
 class SpecialCells(TableColumn):
-    """What is special to one table."""
+    """Columns of only one table."""
 
     cells: Callable[[Report, Records[Any], Display], list[Column]]
 
@@ -333,7 +333,7 @@ class SpecialCells(TableColumn):
 
 @dataclass(frozen=True)
 class HeadLabel(TableColumn):
-    """LAYER:HEAD, behind its stack where there are several and `has_stacks`."""
+    """LAYER:HEAD, after the stack if there are several and `has_stacks`."""
 
     has_stacks: bool = True
     header: tuple[str, ...] = ("", "head")
@@ -350,11 +350,11 @@ NumRows = Callable[[Report, Display], int]
 
 @dataclass(frozen=True)
 class Ranked(Element):
-    """The first rows of a table of the result, in its order: `usual` ones, as many as fit a terminal.
+    """The first rows of a table of the result, in its order: `usual` ones, or as many as fit a terminal.
 
-    `rows` is the field of the result, `title` says what the rows are of which there is room. Columns that do
-    not fit are left out where the table `is_cut`, else they are in groups. `left_out` says below it what is
-    not there.
+    `rows` is the field of the result, `title` the title for the number of rows shown. If the table `is_cut`,
+    columns that do not fit are left out, else they wrap into groups. `left_out` makes a line about what is
+    not shown.
     """
 
     rows: str
@@ -369,7 +369,7 @@ class Ranked(Element):
     left_out: Callable[[Records[Any], int], str] | None = None
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        rows = rows_of(report, self.rows)
+        rows = field_rows(report, self.rows)
         usual, least = (
             count if isinstance(count, int) else count(report, display) for count in (self.usual, self.least)
         )
@@ -401,12 +401,12 @@ class Ranked(Element):
 
 @dataclass(frozen=True)
 class FirstRows(Element):
-    """The first rows of a table of the result with all of its columns, where it has rows."""
+    """The first rows of a table of the result with all columns, if it has rows."""
 
     table: str
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        if rows := rows_of(report, self.table):
+        if rows := field_rows(report, self.table):
             yield Elastic(
                 lambda count: statistic_tables(
                     {self.table: rows[:count]},
@@ -421,9 +421,9 @@ class FirstRows(Element):
 
 @dataclass(frozen=True)
 class HeadGrids(Element):
-    """A digit for each head in each tensor by layer and head; none where `highest` lines do not hold all.
+    """A digit per head in each tensor by layer and head; none if `highest` lines are too few.
 
-    `by` is what the heads are sorted by. With `has_numbers` it is their numbers where each layer has a line.
+    Heads are sorted by `by`. With `has_numbers`, numbers replace the digits if each layer has a line.
     """
 
     by: Callable[[Report], str] = lambda _: ""
@@ -431,12 +431,12 @@ class HeadGrids(Element):
     has_numbers: bool = False
 
     def drawings(self, report: Report, display: Display) -> list[Elastic]:
-        """The grids, without a usual line where there are too many."""
+        """Yield the grids; no line is usual if there are too many."""
         grids = report.tensors.items() if self.shows(report) else ()
         drawings = [
             self._drawing(report, name, tensor, display) for name, tensor in grids if tensor.axes == PLACES
         ]
-        is_low = self.highest is None or lines_of(drawings) <= self.highest
+        is_low = self.highest is None or grid_lines(drawings) <= self.highest
         return drawings if is_low else [replace(drawing, usual=0) for drawing in drawings]
 
     def _drawing(self, report: Report, name: str, tensor: NamedTensor, display: Display) -> Elastic:
@@ -455,19 +455,19 @@ class HeadGrids(Element):
         yield from self.drawings(report, display)
 
 
-def lines_of(drawings: Sequence[Elastic]) -> int:
-    """The lines that grids of heads take, each with its title and a blank line."""
+def grid_lines(drawings: Sequence[Elastic]) -> int:
+    """Return the lines that grids of heads take, each with its title and a blank line."""
     return sum(drawing.most + 2 for drawing in drawings)
 
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """The first screen of a kind of result, in its parts from above.
+    """The first screen of a kind of result, as parts from top to bottom.
 
-    `next_steps` picks what to type next from what the command offers, and `next_head` the head to name in it
-    (None: the first one of the report). `if_empty` says why a table has no rows, if that is an answer.
-    `finding` is the first sentence of a page. `picture` is drawn by pictures in place of the tensors,
-    `figures` besides them: of the statistics with these names.
+    `next_steps` chooses suggestions from the command's, and `next_head` the head that they name (None: the
+    report's first). `if_empty` explains an empty table, if that is a result. `finding` is the first sentence
+    of a page. `picture` replaces the tensors in pictures; `figures` are added for the statistics of these
+    names.
     """
 
     kind: type[Result]
@@ -480,13 +480,11 @@ class FirstScreen:
     figures: Callable[[Report, Collection[str]], Iterator[Curves | Spreads]] = lambda *_: iter(())
 
     def suits(self, report: Report) -> bool:
-        """Whether a report has what it shows: one that was edited may not."""
+        """Return True if the report has what the screen shows; an edited report may not."""
         return isinstance(report.result, self.kind) and all(part.suits(report) for part in self.parts)
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        """The parts, which are still to be fitted to the height of the display; below the title what a report
-        lacks.
-        """
+        """Yield the parts, before fitting them to the display's height; below the title, what is missing."""
         for number, part in enumerate(self.parts):
             if part.shows(report):
                 yield from part.sections(report, display)

@@ -1,4 +1,4 @@
-"""The parts of screens about surveys: what heads do, by pattern, and a letter for each of them."""
+"""Parts of screens about surveys: heads by pattern, and a letter for each head."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,11 +31,11 @@ from attncli.views.first_screen import (
     Special,
     SpecialCells,
     StatisticCells,
-    rows_of,
+    field_rows,
 )
 from attncli.views.matrices import head_name
 from attncli.views.model_screens import DECIMALS, LEAST_LINES, LEAST_ROWS, half_width, head_grid, some_of
-from attncli.views.report_sections import TableLabels, asked_top
+from attncli.views.report_sections import TableLabels, requested_top
 from attncli.views.screens import LooksAtPictures, PictureRows, WholeMatrix
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import (
@@ -63,14 +63,14 @@ LETTERS_TITLE = (
 
 
 def pattern_letter(pattern: object) -> str:
-    """The sign of a pattern in a grid of heads; ? for an unknown pattern and for heads not measured."""
+    """Return the letter of a pattern in a grid of heads; ? if the pattern is unknown or not measured."""
     if pattern == UNNAMED:
         return NO_PATTERN
     return HEAD_PATTERNS[str(pattern)].letter if pattern in HEAD_PATTERNS else "?"
 
 
 def pattern_part(title: str, patterns: Records[HeadsOfPattern], report: Report, display: Display) -> Elastic:
-    """The table of the patterns; those for which a terminal has no room, first those without heads, below."""
+    """Return the table of patterns; those that do not fit, first those without heads, are listed below."""
     survey, labels = report.result_of(HeadSurvey), TableLabels(report, display)
     has_heads = [place for place, row in enumerate(patterns) if row.heads]
     # What says least about a model goes first; of what says as much, the pattern whose heads show it least.
@@ -95,19 +95,19 @@ def pattern_part(title: str, patterns: Records[HeadsOfPattern], report: Report, 
 
 
 def _worth(pattern: str) -> int:
-    """0 for what names few heads, 1 for what names many, 2 for none."""
+    """Return 0 for a pattern with few heads, 1 with many, 2 without any."""
     known = HEAD_PATTERNS.get(pattern)
     return 2 if known is None else int(known.precedence != 1)
 
 
 def _clearest(row: HeadsOfPattern, survey: HeadSurvey) -> float:
-    """The statistic of a pattern's strongest head; -1 where none of them is a number."""
+    """Return the statistic of a pattern's strongest head; -1 without a number."""
     values = [head.value for head in survey.strongest_of(row.stack, row.pattern)]
     return max((value for value in values if value is not None), default=-1.0)
 
 
 def _joined_patterns(patterns: Records[HeadsOfPattern]) -> Iterator[str]:
-    """`8 C current token, 2 U uniform`, `none: N next token`, `not measured: I induction`."""
+    """Return `8 C current token, 2 U uniform`, `none: N next token`, `not measured: I induction`."""
     kinds = {
         "": [row for row in patterns if row.heads],
         "none: ": [row for row in patterns if row.heads == 0],
@@ -126,9 +126,9 @@ def _lettered(row: HeadsOfPattern) -> str:
 def pattern_grid(
     title: str, patterns: Records[HeadsOfPattern], report: Report, labels: TableLabels, width: int | None
 ) -> Grid:
-    """Letter and pattern, how many heads are above the threshold, and the strongest of them.
+    """Return letter and pattern, the number of heads above the threshold, and the strongest heads.
 
-    Over many texts also how much was measured, and how sure the numbers are.
+    Over many texts, also the amount measured and the uncertainty of the numbers.
     """
     label = Column(("", ""), [plain_text(_lettered(row)) for row in patterns], left=True)
     columns = [Column(("", "heads"), [_head_count(row) for row in patterns])]
@@ -151,7 +151,7 @@ def pattern_grid(
         if row.heads is None:
             cells.append([_too_few(row, report)])
         else:
-            first, *more = _named(row, report, labels, room)
+            first, *more = _strongest_and_named(row, report, labels, room)
             cells.append([start + first, *(" " * len(start) + names for names in more)])
     heights = [len(lines) for lines in cells]
     columns = [replace(column, cells=_with_blanks(column.cells, heights)) for column in columns]
@@ -161,14 +161,14 @@ def pattern_grid(
 
 
 def _with_blanks(cells: Sequence[str], heights: Sequence[int]) -> list[str]:
-    """The cells, each above as many empty ones as its row has more lines."""
+    """Put empty cells below each cell, one for each further line of its row."""
     return [
         line for cell, height in zip(cells, heights, strict=True) for line in (cell, *[""] * (height - 1))
     ]
 
 
 def _head_count(row: HeadsOfPattern) -> str:
-    """`59 > 0.3`: how many heads are above the threshold."""
+    """Return `59 > 0.3`: the number of heads above the threshold."""
     if row.heads is None:
         return NO_NUMBER
     above = "      " if row.threshold is None else f" > {row.threshold:.1f}"
@@ -183,12 +183,12 @@ MOST_NAMED = 10
 """Heads of a pattern up to which each is named."""
 
 
-def _named(row: HeadsOfPattern, report: Report, labels: TableLabels, room: int | None) -> list[str]:
-    """The strongest heads as far as they fit, with their numbers; where the heads of a pattern are few the
-    names of the others, too, in a line with as many numbers as leave room for them, else in several.
-    """
+def _strongest_and_named(
+    row: HeadsOfPattern, report: Report, labels: TableLabels, room: int | None
+) -> list[str]:
+    """Return the strongest heads that fit, with their numbers, and the names of all if they are few."""
     strongest = list(_strongest(row, report, labels))
-    names = _heads_of(row, report.result_of(HeadSurvey))
+    names = _pattern_heads(row, report.result_of(HeadSurvey))
     fitting = [count for count in range(len(strongest), 0, -1) if _fits(_padded(strongest[:count]), room)]
     for count in fitting:
         with_numbers = {text.partition(" ")[0] for text in strongest[:count]}
@@ -207,13 +207,13 @@ def _fits(line: str, room: int | None) -> bool:
 
 
 def _padded(texts: Sequence[str]) -> str:
-    """Heads with their numbers side by side, in columns where they are short."""
+    """Join heads and numbers side by side, in columns if they are short."""
     least_width = len("29:8 0.90 ±0.01" if any("±" in text for text in texts) else "29:8 0.90")
     return "  ".join(f"{text:<{least_width}}" for text in texts).rstrip()
 
 
-def _heads_of(row: HeadsOfPattern, survey: HeadSurvey) -> list[str]:
-    """The heads that show a pattern, the strongest first; none where they are many, or not all known."""
+def _pattern_heads(row: HeadsOfPattern, survey: HeadSurvey) -> list[str]:
+    """Return the heads that show a pattern, strongest first; none if they are many or not all known."""
     heads = survey.heads.where(lambda head: head.stack == row.stack)
     names = (row.statistic or "").split(" - ")  # as special_mass - sink_mass
     if row.threshold is None or not {*names} <= heads.cells.keys():
@@ -237,7 +237,7 @@ def _heads_of(row: HeadsOfPattern, survey: HeadSurvey) -> list[str]:
 
 
 def _strongest(row: HeadsOfPattern, report: Report, labels: TableLabels) -> Iterator[str]:
-    """The strongest heads, each with half of its interval or the key that it looks at."""
+    """Return the strongest heads, each with half of its interval or the key that it looks at."""
     survey = report.result_of(HeadSurvey)
     for head in survey.strongest_of(row.stack, row.pattern):
         if head.value is None or head.value < 0.5 * 10**-DECIMALS:
@@ -251,14 +251,14 @@ def _strongest(row: HeadsOfPattern, report: Report, labels: TableLabels) -> Iter
 
 
 def _key(key: int, stack: str, report: Report, labels: TableLabels) -> str:
-    """Position and token: a decoder reads the text; beside maps a report has the tokens of one side."""
+    """Return position and token: a decoder reads the text; a report with maps has the tokens of one side."""
     if stack_label(stack) and report.spec.get("maps") != "none":
         return str(key)
     return labels.place("query" if stack == "decoder" else "key", key)
 
 
 def _too_few(row: HeadsOfPattern, report: Report) -> str:
-    """A message that a pattern has too few rows, and what would measure it."""
+    """Return a message that a pattern has too few rows, and how to measure it."""
     if row.pattern in REPEATED and "program" in report.spec and not report.tokens:
         return "tokens without names: --tokens FILE"
     if report.result_of(HeadSurvey).intervals:
@@ -280,10 +280,10 @@ def _too_few(row: HeadsOfPattern, report: Report) -> str:
 
 
 def head_letters(heads: Mapping[str, Sequence[Row]], display: Display, linear: Sequence[Row] = ()) -> Elastic:
-    """A letter for each head of each stack, one stack below the other, or beside it where lines are few.
+    """Return a letter for each head, with stacks one below the other, or side by side if lines are few.
 
-    Where most heads look at the first token alone, these have the letter of the rest of their weight, dim
-    or in lower case. Heads of `linear` layers have an L, unless layers have both kinds of heads.
+    If most heads look mainly at the first token, these show the letter of their other weights, dim or in
+    lower case. Heads of `linear` layers have an L, unless a layer has both kinds of heads.
     """
     is_carpet = any(map(is_mostly_first, heads.values()))
     of_both = _with_linear(heads, linear)
@@ -291,8 +291,8 @@ def head_letters(heads: Mapping[str, Sequence[Row]], display: Display, linear: S
     heads = of_both
 
     def grid(rows: Sequence[Row], display: Display, most_lines: int | None) -> list[ScreenLine]:
-        letters = {place_of(row): head_letter(row, is_carpet) for row in rows}
-        first = {place_of(row) for row in rows if row.get("pattern") == FIRST_TOKEN}
+        letters = {head_place(row): head_letter(row, is_carpet) for row in rows}
+        first = {head_place(row) for row in rows if row.get("pattern") == FIRST_TOKEN}
         return head_grid(letters, display, most_lines, first if is_carpet and display.has_color else ())
 
     whole = {stack: grid(rows, display, None) for stack, rows in heads.items()}
@@ -317,7 +317,7 @@ def head_letters(heads: Mapping[str, Sequence[Row]], display: Display, linear: S
 class HeadLetters(Element):
     """A letter for each head of a table of the result.
 
-    Where it `is_above` what the user asked for, it leaves its lines to that.
+    If it `is_above` what the user asked for, it yields its lines to that.
     """
 
     heads: str
@@ -325,33 +325,33 @@ class HeadLetters(Element):
     has_linear: bool = False
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        stacks = by_stack(rows_of(report, self.heads))
+        stacks = by_stack(field_rows(report, self.heads))
         plain = {plain_text(stack): rows for stack, rows in stacks.items()}
-        letters = head_letters(plain, display, rows_of(report, "linear") if self.has_linear else ())
-        yield _where_there_is_room(letters) if self.is_above(report) else letters
+        letters = head_letters(plain, display, field_rows(report, "linear") if self.has_linear else ())
+        yield _yielding_grid(letters) if self.is_above(report) else letters
 
 
-def _where_there_is_room(grid: Elastic) -> Elastic:
-    """A grid of heads that leaves its lines to what the user asked for."""
+def _yielding_grid(grid: Elastic) -> Elastic:
+    """Return a grid of heads that yields its lines to what the user asked for."""
     return replace(grid, of=lambda lines: grid.of(lines) if lines >= LEAST_LINES else [], least=0, rank=1)
 
 
 def _with_linear(heads: Mapping[str, Sequence[Row]], linear: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
-    """The heads of layers without a softmax among those of the only stack, where no layer has both."""
+    """Add the heads of layers without a softmax to those of the only stack, if no layer has both."""
     if linear and len(heads) == 1:
         ((stack, rows),) = heads.items()
-        if not {place_of(row)[0] for row in rows} & {place_of(row)[0] for row in linear}:
+        if not {head_place(row)[0] for row in rows} & {head_place(row)[0] for row in linear}:
             return {stack: [*rows, *linear]}
     return heads
 
 
-def place_of(row: Row) -> tuple[int, int]:
-    """Layer and head."""
+def head_place(row: Row) -> tuple[int, int]:
+    """Return layer and head."""
     return int(str(row.get("layer"))), int(str(row.get("head")))
 
 
 def head_letter(row: Row, is_carpet: bool) -> str:
-    """The letter of a head; a small one, of the rest of its weight, where many look at the first token."""
+    """Return the letter of a head; lower case, for its other weights, if many look at the first token."""
     if "mixer" in row:
         return LINEAR_LETTER
     if not is_carpet or row.get("pattern") != FIRST_TOKEN:
@@ -367,7 +367,7 @@ REST_TITLE = (
 
 
 def by_stack(heads: Records[R]) -> dict[str, Records[R]]:
-    """The heads of each stack."""
+    """Return the heads of each stack."""
     of_heads: list[str] = heads.column("stack").tolist()
     return {
         stack: heads.taken([place for place, name in enumerate(of_heads) if name == stack])
@@ -376,7 +376,7 @@ def by_stack(heads: Records[R]) -> dict[str, Records[R]]:
 
 
 def is_mostly_first(heads: Sequence[Row]) -> bool:
-    """Whether more than half of the heads look at the first token, and the rest of their weight is known."""
+    """Return True if over half of the heads look at the first token and their other weights are known."""
     first = [row for row in heads if row.get("pattern") == FIRST_TOKEN]
     return 2 * len(first) > len(heads) and all("rest_pattern" in row for row in first)
 
@@ -385,7 +385,7 @@ MOST_HEADS = 16
 
 
 def _lists_heads(report: Report) -> bool:
-    """Whether the heads themselves are shown: they are sorted, or asked for, or no pattern is known."""
+    """Return True to list the heads themselves: they are sorted or requested, or no pattern is known."""
     survey = report.result_of(HeadSurvey)
     is_listed = not survey.patterns or bool(report.spec.get("table")) or is_cut(report)
     return bool(survey.heads) and is_listed
@@ -396,7 +396,7 @@ def _shows_patterns(report: Report) -> bool:
 
 
 def _patterns(report: Report, display: Display) -> ScreenParts:
-    """The patterns of each stack."""
+    """Return the patterns of each stack."""
     survey = report.result_of(HeadSurvey)
     stacks = dict.fromkeys(survey.patterns.column("stack"))
     for stack in stacks:
@@ -406,8 +406,8 @@ def _patterns(report: Report, display: Display) -> ScreenParts:
 ROLLOUT_TITLE = "rollout: attention multiplied over all layers (query × key)"
 
 
-def sizes_of(survey: HeadSurvey) -> list[str]:
-    """`6 layers × 12 heads`, of each stack."""
+def stack_sizes(survey: HeadSurvey) -> list[str]:
+    """Return `6 layers × 12 heads`, for each stack."""
     sizes = [size_of(stack, heads) for stack, heads in by_stack(survey.heads).items()]
     return [*sizes, size_of(LINEAR, survey.linear)] if survey.linear else sizes
 
@@ -422,18 +422,18 @@ def size_of(stack: str, of_stack: Records[Any]) -> str:
 
 
 def is_cut(report: Report) -> bool:
-    """Whether the report holds only some of the heads, or has them in another order."""
+    """Return True if the report holds only some of the heads, or holds them in another order."""
     return bool(report.spec.get("top") or report.spec.get("sort") or report.spec.get("pattern"))
 
 
 def _is_whole(report: Report) -> bool:
-    """Whether a list of heads has everything: `table`, or there are no patterns to show instead."""
+    """Return True if a list of heads shows everything: with `table`, or without patterns."""
     return bool(report.spec.get("table")) or not is_cut(report)
 
 
 def _usual_heads(report: Report, display: Display) -> int:
     num_heads = len(report.result_of(HeadSurvey).heads)
-    return num_heads if _is_whole(report) else asked_top(report) or MOST_HEADS
+    return num_heads if _is_whole(report) else requested_top(report) or MOST_HEADS
 
 
 def _least_heads(report: Report, display: Display) -> int:
@@ -453,7 +453,7 @@ def _sorted_by(report: Report, heads: Records[SurveyedHead]) -> list[str]:
 
 
 def _beside_sorted(report: Report, heads: Records[SurveyedHead]) -> list[str]:
-    """Beside the weight from tokens that the user named that from the others."""
+    """Return the weight from other tokens, beside that from the tokens that the user named."""
     asked = REQUESTED_PATTERNS if report.spec.get("sort") in REQUESTED_PATTERNS else ()
     return [name for name in heads.cells if name in asked and name != report.spec.get("sort")]
 
@@ -465,7 +465,7 @@ def _other_statistics(report: Report, heads: Records[SurveyedHead]) -> list[str]
 
 
 def _half_widths(report: Report, heads: Records[SurveyedHead], display: Display) -> list[Column]:
-    """Half of the interval of what each of the heads is sorted by, where a report has intervals."""
+    """Return half of the interval of the statistic that heads are sorted by, if the report has intervals."""
     halves = {
         (row.stack, row.layer, row.head): half_width(row.mean, row.upper, display.precision)
         for row in report.result_of(HeadSurvey).intervals
@@ -476,7 +476,7 @@ def _half_widths(report: Report, heads: Records[SurveyedHead], display: Display)
 
 
 def _order(report: Report) -> str:
-    """What heads are sorted by, in words where it is the weight between tokens that the user named."""
+    """Return what heads are sorted by, in words for the weight between named tokens."""
     spec = report.spec
     if not spec.get("sort"):
         return ""
@@ -494,7 +494,7 @@ MOST_TIMED = 5
 
 
 def _in_time(report: Report, display: Display) -> Iterator[str]:
-    """`encoder, mean distance in time: 0:4 0.04 s, 0:1 0.11 s ... 2:2 10.57 s`, of tokens in time."""
+    """Return `encoder, mean distance in time: 0:4 0.04 s, 0:1 0.11 s ... 2:2 10.57 s`, for tokens in time."""
     for stack, heads in by_stack(report.result_of(HeadSurvey).heads).items():
         far = [head for head in heads if head.get("distance_seconds") is not None]
         far.sort(key=lambda head: head.number("distance_seconds") or 0.0)
@@ -541,19 +541,19 @@ SIGNED_COLUMNS = (
 
 
 def _signed_title(report: Report, heads: Records[SignedHead], total: int) -> str:
-    """What mixes the tokens of these heads, and of what the shares are."""
-    mixers = ", ".join(dict.fromkeys(head.mixer for head in rows_of(report, "linear") if head.mixer))
+    """Return the title of heads without a softmax: what mixes their tokens, and the base of the shares."""
+    mixers = ", ".join(dict.fromkeys(head.mixer for head in field_rows(report, "linear") if head.mixer))
     mixers = mixers or "layers without a softmax"
     count, rest = some_of(len(heads), total, "head"), "" if len(heads) == total else "; --show linear has all"
     return f"{count} of {plain_text(mixers)}: shares of |w|, which has a sign; lengths in tokens{rest}"
 
 
 def _usual_signed(report: Report, display: Display) -> int:
-    return len(rows_of(report, "linear")) if _is_whole(report) else MOST_HEADS
+    return len(field_rows(report, "linear")) if _is_whole(report) else MOST_HEADS
 
 
 def _least_signed(report: Report, display: Display) -> int:
-    return len(rows_of(report, "linear")) if report.spec.get("table") else LEAST_ROWS
+    return len(field_rows(report, "linear")) if report.spec.get("table") else LEAST_ROWS
 
 
 SIGNED_HEADS = Ranked(
@@ -565,7 +565,7 @@ SIGNED_HEADS = Ranked(
     least=_least_signed,
     rank=1,
     is_cut=lambda report: not report.spec.get("table"),
-    shows=lambda report: bool(rows_of(report, "linear")),
+    shows=lambda report: bool(field_rows(report, "linear")),
 )
 """What the signed weights are like of the heads of layers without a softmax."""
 MAPS = (LooksAtPictures(), PictureRows(), WholeMatrix("rollout", ROLLOUT_TITLE))

@@ -1,4 +1,4 @@
-"""Reports as pictures in a terminal: a heatmap for each matrix, a line chart for each curve."""
+"""Reports as pictures in a terminal: a heatmap per matrix, a line chart per curve."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +18,12 @@ from attncli.views.matrices import (
     block_maximum,
     block_mean,
     chosen_parts,
+    colour_scale,
     compared_names,
     in_words,
     matrices,
     pictured,
     place_names,
-    scale_of,
 )
 from attncli.views.overlays import whole_lines
 from attncli.views.picture_maps import maps_lines
@@ -51,28 +51,28 @@ TICK_CELLS = 10
 
 
 def label_width(axis: LabelledAxis, most: int | None, *, in_pairs: bool) -> int:
-    """Cells that the labels may take: of single rows, of blocks of rows, and of two rows on a line."""
+    """Return the most cells for labels of single rows, of blocks of rows, and of two rows per line."""
     labels = axis.labels(most) + (axis.labels(most, rows_per_line=2) if in_pairs else [])
     return max([block_label_width(axis), *map(cell_len, labels)])
 
 
 def block_label_width(axis: LabelledAxis) -> int:
-    """Cells that the labels of blocks of rows take."""
+    """Return the most cells for labels of blocks of rows."""
     return max(2 * axis.digits + 1, len(axis.name))
 
 
 def wide_enough(axis: LabelledAxis, most: int | None) -> int:
-    """Cells per column so that position and token each take one line above it, with a blank between."""
+    """Return the cells per column that fit position and token on one line each, with a blank between."""
     return max([axis.digits, *map(cell_len, axis.texts(most))]) + 1
 
 
 def most_above(cell_width: int) -> int:
-    """The cells of a token above columns of that width: read downwards above two, else across."""
+    """Return the most cells of a token above columns of that width: downwards above two, else across."""
     return MOST_VERTICAL if cell_width == 2 else cell_width - 1
 
 
 def column_header(axis: LabelledAxis, block: int, cell_width: int) -> list[ScreenLine]:
-    """Positions and tokens above the columns: across, downwards, or the position of every tenth cell."""
+    """Return positions and tokens above columns: across, downwards, or every tenth position."""
     if block * axis.step > 1 or cell_width == 1:
         return [ticks(axis, block, cell_width)]
     positions = [str(axis.first + i) for i in range(axis.count)]
@@ -89,13 +89,13 @@ def column_header(axis: LabelledAxis, block: int, cell_width: int) -> list[Scree
 
 
 def _vertical(text: str) -> list[str]:
-    """The characters, one per line; an ellipsis where there are too many."""
+    """Return the characters, one per line, with an ellipsis if there are too many."""
     characters = _whole_characters(text)
     return characters if len(characters) <= MOST_VERTICAL else [*characters[: MOST_VERTICAL - 1], "…"]
 
 
 def _whole_characters(text: str) -> list[str]:
-    """Characters that take room, each with the marks or the rest of an emoji that combine with it."""
+    """Return visible characters, each with its combining marks or the parts of an emoji."""
     characters: list[str] = []
     for character in text:
         if characters and cell_len(characters[-1] + character) == cell_len(characters[-1]):
@@ -106,14 +106,14 @@ def _whole_characters(text: str) -> list[str]:
 
 
 def _downwards(texts: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Lines of characters that read downwards and end on the last line."""
+    """Return lines of characters that read downwards and end on the last line."""
     height = max(map(len, texts), default=0)
     columns = [[""] * (height - len(text)) + list(text) for text in texts]
     return [[column[line] for column in columns] for line in range(height)]
 
 
 def ticks(axis: LabelledAxis, block: int, cell_width: int) -> ScreenLine:
-    """The position of every tenth cell, beginning above it, as far as it fits."""
+    """Return the position of every tenth cell, starting above it, as far as it fits."""
     columns = -(-axis.count // block)
     line = ""
     for column in range(0, columns, TICK_CELLS // cell_width):
@@ -135,19 +135,19 @@ MIN_PANEL = 24  # Columns of cells that one of several maps keeps at least.
 MIN_TITLED = 8  # Columns that the title of a map takes.
 MIN_THUMBNAIL = 5
 ATLAS_LINES = 48
-VECTOR_LINES = 20  # Lines of one map of vectors, which say less than tokens by tokens.
+VECTOR_LINES = 20  # Lines of one map of vectors, which is less informative than tokens by tokens.
 LEAST_PAIR = 72  # Columns of a screen that shows two pictures beside each other.
 LEAST_HALF = 56  # Columns that a pooled map keeps at least beside the other one.
-# Maps that were pooled before are pooled again in the same way.
+# Maps that are already pooled are pooled again in the same way.
 POOLED_NAMES = {"pooled_mean": ("mean",), "pooled_max": ("largest",)}
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is drawn: matrices of one tensor, the axes they share, and how many first keys are left out.
+    """The matrices to draw, of one tensor, their common axes, and the number of first keys left out.
 
-    `compared`: matrices of other tensors, which share their colours with these. `row_token_cells`: cells for
-    the token in the label of a row (None: as many as it needs).
+    `compared`: matrices of other tensors with the same colours. `row_token_cells`: cells for the token in a
+    row's label (None: as many as it needs).
     """
 
     matrices: Sequence[Matrix]
@@ -173,34 +173,34 @@ class Subject:
 
     @property
     def grid(self) -> tuple[int, int] | None:
-        """Rows and columns of an atlas, where the matrices differ on two axes or more."""
+        """Rows and columns of an atlas, if the matrices differ on two or more axes."""
         across = len({matrix.index[-1:] for matrix in self.matrices})
         down = len(self.matrices) // across
         return (down, across) if min(down, across) > 1 else None
 
     @property
     def row_names(self) -> list[str]:
-        """Of each matrix in an atlas its place on all leading axes but the last: `layer 5`."""
-        return [", ".join(place_names(matrix.named_place[:-1])) for matrix in self.matrices]
+        """The place of each matrix in an atlas on all leading axes but the last: `layer 5`."""
+        return [", ".join(place_names(matrix.shown_place[:-1])) for matrix in self.matrices]
 
     @property
     def panel_titles(self) -> list[str]:
-        """Of each matrix its place on the axes on which they differ: `head 3`."""
+        """The place of each matrix on the axes on which they differ: `head 3`."""
         places = zip(*(matrix.index for matrix in self.matrices), strict=True)
         varying = [i for i, numbers in enumerate(places) if len(set(numbers)) > 1]
-        return [", ".join(place_names(matrix.named_place[i] for i in varying)) for matrix in self.matrices]
+        return [", ".join(place_names(matrix.shown_place[i] for i in varying)) for matrix in self.matrices]
 
 
-def subject_of(
+def tensor_subject(
     report: Report, matrices: Sequence[Matrix], compared: Sequence[Matrix], display: Display
 ) -> Subject:
-    """The matrices of one tensor; the first keys are left out, in whole blocks where keys are pooled."""
+    """Return the matrices of one tensor without the first keys, which are whole blocks if keys are pooled."""
     rows, columns = labelled_axes(report, matrices[0])
     skipped = columns.skipped(display.skip_first_keys)
     row_token_cells = None
     if display.width is not None:
         row_token_cells = min(ROW_LABEL_WIDTH, display.width // 4)
-        # Fewer cells, where every column then has a separate cell.
+        # Fewer cells, if that gives every column a separate one.
         left = display.width - columns.count - rows.digits - 2
         if left >= LEAST_LABEL:
             row_token_cells = min(row_token_cells, left)
@@ -218,26 +218,26 @@ class MapPlan:
 
     @property
     def is_pooled(self) -> bool:
-        """Whether a cell stands for several numbers."""
+        """True if a cell represents several numbers."""
         return self.block != (1, 1)
 
 
 @dataclass(frozen=True)
 class CellRoom:
-    """The room for cells: columns beside the labels, lines, and whether a line can show two rows."""
+    """The space for cells: columns beside the labels, lines, and whether a line can show two rows."""
 
     columns: int
     lines: int
     has_halves: bool
 
 
-def plan_of(subject: Subject, display: Display) -> tuple[MapPlan, Display]:
-    """The plan, and the display for each picture: of half the width where two poolings fit side by side."""
+def map_plan(subject: Subject, display: Display) -> tuple[MapPlan, Display]:
+    """Return the plan, and the display for each picture: half the width if two poolings fit side by side."""
     if subject.grid is not None:
         room = _screen(display, max(map(len, subject.row_names)) + 1)
-        return _plan_of_atlas(subject, subject.grid, room), display
+        return _atlas_plan(subject, subject.grid, room), display
     if len(subject.matrices) > 1:
-        return _plan_of_several(subject, _screen(display, _label_width(subject, display))), display
+        return _several_maps_plan(subject, _screen(display, _label_width(subject, display))), display
     plan = _plan_of_one(subject, display)
     is_pair = plan.is_pooled and len(subject.poolings) == 2
     if not is_pair or display.width is None or display.width < LEAST_PAIR:
@@ -250,7 +250,7 @@ def plan_of(subject: Subject, display: Display) -> tuple[MapPlan, Display]:
 
 
 def _screen(display: Display, label_width: int) -> CellRoom:
-    """What a terminal of that width leaves beside labels, in as many lines as a map may take."""
+    """Return the space that a terminal of that width leaves beside labels, in the lines of a map."""
     if display.width is None:
         return CellRoom(NATURAL, NATURAL, display.has_color)
     return CellRoom(max(display.width - label_width, MIN_THUMBNAIL), display.map_lines, display.has_color)
@@ -267,7 +267,7 @@ def _ceil(number: int, divisor: int) -> int:
 
 
 def _plan_of_one(subject: Subject, display: Display) -> MapPlan:
-    # Pooled rows have positions alone for labels, which leaves more room.
+    # Labels of pooled rows are only positions, which leaves more space.
     with_tokens, with_positions = (
         _plan_beside(subject, _screen(display, labels))
         for labels in (_label_width(subject, display), block_label_width(subject.rows) + 1)
@@ -276,7 +276,7 @@ def _plan_of_one(subject: Subject, display: Display) -> MapPlan:
 
 
 def _plan_beside(subject: Subject, room: CellRoom) -> MapPlan:
-    """One map: wide cells for a few numbers, then two characters per cell, one, half-blocks; then pooled."""
+    """Plan one map: wide cells for few numbers, then two characters per cell, one, half-blocks, pooling."""
     rows, columns = subject.rows.count, subject.columns.count
     wide = wide_enough(subject.columns, COLUMN_LABEL_WIDTH) if subject.columns.step == 1 else 2
     if max(rows, columns) <= min(MAX_WIDE, room.lines) and wide > 2 and columns * wide <= room.columns:
@@ -287,7 +287,7 @@ def _plan_beside(subject: Subject, room: CellRoom) -> MapPlan:
 
 
 def _dense_plan(rows: int, columns: int, room: CellRoom) -> MapPlan:
-    """One character per cell, one line per row while they are few; pooled where they do not fit."""
+    """Plan one character per cell and one line per row; half-blocks, then pooling, if they do not fit."""
     if columns <= room.columns and rows <= min(MAX_WIDE, room.lines):
         return MapPlan((1, 1), 1, 1)
     rows_per_line = 2 if room.has_halves else 1
@@ -304,14 +304,14 @@ def _dense_plan(rows: int, columns: int, room: CellRoom) -> MapPlan:
     return MapPlan((down, along), 1, 1 if _ceil(rows, down) <= min(MAX_WIDE, room.lines) else rows_per_line)
 
 
-def _plan_of_several(subject: Subject, room: CellRoom) -> MapPlan:
-    """Maps in lines that fill the width: whole where two or more fit beside each other, else pooled."""
+def _several_maps_plan(subject: Subject, room: CellRoom) -> MapPlan:
+    """Plan maps in lines that fill the width: whole if two or more fit side by side, else pooled."""
     rows, columns, count = subject.rows.count, subject.columns.count, len(subject.matrices)
     for cell_width in (2, 1):
         fitting = (room.columns + GAP) // (max(columns * cell_width, MIN_TITLED) + GAP)
         rows_per_line = 2 if room.has_halves and cell_width == 1 and rows > MAX_SINGLE else 1
         lines = _ceil(rows, rows_per_line) + 2
-        # Maps as narrow as that would not become more by pooling.
+        # Pooling such narrow maps would not fit more of them.
         is_short = lines * _ceil(count, max(1, fitting)) <= room.lines or columns * cell_width <= MIN_PANEL
         if fitting >= min(2, count) and is_short and lines <= room.lines:
             return MapPlan((1, 1), cell_width, rows_per_line, _even(count, fitting))
@@ -322,12 +322,12 @@ def _plan_of_several(subject: Subject, room: CellRoom) -> MapPlan:
 
 
 def _even(count: int, fitting: int) -> int:
-    """As many beside each other as make the fewest lines of maps, shared out evenly."""
+    """Return the number of maps side by side for the fewest lines of maps, evenly filled."""
     return _ceil(count, _ceil(count, min(count, fitting)))
 
 
-def _plan_of_atlas(subject: Subject, grid: tuple[int, int], room: CellRoom) -> MapPlan:
-    """Thumbnails of a grid of maps on one screen; more across than fit continue below."""
+def _atlas_plan(subject: Subject, grid: tuple[int, int], room: CellRoom) -> MapPlan:
+    """Plan thumbnails of a grid of maps on one screen; rows that do not fit continue below."""
     rows, columns, (down, across) = subject.rows.count, subject.columns.count, grid
     lines = max(3, ATLAS_LINES // down - 1)
     across = min(across, max(1, (room.columns + 1) // (MIN_THUMBNAIL + 1)))
@@ -367,10 +367,10 @@ def arranged(subject: Subject, plan: MapPlan, maps: list[MapLines]) -> MapLines:
 
 
 def _atlas(subject: Subject, plan: MapPlan, maps: list[MapLines], down: int, across: int) -> MapLines:
-    """Thumbnails: one row per layer, one column per head; more heads than fit continue below."""
+    """Draw thumbnails, one row per layer and one column per head; heads that do not fit continue below."""
     names, cells = subject.row_names, maps[0][0].cells
     width = max(map(len, names))
-    # An odd number of rows in half-blocks leaves half a line blank.
+    # With an odd number of rows, half-blocks leave half a line blank.
     is_apart = plan.rows_per_line == 2 and -(-subject.rows.count // plan.block[0]) % 2
     lines: MapLines = []
     for first in range(0, across, plan.across):
@@ -386,7 +386,7 @@ def _atlas(subject: Subject, plan: MapPlan, maps: list[MapLines], down: int, acr
 
 
 def _head_titles(subject: Subject, heads: range, cells: int) -> MapLines:
-    """`head 3`, or `3` above narrow thumbnails."""
+    """Return `head 3`, or `3` above narrow thumbnails."""
     places = [subject.matrices[head].place[-1] for head in heads]
     titles = place_names(places)
     if max(map(len, titles)) > cells:
@@ -395,7 +395,7 @@ def _head_titles(subject: Subject, heads: range, cells: int) -> MapLines:
 
 
 def incomplete_tokens(subject: Subject, plan: MapPlan) -> TokenTexts:
-    """`token 12` and its text, for each that a label shortens or leaves out; empty for pooled cells."""
+    """Return `token 12` and its text for each token that labels shorten or omit; empty for pooled cells."""
     if plan.is_pooled:
         return {}
     rows, columns = subject.rows, subject.columns
@@ -421,7 +421,7 @@ SCALES = {"linear": "linear", "log": "even in the logarithm, 0 as the least", "r
 
 
 class Figure(NamedTuple):
-    """A title, a legend and a picture for each way of pooling; and the tokens that are not shown whole."""
+    """A title, a legend and a picture for each pooling, and the tokens not shown in full."""
 
     lines: list[ScreenLine]
     mentioned: TokenTexts
@@ -430,9 +430,9 @@ class Figure(NamedTuple):
 def draw(
     report: Report, matrices: Sequence[Matrix], display: Display, compared: Sequence[Matrix] = ()
 ) -> Figure:
-    """The picture of one tensor's matrices, in the width of the display; `compared` share their colours."""
-    subject = subject_of(report, matrices, compared, display)
-    plan, part = plan_of(subject, display)
+    """Draw one tensor's matrices in the width of the display; `compared` share their colours."""
+    subject = tensor_subject(report, matrices, compared, display)
+    plan, part = map_plan(subject, display)
     pictures = [
         _picture(subject, plan, part, pool) for pool in (subject.poolings if plan.is_pooled else [""])
     ]
@@ -443,7 +443,7 @@ def draw(
 
 
 def _picture(subject: Subject, plan: MapPlan, display: Display, pool: str) -> list[ScreenLine]:
-    """Title, legend and maps of one way of pooling; unpooled where `pool` is empty."""
+    """Return title, legend and maps of one pooling; unpooled if `pool` is empty."""
     first = subject.matrices[0]
     numbers, *compared = (
         np.stack([_cells(matrix, subject.skipped, plan, pool) for matrix in each])
@@ -452,7 +452,7 @@ def _picture(subject: Subject, plan: MapPlan, display: Display, pool: str) -> li
     )
     shades = shading(
         numbers,
-        scale_of(display.scale_colors, first.axes),
+        colour_scale(display.scale_colors, first.axes),
         from_zero=first.is_weights,
         compared=compared,
     )
@@ -475,7 +475,7 @@ def _picture(subject: Subject, plan: MapPlan, display: Display, pool: str) -> li
 
 
 def _cells(matrix: Matrix, skipped: int, plan: MapPlan, pool: str) -> np.ndarray:
-    """The numbers of the cells in floating point, NaN for no number and for the first keys."""
+    """Return the numbers of the cells in floating point, NaN for missing ones and for the first keys."""
     values = matrix.drawn
     no_number = values < 0 if np.issubdtype(values.dtype, np.integer) else ~np.isfinite(values)
     numbers = np.where(no_number, np.nan, values).astype(np.float64)
@@ -484,7 +484,7 @@ def _cells(matrix: Matrix, skipped: int, plan: MapPlan, pool: str) -> np.ndarray
 
 
 def _pooling_note(subject: Subject, plan: MapPlan, pool: str) -> str:
-    """What a cell stands for, where that is more than one number of the tensor or of the text."""
+    """Return what a cell represents, if it is more than one number or token."""
     steps = subject.rows.step, subject.columns.step
     name = subject.matrices[0].name
     down, along = (block * step for block, step in zip(plan.block, steps, strict=True))
@@ -496,7 +496,7 @@ def _pooling_note(subject: Subject, plan: MapPlan, pool: str) -> str:
 
 
 def _legend(shades: Shading, subject: Subject, plan: MapPlan, display: Display) -> list[ScreenLine]:
-    """`0.0000 [bar] 1.0000  linear; one range for all 8 maps`, in as many lines as the width needs."""
+    """Return `0.0000 [bar] 1.0000 linear; one range for all 8 maps`, in as many lines as the width needs."""
     if np.isnan(shades.low):
         return [styled("no numbers", DIM, display.has_color)]
     needs_amounts = display.scale_colors == "log" and shades.scale == "linear"
@@ -528,14 +528,14 @@ NOTHING = "No matrix and no curve to draw here; --format table shows the numbers
 
 
 def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
-    """Heading, pictures, tokens that were shortened, notes."""
+    """Return heading, pictures, shortened tokens and notes."""
     width = display.columns
     title = heading(report) if display.title is None else plain_text(display.title)
     has_title = bool(title.strip())
     if has_title:
         yield from wrapped(title, width, BOLD, display.has_color)
     drawn = pictured(report)
-    if drawn and not display.show:  # what looks at a picture is shown on it, and nothing else
+    if drawn and not display.show:  # looks at a picture are shown only on it
         report = replace(report, tensors={name: report.tensors[name] for name in drawn})
     by_name = {name: list(group) for name, group in groupby(matrices(report), key=lambda matrix: matrix.name)}
     pictures: list[list[ScreenLine]] = [

@@ -1,4 +1,4 @@
-"""Sections laid out: fitted to the lines of a terminal, drawn by rich without markup, or as Markdown."""
+"""Lays out sections: fitted to the lines of a terminal, drawn by rich without markup, or as Markdown."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from attncli.views.texts import NO_NUMBER
 
 
 def fitted(parts: Sequence[Section | Elastic], display: Display) -> list[Section]:
-    """The parts in the lines of the display: each has its least rows, then its usual ones, then its most."""
+    """Fit the parts into the display's lines: first their least rows, then the usual ones, then the most."""
 
     @cache
     def drawn(place: int, rows: int) -> Sequence[Section]:
@@ -50,7 +50,7 @@ def fitted(parts: Sequence[Section | Elastic], display: Display) -> list[Section
 
 
 def _most_rows(num_lines: Callable[[int], int], room: int, least: int, most: int) -> int:
-    """The most rows that fit into the room, `least` where no more do."""
+    """Return the most rows that fit, or `least`."""
     if most <= least or num_lines(most) <= room:
         return max(least, most)
     while most - least > 1:
@@ -64,20 +64,21 @@ STYLES = {"prose": "", "line": "", "note": "dim", "dim": "dim"}  # of paragraphs
 
 
 class PipeConsole(Console):
-    """A console that leaves a closed pipe to its caller, where rich would end the process.
+    """A console that leaves a closed pipe to its caller, whereas rich would end the process.
 
-    What its stream cannot write has other characters there, of the same width: tables look the same.
+    Characters that its stream cannot write are replaced by others of the same width, so that tables stay
+    aligned.
     """
 
     encoding = "utf-8"
 
     def on_broken_pipe(self) -> None:
-        """Raise what rich caught."""
+        """Raise the exception that rich caught."""
         raise
 
 
 class Screen:
-    """Draws sections on a stream, in the width and the colours of the display."""
+    """Draws sections on a stream, in the width and colours of the display."""
 
     def __init__(self, stream: TextIO, display: Display) -> None:
         self.width = display.width
@@ -96,7 +97,7 @@ class Screen:
         )
 
     def draw(self, section: Section) -> None:
-        """One section, after a blank line unless it belongs to the section before."""
+        """Draw a section, after a blank line unless it continues the previous section."""
         if not isinstance(section, Paragraph) or section.style in ("step", "prose", "lead"):
             self.console.print()
         match section:
@@ -118,11 +119,11 @@ class Screen:
                 self._lines(lines)
 
     def _text(self, text: str, style: str = "") -> None:
-        """A text in lines, at screen width even in a pipe, where a pager would break it within words."""
+        """Write a text in lines, at screen width even in a pipe, where a pager would break words."""
         self.console.print(Text(text, style=style), width=self.width or TEXT_WIDTH)
 
     def _grid(self, grid: Grid) -> None:
-        """The table in as many groups of columns as the width needs."""
+        """Write the table in as many groups of columns as the width requires."""
         groups = grid.groups(self.width)
         if grid.title:
             parts = f" (in {len(groups)} groups of columns)" if len(groups) > 1 else ""
@@ -141,7 +142,7 @@ class Screen:
 
 
 class BlankScreen(Screen):
-    """As many lines, blank where they are counted without being drawn: parts are fitted in many tries."""
+    """Counts lines without drawing them, because fitting parts takes many attempts."""
 
     def _lines(self, lines: Sequence[str]) -> None:
         super()._lines([""] * len(lines))
@@ -159,7 +160,7 @@ LEAST_TEXT = 10
 
 
 def _folded(columns: Sequence[Column], width: int | None) -> dict[int, int]:
-    """The cells left for columns of texts, the widest first, where the table is wider than the screen."""
+    """Return the cells left for text columns, the widest first, if the table is wider than the screen."""
     excess = sum(column.width for column in columns) + GAP * (len(columns) - 1) - (width or 0)
     folded = {}
     texts = [i for i, column in enumerate(columns) if column.left]
@@ -171,7 +172,7 @@ def _folded(columns: Sequence[Column], width: int | None) -> dict[int, int]:
 
 
 def _table(columns: Sequence[Column], folded: Mapping[int, int]) -> ScreenTable:
-    """The columns with a rule below their headers; texts continue below where they are `folded`."""
+    """Lay out the columns with a rule below the headers; texts wrap if they are `folded`."""
     table = ScreenTable(
         box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim"
     )
@@ -204,7 +205,7 @@ MARKUP = re.compile(r"[\\`*_\[\]<>|~&$#]|(?<=:)/(?=/)|(?<=www)\.|^[-+](?=[ -]|$)
 
 
 def escaped(text: str) -> str:
-    """The text, escaped so that Markdown shows it as it is."""
+    """Escape a text so that Markdown shows it literally."""
     return MARKUP.sub(lambda match: f"\\{match[0]}", text.strip())
 
 
@@ -214,7 +215,7 @@ def _markdown_cell(column: Column, row: int) -> str:
 
 
 def _markdown_table(grid: Grid) -> Iterator[str]:
-    """Every column, however many there are; the largest number of a row in bold."""
+    """Return a table of all columns; the largest number of a row is in bold."""
     columns = [grid.label, *grid.columns]
     rows = [[escaped(" ".join(column.header)) for column in columns]]
     rows += [[":--" if column.left else "--:" for column in columns]]
@@ -223,7 +224,7 @@ def _markdown_table(grid: Grid) -> Iterator[str]:
 
 
 def markdown_blocks(section: Section) -> Iterator[str]:
-    """Blocks, which blank lines separate; a drawing is code, indented, so that nothing in it can end it."""
+    """Return blocks separated by blank lines; a drawing is indented code, which nothing in it can end."""
     match section:
         case Paragraph(text, style):
             yield {"title": "# ", "step": "## "}.get(style, "") + escaped(text)

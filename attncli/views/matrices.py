@@ -1,4 +1,4 @@
-"""The matrices, curves and parts of a report; matrices made smaller."""
+"""The matrices, curves and parts of a report, and downsampling of matrices."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.errors import nearest
-from attncli.records.kinds import result_of, units_of_heads
+from attncli.records.kinds import head_units, read_result
 from attncli.records.report import (
     PLACES,
     NamedTensor,
@@ -32,10 +32,10 @@ NOT_WEIGHTS = ("scores", "bias", "probability", "pairs")
 class Matrix:
     """The last two axes of a tensor; `place` is the index on each leading axis.
 
-    `shared`: the leading axes along which all matrices are the same, so that this one stands for all. `rows`
-    and `columns` are the tokens as the user wrote them, empty where an axis has none. `hidden`: the weights
-    of keys that a query may not see; `is_causal` where those are the later keys, whatever else is hidden.
-    `step` is the number of the step, where the first axis counts these.
+    `shared`: leading axes along which all matrices are equal, so that this one represents all. `rows` and
+    `columns` are the tokens as the user wrote them, empty if an axis has none. `hidden`: True for keys that a
+    query may not attend; `is_causal` if the later keys are among them. If the first axis counts steps, `step`
+    is the step's number.
     """
 
     name: str
@@ -55,18 +55,18 @@ class Matrix:
         return tuple(number for _, number in self.place)
 
     @property
-    def named_place(self) -> tuple[tuple[str, int], ...]:
-        """The place as people read it: the number of a step, not its index."""
+    def shown_place(self) -> tuple[tuple[str, int], ...]:
+        """The place with the number of a step in place of its index."""
         return self.place if self.step is None else (("step", self.step), *self.place[1:])
 
     @property
     def is_weights(self) -> bool:
-        """Whether its numbers are weights, so that colours start at 0."""
+        """True if its numbers are weights, so that colours start at 0."""
         return is_weights(self.name, self.axes)
 
     @property
     def drawn(self) -> np.ndarray:
-        """The numbers as they are drawn: NaN where a key is hidden."""
+        """The numbers to draw: NaN for hidden keys."""
         return self.values if self.hidden is None else np.where(self.hidden, np.nan, self.values)
 
     @property
@@ -75,7 +75,7 @@ class Matrix:
         name = f"{in_words(self.name)} ({axes_in_words(self.axes)})"
         if self.shared:
             return f"{name}, the same for every {' and '.join(self.shared)}"
-        return ", ".join([name, *place_names(self.named_place)])
+        return ", ".join([name, *place_names(self.shown_place)])
 
 
 WORDS = {
@@ -87,17 +87,17 @@ WORDS = {
 
 
 def in_words(name: str) -> str:
-    """What people read for a tensor or an axis: mostly its name."""
+    """Return the displayed name of a tensor or axis, usually its name."""
     return WORDS.get(name, name)
 
 
 def axes_in_words(axes: Iterable[str]) -> str:
-    """`query × key`."""
+    """Return `query × key`."""
     return " × ".join(map(in_words, axes))
 
 
 def place_names(place: Iterable[tuple[str, int]]) -> list[str]:
-    """`batch 0` and `head 5:3`, of a layer and the head after it; else `layer 5`, `head 3`."""
+    """Return `batch 0` and `head 5:3` if a head follows its layer, else `layer 5`, `head 3`."""
     names: list[str] = []
     before = ("", 0)
     for axis, number in place:
@@ -110,12 +110,12 @@ def place_names(place: Iterable[tuple[str, int]]) -> list[str]:
 
 
 def head_name(place: Mapping[str, Any]) -> str:
-    """`5:3`, as heads of a model are written everywhere."""
+    """Return `5:3`, the name of a model's head everywhere."""
     return f"{place['layer']}:{place['head']}"
 
 
 def pictured(report: Report) -> dict[str, list[Picture]]:
-    """The names of the tensors whose last axis counts tokens of a picture, each with its pictures."""
+    """Return the tensors whose last axis counts tokens of a picture, each with its pictures."""
     by_name: dict[str, list[Picture]] = {}
     side = "context_tokens" if report.context_tokens else "tokens"
     for name, tensor in report.tensors.items():
@@ -130,8 +130,8 @@ OF_CONTEXT = ("key", "column", "source", "way")
 """The axes along which a context has its tokens, where there is one."""
 
 
-def tokens_of(report: Report, axis: str) -> tuple[str, ...]:
-    """The tokens along an axis; none where it counts something else."""
+def axis_tokens(report: Report, axis: str) -> tuple[str, ...]:
+    """Return the tokens along an axis; none if it counts something else."""
     if axis in OF_CONTEXT:
         return report.context_tokens or report.tokens
     if axis == "query":
@@ -140,30 +140,30 @@ def tokens_of(report: Report, axis: str) -> tuple[str, ...]:
 
 
 def places_along(report: Report, axis: str, count: int) -> list[int]:
-    """What stands at each place of an axis: a position from the first one; of steps their numbers."""
-    if axis == "step" and (steps := numbers_of_steps(report)) is not None and len(steps) == count:
+    """Return the labels of an axis: positions from the first one, or the numbers of steps."""
+    if axis == "step" and (steps := step_numbers(report)) is not None and len(steps) == count:
         return [int(step) for step in steps]
     first = first_position(report, axis)
     return list(range(first, first + count))
 
 
-def numbers_of_steps(report: Report) -> np.ndarray | None:
-    """What other numbers of steps are drawn over; None where a report is not about steps."""
+def step_numbers(report: Report) -> np.ndarray | None:
+    """Return the numbers of steps, the x axis of other numbers; None if the report is not about steps."""
     numbers = report.tensors.get("step")
     return None if numbers is None or numbers.axes != ("point",) else numbers.values
 
 
 def first_position(report: Report, axis: str) -> int:
-    """The position of the first place along an axis."""
+    """Return the position of the first place along an axis."""
     return report.first_query if axis == "query" else 0
 
 
-def matrices_of(report: Report, name: str, tensor: NamedTensor) -> Iterator[Matrix]:
-    """Each matrix of a tensor of two axes or more, in order; once where all are the same."""
+def tensor_matrices(report: Report, name: str, tensor: NamedTensor) -> Iterator[Matrix]:
+    """Return each matrix of a tensor of two or more axes, in order; a single one if all are equal."""
     *leading, row_axis, column_axis = tensor.axes
     *_, num_rows, num_columns = tensor.values.shape
-    rows = tokens if len(tokens := tokens_of(report, row_axis)) == num_rows else ()
-    columns = tokens if len(tokens := tokens_of(report, column_axis)) == num_columns else ()
+    rows = tokens if len(tokens := axis_tokens(report, row_axis)) == num_rows else ()
+    columns = tokens if len(tokens := axis_tokens(report, column_axis)) == num_columns else ()
     shared, hidden = shared_axes(tensor), hidden_cells(name, tensor)
     steps = places_along(report, "step", len(tensor.values)) if leading[:1] == ["step"] else None
     for index in [(0,) * len(shared)] if shared else np.ndindex(tensor.values.shape[:-2]):
@@ -183,14 +183,14 @@ def matrices_of(report: Report, name: str, tensor: NamedTensor) -> Iterator[Matr
 
 
 def matrices(report: Report) -> Iterator[Matrix]:
-    """Every matrix of the report, tensor by tensor."""
+    """Return every matrix of the report, tensor by tensor."""
     for name, tensor in report.tensors.items():
         if tensor.values.ndim > 1:
-            yield from matrices_of(report, name, tensor)
+            yield from tensor_matrices(report, name, tensor)
 
 
 def is_weights(name: str, axes: tuple[str, ...]) -> bool:
-    """Whether a tensor with these last two axes holds weights, or differences of weights."""
+    """Return True if a tensor with these last two axes holds weights, or differences of weights."""
     return axes in ATTENTION_AXES and not name.endswith(NOT_WEIGHTS)
 
 
@@ -201,11 +201,11 @@ UNITS = {
 }
 
 
-def unit_of(name: str, axes: tuple[str, ...]) -> str:
-    """What the numbers of a tensor are: weight, score, nats, tokens, logit, else what the tensor is called.
+def tensor_unit(name: str, axes: tuple[str, ...]) -> str:
+    """Return what a tensor's numbers are: weight, score, nats, tokens, logit, else the tensor's name.
 
-    A grid of heads is called by its statistic, maybe with a stack: `entropy decoder`; of a store `mean of
-    entropy` or `entropy.mean by head_dim and causal`.
+    A grid of heads is named after its statistic, perhaps with a stack: `entropy decoder`; for a store `mean
+    of entropy` or `entropy.mean by head_dim and causal`.
     """
     name = name.removeprefix("mean of ").partition(" ")[0]
     if name.endswith("scores"):
@@ -214,19 +214,19 @@ def unit_of(name: str, axes: tuple[str, ...]) -> str:
         return unit
     if is_weights(name, axes[-2:]):
         return "weight"
-    units = units_of_heads()
+    units = head_units()
     return units.get(name) or units.get(name.partition(".")[0]) or name.replace("_", " ")
 
 
-def scale_of(scale: str | None, axes: tuple[str, ...]) -> str:
-    """The scale asked for, else the one that suits: weights of blocks differ by orders of magnitude."""
+def colour_scale(scale: str | None, axes: tuple[str, ...]) -> str:
+    """Return the requested scale, else a suitable one: weights of blocks differ by orders of magnitude."""
     return scale or ("log" if axes == BLOCK_AXES else "linear")
 
 
 def hidden_cells(name: str, tensor: NamedTensor) -> np.ndarray | None:
-    """Which weights belong to keys that a query may not see; None where nothing is known, or all are seen.
+    """Return True for weights of keys that a query may not attend; None if unknown or if none are hidden.
 
-    A difference is drawn whole: 0 where neither side sees a key. Hidden scores are no numbers.
+    A difference is drawn whole: 0 where neither side attends. Hidden scores are missing numbers.
     """
     if tensor.mask is None or name == "difference" or not is_weights(name, tensor.axes[-2:]):
         return None
@@ -236,20 +236,20 @@ def hidden_cells(name: str, tensor: NamedTensor) -> np.ndarray | None:
 
 
 def compared_names(report: Report, name: str) -> list[str]:
-    """The tensors shown beside this one with the same colours: wrong and right, A and B."""
+    """Return the tensors that share this one's colours: wrong and right, A and B."""
     pairs = [*report.pairs.values(), ("weights_a", "weights_b")]
     return [other for pair in pairs if name in pair for other in pair if other != name]
 
 
 def shared_axes(tensor: NamedTensor) -> tuple[str, ...]:
-    """The leading axes, where there are several matrices along them and all are the same."""
+    """Return the leading axes if several matrices lie along them and all are equal."""
     leading, values = tensor.axes[:-2], tensor.values
     is_shared = leading and len(values) > 1 and (values == values[(0,) * len(leading)]).all()
     return leading if is_shared else ()
 
 
 def whole_heads(report: Report) -> dict[tuple[int, ...], str]:
-    """The names of the tensors with all weights of one head, by layer and head, beside maps of blocks."""
+    """Return the names of the tensors with all weights of one head, by layer and head."""
     pooled = report.tensors.get("pooled_mean")
     if pooled is None or pooled.axes[:-2] != ("layer", "head"):
         return {}
@@ -262,7 +262,7 @@ SCORES = ("scores", "scaled_scores")
 
 
 def _part_of_tensor(name: str, tensor: NamedTensor) -> str:
-    """The part that a tensor belongs to; `all` for input, projections and curves."""
+    """Return the part that a tensor belongs to; `all` for input, projections and curves."""
     if name in SCORES:
         return "scores"
     if tensor.axes[-2:] in ATTENTION_AXES or tensor.axes[-1:] == ("key",):
@@ -286,8 +286,8 @@ def parts_of(report: Report) -> list[str]:
     return [part for part in OF_REPORTS if part in parts]
 
 
-def named_parts(report: Report) -> set[str]:
-    """What can be shown by name: tensors, tables, numbers. Statistics of rows stand beside a tensor."""
+def part_names(report: Report) -> set[str]:
+    """Return the names of tensors, tables and numbers to show. Row statistics belong to a tensor."""
     beside = {name for name, statistic in report.statistics.items() if isinstance(statistic, Tensors)}
     return {*report.tensors, *report.statistics} - beside
 
@@ -296,22 +296,22 @@ MOST_NAMES = 60
 
 
 def listed_names(report: Report) -> list[str]:
-    """What `named_parts` has, the tables and numbers first, as far as a message can list them."""
-    names = named_parts(report)
+    """Return these names, tables and numbers first, as far as a message can list them."""
+    names = part_names(report)
     ordered = [name for name in (*report.statistics, *report.tensors) if name in names]
     return ordered if len(ordered) <= MOST_NAMES else [*ordered[:MOST_NAMES], "..."]
 
 
 def missing_parts(report: Report, parts: Sequence[str], found: Sequence[str]) -> list[str]:
-    """A message for each part or name that is not there, with what would show it or is spelled alike."""
-    has = ", ".join(found) or "no part of its own: --show all"
+    """Return a message for each missing part or name, with a suggestion."""
+    has = ", ".join(found) or "not a separate part: --show all"
     spec_class = known_spec_class(report.experiment, report.spec)
     shown_by = spec_class.parts_elsewhere if spec_class else {}
     messages = []
     for part in parts:
         if part in (*found, "all"):
             continue
-        message = f"there is no part {part} in this report{nearest(part, found)}"
+        message = f"the report has no part {part}{nearest(part, found)}"
         if part in OF_REPORTS:  # spelled right
             elsewhere = f": {shown_by[part]}" if part in shown_by else ""
             message = f"this report holds no {part}{elsewhere}"
@@ -320,10 +320,10 @@ def missing_parts(report: Report, parts: Sequence[str], found: Sequence[str]) ->
 
 
 def chosen_parts(report: Report, parts: Sequence[str]) -> Report:
-    """The report with the tensors and statistics of these parts alone; what is no part is a name of one."""
+    """Return the report with only these parts; other names are those of parts."""
     if "all" in parts:
         return report
-    names = {*parts}.difference(OF_REPORTS) & named_parts(report)
+    names = {*parts}.difference(OF_REPORTS) & part_names(report)
     if any("step" in report.tensors[name].axes for name in names & report.tensors.keys()):
         names.add("step")
     tensors = {
@@ -340,12 +340,12 @@ def chosen_parts(report: Report, parts: Sequence[str]) -> Report:
         report,
         picture_maps=report.picture_maps if "weights" in parts else None,
         tensors=tensors,
-        result=result_of(report.kind, statistics, tensors),
+        result=read_result(report.kind, statistics, tensors),
     )
 
 
 class Curve(NamedTuple):
-    """Numbers over numbers, with a label where there are several curves."""
+    """Numbers over numbers, labelled if there are several curves."""
 
     label: str
     x: np.ndarray
@@ -353,7 +353,7 @@ class Curve(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """Curves that share their axes. `is_of_rows`: one curve per row of a table, over the places of a list."""
+    """Curves with the same axes. `is_of_rows`: one curve per row of a table, over list indices."""
 
     title: str
     x_name: str
@@ -362,7 +362,7 @@ class Curves(NamedTuple):
 
 
 class Spreads(NamedTuple):
-    """The mean and the standard deviation of the same numbers in several named states."""
+    """The mean and standard deviation of the same numbers in several named states."""
 
     title: str
     names: list[str]
@@ -370,8 +370,8 @@ class Spreads(NamedTuple):
     deviations: np.ndarray
 
 
-def curves_of(report: Report) -> Iterator[Curves]:
-    """Each tensor over points against the first of them; then the lists of numbers in tables."""
+def report_curves(report: Report) -> Iterator[Curves]:
+    """Return each tensor over points against the first such tensor; then lists of numbers in tables."""
     points = {name: t.values for name, t in report.tensors.items() if t.axes == ("point",)}
     x_name = next(iter(points), "")
     for name in list(points)[1:]:
@@ -408,12 +408,12 @@ def _of_rows(name: str, table: Table) -> Iterator[Curves]:
 
 
 def _row_name(column: str, cell: object) -> str:
-    """A number with what it is, a name by itself."""
+    """Return a number after its axis, or a name by itself."""
     return f"{column} {cell:g}" if isinstance(cell, int | float) else plain_text(str(cell))
 
 
 def block_mean(values: np.ndarray, block: tuple[int, int]) -> np.ndarray:
-    """The mean of each block."""
+    """Return the mean of each block."""
     is_number = np.isfinite(values)
     totals = _reduced(np.add, np.where(is_number, values, 0), block)
     counts = _reduced(np.add, is_number.astype(np.int64), block)
@@ -422,7 +422,7 @@ def block_mean(values: np.ndarray, block: tuple[int, int]) -> np.ndarray:
 
 
 def block_maximum(values: np.ndarray, block: tuple[int, int]) -> np.ndarray:
-    """The largest number of each block."""
+    """Return the maximum of each block."""
     return _reduced(np.fmax, np.where(np.isfinite(values), values, np.nan), block)
 
 

@@ -1,4 +1,4 @@
-"""The first screens of models: what their heads do, what they add, what is lost without them."""
+"""First screens of models: what their heads do, what they contribute, and the effect of removing them."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import isnan
@@ -11,7 +11,7 @@ from attncli.records.columns import Records
 from attncli.records.report import PLACES, NamedTensor
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
-from attncli.views.matrices import unit_of
+from attncli.views.matrices import tensor_unit
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Section
 from attncli.views.texts import (
     DIM,
@@ -33,19 +33,19 @@ MOST_PARTS, LEAST_LINES = 4, 3
 
 
 def half_width(mean: Any, upper: Any, precision: int = DECIMALS) -> str:
-    """`±0.01`, half of the interval of a mean; empty where it has none."""
+    """Return `±0.01`, half of a mean's interval, or an empty text without an interval."""
     if not isinstance(mean, float) or not isinstance(upper, float) or isnan(upper - mean):
         return ""
     return f"±{fixed(upper - mean, precision)}"
 
 
 HeadCells = Mapping[tuple[int, int], str]
-"""One character for each head, by layer and head."""
+"""One character per head, by layer and head."""
 NOT_ALL = "--show all or -o page.html has every head."
 
 
 class HeadGrid(NamedTuple):
-    """A way to lay out a character for each head: `down` and `across`, the one in parts side by side."""
+    """A layout of one character per head, with `down` and `across` as axes, the latter perhaps in parts."""
 
     down: Sequence[int]
     across: Sequence[int]
@@ -55,21 +55,21 @@ class HeadGrid(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Of each part, with the numbers above it, but one."""
+        """The rows of each part, including all but one of the header lines."""
         return -(-len(self.down) // self.num_parts) + len(_column_numbers(self.across, self.cell)) - 1
 
     def fits(self, width: int, most_lines: int | None) -> bool:
-        """Whether it fits that many columns of a terminal, and lines."""
+        """Return True if it fits into that many columns and lines of a terminal."""
         columns = self.num_parts * (len(self.name(0)) + len(self.across) * self.cell + GAP) - GAP
         return columns <= width and (most_lines is None or self.num_rows < most_lines)
 
     def name(self, place: int) -> str:
-        """`layer  3`, or `L 3` where parts stand side by side; as wide as all of them."""
+        """Return `layer 3`, or `L 3` for parts side by side, padded to the same width."""
         axis = "head " if self.is_wide else "layer "
         return f"{axis if self.num_parts == 1 else axis[0].upper()}{place:>{len(str(self.down[-1]))}} "
 
     def lines(self, cells: HeadCells, dim: Collection[tuple[int, int]]) -> list[ScreenLine]:
-        """The characters under the numbers of their columns, some of them dim."""
+        """Return the characters under the numbers of their columns, some of them dim."""
         corner = f"{'layer' if self.is_wide and self.num_parts == 1 else '':<{len(self.name(0))}}"
         blank = " " * len(corner)
         *above, last = _column_numbers(self.across, self.cell)
@@ -89,10 +89,10 @@ class HeadGrid(NamedTuple):
 def head_grid(
     cells: HeadCells, display: Display, most_lines: int | None = None, dim: Collection[tuple[int, int]] = ()
 ) -> list[ScreenLine]:
-    """A character for each head, in the widest cells that fit; many layers go across.
+    """Return one character per head, in the widest cells that fit; many layers go across.
 
-    In that many lines with the other side across, or in parts side by side, where no cell fits otherwise. Of
-    a model with more heads than that as many of its first layers as fit, and a line that says so.
+    If no cell fits, the axes are swapped or the grid is split into parts side by side. If the model has too
+    many heads, the first layers are shown with a line that says so.
     """
     layers, heads = (sorted(set(places)) for places in zip(*cells, strict=True))
     width = display.columns
@@ -109,7 +109,7 @@ def _not_shown(what: str, width: int) -> list[ScreenLine]:
 
 
 def _ways(layers: Sequence[int], heads: Sequence[int]) -> Iterator[HeadGrid]:
-    """The ways to lay out a grid, the most readable first."""
+    """Yield layouts of a grid, the most readable first."""
     is_wide = len(layers) > max(len(heads), MOST_LAYERS)
     for num_parts in range(1, MOST_PARTS + 1):
         for side in (is_wide, not is_wide):
@@ -119,7 +119,7 @@ def _ways(layers: Sequence[int], heads: Sequence[int]) -> Iterator[HeadGrid]:
 
 
 def _column_numbers(columns: Sequence[int], cell: int) -> list[str]:
-    """The number of each column above its end; with a line for each digit where they would touch."""
+    """Return the number of each column above its end; with one line per digit if numbers would touch."""
     longest = len(str(columns[-1]))
     if longest < cell or longest == cell == 1:
         return ["".join(f"{column:>{cell}}" for column in columns)]
@@ -131,7 +131,7 @@ LEAST_ROWS = 3
 
 
 def some_of(count: int, total: int, name: str) -> str:
-    """`16 of 270 heads`, `1 head`."""
+    """Return `16 of 270 heads` or `1 head`."""
     return f"{count} of {counted(total, name)}" if count < total else counted(total, name)
 
 
@@ -139,24 +139,24 @@ LITTLE, NATS = ".", "nats"
 
 
 def effect_named(name: object) -> Effect:
-    """What is known of an effect; a saved report may be sorted by one that is not."""
+    """Return what is known of an effect; a saved report may be sorted by an unknown one."""
     return EFFECTS.get(str(name), Effect())
 
 
 def nats(name: str) -> str:
-    """The unit of an effect that is a number of nats."""
-    return NATS if unit_of(name, PLACES) == NATS else ""
+    """Return the unit of an effect in nats."""
+    return NATS if tensor_unit(name, PLACES) == NATS else ""
 
 
 def patterns_on_average(rows: Records[Any]) -> Column:
-    """What each head does over the whole text, beside what it looks at from one token."""
+    """Return a column with each head's pattern over the whole text, beside its look from one token."""
     return Column(("pattern,", "on average"), [plain_text(row.pattern) for row in rows], left=True)
 
 
 def looked_at_columns(rows: Records[Any], display: Display, does: str = "looks at") -> list[Column]:
-    """The key that each head looks at most, and its weight, from the one token that all are about.
+    """Return columns with the key that each head looks at most from one token, and its weight.
 
-    Where that is another token for each head, the one where it is missed most, a column of these leads.
+    If the token differs between heads (the one where the head matters most), a column for it comes first.
     """
     if not {*LOOKED_AT} <= rows.cells.keys() or all(row.key is None for row in rows):
         return []
@@ -176,17 +176,17 @@ MOST_TOKEN = 14
 
 
 def token_cell(token: object) -> str:
-    """A token among the columns of a table."""
+    """Return a token as a cell among the columns of a table."""
     return shortened(plain_text(str(token)), MOST_TOKEN)
 
 
 def _placed_token(position: int | None, token: str | None) -> str:
-    """`13 ·to`: a position and the token at it."""
+    """Return `13 ·to`: a position and its token."""
     return NO_NUMBER if position is None else f"{position} {token_cell(token)}"
 
 
 def tenths(name: str, tensor: NamedTensor, sort: str, display: Display) -> Elastic:
-    """A digit for each head: tenths of the largest effect."""
+    """Return a digit for each head: tenths of the largest effect."""
     values = -tensor.values if effect_named(sort).negative_is_better else tensor.values
     largest = np.nanmax(values, initial=0.0)
     cells = {

@@ -1,4 +1,4 @@
-"""Overlays on a canvas: one look, the looks of many heads, and several pictures each with its maps."""
+"""Overlays on a canvas: a single look, the looks of many heads, and pictures with their maps."""
 
 from collections.abc import Iterator, Sequence
 
@@ -34,8 +34,8 @@ from attncli.views.overlays import (
     kind_of,
     painted,
     parts_of,
+    png_size,
     shaded,
-    size_of,
 )
 from attncli.views.picture_maps import ORIGINAL, left_out, row_name, tiles_of, title_of
 from attncli.views.texts import shortened, weight_text, wrap_cells
@@ -51,7 +51,7 @@ LEAST_CAPTION = 12
 
 
 def with_original(groups: Sequence[Sequence[LookTile]]) -> list[list[LookTile]]:
-    """The groups after the picture as it is: in the row of the only group, else in one with the rollout."""
+    """Put the plain picture first: in the row of the only group, else in a group with the rollout."""
     first = [LookTile(kind_of(groups[0][0].look.picture), groups[0][0].look, is_picture=True)]
     if len(groups) == 1:
         return [[*first, *groups[0]]]
@@ -61,7 +61,7 @@ def with_original(groups: Sequence[Sequence[LookTile]]) -> list[list[LookTile]]:
 
 
 class OverlayBlock(Rigid):
-    """One look over its picture with what lies outside beside it, or a small picture for each of many."""
+    """One look over its picture with the outside tokens beside it, or small pictures for several looks."""
 
     def __init__(self, overlays: Overlays, display: Display) -> None:
         self.scale, self.precision = display.scale_colors, display.screen_precision
@@ -69,7 +69,7 @@ class OverlayBlock(Rigid):
         self.is_single = len(tiles) == 1
         self.title = tiles[0].look.title if self.is_single else overlays.title
         across = SINGLE if self.is_single else FEW if len(tiles) <= MOST_FEW else TILE
-        width, height = size_of(overlays.picture)
+        width, height = png_size(overlays.picture)
         is_strip = width > STRIP * height
         across *= WIDER if is_strip else 1
         self.longest_caption = None if is_strip else LONGEST_LABEL
@@ -94,7 +94,7 @@ class OverlayBlock(Rigid):
         self.height = TITLE_HEIGHT + len(self.rows) * (self.size[1] + self.caption + self.gap)
 
     def draw(self, figure: Figure, left: float, top: float) -> None:
-        """The title, and the pictures below it, each under its caption."""
+        """Draw the title and the pictures, each under its caption."""
         total_width, total_height = figure.get_size_inches()
         figure.text(left / total_width, 1 - top / total_height, self.title, va="top", fontsize=8)
         width, height = self.size
@@ -119,7 +119,7 @@ class OverlayBlock(Rigid):
                 figure.text(*corner, "\n".join(texts), va="top", fontsize=7)
 
     def _weights(self, look: Look) -> Iterator[tuple[str, str]]:
-        """The strongest parts, and the tokens outside of the picture."""
+        """List the strongest parts, and the tokens outside the picture."""
         total = sum(weight for _, weight in look.outside)
         parts = {(f"strongest {parts_of(look.picture)}", ""): look.strongest}
         if look.outside:
@@ -131,7 +131,7 @@ class OverlayBlock(Rigid):
 
 
 def draw_tile(axes: Axes, tile: LookTile, pixels: tuple[int, int], scale: str | None) -> None:
-    """The picture as it is, or with the weights above it, in so many pixels."""
+    """Draw the plain picture, or the picture with the weights over it, in that many pixels."""
     look = tile.look
     image = (
         in_colour(look.picture, *pixels)
@@ -144,7 +144,7 @@ def draw_tile(axes: Axes, tile: LookTile, pixels: tuple[int, int], scale: str | 
 
 
 def draw_frame(axes: Axes, box: Box | None, pixels: tuple[int, int]) -> None:
-    """A frame around the patch that looks, light on dark, so that it is seen on any picture."""
+    """Frame the query's patch, light on dark, so that it is visible on any picture."""
     if box is None:
         return
     (left, right), (top, bottom) = (
@@ -162,7 +162,7 @@ NAME_SIZE, NAME_CELLS, MOST_NAME_LINES = 7, 22, 4
 
 
 class PictureMapsBlock(Rigid):
-    """A row for each picture: the name of its file, the picture as it is, and its maps under their names."""
+    """A row for each picture: the file name, the plain picture, and its maps under their names."""
 
     def __init__(self, maps: PictureMaps, display: Display) -> None:
         self.maps, self.scale = maps, display.scale_colors
@@ -181,17 +181,17 @@ class PictureMapsBlock(Rigid):
         self.height = self.above + sum(height + self.gap for height in heights) + below
 
     def _rows(self) -> Iterator[tuple[tuple[float, float], list[str]]]:
-        """The size of each picture, and the lines of its name."""
+        """Return the size of each picture, and the lines of its name."""
         return zip(self.sizes, self.names, strict=True)
 
     def _size(self, row: PictureRow) -> tuple[float, float]:
-        """Inches of a picture, which keeps its shape."""
-        width, height = size_of(row.picture)
+        """Return the size of a picture in inches, with its aspect ratio."""
+        width, height = png_size(row.picture)
         scale = min(self.across / width, TALLEST * self.across / height)
         return width * scale, height * scale
 
     def draw(self, figure: Figure, left: float, top: float) -> None:
-        """The title, the names of the columns once, the rows, and the number of pictures without a row."""
+        """Draw the title, the column names once, the rows, and the number of pictures left out."""
         total_width, total_height = figure.get_size_inches()
 
         def write(text: str, x: float, y: float, size: float) -> None:
@@ -213,14 +213,14 @@ class PictureMapsBlock(Rigid):
 
 
 def _pixels(row: PictureRow, width: float) -> tuple[int, int]:
-    """Width and height that a picture of so many inches is painted in: no more dots than are seen."""
-    sides = size_of(row.picture)
+    """Return the width and height in pixels of a picture in inches, at the visible resolution."""
+    sides = png_size(row.picture)
     dots = min(1.0, 2 * DOTS_PER_INCH * width / sides[0])
     return max(1, round(sides[0] * dots)), max(1, round(sides[1] * dots))
 
 
 def _first_of(lines: list[str], most: int) -> list[str]:
-    """The lines, or the first that fit, the last of them cut."""
+    """Return the lines, or the first that fit, with the last one cut."""
     if len(lines) <= most:
         return lines
     return [*lines[: most - 1], shortened("".join(lines[most - 1 :]), NAME_CELLS)]

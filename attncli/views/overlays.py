@@ -1,6 +1,6 @@
-"""Weights over the picture whose parts they are on: one way to paint them, for every view.
+"""Weights over the picture that their keys lie on, painted the same way in every view.
 
-On a terminal half-blocks in mixed colours, characters without colour.
+On a terminal: half-blocks in mixed colours, or characters without colour.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from attncli.records.report import PLACES, Box, NamedTensor, Picture, Report
 from attncli.system.plain_text import counted, plain_text, readable_token
 from attncli.views import Display
 from attncli.views.colours import LEVELS, Shading, colour_map, picture_palette, shading
-from attncli.views.matrices import head_name, in_words, pictured, place_names, tokens_of
+from attncli.views.matrices import axis_tokens, head_name, in_words, pictured, place_names
 from attncli.views.terminal import character_lines, colour_bar, half_block_lines, map_lines
 from attncli.views.texts import (
     BOLD,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 EVERY_QUERY = "the mean of all tokens"
-# How much of a colour covers the picture: where a weight is 0, and where it is largest.
+# The opacity of colours over the picture, for a weight of 0 and for the largest one.
 FAINT, STRONG = 0.0, 0.9
 LARGEST_SIDE, MOST_FINE = 4096, 16
 BOX_FILTER = 4  # Pillow's: the mean over what a pixel covers
@@ -44,9 +44,9 @@ BOX_FILTER = 4  # Pillow's: the mean over what a pixel covers
 
 @dataclass(frozen=True)
 class Look:
-    """Where a query looks: a weight for each token on the side of the picture, of one head or of several.
+    """A query's weights on the tokens of a picture's side, of one head or several.
 
-    `name` is that of the tensor, `place` what it is of on the tensor's leading axes, `query` who looks.
+    `name` is the tensor's name, `place` its index on the leading axes, `query` the query token.
     """
 
     picture: Picture
@@ -58,29 +58,29 @@ class Look:
 
     @property
     def title(self) -> str:
-        """`where [CLS] looks, head 11:0`; the tensor's name where it is not the weights."""
+        """`where [CLS] looks, head 11:0`; the tensor's name if it is not the weights."""
         what = "" if self.name == "weights" else f": {in_words(self.name).replace('_', ' ')}"
         return ", ".join([f"where {self.query} looks", *place_names(self.place)]) + what
 
     @property
     def strongest(self) -> list[tuple[str, float]]:
-        """The tokens on the picture with their weights, the largest first."""
+        """The tokens on the picture with their weights, largest first."""
         return self._ranked(on_picture=True)
 
     @property
     def outside(self) -> list[tuple[str, float]]:
-        """The tokens that lie elsewhere with their weights, the largest first: [CLS], registers, words."""
+        """The tokens outside the picture ([CLS], registers, words) with their weights, largest first."""
         return self._ranked(on_picture=False)
 
     @property
     def query_box(self) -> Box | None:
-        """Where the token that looks lies itself; None for one that lies elsewhere, and for words."""
+        """The box of the query token on the picture; None for a token outside it, and for words."""
         named = (i for i, token in enumerate(self.tokens) if plain_text(token) == self.query)
         return next((self.picture.boxes[i] for i in named if self.picture.axis == "tokens"), None)
 
     @property
     def share(self) -> float:
-        """The part of the weight that is on the picture; NaN of a difference, and of no weight at all."""
+        """The share of the weight on the picture; NaN for a difference or if there is no weight."""
         total = np.nan if (self.weights < 0).any() else np.nansum(self.weights)
         return float(np.nansum(self.weights[self._on_picture]) / total) if total > 0 else np.nan
 
@@ -94,11 +94,11 @@ class Look:
         return [(plain_text(self.tokens[i]), float(self.weights[i])) for i in order]
 
 
-def looks_of(report: Report, name: str) -> Iterator[Look]:
-    """The looks of a tensor, picture by picture: of the chosen query, or of the mean of all."""
-    tensor, tokens = report.tensors[name], tokens_of(report, "key")
+def tensor_looks(report: Report, name: str) -> Iterator[Look]:
+    """Return the looks of a tensor by picture, of the chosen query or the mean of all."""
+    tensor, tokens = report.tensors[name], axis_tokens(report, "key")
     for picture in pictured(report).get(name, ()):
-        query, values = _of_query(report, tensor, picture)
+        query, values = _query_weights(report, tensor, picture)
         axes = [axis for axis in tensor.axes[:-1] if axis != "query"]
         for index in np.ndindex(values.shape[:-1]):
             weights = values[index]
@@ -106,8 +106,8 @@ def looks_of(report: Report, name: str) -> Iterator[Look]:
                 yield Look(picture, name, tuple(zip(axes, index, strict=True)), query, tokens, weights)
 
 
-def _of_query(report: Report, tensor: NamedTensor, picture: Picture) -> tuple[str, np.ndarray]:
-    """Who looks, and the weights without the axis of queries: the chosen query's, or their mean."""
+def _query_weights(report: Report, tensor: NamedTensor, picture: Picture) -> tuple[str, np.ndarray]:
+    """Return the query's name, and the weights of the chosen query, or their mean."""
     chosen = chosen_queries(report, picture)
     name = ", ".join(plain_text(report.tokens[query]) for query in chosen) or EVERY_QUERY
     if "query" not in tensor.axes:
@@ -120,9 +120,9 @@ def _of_query(report: Report, tensor: NamedTensor, picture: Picture) -> tuple[st
 
 
 def chosen_queries(report: Report, picture: Picture) -> list[int]:
-    """The tokens that `from` names, each by its text or by a point of the picture (`0.6,0.4`).
+    """Return the tokens that `from` names, by text or by a point of the picture (`0.6,0.4`).
 
-    Empty where the report names no token, which means the mean of all. A comparison uses A's tokens.
+    Empty if the report names no token, which means the mean of all. A comparison uses A's tokens.
     """
     of_a = report.spec.get("a")  # of two texts they are texts
     asked = (of_a if isinstance(of_a, Mapping) else report.spec).get("from")
@@ -145,7 +145,7 @@ def _is_number(text: str) -> bool:
 
 
 def token_at(picture: Picture, x: float, y: float) -> int | None:
-    """The first token that lies on a point, given as shares of width and height, or None."""
+    """Return the first token at a point, given as shares of width and height, or None."""
     for token, box in enumerate(picture.boxes):
         if box and box[0] <= x <= box[2] and box[1] <= y <= box[3]:
             return token
@@ -172,12 +172,12 @@ class LookTile(NamedTuple):
 
     @property
     def caption(self) -> str:
-        """`11:0 71%`: what it is of, and the part of the weight that is on the picture."""
+        """`11:0 71%`: the name, and the share of the weight on the picture."""
         share = self.look.share
         return f"{self.name} {100 * share:.0f}%" if np.isfinite(share) else self.name
 
     def caption_in(self, cells: int) -> str:
-        """The caption in so many cells, `11:2 all` where 100% does not fit, or its name alone."""
+        """Return the caption in that many cells, `11:2 all` if 100% does not fit, or just the name."""
         captions = (self.caption, self.caption.replace(" 100%", " all"))
         return next((caption for caption in captions if cell_len(caption) <= cells), self.name)
 
@@ -186,7 +186,7 @@ Tiles = Sequence[Sequence[LookTile]]
 
 
 class Overlays(NamedTuple):
-    """The looks over one picture that belong together: those of a layer in one group, or those of words."""
+    """Related looks over one picture, in groups: of each layer, or of words."""
 
     title: str
     picture: Picture
@@ -200,10 +200,10 @@ MEAN, ROLLOUT = "mean_look", "rollout"
 COMPARED = {"difference": "B minus A", "weights_a": "A", "weights_b": "B"}
 
 
-def overlays_of(report: Report) -> Iterator[Overlays]:
-    """Of each picture the looks of the first tensor that has any: of all heads, or of each word.
+def report_overlays(report: Report) -> Iterator[Overlays]:
+    """Return for each picture the looks of the first tensor that has any: of all heads, or of each word.
 
-    Of a comparison the difference, and what was compared.
+    For a comparison, return the difference and the compared reports.
     """
     on_pictures = pictured(report)
     first = next(iter(on_pictures), "")
@@ -217,13 +217,14 @@ def overlays_of(report: Report) -> Iterator[Overlays]:
             yield Overlays(
                 f"where each word {at.replace('looks', 'looked')}", picture, [_words(report, name, picture)]
             )
-        elif looks := [look for look in looks_of(report, name) if look.picture is picture]:
+        elif looks := [look for look in tensor_looks(report, name) if look.picture is picture]:
             yield Overlays(f"where {looks[0].query} {at}", picture, _layers(report, looks))
 
 
 def _layers(report: Report, looks: Sequence[Look]) -> list[list[LookTile]]:
-    """The heads of each layer, then their mean; the rollout beside the last; in the order of the report where
-    heads are sorted: of several stacks those of the one that looks at the picture.
+    """Return the heads of each layer, then their mean; the rollout goes with the last layer.
+
+    Sorted heads keep the report's order; of several stacks, use the one that looks at the picture.
     """
     by_place: dict[tuple[object, ...], Look] = {
         tuple(dict(look.place).get(axis) for axis in PLACES): look for look in looks
@@ -238,10 +239,10 @@ def _layers(report: Report, looks: Sequence[Look]) -> list[list[LookTile]]:
         look
         for name in (MEAN, ROLLOUT)
         if name in pictured(report) and looks[0].name not in (MEAN, ROLLOUT)
-        for look in looks_of(report, name)
+        for look in tensor_looks(report, name)
         if look.picture is looks[0].picture
     ]
-    layers = layers_of(looks)
+    layers = layer_looks(looks)
     for tiles in layers:
         layer = dict(tiles[0].look.place).get("layer")
         tiles += [LookTile("mean", look) for look in more if look.place == (("layer", layer),)]
@@ -249,8 +250,8 @@ def _layers(report: Report, looks: Sequence[Look]) -> list[list[LookTile]]:
     return layers
 
 
-def layers_of(looks: Sequence[Look]) -> list[list[LookTile]]:
-    """The looks of each layer, by their place: `11:0`."""
+def layer_looks(looks: Sequence[Look]) -> list[list[LookTile]]:
+    """Return the looks of each layer, named by their place: `11:0`."""
     layers = groupby(looks, key=lambda look: dict(look.place).get("layer"))
     return [
         [LookTile(":".join(str(n) for _, n in look.place), look) for look in group] for _, group in layers
@@ -258,12 +259,12 @@ def layers_of(looks: Sequence[Look]) -> list[list[LookTile]]:
 
 
 def _words(report: Report, name: str, picture: Picture) -> list[LookTile]:
-    """The mean look of the heads per query, named after the word that it wrote, else after the query."""
-    tensor, keys = report.tensors[name], tokens_of(report, "key")
+    """Return the mean look of all heads for each query, named after the word it wrote, else the query."""
+    tensor, keys = report.tensors[name], axis_tokens(report, "key")
     heads = tuple(range(tensor.values.ndim - 2))
     values = np.nanmean(tensor.values, axis=heads) if heads else tensor.values
-    written = report.result.words_of_queries()
-    words = written if len(written) == len(values) else tokens_of(report, "query")
+    written = report.result.query_words()
+    words = written if len(written) == len(values) else axis_tokens(report, "query")
     return [
         LookTile(
             plain_text(word.strip()), Look(picture, name, (("query", i),), plain_text(word), keys, weights)
@@ -273,7 +274,7 @@ def _words(report: Report, name: str, picture: Picture) -> list[LookTile]:
 
 
 def about_picture(picture: Picture) -> str:
-    """`cat.png: 640 × 427; the model sees 427 × 427 of it, from (107, 0), as 256 patches`."""
+    """Return `cat.png: 640 × 427; the model sees 427 × 427 of it, from (107, 0), as 256 patches`."""
     left, top, right, bottom = picture.crop
     seen_size = round(right - left), round(bottom - top)
     seen = "{} × {} of it, from ({}, {}),".format(*seen_size, round(left), round(top))
@@ -287,8 +288,8 @@ def about_picture(picture: Picture) -> str:
     return f"{name}: {width} × {height}; the model sees {seen} as {patches}"
 
 
-def size_of(picture: Picture) -> tuple[int, int]:
-    """Width and height in pixels from the header of a PNG. Raises UserError for an impossible size."""
+def png_size(picture: Picture) -> tuple[int, int]:
+    """Return width and height from the header of a PNG. Raises UserError for an impossible size."""
     width, height = (int.from_bytes(picture.png[start : start + 4]) for start in (16, 20))
     if not (0 < width <= LARGEST_SIDE and 0 < height <= LARGEST_SIDE):
         size = f"its picture in the report is {width} × {height} pixels"
@@ -298,13 +299,13 @@ def size_of(picture: Picture) -> tuple[int, int]:
 
 @lru_cache(maxsize=8)
 def in_colour(picture: Picture, width: int, height: int) -> np.ndarray:
-    """Red, green and blue of the picture in that size. Raises UserError if damaged, or without Pillow."""
+    """Return the picture in RGB at that size. Raises UserError if it is damaged or Pillow is missing."""
     return np.asarray(_decoded(picture).resize((width, height), BOX_FILTER), dtype=np.uint8)
 
 
 @lru_cache(maxsize=8)
 def grey(picture: Picture, width: int, height: int) -> np.ndarray:
-    """The picture in that size, from 0 (black) to 255."""
+    """Return the picture at that size in grey, from 0 (black) to 255."""
     return np.asarray(_decoded(picture).convert("L").resize((width, height), BOX_FILTER), dtype=np.uint8)
 
 
@@ -314,7 +315,7 @@ def _decoded(picture: Picture) -> "Image.Image":
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise UserError('pictures: needs: pip install "attncli[images]"') from None
-    size_of(picture)
+    png_size(picture)
     try:
         with Image.open(BytesIO(picture.png), formats=["PNG"]) as opened:
             return opened.convert("RGB")
@@ -330,9 +331,9 @@ def _decoded(picture: Picture) -> "Image.Image":
 
 
 def spread(boxes: Sequence[Box | None], weights: np.ndarray, width: int, height: int) -> np.ndarray:
-    """The weights (…, token) as maps (…, height, width): at a pixel the sum over the boxes that lie on it.
+    """Spread the weights (…, token) over maps (…, height, width): each pixel sums the boxes that cover it.
 
-    Where boxes are smaller than pixels, the mean over the pixel; NaN where no box is.
+    If boxes are smaller than pixels, a pixel is their mean; NaN outside all boxes.
     """
     places = [i for i, box in enumerate(boxes) if box is not None and box[0] < box[2] and box[1] < box[3]]
     leading = weights.shape[:-1]
@@ -344,7 +345,7 @@ def spread(boxes: Sequence[Box | None], weights: np.ndarray, width: int, height:
         for least, size in (((right - left).min(), width), ((bottom - top).min(), height))
     )
     columns, rows = width * across, height * down
-    # A pixel belongs to the boxes that its centre lies on: the corners of each, summed from the upper left.
+    # A pixel belongs to the boxes that cover its centre: a cumulative sum of their corners.
     x0, x1 = (np.ceil(edge * columns - 0.5 - 1e-6).astype(int) for edge in (left, right))
     y0, y1 = (np.ceil(edge * rows - 0.5 - 1e-6).astype(int) for edge in (top, bottom))
     numbers = np.concatenate(
@@ -361,16 +362,16 @@ def spread(boxes: Sequence[Box | None], weights: np.ndarray, width: int, height:
 
 
 def shaded(look: Look, width: int, height: int, scale: str | None) -> Shading:
-    """The places on the colour map of the weights spread over the picture, from 0 up."""
+    """Return positions on the colour map for the weights spread over the picture, from 0 up."""
     maps = spread(look.picture.boxes, look.weights, width, height)
     maps = np.where(np.abs(maps) < 1e-12, 0 * maps, maps)  # rounding of sums
     return shading(maps, "log" if scale == "log" else "linear", from_zero=True)
 
 
 def painted(picture: Picture, shade: Shading) -> np.ndarray:
-    """Red, green and blue from 0 to 255: the picture in its colours, with each place's colour above it.
+    """Return RGB from 0 to 255: the picture, covered by the colours of the weights.
 
-    The larger the weight, the less of the picture is seen through it; where it is 0, the picture alone.
+    The larger a weight, the more it covers the picture; a weight of 0 leaves it unchanged.
     """
     height, width = shade.places.shape
     back = in_colour(picture, width, height).astype(np.float64)
@@ -398,14 +399,14 @@ TINY = (7, 6, 5)
 
 
 def fitted_size(picture: Picture, columns: int, lines: int) -> CellSize:
-    """The columns and lines in which a picture keeps its shape: a line is two columns high."""
-    width, height = size_of(picture)
+    """Return the columns and lines in which a picture keeps its shape; a line is as high as two columns."""
+    width, height = png_size(picture)
     lines = max(1, min(lines, round(columns * height / width / 2)))
     return max(1, min(columns, round(2 * lines * width / height))), lines
 
 
 def overlay_lines(look: Look, size: CellSize, display: Display) -> list[ScreenLine]:
-    """The picture with the weights above it; with 16 colours or none, the weights alone."""
+    """Draw the picture with the weights over it; with 16 colours or none, just the weights."""
     columns, lines = size
     shade = shaded(look, columns, lines * (2 if display.has_color else 1), display.scale_colors)
     if display.colors in ("none", "16"):
@@ -415,7 +416,7 @@ def overlay_lines(look: Look, size: CellSize, display: Display) -> list[ScreenLi
 
 
 def lines_with_range(look: Look, display: Display, most_lines: int) -> list[ScreenLine]:
-    """The overlay in at most so many lines, without colour the picture beside it, and the range above."""
+    """Draw the overlay in that many lines, without colour beside the picture, and the range above it."""
     room = display.columns
     size = fitted_size(look.picture, room if display.has_color else room // 2 - GAP, most_lines)
     blocks = [overlay_lines(look, size, display)]
@@ -425,7 +426,7 @@ def lines_with_range(look: Look, display: Display, most_lines: int) -> list[Scre
 
 
 def lines_with_list(look: Look, display: Display, most_lines: int) -> list[ScreenLine]:
-    """The overlay in at most so many lines, beside it the strongest parts and what lies elsewhere."""
+    """Draw the overlay in that many lines, with the strongest parts and the outside tokens beside it."""
     room = display.columns - LIST_WIDTH - GAP
     size = fitted_size(look.picture, room if display.has_color else room // 2 - GAP, most_lines)
     blocks = [overlay_lines(look, size, display)]
@@ -435,7 +436,7 @@ def lines_with_list(look: Look, display: Display, most_lines: int) -> list[Scree
 
 
 def original_lines(picture: Picture, size: CellSize, display: Display) -> list[ScreenLine]:
-    """The picture without weights, in its colours; with 16 colours or none, as `_picture_lines` draws it."""
+    """Draw the picture without weights, in its colours; with 16 colours or none, in characters."""
     columns, lines = size
     if display.colors in ("none", "16"):
         return _picture_lines(picture, size)
@@ -444,12 +445,12 @@ def original_lines(picture: Picture, size: CellSize, display: Display) -> list[S
 
 
 def _picture_lines(picture: Picture, size: CellSize) -> list[ScreenLine]:
-    """The picture without weights in characters, the light places as the largest."""
+    """Draw the picture without weights in characters, light areas as the largest."""
     return [ScreenLine(text, size[0]) for text in character_lines(grey(picture, *size) / 255, 1)]
 
 
 def with_picture(groups: Tiles, display: Display) -> Tiles:
-    """Without colour the picture stands before the last group, as nothing is seen through characters."""
+    """Without colour, put the picture before the last group, because characters hide it."""
     if display.has_color:
         return groups
     *others, last = groups
@@ -457,7 +458,7 @@ def with_picture(groups: Tiles, display: Display) -> Tiles:
 
 
 def _list(look: Look, display: Display, lines: int) -> list[ScreenLine]:
-    """The range of the colours, the strongest parts, and the tokens outside of the picture."""
+    """Return the range of the colours, the strongest parts, and the tokens outside the picture."""
     outside = look.outside
     listed = outside if len(outside) <= MOST_OUTSIDE else outside[: MOST_OUTSIDE - 1]
     rest = outside[len(listed) :]
@@ -493,7 +494,7 @@ def _range(look: Look, display: Display) -> ScreenLine:
 
 
 class TileLines(Sequence[str]):
-    """Lines of tiles, drawn when they are read: how many there are is known before."""
+    """Lines of tiles, drawn on access; their number is known in advance."""
 
     def __init__(self, groups: Tiles, columns: int, display: Display) -> None:
         self.rows = rows_of(groups, columns, display)
@@ -508,7 +509,7 @@ class TileLines(Sequence[str]):
         return [line.text.rstrip() for row in self.rows for line in beside([*map(self._block, row)], 1)]
 
     def _block(self, tile: LookTile) -> list[ScreenLine]:
-        """Its name, or its caption where it fits, and the overlay, all lines as wide as a tile."""
+        """Return the name, or the caption if it fits, and the overlay, padded to the width of a tile."""
         across, picture = self.columns, tile.look.picture
         if tile.is_picture:
             name, drawn = tile.name, _picture_lines(picture, self.size)
@@ -543,18 +544,18 @@ def rows_of(groups: Tiles, columns: int, display: Display) -> list[list[LookTile
 def whole_lines(
     report: Report, name: str, display: Display, *, has_list: bool = True
 ) -> Iterator[tuple[str, Sequence[str]]]:
-    """A title and lines for each picture, with all looks of a tensor: one large, several as tiles.
+    """Return a title and lines for each picture with all looks of a tensor: one large, several as tiles.
 
     A large one has the strongest patches beside it or, without that list, the range of its colours below.
     """
-    for picture, of_picture in groupby(looks_of(report, name), key=lambda look: look.picture):
+    for picture, of_picture in groupby(tensor_looks(report, name), key=lambda look: look.picture):
         looks = list(of_picture)
         if len(looks) == 1:
             draw_one = lines_with_list if has_list else lines_with_range
             lines = draw_one(looks[0], display, LINES)
             yield (looks[0].title, [line.text.rstrip() for line in lines])
             continue
-        by_layer = with_picture(layers_of(looks), display)
+        by_layer = with_picture(layer_looks(looks), display)
         columns = next((each for each in TILES if len(rows_of(by_layer[-1:], each, display)) == 1), TILES[-1])
         title = (
             f"{in_words(name).replace('_', ' ')}: where {looks[0].query} looks in {plain_text(picture.name)}"

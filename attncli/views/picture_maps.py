@@ -1,4 +1,4 @@
-"""Several pictures, each in a row with its maps: what stands in it, for every view, and on a terminal."""
+"""Rows of pictures with their maps, for every view and for terminals."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -23,7 +23,7 @@ ORIGINAL = "picture"
 
 
 def tiles_of(maps: PictureMaps, row: PictureRow) -> list[LookTile]:
-    """A row: the picture itself, then its maps in the order of the names."""
+    """Return a row: the picture itself, then its maps in the order of the names."""
     query = ", ".join(map(plain_text, row.queries)) or EVERY_QUERY
     looks = [
         Look(row.picture, "looks", _place(name), query, row.tokens, weights)
@@ -34,7 +34,7 @@ def tiles_of(maps: PictureMaps, row: PictureRow) -> list[LookTile]:
 
 
 def _place(name: str) -> tuple[tuple[str, int], ...]:
-    """Layer and head of a map; empty for a mean and the rollout."""
+    """Return layer and head of a map; empty for a mean and the rollout."""
     try:
         _, layer, head = named_head(name)
     except ValueError:
@@ -43,7 +43,7 @@ def _place(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def title_of(maps: PictureMaps) -> str:
-    """`where [CLS] looks: the heads of layer 11, their mean and the rollout`, or the maps' own title."""
+    """Return `where [CLS] looks: the heads of layer 11, their mean and the rollout`, or the maps' title."""
     if maps.title:
         return plain_text(maps.title)
     named = {row.queries for row in maps.rows}
@@ -53,7 +53,7 @@ def title_of(maps: PictureMaps) -> str:
 
 
 def left_out(maps: PictureMaps) -> str:
-    """A sentence about pictures without a row; empty where all have one."""
+    """Return a sentence about pictures without a row; empty if all have one."""
     num_rows = len(maps.rows)
     if num_rows == maps.num_pictures:
         return ""
@@ -61,12 +61,12 @@ def left_out(maps: PictureMaps) -> str:
 
 
 def row_name(row: PictureRow) -> str:
-    """The name of its file, with every character visible."""
+    """Return the file name, with every character visible."""
     return plain_text(row.picture.name)
 
 
 def maps_lines(maps: PictureMaps, display: Display) -> Iterator[tuple[str, list[str]]]:
-    """A title and lines: every picture with every map, in groups of maps that fit beside each other."""
+    """Return a title and lines: every picture with every map, in groups of maps that fit side by side."""
     columns, groups = maps_layout(maps, display, TILES)
     title = ". ".join(filter(None, (title_of(maps), left_out(maps))))
     for places in groups:
@@ -76,9 +76,7 @@ def maps_lines(maps: PictureMaps, display: Display) -> Iterator[tuple[str, list[
 
 
 def maps_layout(maps: PictureMaps, display: Display, sizes: Sequence[int]) -> tuple[int, list[list[int]]]:
-    """The columns of a tile, the largest in which all maps fit beside the picture; else the maps in groups
-    that each fit, in the smallest.
-    """
+    """Return the largest tile width at which all maps fit beside the picture, else groups that fit."""
     width, count = display.columns, len(maps.names)
     fitting = (columns for columns in sizes if (1 + count) * (columns + 1) - 1 <= width)
     columns = next(fitting, sizes[-1])
@@ -87,7 +85,7 @@ def maps_layout(maps: PictureMaps, display: Display, sizes: Sequence[int]) -> tu
 
 
 def maps_header(maps: PictureMaps, columns: int, places: Sequence[int]) -> str:
-    """The names of the columns, each above its maps."""
+    """Return the names of the columns, each above its maps."""
     names = [ORIGINAL, *(plain_text(maps.names[place]) for place in places)]
     return " ".join(f"{shortened(name, columns):<{columns}}" for name in names).rstrip()
 
@@ -95,7 +93,7 @@ def maps_header(maps: PictureMaps, columns: int, places: Sequence[int]) -> str:
 def rows_in(
     maps: PictureMaps, columns: int, places: Sequence[int], display: Display
 ) -> Callable[[int], list[str]]:
-    """What draws the row of a picture, once: the name of its file, and below it the picture and its maps."""
+    """Return the function that draws a picture's row: file name, then the picture and its maps."""
     width = display.columns
 
     @cache
@@ -113,5 +111,5 @@ def rows_in(
 
 
 def _padded(line: ScreenLine, columns: int) -> ScreenLine:
-    """The line as wide as a tile."""
+    """Pad a line to the width of a tile."""
     return ScreenLine(line.text + " " * (columns - line.cells), columns)

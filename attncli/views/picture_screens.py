@@ -1,4 +1,4 @@
-"""Pictures on a first screen: what looks at each, and of a survey of many the first ones with their maps."""
+"""Pictures on a first screen: looks at each picture, and the first pictures of a survey with their maps."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -18,7 +18,7 @@ from attncli.views.overlays import (
     Tiles,
     fitted_size,
     lines_with_list,
-    overlays_of,
+    report_overlays,
     rows_of,
     with_picture,
 )
@@ -31,8 +31,8 @@ REST = "--show weights or -o page.html has all."
 
 
 def looks_at_pictures(report: Report, display: Display, usual: int) -> Iterator[Elastic]:
-    """What looks at each picture: one look large, several as a grid in so many lines."""
-    for title, _, groups in overlays_of(report):
+    """Show the looks at each picture: a single one large, several as a grid."""
+    for title, _, groups in report_overlays(report):
         tiles = [tile for group in groups for tile in group]
         yield (
             one_look(tiles[0].look, display)
@@ -42,7 +42,7 @@ def looks_at_pictures(report: Report, display: Display, usual: int) -> Iterator[
 
 
 def one_look(look: Look, display: Display) -> Elastic:
-    """The overlay as large as there is room for, beside it the strongest parts and what lies elsewhere."""
+    """Draw the overlay as large as possible, with the strongest parts and the outside tokens beside it."""
 
     def of(lines: int) -> Iterator[Section]:
         yield Drawing(look.title, [line.text.rstrip() for line in lines_with_list(look, display, lines)])
@@ -51,7 +51,7 @@ def one_look(look: Look, display: Display) -> Elastic:
 
 
 def tiles_part(title: str, groups: Tiles, display: Display, usual: int) -> Elastic:
-    """Groups of tiles in as many lines as there are; where not all fit some, evenly, the last one always."""
+    """Show groups of tiles in the available lines; if not all fit, evenly spaced ones with the last."""
     width = display.columns
     whole = 1 + len(TileLines(groups, TILES[0], display))
     most = whole if display.height is None else min(whole, display.height)
@@ -77,9 +77,9 @@ def tiles_part(title: str, groups: Tiles, display: Display, usual: int) -> Elast
 
 
 def _plan(groups: Tiles, lines: int, display: Display) -> tuple[list[int], int]:
-    """Which groups are shown, and the columns of a tile; no group where not one fits whole.
+    """Choose the groups to show and the columns of a tile; none if not even one group fits.
 
-    Of a ranking of heads the first ones are of use, and are not made tiny.
+    For a ranking of heads, show the first ones at a readable size.
     """
     is_ranking = len({dict(tile.look.place).get("layer") for tile in groups[-1]}) > 1
     for count in range(len(groups), 0, -1):
@@ -94,7 +94,7 @@ def _plan(groups: Tiles, lines: int, display: Display) -> tuple[list[int], int]:
 
 
 def _layers_left_out(groups: Tiles, shown: Sequence[int]) -> str:
-    """`layers 0-4, 6-10`."""
+    """Return `layers 0-4, 6-10`."""
     missing = [place for place in range(len(groups)) if place not in shown]
     runs = []
     for _, run in groupby(enumerate(missing), key=lambda pair: pair[1] - pair[0]):
@@ -108,8 +108,8 @@ MOST_PICTURES, MOST_COLUMNS = 3, 10
 
 
 def picture_rows(maps: PictureMaps, display: Display) -> Iterator[Elastic]:
-    """The first pictures, as many as there is room for, with the maps that fit beside each other."""
-    # Several pictures are there to be compared: more of them fit where tiles are small.
+    """Show as many of the first pictures as fit, with the maps that fit side by side."""
+    # Several pictures are for comparison: with small tiles, more fit.
     sizes = TILES if len(maps.rows) == 1 else [size for size in TILES if size <= MOST_COLUMNS]
     columns, (places, *others) = maps_layout(maps, display, (*sizes, *TINY))
     header, lines_of = maps_header(maps, columns, places), rows_in(maps, columns, places, display)

@@ -1,4 +1,4 @@
-"""A report as a PNG, SVG or PDF picture, drawn by matplotlib, as large as its numbers need."""
+"""A report as a PNG, SVG or PDF picture, drawn by matplotlib, sized to its numbers."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,16 +45,16 @@ from attncli.views.matrices import (
     Spreads,
     axes_in_words,
     chosen_parts,
+    colour_scale,
     compared_names,
-    curves_of,
     in_words,
-    matrices_of,
     place_names,
-    scale_of,
-    unit_of,
+    report_curves,
+    tensor_matrices,
+    tensor_unit,
 )
 from attncli.views.overlay_blocks import OverlayBlock, PictureMapsBlock
-from attncli.views.overlays import Overlays, overlays_of
+from attncli.views.overlays import Overlays, report_overlays
 from attncli.views.tables import first_screen
 from attncli.views.texts import (
     LabelledAxis,
@@ -69,12 +69,12 @@ from attncli.views.texts import (
 
 
 def cells_of(width: float, size: float) -> int:
-    """The cells of that font size in that many inches."""
+    """Return the cells of that font size in that many inches."""
     return max(20, int(width / (TITLE_CHARACTER * size / 9)))
 
 
 def fitted_lines(text: str, cells: int, most: int) -> list[str]:
-    """A text in at most that many lines of that many cells; the last line is shortened."""
+    """Wrap a text to that many lines and cells; the last line is shortened."""
     lines = wrap_cells(text, cells)
     if len(lines) <= most:
         return lines
@@ -92,7 +92,7 @@ NAMES = {
 
 
 class Maps(NamedTuple):
-    """Matrices of one tensor, the first of `total`; `compared` are other tensors that share their colours."""
+    """Matrices of one tensor, the first of `total`; `compared` are other tensors with the same colours."""
 
     name: str
     columns: LabelledAxis
@@ -114,7 +114,7 @@ def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[Pictur
     if screen is not None and (drawn := screen.picture(report, chosen.statistics)):
         yield [drawn]
         return
-    if overlays := list(overlays_of(chosen)):
+    if overlays := list(report_overlays(chosen)):
         for each in overlays:
             yield [each]
         return
@@ -122,13 +122,13 @@ def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[Pictur
         yield [chosen.picture_maps]
         return
     maps = {name: tensor for name, tensor in chosen.tensors.items() if _is_drawn(name, tensor, chosen)}
-    maps = maps or dict(_of_heads(chosen.table("heads")))
+    maps = maps or dict(_head_statistic_grids(chosen.table("heads")))
     while maps:
         first = next(iter(maps))
         names = [first, *(other for other in compared_names(report, first) if other in maps)]
         yield [_maps(report, name, maps) for name in names]
         maps = {name: tensor for name, tensor in maps.items() if name not in names}
-    for curves in curves_of(chosen):
+    for curves in report_curves(chosen):
         yield [curves]
     if screen is not None:
         for figure in screen.figures(report, chosen.statistics):
@@ -138,9 +138,9 @@ def parts_of(report: Report, show: tuple[str, ...] = ()) -> Iterator[list[Pictur
 def _maps(report: Report, name: str, drawn: Mapping[str, NamedTensor]) -> Maps:
     tensor = drawn[name]
     if tensor.axes[0] == "step":
-        *_, last = matrices_of(report, name, tensor)
+        *_, last = tensor_matrices(report, name, tensor)
         return Maps(name.replace("_", " "), labelled_axes(report, last)[1], [last], 1, [])
-    matrices = list(islice(matrices_of(report, name, tensor), MOST_MATRICES))
+    matrices = list(islice(tensor_matrices(report, name, tensor), MOST_MATRICES))
     total = 1 if matrices[0].shared else int(np.prod(tensor.values.shape[:-2]))
     compared = [drawn[other].values for other in compared_names(report, name) if other in drawn]
     _, columns = labelled_axes(report, matrices[0])
@@ -154,8 +154,8 @@ def _is_drawn(name: str, tensor: NamedTensor, report: Report) -> bool:
     return len(tensor.axes) == 2 and (name == "output" or bool(compared_names(report, name)))
 
 
-def _of_heads(heads: Table) -> Iterator[tuple[str, NamedTensor]]:
-    """Each statistic by layer and head, one grid per stack of the model."""
+def _head_statistic_grids(heads: Table) -> Iterator[tuple[str, NamedTensor]]:
+    """Return each statistic by layer and head, one grid per stack of the model."""
     for name, cell in heads[0].items() if heads else ():
         if isinstance(cell, float) or cell is None:
             for stack, grid in heads.grids(name).items():
@@ -173,14 +173,14 @@ FOLD_GAP = 0.15
 
 
 class MapsBlock:
-    """One matrix with its tokens, a grid of some with shared tokens, or an atlas of very many."""
+    """One matrix with its tokens, a grid of matrices with shared tokens, or an atlas of many."""
 
     def __init__(self, maps: Maps, display: Display) -> None:
         self.maps, self.matrices = maps, maps.matrices
         first = self.matrices[0]
         self.shading = shading(
             np.stack([matrix.drawn for matrix in self.matrices]),
-            scale_of(display.scale_colors, first.axes),
+            colour_scale(display.scale_colors, first.axes),
             skip_keys=maps.columns.skipped(display.skip_first_keys),
             from_zero=first.is_weights,
             compared=maps.compared,
@@ -201,7 +201,7 @@ class MapsBlock:
         self._measure()
 
     def _measure(self) -> None:
-        """The size of all panels with their labels, from that of one."""
+        """Return the size of all panels with their labels, from that of one."""
         self.fold_width = self.columns * (self.panel_width + self.gap) - self.gap + self.left + FOLD_GAP
         self.across = self.folds * self.fold_width - self.left - FOLD_GAP
         map_width = self.left + self.across + BAR_GAP + BAR_WIDTH + BAR_LABELS
@@ -224,7 +224,7 @@ class MapsBlock:
 
     @property
     def title(self) -> str:
-        """What all panels are, and how many are left out."""
+        """The title of all panels, with the number left out."""
         first, count, total = self.matrices[0], len(self.matrices), self.maps.total
         if count == 1:
             return replace(first, name=self.maps.name).title.replace("_", " ")
@@ -233,11 +233,11 @@ class MapsBlock:
 
     @property
     def unit(self) -> str:
-        """What the numbers are, as the colour bar names them."""
-        return unit_of(self.matrices[0].name, self.matrices[0].axes)
+        """The unit of the numbers, shown on the colour bar."""
+        return tensor_unit(self.matrices[0].name, self.matrices[0].axes)
 
     def _grid(self) -> tuple[int, int]:
-        """Columns and rows: those of the last leading axis where there are several, else about a square."""
+        """Return columns and rows: the last leading axis gives the columns if there are several axes."""
         count = len(self.matrices)
         if len(self.matrices[0].place) > 1:
             columns = self.matrices[-1].index[-1] + 1
@@ -257,7 +257,7 @@ class MapsBlock:
         return rows, [str(column) for column in range(self.columns)]
 
     def _panel(self, first: Matrix) -> tuple[float, float]:
-        """The width and the height of a panel."""
+        """Return the width and height of a panel."""
         num_rows, num_columns = first.values.shape
         most = max(num_rows, num_columns)
         if self.is_atlas:
@@ -281,7 +281,7 @@ class MapsBlock:
         return width, height
 
     def draw(self, figure: Figure, left: float, top: float) -> None:
-        """The title, the panels, and the colour bar beside them, from that place in inches."""
+        """Draw the title, the panels, and the colour bar beside them, at that position in inches."""
         total_width, total_height = figure.get_size_inches()
         figure.text(left / total_width, 1 - top / total_height, self.title, va="top", fontsize=8)
         left, top = left + self.left, top + self.above
@@ -309,7 +309,7 @@ class MapsBlock:
             axes.tick_params(axis="x", labelrotation=90)
 
     def _draw_atlas(self, figure: Figure, left: float, top: float) -> None:
-        """All matrices as one image for each fold, with a margin between them."""
+        """Draw all matrices as one image per fold, with a margin between them."""
         for fold in range(self.folds):
             first, end = fold * self.rows, (fold + 1) * self.rows
             places = self.shading.places[first * self.columns : end * self.columns]
@@ -337,7 +337,7 @@ class MapsBlock:
 
 
 def _panel_name(matrix: Matrix) -> str:
-    """`head 3`: what one of several panels shows."""
+    """Return `head 3`, the title of one of several panels."""
     return ", ".join(place_names(matrix.place))
 
 
@@ -345,7 +345,7 @@ CHART_WIDTH, CHART_HEIGHT = 4.2, 3.0
 
 
 class ChartBlock:
-    """A chart of curves, or of means with their standard deviations; all charts have one size at first."""
+    """A chart of curves, or of means with standard deviations; all charts have the same initial size."""
 
     def __init__(self, part: Curves | Spreads) -> None:
         self.part = part
@@ -359,7 +359,7 @@ class ChartBlock:
         self.width, self.height = width, height
 
     def draw(self, figure: Figure, left: float, top: float) -> None:
-        """The chart, its upper left corner at that place in inches."""
+        """Draw the chart with its upper left corner at that position in inches."""
         axes = axes_at(
             figure, left + 0.5, top + TITLE_HEIGHT, self.width - 0.5, self.height - TITLE_HEIGHT - 0.45
         )
@@ -376,7 +376,7 @@ MOST_COLOURS = 6
 
 
 def _draw_curves(axes: Axes, part: Curves) -> None:
-    """Curves over a common axis; the points of a table's rows are few, so each is marked."""
+    """Draw curves over a common axis; the few points of a table's rows are marked."""
     title, x_name, curves, is_marked = part
     axes.set_title(title.replace("_", " "), loc="left", pad=3)
     steps = colours(VIRIDIS)[np.linspace(0, 215, max(2, len(curves))).astype(int)] / 255
@@ -399,14 +399,14 @@ def _draw_curves(axes: Axes, part: Curves) -> None:
 
 
 def _stand_alone(numbers: np.ndarray) -> np.ndarray:
-    """Which numbers have no number before and after them, so that no line shows them."""
+    """Return True for numbers without neighbours, which no line would show."""
     known: np.ndarray = np.pad(np.isfinite(numbers), 1)
     alone: np.ndarray = known[1:-1] & ~known[:-2] & ~known[2:]
     return alone
 
 
 def _draw_spreads(axes: Axes, part: Spreads) -> None:
-    """A point at each mean with a bar to both sides, and the numbers below; lines at -1, 0 and 1."""
+    """Draw a point at each mean with a bar on both sides, and the numbers below; lines at -1, 0 and 1."""
     title, names, means, deviations = part
     axes.set_title(f"mean ± standard deviation of {title}", loc="left", pad=3)
     for end in (-1, 0, 1):
@@ -425,7 +425,7 @@ GAP, MARGIN = 0.25, 0.15
 TITLE_SIZE, TITLE_LINE, TITLE_LINES = 12, 0.24, 3
 SETTINGS_SIZE, SETTINGS_LINE, SETTINGS_LINES = 7.5, 0.15, 3
 MOST_PARTS = 60
-# Fonts that have what DejaVu lacks; those installed are tried in this order.
+# Fonts with characters that DejaVu lacks; the installed ones are tried in this order.
 FALLBACKS = (
     "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Noto Sans JP", "PingFang SC", "Hiragino Sans",
     "Microsoft YaHei", "WenQuanYi Zen Hei", "Droid Sans Fallback", "Arial Unicode MS", "Noto Sans Arabic",
@@ -434,7 +434,7 @@ FALLBACKS = (
 
 
 def settings() -> Any:
-    """Settings for the same picture everywhere: matplotlib's defaults, whatever a user's file says."""
+    """Reset matplotlib to its defaults, so that pictures look the same for every user."""
     defaults = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"}
     installed = set(fontManager.get_font_names())
     return {
@@ -456,7 +456,7 @@ def settings() -> Any:
 
 
 def block_of(part: PicturePart, display: Display) -> DrawnBlock:
-    """What draws a part."""
+    """Return the block that draws a part."""
     if isinstance(part, Overlays):
         return OverlayBlock(part, display)
     if isinstance(part, PictureMaps):
@@ -467,7 +467,7 @@ def block_of(part: PicturePart, display: Display) -> DrawnBlock:
 
 
 def title_and_settings(report: Report, display: Display, width: float) -> tuple[list[str], list[str]]:
-    """The lines of both in that many inches; empty for an empty --title: a caption replaces it."""
+    """Return the lines of both for that many inches; empty for an empty --title."""
     cells = cells_of(width, TITLE_SIZE)
     if display.title is None:
         of_title = title_lines(report, cells)
@@ -508,7 +508,7 @@ def draw(report: Report, display: Display) -> Figure:
 
 
 def writer(kind: str, metadata: Mapping[str, str | None]) -> Write:
-    """A view that writes one picture per report; the same report gives the same bytes."""
+    """Return a view that writes one picture per report; equal reports give equal bytes."""
 
     def write(reports: Iterable[Report], stream: IO[Any], display: Display) -> None:
         """A character that no font has is an empty box, without a warning."""
@@ -516,7 +516,7 @@ def writer(kind: str, metadata: Mapping[str, str | None]) -> Write:
             with quiet_warnings(), matplotlib.rc_context():
                 matplotlib.rcParams.update(settings())
                 figure = draw(report, display)
-                # In memory first: matplotlib's writers do not end well where a disk is full.
+                # Draw in memory first: matplotlib's writers fail badly if a disk is full.
                 picture: io.StringIO | io.BytesIO = io.StringIO() if kind == "svg" else io.BytesIO()
                 figure.savefig(picture, format=kind, metadata=dict(metadata), dpi=DOTS_PER_INCH)
             stream.write(picture.getvalue())

@@ -1,4 +1,4 @@
-"""What of a report people read, as sections: its title and notes, its tables, tensors and steps."""
+"""The sections of a report: title and notes, tables, tensors and steps."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,12 +28,12 @@ from attncli.system.plain_text import counted, plain_text
 from attncli.views import Display
 from attncli.views.matrices import (
     Matrix,
+    axis_tokens,
     first_position,
     head_name,
     in_words,
     matrices,
     place_names,
-    tokens_of,
 )
 from attncli.views.sections import Column, Drawing, Elastic, Grid, NamedValues, Paragraph, Section
 from attncli.views.texts import (
@@ -42,10 +42,10 @@ from attncli.views.texts import (
     file_text,
     files_of,
     fixed,
-    is_of_store,
     model_setting,
     scalar,
     shortened,
+    summarises_runs,
     token_in_line,
     token_texts,
     wrap_cells,
@@ -55,7 +55,7 @@ ROW_WIDTH, COLUMN_WIDTH = 20, 9
 
 
 class TableLabels:
-    """The labels of one report: positions and tokens; a narrow screen shortens the tokens only."""
+    """The labels of one report: positions and tokens; a narrow screen shortens only the tokens."""
 
     def __init__(self, report: Report, display: Display) -> None:
         self.report, self.precision, width = report, display.precision, display.width
@@ -63,34 +63,34 @@ class TableLabels:
         self.column_width = None if width is None else min(COLUMN_WIDTH, width // 8)
 
     def rows(self, axis: str, count: int) -> Column:
-        """The column that names the rows."""
-        first, names = first_position(self.report, axis), tokens_of(self.report, axis)
+        """Return the column that labels the rows."""
+        first, names = first_position(self.report, axis), axis_tokens(self.report, axis)
         digits = len(str(first + count - 1))
         texts = token_texts(names, count, self.row_width)
         cells = [f"{i:>{digits}} {name}".rstrip() for i, name in enumerate(texts, first)]
         return Column(("", in_words(axis)), cells, left=True)
 
     def columns(self, axis: str, count: int) -> list[tuple[str, str]]:
-        """A header of two lines for each column."""
-        names = token_texts(tokens_of(self.report, axis), count, self.column_width)
+        """Return a header of two lines for each column."""
+        names = token_texts(axis_tokens(self.report, axis), count, self.column_width)
         return [(str(i), name) if name else ("", str(i)) for i, name in enumerate(names)]
 
     def place(self, axis: str, position: int) -> str:
-        """A position and, where there is one, the token at it."""
-        tokens = tokens_of(self.report, axis)[position : position + 1] if position >= 0 else ()
+        """Return a position and its token, if there is one."""
+        tokens = axis_tokens(self.report, axis)[position : position + 1] if position >= 0 else ()
         number = str(position + first_position(self.report, axis))
         return " ".join([number, *map(token_in_line, token_texts(tokens, 0, self.row_width))])
 
     def key(self, key: int, weight: float) -> str:
-        """A key that a query looks at, with its weight."""
+        """Return a key that a query looks at, with its weight."""
         if key < 0:
             return NO_NUMBER
-        (name,) = token_texts(tokens_of(self.report, "key")[key : key + 1], 1, self.column_width)
+        (name,) = token_texts(axis_tokens(self.report, "key")[key : key + 1], 1, self.column_width)
         return " ".join(filter(None, (str(key), name, fixed(weight, self.precision))))
 
 
 def split_header(name: str) -> tuple[str, str]:
-    """A name as the two lines of a header: `max`, `weight`."""
+    """Split a name into the two lines of a header: `max`, `weight`."""
     first, _, second = name.rpartition("_")
     return first.replace("_", " "), second
 
@@ -107,9 +107,9 @@ def notes_in(
     apart: bool = False,
     least: int = 0,
 ) -> Elastic:
-    """The notes that fit, or on a terminal their first sentences, a row for each line; usually all.
+    """Return the notes that fit, or on a terminal their first sentences, one row per line; usually all.
 
-    With `least` so many rows are there in any case, and a line says how many notes are not.
+    `least` rows are always shown, and a line states how many notes are left out.
     """
     texts, width = [plain_text(note) for note in notes], display.columns
 
@@ -141,31 +141,31 @@ def notes_in(
     return Elastic(of, rows, min(least, every), every, LAST)
 
 
-def named_in(report: Report) -> Iterator[str]:
-    """The names that a line may shorten: that of the model or program, and those of files."""
+def shortenable_names(report: Report) -> Iterator[str]:
+    """Return the names that a line may shorten: of the model or program, and of files."""
     yield str(report.spec.get("model") or report.spec.get("program") or "")
     yield from (file_name(report.spec[key]) for key in PATH_KEYS if isinstance(report.spec.get(key), str))
 
 
 def titled(report: Report) -> str:
-    """The experiment and what it is about, with one colon."""
+    """Return the experiment and its subject, with a single colon."""
     return plain_text(f"{report.experiment}: {report.about.rstrip('.').replace(': ', ', ', 1)}")
 
 
 def model_name(report: Report) -> str:
-    """The model's folder or id, the default one where the user named none."""
+    """Return the model's folder or id, or the default one."""
     model = model_setting(report)
     return Path(model).name or model
 
 
-def asked_top(report: Report) -> int | None:
-    """How many heads the user asked for; None for all, and for no such number in an edited report."""
+def requested_top(report: Report) -> int | None:
+    """Return the number of heads requested; None for all, or for an invalid number in an edited report."""
     top = report.spec.get("top")
     return top if isinstance(top, int) and top > 0 else None
 
 
 def text_read(report: Report) -> str:
-    """What the model read."""
+    """Return what the model read."""
     spec = report.spec
     if spec.get("probe"):
         ships = ". It ships with attn: attn watch RUN shows yours" if spec.get("ships_with_attn") else ""
@@ -189,18 +189,18 @@ HEAD_COLUMNS = ("layer", "head", "stack", "kind", "module", "pattern", "rest_pat
 
 
 def table_title(report: Report, name: str) -> str:
-    """The title of a table."""
+    """Return the title of a table."""
     return report.result.table_titles.get(name, name)
 
 
 def statistic_tables(
     statistics: Mapping[str, Statistic], display: Display, labels: TableLabels
 ) -> Iterator[Grid]:
-    """Each table; then the numbers, those with the same names in one table."""
+    """Return each table; then the numbers, with those of the same names in one table."""
     groups: dict[tuple[str, ...], dict[str, Row]] = {}
     report = labels.report
     for name, value in statistics.items():
-        if value and isinstance(value, Table) and not is_of_store(report) and _is_of_heads(value):
+        if value and isinstance(value, Table) and not summarises_runs(report) and _has_head_rows(value):
             yield heads_grid(table_title(report, name), value, display.precision)
         elif value and isinstance(value, Table):
             yield _grid(
@@ -217,8 +217,8 @@ def statistic_tables(
 
 
 def beside_grids(report: Report) -> Mapping[str, Statistic]:
-    """The statistics of a report; of a store's the rows of heads alone are on grids, where it has some."""
-    if not is_of_store(report) or not report.tensors:
+    """Return the statistics of a report; a store's rows of heads only if they are not in grids."""
+    if not summarises_runs(report) or not report.tensors:
         return report.statistics
     tables = {name: value for name, value in report.statistics.items() if isinstance(value, Table)}
     beside = {
@@ -227,8 +227,8 @@ def beside_grids(report: Report) -> Mapping[str, Statistic]:
     return {**report.statistics, **beside}
 
 
-def _is_of_heads(table: Table) -> bool:
-    """Whether each row is of a head; what an MLP or the embedding wrote has none."""
+def _has_head_rows(table: Table) -> bool:
+    """Return True if each row is of a head; contributions of an MLP or the embedding are not."""
     return all(row.get(place) is not None for row in table for place in PLACES)
 
 
@@ -265,13 +265,13 @@ def _columns(
 
 
 def heads_grid(title: str, rows: Sequence[Row], precision: int) -> Grid:
-    """Each head as LAYER:HEAD, the rest of its place where that distinguishes heads, and the statistics."""
+    """Return each head as LAYER:HEAD, with further columns of its place if these differ, and statistics."""
     label = Column(("", "head"), [head_name(row) for row in rows])
     return Grid(title, label, [*place_columns(rows), *statistic_columns(rows, rows[0], precision)])
 
 
 def place_columns(rows: Sequence[Row]) -> list[Column]:
-    """What LAYER:HEAD does not say of the place of heads, as far as that distinguishes them."""
+    """Return the columns of a head's place beyond LAYER:HEAD, if they distinguish heads."""
     return [
         Column(("", name), [plain_text(str(row[name])) for row in rows], left=True, repeated=name == "stack")
         for name in _distinguishing_places(rows)
@@ -279,7 +279,7 @@ def place_columns(rows: Sequence[Row]) -> list[Column]:
 
 
 def statistic_columns(rows: Sequence[Row], names: Iterable[str], precision: int) -> list[Column]:
-    """Those of the named columns that do not say where a head is or what it does, without lists."""
+    """Return the named columns except places, patterns and lists."""
     return [
         Column(split_header(name), [_cell(row[name], precision) for row in rows])
         for name in names
@@ -292,7 +292,7 @@ def _cell(cell: object, precision: int) -> str:
 
 
 def _distinguishing_places(rows: Sequence[Row]) -> list[str]:
-    """The columns that say where a head is, without those that follow from its layer."""
+    """Return the columns of a head's place that do not follow from its layer."""
     places = {(row["layer"], row.get("stack")) for row in rows}
     modules = {row.get("module") for row in rows}
     of_modules = {(row["layer"], row.get("stack"), row.get("module")) for row in rows}
@@ -314,7 +314,7 @@ ROUNDING = 1e-6
 
 
 def largest_keys(values: np.ndarray) -> np.ndarray:
-    """The place of the largest number of each row, the first of those that differ only by rounding."""
+    """Return the index of each row's largest number, the first one among those equal up to rounding."""
     numbers = np.where(np.isfinite(values), values, -np.inf)
     top = numbers.max(axis=1, keepdims=True)
     largest: np.ndarray = (numbers >= top - ROUNDING * np.abs(top)).argmax(axis=1)
@@ -324,7 +324,7 @@ def largest_keys(values: np.ndarray) -> np.ndarray:
 def number_columns(
     headers: Sequence[tuple[str, str]], values: np.ndarray, precision: int, footer: Sequence[float] = ()
 ) -> list[Column]:
-    """A column for each header, the largest of each row emphasised, with a number of the footer below."""
+    """Return a column for each header, with each row's largest number emphasised and a footer below."""
     largest = largest_keys(values)
     return [
         Column(
@@ -341,12 +341,12 @@ class TensorTables:
 
     def __init__(self, report: Report, display: Display, labels: TableLabels) -> None:
         self.report, self.display, self.labels = report, display, labels
-        # Thousands of rows come with their quantiles, which are shown instead.
+        # With thousands of rows, quantiles are shown instead.
         self.rows = Tensors() if "quantiles" in report.statistics else report.tensors_of("rows")
-        self.with_statistics = self._of_rows()
+        self.with_statistics = self._statistics_tensor()
 
     def sections(self) -> Iterator[Section]:
-        """Matrix by matrix; beside or below the weights the statistics of each row."""
+        """Return the sections matrix by matrix; row statistics go beside or below the weights."""
         for name, group in groupby(matrices(self.report), key=lambda matrix: matrix.name):
             if name not in self.report.explained:
                 yield from self._matrices(list(group))
@@ -357,8 +357,8 @@ class TensorTables:
                 label = self.labels.rows("query", tensor.values.shape[-1])
                 yield Grid(title, label, self._statistics_of_rows(index))
 
-    def _of_rows(self) -> str | None:
-        """The tensor whose rows the statistics are of: not a mean over heads that each have their own."""
+    def _statistics_tensor(self) -> str | None:
+        """Return the tensor that the row statistics describe: not a mean over heads with their own."""
         name = "difference" if "difference" in self.report.tensors else "weights"
         whole = self.report.tensors.get(name)
         if whole is None or not self.rows:
@@ -392,7 +392,7 @@ class TensorTables:
                 yield Grid(f"{matrix.title}: statistics of each row", rows, beside)
 
     def _grid(self, matrix: Matrix, rows: Column, has_statistics: bool) -> Grid | None:
-        """One matrix, with the mass of each key below the weights; None where a table would be too wide."""
+        """Return one matrix, with the mass of each key below the weights; None if the table is too wide."""
         if matrix.values.size > MAX_CELLS:
             return None
         received = self.report.tensors_of("keys").get("received_mass") if has_statistics else None
@@ -424,7 +424,7 @@ class TensorTables:
         return columns
 
     def _drawing(self, tensor_matrices: Sequence[Matrix]) -> Drawing:
-        """A heatmap of all the matrices of a tensor, in place of tables that would be too wide."""
+        """Return a heatmap of all the matrices of a tensor, in place of tables that are too wide."""
         from attncli.views.heatmap import draw
 
         figure = draw(self.report, tensor_matrices, self.display)
@@ -433,7 +433,7 @@ class TensorTables:
         return Drawing(title, [line.text.rstrip(" ") for line in figure.lines], figure.mentioned)
 
     def _vectors(self, matrix: Matrix) -> Grid:
-        """Vectors as rows: of many dimensions the first that fit, of many examples the first few."""
+        """Return vectors as rows: the first dimensions that fit, and the first few of many examples."""
         num_rows, num_columns = matrix.values.shape
         is_whole = self.display.width is None and matrix.values.size <= MAX_CELLS
         is_of_tokens = matrix.axes[0] in ("token", "query", "key") and num_rows <= MAX_VECTOR_ROWS
@@ -453,10 +453,10 @@ class TensorTables:
         title = f"{matrix.title}: the first {' and '.join(limits)}" if limits else matrix.title
         return Grid(title, label, fitting)
 
-    def lines_of_numbers(self) -> Iterator[Grid]:
-        """Tensors of one axis, side by side where they share it; long ones thinned, which is said.
+    def number_lines(self) -> Iterator[Grid]:
+        """Return tensors of one axis, side by side if they share it; long ones are thinned, with a note.
 
-        Columns of a table are not repeated, nor the numbers of steps where other tensors are of each step.
+        Columns of a table are not repeated, nor are step numbers if other tensors are per step.
         """
         has_steps = any("step" in tensor.axes for tensor in self.report.tensors.values())
         by_axis: dict[tuple[str, int], dict[str, NamedTensor]] = {}
@@ -480,7 +480,7 @@ GAP_MARK = "⋮"
 
 
 def step_sections(report: Report, labels: TableLabels, only: int | None = None) -> Iterator[Section]:
-    """Each step under its number, or the one of that number."""
+    """Return each step under its number, or just the step of that number."""
     for number, step in enumerate(report.steps, start=1):
         if only not in (None, number):
             continue
@@ -496,7 +496,7 @@ def step_sections(report: Report, labels: TableLabels, only: int | None = None) 
 
 
 def _shapes(shapes: tuple[Shape, ...]) -> Iterator[Section]:
-    """One line for all; a table where strides matter."""
+    """Return one line for all shapes; a table if strides matter."""
     if any(shape.strides is not None for shape in shapes):
         texts = {
             "axes": [plain_text(" × ".join(shape.axes)) for shape in shapes],
@@ -515,7 +515,7 @@ def _tuple(sizes: tuple[int, ...]) -> str:
 
 
 def _terms_grid(table: Terms, labels: TableLabels) -> Grid:
-    """The terms; the title says how many rows are left out, and a mark says where."""
+    """Return the terms; the title counts the rows left out, and a mark shows where."""
     has_text = len(table.columns) > 1 and table.columns[1] == "text"
     columns = []
     for place in range(2 if has_text else 1, len(table.columns)):
@@ -532,7 +532,7 @@ def _terms_grid(table: Terms, labels: TableLabels) -> Grid:
 
 
 def _names(table: Terms, text_width: int | None) -> list[str]:
-    """The position that each row is about, and the token at it (width 0: none)."""
+    """Return the position that each row is about, and its token (width 0: none)."""
     width = max((len(str(row[0])) for row in table.rows if isinstance(row[0], int)), default=0)
     names = []
     for row in table.rows:
@@ -543,7 +543,7 @@ def _names(table: Terms, text_width: int | None) -> list[str]:
 
 
 def _with_gaps(table: Terms, cells: list[str]) -> list[str]:
-    """The cells with a mark where rows between them, or after the last, are left out."""
+    """Return the cells, with a mark where rows are left out."""
     if table.count == len(table.rows) or not all(isinstance(row[0], int) for row in table.rows):
         return cells
     positions = [int(row[0] or 0) for row in table.rows]
@@ -562,7 +562,7 @@ def _values(step: Step, precision: int) -> Iterator[NamedValues]:
 
 
 def _number(value: Cell, precision: int) -> str:
-    """A number, unless it is rounding alone, whose digits differ between processors."""
+    """Return a number, or zero for mere rounding errors, whose digits differ between processors."""
     if isinstance(value, float) and 0 < abs(value) < ROUNDING:
         return f"below {ROUNDING:.0e}"
     return scalar(value, precision)

@@ -1,4 +1,4 @@
-"""The first screens of attention, of pictures, of the lessons and of stores; their first lines and notes."""
+"""First screens of attention, pictures, lessons and stores; their first lines and notes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from attncli.settings import SPECS, spec_class_of
 from attncli.system.plain_text import plain_text
 from attncli.views import Display
 from attncli.views.first_screen import Element
-from attncli.views.matrices import Matrix, matrices_of, pictured, tokens_of
+from attncli.views.matrices import Matrix, axis_tokens, pictured, tensor_matrices
 from attncli.views.report_sections import TableLabels, largest_keys, number_columns
 from attncli.views.sections import GAP, Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.texts import (
@@ -41,7 +41,7 @@ SHOWN_ELSEWHERE = ("file", "seed")
 
 
 def _settings(report: Report) -> Iterator[str]:
-    """The sizes of the heading, and those of its settings that are not usual."""
+    """Return the sizes in the heading, and the heading's settings with unusual values."""
     spec = report.spec
     for key in spec_class_of(report.experiment, report.spec).heading_keys:
         if (
@@ -54,7 +54,7 @@ def _settings(report: Report) -> Iterator[str]:
 
 
 def _is_usual(report: Report, key: str) -> bool:
-    """Whether a setting has its default, or follows from another one."""
+    """Return True if a setting has its default, or follows from another one."""
     value = report.spec[key]
     default = spec_class_of(report.experiment, report.spec).model_fields[key].default
     return value in (default, *USUAL.get(key, ())) or value == report.spec.get(FOLLOWS.get(key, ""))
@@ -72,7 +72,7 @@ PLURALS = {"query": "queries"}
 
 
 class MatrixPart:
-    """The rows and columns of a matrix that fit the display; of several of one size the same rows each."""
+    """The rows and columns of a matrix that fit the display; the same for several matrices of one size."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class MatrixPart:
         self.num_queries, self.num_keys = first.values.shape
         self.precision = display.precision + (self.num_keys > MANY_KEYS)
         self.rows = min(rows, self.num_queries)
-        # On a terminal the last queries of a causal matrix: they see most.
+        # On a terminal, the last queries of a causal matrix, which see the most keys.
         self.first = self.num_queries - self.rows if display.height is not None and first.is_causal else 0
         self.values = np.concatenate([matrix.drawn[self.shown] for matrix in matrices.values()])
         self.largest = largest_keys(self.values)
@@ -98,11 +98,11 @@ class MatrixPart:
 
     @property
     def shown(self) -> slice:
-        """The queries that are shown."""
+        """The queries to show."""
         return slice(self.first, self.first + self.rows)
 
     def _whole(self) -> Grid | None:
-        """Every key, with as much of its token as there is room for; None where they do not fit."""
+        """Return every key with as much of its token as fits; None if the keys do not fit."""
         if self.num_keys * LEAST_WIDTH > self.width:
             return None
         for width in COLUMN_WIDTHS:
@@ -113,7 +113,7 @@ class MatrixPart:
         return None
 
     def _cut(self) -> Grid:
-        """The first keys that fit, and beside them the key that each query looks at most."""
+        """Return the first keys that fit, and beside them the key that each query looks at most."""
         self.labels.column_width = CUT_WIDTH
         self.labels.row_width = min(CUT_LABEL, self.labels.row_width or 0)
         label = self._label()
@@ -135,7 +135,7 @@ class MatrixPart:
         return number_columns(headers, self.values, self.precision)
 
     def left_out(self, sizes: Mapping[str, int] | None = None) -> Iterator[str]:
-        """`queries 10-199`: what is not shown; `sizes` of the leading axes, of which place 0 is shown."""
+        """Yield what is not shown, such as `queries 10-199`; `sizes` are of leading axes."""
         num_columns = len(self.grid.columns) - (self.grid.columns[-1].header == MOST_AT)
         left_out = {name: (1, size) for name, size in (sizes or {}).items()}
         rows = (0, self.first) if self.first else (self.rows, self.num_queries)
@@ -149,7 +149,7 @@ class MatrixPart:
 
 
 def matrix_rows(of: Callable[[int], Iterable[Section]], count: int, most: int = MOST_ROWS) -> Elastic:
-    """A matrix of that many rows: all of few, the first of many, as many as fit on a terminal."""
+    """Return a matrix part of few or the first rows, or as many as fit on a terminal."""
     usual = count if count <= most else min(most, FIRST_ROWS)
     return Elastic(of, usual, LEAST_ROWS, count)
 
@@ -163,7 +163,7 @@ SUM_TOLERANCE, ALIKE = 5e-3, 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Opening(Element):
-    """The text on a line, and the sizes; the heading of a report that no experiment made."""
+    """The text and the sizes; for a report without an experiment, its heading."""
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
         if report.experiment not in SPECS:
@@ -176,7 +176,7 @@ class Opening(Element):
             room = (room - len(ARROW)) // 2
         texts = [shortened(text, max(room, 1)) for text in texts if text]
         yield Paragraph(": ".join(filter(None, (report.experiment, ARROW.join(texts)))), "title")
-        # On two lines where one is too short.
+        # On two lines if one is too short.
         lines = [", ".join([*token_counts(report), *_settings(report)]), untrained(report)]
         whole = "   ".join(filter(None, lines))
         for line in [whole] if cell_len(whole) <= width else filter(None, lines):
@@ -185,7 +185,7 @@ class Opening(Element):
 
 @dataclass(frozen=True, kw_only=True)
 class LooksAtPictures(Element):
-    """What looks at each picture, each usually in so many `lines`, or the first `most` of these looks."""
+    """The looks at each picture, usually in `lines` each, or the first `most` of them."""
 
     lines: int = TILE_LINES
     most: int | None = None
@@ -199,7 +199,7 @@ class LooksAtPictures(Element):
 
 @dataclass(frozen=True, kw_only=True)
 class PictureRows(Element):
-    """Of a survey of many pictures the first ones, with maps over them."""
+    """The first pictures of a survey, with maps over them."""
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
         if report.picture_maps is not None:
@@ -210,7 +210,7 @@ class PictureRows(Element):
 
 @dataclass(frozen=True)
 class WholeMatrix(Element):
-    """A tensor that is one matrix of weights, where a report without pictures has it."""
+    """A tensor that is a single matrix of weights, in a report without pictures."""
 
     tensor: str
     title: str
@@ -218,15 +218,15 @@ class WholeMatrix(Element):
     def sections(self, report: Report, display: Display) -> ScreenParts:
         weights = report.tensors.get(self.tensor)
         if weights and len(weights.axes) > 1 and not report.pictures:
-            (matrix,) = matrices_of(report, self.tensor, weights)
+            (matrix,) = tensor_matrices(report, self.tensor, weights)
             yield weights_part(report, matrix, self.title, display)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstWeights(Element):
-    """The weights of the first head and how to read a row; of a long text the map of its blocks.
+    """The weights of the first head and how to read a row; for a long text, the map of its blocks.
 
-    With `has_pictures` what looks at each picture, where there are some.
+    With `has_pictures`, the looks at each picture, if there are any.
     """
 
     has_pictures: bool = False
@@ -244,7 +244,7 @@ def _weights_and_pooled(report: Report) -> tuple[NamedTensor | None, NamedTensor
 
 
 def lines_for_notes(report: Report) -> int:
-    """The lines that the rows of the weights leave to notes; a map of blocks leaves the usual number."""
+    """Return the lines that the rows of the weights leave for notes."""
     weights, _ = _weights_and_pooled(report)
     return NOTE_LINES if weights is None or pictured(report) else ROOM - min(len(report.tokens), MOST_ROWS)
 
@@ -254,13 +254,13 @@ def _weights(
 ) -> Iterator[Elastic]:
     """The first matrix of weights with a sentence about a row; of a long text the map of its blocks."""
     if weights is not None:
-        matrix = next(matrices_of(report, "weights", weights))
+        matrix = next(tensor_matrices(report, "weights", weights))
         name = f"where each {token_name(report)} looks: weights (query × key)"
         title = ", ".join([name, *_place(weights)])
         leading = dict(zip(weights.axes[:-2], weights.values.shape[:-2], strict=True))
         yield weights_part(report, matrix, title, display, leading)
     elif pooled is not None:
-        first = next(matrices_of(report, "pooled_mean", pooled))
+        first = next(tensor_matrices(report, "pooled_mean", pooled))
         title = ", ".join(["where each block of tokens looks", *_place(pooled)])
 
         def map_of(lines: int) -> Iterator[Section]:
@@ -279,7 +279,7 @@ def _weights(
 def weights_part(
     report: Report, matrix: Matrix, title: str, display: Display, leading: Mapping[str, int] | None = None
 ) -> Elastic:
-    """A matrix of weights, a sentence about a row, and what is left out, also of the `leading` axes."""
+    """Return a matrix of weights, a sentence about a row, and what is left out, including `leading` axes."""
 
     def of(rows: int) -> Iterator[Section]:
         part = MatrixPart(report, {"": matrix}, display, title, rows)
@@ -300,7 +300,7 @@ def _place(tensor: NamedTensor) -> Iterator[str]:
 
 
 def _how_to_read(report: Report, part: MatrixPart) -> str:
-    """`Each row sums to 1: token 5, "street", takes most (0.20) from token 0, "the".`"""
+    """Return `Each row sums to 1: token 5, "street", takes most (0.20) from token 0, "the".`"""
     query, row = part.shown.stop - 1, part.values[-1]
     key = int(part.largest[-1])
     is_distribution = (np.abs(np.nansum(part.values, axis=1) - 1) < SUM_TOLERANCE).all()
@@ -317,7 +317,7 @@ def _how_to_read(report: Report, part: MatrixPart) -> str:
 
 def _name(report: Report, axis: str, place: int, noun: str) -> str:
     """`token 5, "street",`."""
-    tokens = tokens_of(report, axis)
+    tokens = axis_tokens(report, axis)
     return f"{noun} {place}" + (f' "{shortened(plain_text(tokens[place]), NAME_WIDTH)}"' if tokens else "")
 
 

@@ -1,4 +1,4 @@
-"""Sections of texts, tables and drawings that are not laid out yet, and parts that fit the room there is."""
+"""Sections before layout: texts, tables and drawings, and parts that adapt to the available lines."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,10 +12,10 @@ GAP = 2
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A text: the `title` of a report or of a `step`, `prose`, or `bold` or `dim` lines of their own.
+    """A text: the `title` of a report or of a `step`, `prose`, or `bold` or `dim` lines.
 
-    A blank line comes before a step, prose and its `lead`, and none before a `line` and a dim `note`, which
-    are sentences.
+    A blank line comes before a step, prose and its `lead`, but not before a `line` or a dim `note`, which are
+    sentences.
     """
 
     text: str
@@ -32,9 +32,9 @@ class NamedValues:
 
 @dataclass(frozen=True)
 class Column:
-    """A header of one or two lines, the cells below it, their alignment, and the rows in bold.
+    """A header of one or two lines, the cells, their alignment, and the rows in bold.
 
-    In several groups of columns the first ones that are `repeated` lead each group, as the labels do.
+    If the columns are split into groups, `repeated` columns lead each group, like labels.
     """
 
     header: tuple[str, ...]
@@ -45,20 +45,20 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Terminal cells that the widest line takes."""
+        """Return the terminal cells of its widest line."""
         return max(map(cell_len, (*self.header, *self.cells)), default=0)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: its title, if any, the labels of its rows, and its columns."""
+    """A table: an optional title, row labels, and columns."""
 
     title: str
     label: Column
     columns: Sequence[Column]
 
     def groups(self, width: int | None) -> list[Sequence[Column]]:
-        """The columns in groups that each fit the width beside the labels; at least one column per group."""
+        """Split the columns into groups that fit the width beside the labels, at least one column each."""
         if width is None or not self.columns:
             return [self.columns]
         leading = [*takewhile(attrgetter("repeated"), self.columns)]
@@ -74,17 +74,17 @@ class Grid:
         return [[*leading, *columns[a:b]] for a, b in pairwise([*starts, len(columns)])]
 
     def fits(self, width: int | None) -> bool:
-        """Whether one group holds every column."""
+        """Return True if all columns fit in one group."""
         return len(self.groups(width)) == 1
 
     def first_group(self, width: int | None) -> "Grid":
-        """The table without the columns that do not fit the width."""
+        """Return the table without the columns that do not fit the width."""
         return replace(self, columns=self.groups(width)[0])
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture in lines; `mentioned` are the tokens that it shows shortened, by what and where they are."""
+    """A picture in lines; `mentioned` are the tokens that it shows shortened, by text and position."""
 
     title: str
     lines: Sequence[str]
@@ -96,11 +96,12 @@ Section = Paragraph | NamedValues | Grid | Drawing
 
 @dataclass(frozen=True)
 class Elastic:
-    """A part of a first screen, `of` some rows: lines of a table, of a map, of notes.
+    """A part of a first screen with a variable number of rows: lines of a table, a map, or notes.
 
-    It has its `usual` rows where the height is not known. In the lines of a terminal it has `least` rows (0:
-    it may go), then up to its usual ones, then up to `most`, as far as there is room: the part of the lowest
-    `rank` first. With `most`, the number of rows that there are, the others are no more than that.
+    `of` makes the part for a number of rows. It has its `usual` rows if the height is unknown. In a terminal
+    it has `least` rows (0: it may be left out), then up to its usual number, then up to `most` rows, as space
+    allows; parts with a lower `rank` come first. `most` is also the number of rows that exist and caps the
+    others.
     """
 
     of: Callable[[int], Iterable[Section]]

@@ -1,4 +1,4 @@
-"""Reports as tables: the sections of each, its first screen or all of it, on a screen or as Markdown."""
+"""Reports as tables: the first screen or all sections, on a terminal or as Markdown."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from attncli.feature import LoadedOnUse
 from attncli.index import installed_features
 from attncli.records.columns import Result
-from attncli.records.kinds import KINDS, kinds_of, place_of
+from attncli.records.kinds import KINDS, class_place, experiment_kinds
 from attncli.records.report import PLACES, Report
 from attncli.settings import known_spec_class
 from attncli.settings.fields import ONE_HEAD
@@ -18,7 +18,7 @@ from attncli.system.plain_text import plain_text
 from attncli.views import PARTS, Display
 from attncli.views.first_screen import FirstScreen
 from attncli.views.layout import Screen, fitted, markdown_blocks
-from attncli.views.matrices import chosen_parts, head_name, missing_parts, named_parts, parts_of, pictured
+from attncli.views.matrices import chosen_parts, head_name, missing_parts, part_names, parts_of, pictured
 from attncli.views.report_sections import (
     TableLabels,
     TensorTables,
@@ -31,24 +31,24 @@ from attncli.views.texts import default_model, heading, sentences, setting, shor
 
 
 def shown_names() -> set[str]:
-    """The names of the tables, numbers and tensors that first screens are made of."""
+    """Return the names of the tables, numbers and tensors on first screens."""
     return {*chain.from_iterable(kind.names() for kind in KINDS.values())}
 
 
 def shown_names_of(experiment: str) -> list[str]:
-    """Those of one experiment, in whatever form."""
-    names = chain.from_iterable(kind.names() for kind in kinds_of(experiment).values())
+    """Return the names on the first screens of one experiment and its forms."""
+    names = chain.from_iterable(kind.names() for kind in experiment_kinds(experiment).values())
     return [name for name in dict.fromkeys(names) if name not in PARTS]
 
 
 def suits(report: Report) -> bool:
-    """Whether a report has what the first screen of its experiment shows."""
+    """Return True if the report has what its experiment's first screen shows."""
     screen = first_screen(report.result)
     return screen is not None and screen.suits(report)
 
 
 def empty_parts(report: Report) -> dict[str, str]:
-    """Why tables that a report could have are without rows, by their names, where that is an answer."""
+    """Return the reasons why tables of the report are empty, by name, if that is a result."""
     screen = first_screen(report.result)
     reasons = {} if screen is None else screen.if_empty
     return {name: reason for name, reason in reasons.items() if name not in report.statistics}
@@ -59,7 +59,7 @@ STEPS_OF_SAVED = ("--show all", HEATMAP, "-o page.html")
 
 
 def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()) -> Iterator[Paragraph]:
-    """What to type next, on one line: no part that is shown, no flag that the report has or cannot have."""
+    """Return what to type next, on one line, without parts already shown or flags already used."""
     name = "show" if display.is_saved else report.experiment
     saved = STEPS_OF_SAVED if name == "show" else ()
     spec_class = known_spec_class(name, report.spec)
@@ -72,7 +72,7 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
     if display.is_saved and not any(len(tensor.axes) > 1 for tensor in report.tensors.values()):
         steps = tuple(step for step in steps if step != HEATMAP)
     new_steps = [_with_head(step, report) for step in steps if _is_new(step, report)]
-    if not display.is_saved and _is_of_shipped_model(report):
+    if not display.is_saved and _uses_default_model(report):
         new_steps.insert(0, "--model FOLDER")
     while len(new_steps) > 1 and cell_len(_next_line(name, new_steps)) > display.columns:
         del new_steps[-2 if len(new_steps) > 2 else -1]  # the last one is often a file
@@ -84,13 +84,13 @@ def _next_line(name: str, steps: Sequence[str]) -> str:
     return f"Next, with attn {name}: {' | '.join(steps)}"
 
 
-def _is_of_shipped_model(report: Report) -> bool:
-    """Whether nobody chose the model: a user has another."""
+def _uses_default_model(report: Report) -> bool:
+    """Return True if the report uses the shipped model by default: users have other models."""
     return report.spec.get("model") is None and default_model(report) is not None
 
 
 def _with_head(step: str, report: Report) -> str:
-    """The step; if it takes a head, with the one that the screen recommends, or the report's first."""
+    """Insert a head into a step: the one that the screen recommends, or the report's first."""
     if step != ONE_HEAD:
         return step
     screen = first_screen(report.result)
@@ -102,7 +102,7 @@ def _with_head(step: str, report: Report) -> str:
 
 
 def _is_part_left(step: str, shown_parts: Sequence[str]) -> bool:
-    """Whether a step is not a part that is shown already."""
+    """Return True unless a step shows a part that is already shown."""
     flag, _, value = step.partition(" ")
     return flag != "--show" or not ("all" in shown_parts or {*value.split(",")} <= {*shown_parts})
 
@@ -144,17 +144,17 @@ FIRST_SCREENS: LoadedOnUse[FirstScreen] = LoadedOnUse(SCREEN_PLACES)
 
 
 def first_screen(result: Result) -> FirstScreen | None:
-    """The first screen of a result; None for a class without one."""
-    return FIRST_SCREENS.get(place_of(type(result)))
+    """Return the first screen of a result; None for a class without one."""
+    return FIRST_SCREENS.get(class_place(type(result)))
 
 
 def sections(report: Report, display: Display) -> Iterator[Section]:
-    """The parts that --show asks for, the explanation, or the first screen; else everything."""
+    """Return the parts in --show, the explanation, or the first screen; else everything."""
     if display.show:
         yield from _parts(chosen_parts(report, display.show), display)
         reasons = empty_parts(report)
         yield from (Paragraph(reasons[name], "line") for name in display.show if name in reasons)
-        names = [name for name in display.show if name not in (*named_parts(report), *reasons)]
+        names = [name for name in display.show if name not in (*part_names(report), *reasons)]
         for sentence in missing_parts(report, names, parts_of(report)):
             yield Paragraph(f"T{sentence[1:]}.", "dim")
         if display.height is not None:  # on a terminal, where the first lines may be gone
@@ -178,7 +178,7 @@ def _screen(report: Report, display: Display) -> list[Section | Elastic]:
 
 
 def _explanation(report: Report, display: Display) -> Iterator[Section]:
-    """The steps, or the one asked for: the heading above the first, what to type next below the last."""
+    """Return the steps, or the requested one: the heading above the first, suggestions below the last."""
     if display.step in (None, 1):
         yield Paragraph(heading(report), "title")
     yield from step_sections(report, TableLabels(report, display), display.step)
@@ -187,7 +187,7 @@ def _explanation(report: Report, display: Display) -> Iterator[Section]:
 
 
 def _parts(report: Report, display: Display) -> Iterator[Section]:
-    """Heading, steps, tensors with the statistics of their rows, the other statistics, notes."""
+    """Return heading, steps, tensors with row statistics, other statistics, and notes."""
     yield Paragraph(heading(report), "title")
     if report.missing:
         yield Paragraph(plain_text(report.missing), "line")
@@ -202,7 +202,7 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
         _pictures(report, display) if drawn or report.picture_maps is not None else (),
         tensors.sections(),
         statistic_tables(beside_grids(report), display, labels),
-        tensors.lines_of_numbers(),
+        tensors.number_lines(),
     ):
         if isinstance(section, Drawing):
             mentioned |= section.mentioned
@@ -216,7 +216,7 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
 
 
 def _pictures(report: Report, display: Display) -> Iterator[Drawing]:
-    """What looks at each picture, and the maps over several."""
+    """Return the looks at each picture, and the maps over several."""
     from attncli.views.overlays import whole_lines
     from attncli.views.picture_maps import maps_lines
 
@@ -229,7 +229,7 @@ def _pictures(report: Report, display: Display) -> Iterator[Drawing]:
 def _long_tokens(
     report: Report, width: int | None, mentioned: Mapping[tuple[str, int], str]
 ) -> Iterator[str]:
-    """Each token that the labels cut short and no picture has mentioned."""
+    """Return the tokens that labels shorten and no picture has mentioned."""
     for name, tokens in (("token", report.tokens), ("context token", report.context_tokens)):
         for i, token in enumerate(map(plain_text, tokens)):
             if shortened(token, width) != token and (name, i) not in mentioned:
@@ -237,7 +237,7 @@ def _long_tokens(
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """Each report under its heading, a blank line between reports."""
+    """Write each report under its heading, with a blank line between reports."""
     screen = Screen(stream, display)
     for number, report in enumerate(reports):
         if number:
@@ -250,7 +250,7 @@ MOST_DIMS = 8
 
 
 def write_markdown(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """Each report under its heading; tables whole, whatever the screen, but for vectors of many dims."""
+    """Write each report under its heading, with whole tables except for vectors of many dims."""
     whole = replace(display, width=None, colors="none", most_dims=MOST_DIMS)
     for number, report in enumerate(reports):
         blocks = (block for section in sections(report, whole) for block in markdown_blocks(section) if block)

@@ -9,7 +9,7 @@ import numpy as np
 from attncli.records.report import Report
 from attncli.views import Display
 from attncli.views.colours import NONE, Palette, levels, palette
-from attncli.views.matrices import Curve, curves_of
+from attncli.views.matrices import Curve, report_curves
 from attncli.views.texts import (
     BOLD,
     NO_CELL,
@@ -29,26 +29,26 @@ SHAPES = (UPPER, LOWER, NO_CELL)
 
 
 def _sequences(parameters: Sequence[str]) -> list[str]:
-    """The escape sequence of each level; and an empty text, for a cell in the colour of the one before."""
+    """Return the escape sequence of each level, and an empty one for an unchanged colour."""
     return [*(f"\x1b[{parameter}m" for parameter in parameters), ""]
 
 
 def _changes(levels: np.ndarray, palette: Palette) -> np.ndarray:
-    """The levels; the one after the palette's where the cell before in the row has the same one."""
+    """Return the levels; cells like their left neighbour get the level after the palette's."""
     same = np.zeros(levels.shape, dtype=bool)
     same[:, 1:] = levels[:, 1:] == levels[:, :-1]
     return np.where(same, len(palette.backgrounds), levels)
 
 
 def cell_texts(palette: Palette, cell_width: int) -> list[str]:
-    """The characters of a cell of each level, for the palette's fills; a stroke for no number."""
+    """Return the characters of a cell at each level; a stroke for missing numbers."""
     texts = [character * cell_width for _, character in palette.fills]
     texts[NONE] = NO_CELL.ljust(cell_width)
     return texts
 
 
 def cell_lines(levels: np.ndarray, palette: Palette, cell_width: int) -> list[str]:
-    """One line per row, each cell `cell_width` characters in its colour."""
+    """Return one line per row, with cells of `cell_width` characters in their colours."""
     sequences = _sequences([parameters for parameters, _ in palette.fills])
     fills = cell_texts(palette, cell_width)
     changes = _changes(levels, palette).tolist()
@@ -56,10 +56,10 @@ def cell_lines(levels: np.ndarray, palette: Palette, cell_width: int) -> list[st
 
 
 def half_blocks(levels: np.ndarray, none: int = NONE) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One line per two rows, one character per column: its place in SHAPES, its ink and its paper.
+    """Return one line per two rows, one character per column: its index in SHAPES, its ink and its paper.
 
-    No number, the level `none`, is the terminal's own background, so the other half is drawn as the
-    foreground; a stroke where neither half has a number.
+    Missing numbers have the level `none`, the terminal's background, so the other half is drawn as the
+    foreground; a stroke if both halves are missing.
     """
     if len(levels) % 2:
         levels = np.vstack([levels, np.full(levels.shape[1], none)])
@@ -70,7 +70,7 @@ def half_blocks(levels: np.ndarray, none: int = NONE) -> tuple[np.ndarray, np.nd
 
 
 def half_block_lines(levels: np.ndarray, palette: Palette) -> list[str]:
-    """The lines of half-blocks: upper and lower half each in its own colour."""
+    """Return lines of half-blocks: upper and lower half each in its own colour."""
     shapes, *colours = half_blocks(levels, len(palette.foregrounds) - 1)
     inks, papers = (_changes(each, palette) for each in colours)
     foregrounds, backgrounds = _sequences(palette.foregrounds), _sequences(palette.backgrounds)
@@ -81,13 +81,13 @@ def half_block_lines(levels: np.ndarray, palette: Palette) -> list[str]:
 
 
 def _joined(first: Sequence[str], second: Sequence[str], firsts: list[int], seconds: list[int]) -> str:
-    """Texts of the two lists by turns, each by its index."""
+    """Join texts of the two lists alternately, each by its index."""
     pairs = zip(map(first.__getitem__, firsts), map(second.__getitem__, seconds), strict=True)
     return "".join(chain.from_iterable(pairs))
 
 
 def character_lines(places: np.ndarray, cell_width: int) -> list[str]:
-    """One line per row, without colour: the mark for the tenth of the map that a place is in.
+    """Return one line per row without colour: a character for the tenth of the map at each position.
 
     A blank separates cells of more than two characters.
     """
@@ -103,7 +103,7 @@ def character_lines(places: np.ndarray, cell_width: int) -> list[str]:
 def map_lines(
     places: np.ndarray, display: Display, *, is_diverging: bool, cell_width: int = 1, rows_per_line: int = 1
 ) -> list[ScreenLine]:
-    """The places of a map in its colours: cells of that many characters, or two rows on a line."""
+    """Return a map in its colours: cells of that many characters, or two rows per line."""
     if not display.has_color:
         texts = character_lines(places, cell_width)
     elif rows_per_line == 2:
@@ -116,7 +116,7 @@ def map_lines(
 def colour_bar(
     ends: tuple[str, str], cells: int, display: Display, *, is_diverging: bool, rows_per_line: int
 ) -> ScreenLine:
-    """`0.0000 [bar] 1.0000`: the whole colour map from left to right, drawn as the cells of a map are."""
+    """Return `0.0000 [bar] 1.0000`: the whole colour map, drawn like the cells of a map."""
     if display.has_color:
         places = np.linspace(0, 1, cells)[np.newaxis].repeat(rows_per_line, axis=0)
         (bar,) = map_lines(places, display, is_diverging=is_diverging, rows_per_line=rows_per_line)
@@ -144,19 +144,19 @@ class AxisRange(NamedTuple):
     high: float
 
     def places(self, numbers: np.ndarray) -> np.ndarray:
-        """From 0 at the low end to 1 at the high end; in the middle where the two are equal."""
+        """Return positions from 0 at the low end to 1 at the high end; 0.5 if the ends are equal."""
         span = self.high - self.low
         return (numbers - self.low) / span if span > 0 else np.full(len(numbers), 0.5)
 
 
 def axis_range(numbers: np.ndarray) -> AxisRange:
-    """The least and the greatest of the numbers; NaN is none."""
+    """Return the least and the greatest of the numbers, ignoring NaN."""
     return AxisRange(float(np.nanmin(numbers)), float(np.nanmax(numbers)))
 
 
 def curve_lines(report: Report, display: Display) -> Iterator[list[ScreenLine]]:
-    """A line chart for each curve over points; those of a table's rows side by side with one y axis."""
-    for group in curves_of(report):
+    """Return a line chart per curve; charts of a table's rows are side by side with one y axis."""
+    for group in report_curves(report):
         title = styled(group.title, BOLD, display.has_color)
         if group.is_of_rows:
             yield [title, *_small_charts(group.curves, display)]
@@ -184,7 +184,7 @@ def _small_charts(curves: list[Curve], display: Display) -> list[ScreenLine]:
 
 
 def _fitting(charts: list[list[ScreenLine]], width: int | None) -> int:
-    """How many of the charts fit beside each other; one at least."""
+    """Return the number of charts that fit side by side, at least one."""
     used, across = 0, 0
     for lines in charts:
         used += max(line.cells for line in lines) + (GAP if across else 0)
@@ -195,7 +195,7 @@ def _fitting(charts: list[list[ScreenLine]], width: int | None) -> int:
 
 
 def chart(curve: Curve, ends: AxisRange, columns: int, rows: int, display: Display) -> list[ScreenLine]:
-    """The curve between its axes; `ends` are those of y, so that charts can share them."""
+    """Draw the curve between its axes; `ends` are the ends of y, so that charts can share them."""
     across = axis_range(curve.x)
     lines = dotted_lines(across.places(curve.x), ends.places(curve.y), columns, rows)
     labels = [""] * rows
@@ -215,9 +215,9 @@ def chart(curve: Curve, ends: AxisRange, columns: int, rows: int, display: Displ
 
 
 def dotted_lines(x: np.ndarray, y: np.ndarray, columns: int, rows: int) -> list[str]:
-    """The polyline through points with places from 0 to 1, in that many characters.
+    """Draw a polyline through points with positions from 0 to 1, in that many characters.
 
-    It ends before a point whose place is NaN, and begins anew behind it.
+    It is interrupted at points whose position is NaN.
     """
     grid = np.zeros((rows * DOWN, columns * ACROSS), dtype=bool)
     size = max(grid.shape)

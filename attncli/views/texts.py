@@ -1,4 +1,4 @@
-"""What people read of a report: numbers, lines and blocks of text, labels of axes, its title and settings."""
+"""Text of reports: numbers, lines and blocks of text, labels of axes, titles and settings."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,12 +16,12 @@ from attncli.core.names import LAST, POSITION
 from attncli.feature import ReadingKind
 from attncli.index import FEATURES, installed_features
 from attncli.records.columns import Result, UntypedResult
-from attncli.records.kinds import KINDS, kinds_of, result_of
+from attncli.records.kinds import KINDS, experiment_kinds, read_result
 from attncli.records.report import PLACES, PictureMaps, Report, Row, Table, Terms
 from attncli.settings import SPECS, known_spec_class
 from attncli.settings.text import is_vector_file
 from attncli.system.plain_text import counted, plain_text, readable_token, readable_tokens
-from attncli.views.matrices import KEY_AXES, Matrix, first_position, place_names, tokens_of
+from attncli.views.matrices import KEY_AXES, Matrix, axis_tokens, first_position, place_names
 
 NO_NUMBER = "-"
 NO_CELL = "/"
@@ -30,7 +30,7 @@ WIDE = 1e7
 
 
 def fixed(value: Any, precision: int) -> str:
-    """A number with that many decimals; whole numbers as they are; very large ones with an exponent."""
+    """Format a number with that many decimals; integers as they are, huge numbers with an exponent."""
     if value is None:
         return NO_NUMBER
     if isinstance(value, bool | np.bool_):
@@ -48,21 +48,21 @@ def fixed(value: Any, precision: int) -> str:
 
 
 def range_ends(low: float, high: float, precision: int, scale: str = "linear") -> tuple[str, str]:
-    """The ends of a range; one that rounds to zero beside the other is 0, except on a log scale."""
+    """Format the ends of a range; one that rounds to zero beside the other is 0, except on a log scale."""
     least = 0.0 if scale == "log" else 0.5 * 10**-precision * max(abs(low), abs(high))
     first, last = (scalar(0.0 if abs(end) < least else end, precision) for end in (low, high))
     return first, last
 
 
 def scalar(value: Any, precision: int) -> str:
-    """A number of its own: as `fixed`, but with an exponent where it would round to zero."""
+    """Format a single number: like `fixed`, but with an exponent if it would round to zero."""
     if isinstance(value, float) and value != 0 and abs(value) < 0.5 * 10**-precision:
         return f"{value:.{precision}e}"
     return fixed(value, precision)
 
 
 def weight_text(weight: object, precision: int) -> str:
-    """A weight with as many decimals as others; one below 0.1 has two significant digits."""
+    """Format a weight; below 0.1 it has two significant digits."""
     number = float(str(weight))
     rounded = fixed(number, precision)
     return f"{number:.2g}" if 0 < number < 0.1 and float(rounded) != number else rounded
@@ -78,7 +78,7 @@ EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 
 
 class ScreenLine(NamedTuple):
-    """A text, maybe with escape sequences, and the cells it takes on the screen."""
+    """A text, perhaps with escape sequences, and the cells it takes on the screen."""
 
     text: str
     cells: int
@@ -90,18 +90,18 @@ def plain_line(text: str) -> ScreenLine:
 
 
 def styled(text: str, style: str, has_color: bool) -> ScreenLine:
-    """A line of plain text, bold, dim or coloured where there is any colour."""
+    """Return a line of plain text, bold, dim or coloured if the display has colours."""
     return ScreenLine(f"{style}{text}{RESET}" if has_color else text, cell_len(text))
 
 
 def wrapped(text: str, width: int | None, style: str, has_color: bool) -> list[ScreenLine]:
-    """A text in as many lines as the width needs, bold or dim."""
+    """Wrap a text to the width, bold or dim."""
     lines = wrap_cells(text, width) if width is not None else [text]
     return [styled(line, style, has_color) for line in lines]
 
 
 def wrap_cells(text: str, width: int) -> list[str]:
-    """The words of a text in lines of at most that many cells; longer words continue on the next line."""
+    """Wrap a text to lines of at most that many cells; longer words continue on the next line."""
     lines: list[str] = []
     for word in text.split(" "):
         if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
@@ -112,7 +112,7 @@ def wrap_cells(text: str, width: int) -> list[str]:
 
 
 def text_columns(texts: Sequence[str], width: int) -> list[str]:
-    """Texts in as many columns as fit; those longer than half the width below, over several lines."""
+    """Arrange texts in as many columns as fit; those longer than half the width go below, wrapped."""
     short = [text for text in texts if cell_len(text) + 2 <= width // 2]
     size = max(map(cell_len, short), default=0) + 2
     across = max(1, width // size)
@@ -125,18 +125,18 @@ def text_columns(texts: Sequence[str], width: int) -> list[str]:
 
 
 def bar(share: float, width: int) -> str:
-    """A bar of that share of the width, to an eighth of a cell."""
+    """Return a bar of that share of the width, to an eighth of a cell."""
     eighths = round(share * width * 8)
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8]
 
 
 def joined(lines: Sequence[ScreenLine]) -> ScreenLine:
-    """One line after another on one."""
+    """Join lines into one."""
     return ScreenLine("".join(line.text for line in lines), sum(line.cells for line in lines))
 
 
 def beside(blocks: Sequence[Sequence[ScreenLine]], gap: int) -> list[ScreenLine]:
-    """Blocks side by side with their tops level, `gap` cells apart."""
+    """Put blocks side by side, aligned at the top, `gap` cells apart."""
     widths = [max((line.cells for line in block), default=0) for block in blocks]
     rows = zip_longest(*blocks, fillvalue=ScreenLine("", 0))
     return [_row(row, widths, gap) for row in rows]
@@ -158,7 +158,7 @@ LEAST_TOKEN = 4
 
 
 def shortened(text: str, most: int | None) -> str:
-    """The text in at most that many cells, an ellipsis at the end of what was cut."""
+    """Cut a text to that many cells, with an ellipsis at the end."""
     if most is None or cell_len(text) <= most:
         return text
     return set_cell_size(text, most - 1).rstrip() + "…"
@@ -169,9 +169,9 @@ PIECE = re.compile(r" *(?:\d[\d.,:/]*|\S)")
 
 
 def shortened_text(text: str, most: int) -> str:
-    """The first and last words of a text in at most that many cells, `…` for the words between.
+    """Shorten a text to that many cells, with `…` for the words in the middle.
 
-    Of words without blanks between them characters are left out. Numbers are left out whole.
+    Words without blanks between them lose characters. Numbers are omitted whole.
     """
     if cell_len(text) <= most:
         return text
@@ -187,7 +187,7 @@ def shortened_text(text: str, most: int) -> str:
 
 
 def _fitting(pieces: Sequence[str], room: int) -> list[str]:
-    """The first pieces that fit into that many cells."""
+    """Return the first pieces that fit into that many cells."""
     ends = accumulate(map(cell_len, pieces))
     return [piece for piece, end in zip(pieces, ends, strict=True) if end <= room]
 
@@ -196,9 +196,9 @@ LEAST_NAME = 8
 
 
 def shortened_heading(text: str, most: int | None, *names: str) -> str:
-    """A heading in at most that many cells, if shortening the names in it gets there; numbers stay whole.
+    """Shorten the names in a heading to reach that many cells, if possible; numbers stay whole.
 
-    First the commands and paths among the names lose their folders, then names lose their ends.
+    Commands and paths first lose their folders, then names lose their ends.
     """
     if most is None:
         return text
@@ -212,7 +212,7 @@ def shortened_heading(text: str, most: int | None, *names: str) -> str:
 
 
 def token_texts(tokens: tuple[str, ...], count: int, most: int | None = None) -> list[str]:
-    """The tokens as plain text of at most that many cells; empty where there are none."""
+    """Return the tokens as plain text of at most that many cells; empty if there are none."""
     return [shortened(plain_text(token), most) for token in tokens] if tokens else [""] * count
 
 
@@ -221,17 +221,17 @@ MARKS = {"Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk"}
 
 
 def token_in_line(text: str) -> str:
-    """A token among other words: `","` of a comma, which would read as one of theirs; a `·` tells it, too."""
+    """Return a token within a sentence: punctuation and blanks in quotes, as `","`."""
     is_mark = bool(text) and all(category(character) in MARKS for character in text) and "·" not in text
     return f'"{text}"' if is_mark else text
 
 
 @dataclass(frozen=True)
 class LabelledAxis:
-    """An axis of a matrix: its name, the number of its places, and their tokens, if it has any.
+    """An axis of a matrix: its name, its length, and its tokens, if any.
 
-    `step`: the positions in the text that one place stands for, from the `first` position to the `last`
-    (-1: no position at all). `noun`: what its tokens are called.
+    `step`: the number of positions per place, from the `first` to the `last` (-1: not positions). `noun`: the
+    word for its tokens.
     """
 
     name: str
@@ -244,30 +244,32 @@ class LabelledAxis:
 
     @property
     def digits(self) -> int:
-        """Digits of the last position."""
+        """The digits of the last position."""
         return len(str(max(self.last, 0)))
 
     def skipped(self, first_keys: int) -> int:
-        """How many of its places hold one of that many first keys; none where they are no keys."""
+        """Return how many of its places hold one of that many first keys; 0 if they are not keys."""
         return min(-(-first_keys // self.step), self.count) if self.name in KEY_AXES else 0
 
     def texts(self, most: int | None) -> list[str]:
-        """The tokens as plain text of at most that many cells; empty where there are none."""
+        """Return the tokens as plain text of at most that many cells; empty if there are none."""
         return token_texts(self.tokens, self.count, most)
 
     def shortened_places(self, most: int | None) -> set[int]:
-        """The places whose token is longer than that."""
+        """Return the places whose token is longer than that."""
         texts = map(plain_text, self.tokens)
         return {place for place, text in enumerate(texts) if shortened(text, most) != text}
 
     def token_room(self, most: int | None, rows_per_line: int) -> int | None:
-        """The cells for one token where the labels of so many rows share a line."""
+        """Return the cells for one token if the labels of that many rows share a line."""
         if rows_per_line == 1 or most is None:
             return most
         return max(LEAST_TOKEN, (most - self.digits - 3) // 2)
 
     def labels(self, most: int | None = None, block: int = 1, rows_per_line: int = 1) -> list[str]:
-        """One label per line: `4 the`; `4 the, 5 cat` for two rows on a line; `8-15` for a block of rows."""
+        """Return one label per line: `4 the`; `4 the, 5 cat` for two rows per line; `8-15` for a block of
+        rows.
+        """
         step = block * rows_per_line
         starts = range(0, self.count, step)
         if block > 1 or not self.tokens:
@@ -283,7 +285,7 @@ class LabelledAxis:
 
 
 def labelled_axes(report: Report, matrix: Matrix) -> tuple[LabelledAxis, LabelledAxis]:
-    """Rows and columns with their tokens; an axis of blocks counts the positions in them."""
+    """Return rows and columns with their tokens; an axis of blocks counts positions."""
     (row_axis, column_axis), (num_rows, num_columns) = matrix.axes, matrix.values.shape
     return (
         _labelled_axis(report, row_axis, num_rows, matrix.rows),
@@ -300,36 +302,36 @@ def _labelled_axis(report: Report, name: str, count: int, tokens: tuple[str, ...
 
 
 def _num_positions(report: Report, axis: str) -> int:
-    """How many queries or keys there were: there is a number, or a token, for each."""
+    """Return the number of queries or keys: there is a number, or a token, for each."""
     for tensor in report.tensors_of("rows" if axis == "query" else "keys").values():
         if tensor.axes[-1] == axis:
             return int(tensor.values.shape[-1])
-    return len(tokens_of(report, axis))
+    return len(axis_tokens(report, axis))
 
 
-# For reports that no experiment made: weights from another tool.
+# For reports without an experiment: weights from another tool.
 OTHER_KEYS = ("file", "array", "program", "modules", "calls", "grid")
 ARROW = " -> "
 
 
 def heading(report: Report) -> str:
-    """`self: 6 tokens, embedding random, embed_dim 64, ...`"""
+    """Return `self: 6 tokens, embedding random, embed_dim 64, ...`."""
     parts = _settings(report)
     return f"{report.experiment}: {', '.join(parts)}" if parts else report.experiment
 
 
 def title(report: Report, *, name: str = "", without: Sequence[str] = ()) -> str:
-    """`Self-attention, tiny-induction, head 0:2: the cat walks on the street`
+    """Return `Self-attention, tiny-induction, head 0:2: the cat walks on the street`.
 
-    `name` says what it shows instead of its experiment, `without` which heads were taken out meanwhile.
+    `name` replaces the experiment's title; `without` are the removed heads.
     """
     return ": ".join(filter(None, (_title_name(report, name, without), _title_text(report))))
 
 
 def title_lines(report: Report, cells: int) -> list[str]:
-    """The title on one line if it fits; else the text on a line of its own, shortened to it.
+    """Return the title on one line if it fits; else the text, shortened, on a separate line.
 
-    If the line above the text is too long, the model is left out of it, provided that the settings name it.
+    If the line above the text is too long, the model is omitted, provided that the settings name it.
     """
     if cell_len(whole := title(report)) <= cells:
         return [whole]
@@ -343,14 +345,14 @@ def title_lines(report: Report, cells: int) -> list[str]:
 def _title_name(
     report: Report, name: str = "", without: Sequence[str] = (), *, has_model: bool = True
 ) -> str:
-    """`Self-attention, tiny-induction, head 0:2`"""
+    """Return `Self-attention, tiny-induction, head 0:2`."""
     own = next((kind.title for kind in _classes(report) if kind.title), "")
     spec_class = known_spec_class(report.experiment, report.spec)
     of_settings = spec_class.title_of(report.spec) if spec_class else ""
     parts = [name or of_settings or own or report.experiment]
     keys = ("model", "pitfall") if has_model else ("pitfall",)
     parts += [setting(report.spec[key]) for key in keys if report.spec.get(key)]
-    if not report.result.has_own_place:
+    if not report.result.covers_all_heads:
         parts.append(place_text(report.spec))
     parts.append(report.result.about_example())
     if without:
@@ -359,18 +361,18 @@ def _title_name(
 
 
 def _title_text(report: Report) -> str:
-    """The text, and the context that it looks at."""
+    """Return the text, and the context that it attends to."""
     return ARROW.join(filter(None, (text_of(report, "sentence"), text_of(report, "context"))))
 
 
 def _classes(report: Report) -> Iterable[type[Result]]:
-    """The class of the result; of one without a class those of its experiment."""
+    """Return the class of the result; without one, the classes of its experiment."""
     is_untyped = isinstance(report.result, UntypedResult)
-    return kinds_of(report.experiment).values() if is_untyped else [type(report.result)]
+    return experiment_kinds(report.experiment).values() if is_untyped else [type(report.result)]
 
 
 def subtitle(report: Report) -> str:
-    """The settings, after what differs in a comparison and whether they are of random weights."""
+    """Return the settings, after what a comparison varies and a note on random weights."""
     lead = [plain_text(report.about)] if any(kind.compares for kind in _classes(report)) else []
     if warning := untrained(report):
         return " ".join([*lead, f"{warning}; {', '.join(_settings(report, without='seed'))}"])
@@ -378,7 +380,7 @@ def subtitle(report: Report) -> str:
 
 
 def untrained(report: Report) -> str:
-    """`UNTRAINED (random weights, seed 0)`; empty where no weights or embeddings were sampled."""
+    """Return `UNTRAINED (random weights, seed 0)`, or an empty text if nothing was sampled."""
     spec = report.spec
     projection, embedding = spec.get("projection"), spec.get("embedding")
     if projection in ("linear", "uniform"):
@@ -389,7 +391,7 @@ def untrained(report: Report) -> str:
 
 
 def nothing_to_draw(report: Report) -> str:
-    """A message that a report has neither matrix nor curve, and what to run instead."""
+    """Return the message for a report without matrix and curve, with an alternative."""
     spec_class = known_spec_class(report.experiment, report.spec)
     steps = spec_class.steps_after(report.spec) if spec_class else ()
     others = [step for step in steps if not step.startswith("-")]
@@ -402,7 +404,7 @@ MOST_OF_TOKENS = 60
 
 
 def text_of(report: Report, key: str, most: int | None = MOST_OF_TOKENS) -> str:
-    """The `sentence` or `context` as it was given, else its tokens in at most that many cells."""
+    """Return the `sentence` or `context` as given, else its tokens in at most that many cells."""
     spec = report.spec
     names = [picture.name for picture in report.pictures] if key == "sentence" else []
     if key == "sentence" and report.picture_maps is not None:
@@ -430,13 +432,13 @@ def text_of(report: Report, key: str, most: int | None = MOST_OF_TOKENS) -> str:
     return text if most is None else shortened_text(text, most)
 
 
-def is_of_store(report: Report) -> bool:
-    """True for a summary of runs, even for a part of one that its class does not fit."""
-    return report.kind in KINDS and KINDS[report.kind].is_of_store
+def summarises_runs(report: Report) -> bool:
+    """Return True for a summary of runs, even if its class fits only in part."""
+    return report.kind in KINDS and KINDS[report.kind].summarises_runs
 
 
 def _settings(report: Report, without: str = "") -> list[str]:
-    if is_of_store(report):
+    if summarises_runs(report):
         return []
     spec_class = known_spec_class(report.experiment, report.spec)
     keys = spec_class.heading_keys if spec_class else OTHER_KEYS
@@ -452,17 +454,17 @@ def _settings(report: Report, without: str = "") -> list[str]:
 
 
 def model_setting(report: Report) -> str:
-    """The model that a report is of, the one that ships where nobody named another; empty for none."""
+    """Return the model of a report, by default the shipped one; empty without a model."""
     return str(report.spec.get("model") or default_model(report) or "")
 
 
 def default_model(report: Report) -> str | None:
-    """The model of an experiment whose user named none; None where it needs none, or must be named."""
+    """Return the model that an experiment uses by default; None if it needs none, or one must be named."""
     return getattr(SPECS.get(report.experiment), "default_model", None)
 
 
 def token_counts(report: Report) -> list[str]:
-    """`6 tokens` and `3 context tokens`, of those that the report has."""
+    """Return `6 tokens` and `3 context tokens`, if the report has them."""
     name = token_name(report)
     other = "source" if "sources" in report.statistics else f"context {name}"
     other = "way" if "ways" in report.statistics else other
@@ -471,28 +473,28 @@ def token_counts(report: Report) -> list[str]:
 
 
 def token_name(report: Report) -> str:
-    """What queries and keys are: tokens, or the words that they were merged into."""
+    """Return the word for queries and keys: tokens, or words if they were merged."""
     return "word" if report.spec.get("words") else "token"
 
 
 def text_name(report: Report) -> str:
-    """What a report about many is about."""
+    """Return the word for the items of a report about many."""
     return next((what for what, _ in files_of(report)), "text")
 
 
 def _read(report: Report) -> Iterator[tuple[str, ReadingKind]]:
-    """The reading that a report was made of besides text, even if it is switched off."""
+    """Return the reading that a report was made from besides text, even if it is switched off."""
     for card in (*FEATURES.values(), *installed_features().values()):
         yield from ((what, kind) for what, kind in card.readings.items() if report.spec.get(kind.setting))
 
 
 def files_of(report: Report) -> Iterator[tuple[str, str]]:
-    """The reading that a report was made of besides text, and the name of its file."""
+    """Return the reading that a report was made from besides text, and the name of its file."""
     return ((what, str(report.spec[kind.setting])) for what, kind in _read(report))
 
 
 def kinds_read(report: Report) -> Iterator[ReadingKind]:
-    """The kinds of what a report was made of besides text."""
+    """Return the kinds of files that a report was made from besides text."""
     return (kind for _, kind in _read(report))
 
 
@@ -500,7 +502,7 @@ MOST_NAMED = 6
 
 
 def named_tokens(report: Report, key: str) -> list[str]:
-    """`5 ·to` and `13-14 ·liz·ard`: the tokens that names in a setting mean; of many texts the names."""
+    """Return `5 ·to` and `13-14 ·liz·ard`: the tokens that a setting names; for many texts, the names."""
     from attncli.records.surveys import HeadSurvey
 
     survey = report.result
@@ -514,7 +516,7 @@ def named_tokens(report: Report, key: str) -> list[str]:
         return [the_token(name) for name in names]
     several_texts = len({token.text for token in tokens}) > 1
     named = []
-    # A name of several tokens in a row is one word.
+    # A name of several consecutive tokens is one word.
     for (_, text, _), run in groupby(
         enumerate(tokens), lambda item: (item[1].name, item[1].text, item[1].position - item[0])
     ):
@@ -526,14 +528,14 @@ def named_tokens(report: Report, key: str) -> list[str]:
 
 
 def the_token(name: str) -> str:
-    """`'cat'`, `position 4` or `the last token`: what a name means in whatever text."""
+    """Return `'cat'`, `position 4` or `the last token`: the meaning of a name in any text."""
     if name == LAST:
         return "the last token"
     return f"position {name}" if POSITION.fullmatch(name) else repr(name)
 
 
 def place_text(spec: Mapping[str, Any]) -> str:
-    """`head 5:3`, or `layer 5` of all its heads; empty where a report is about neither."""
+    """Return `head 5:3`, or `layer 5` for all its heads; empty for a report about neither."""
     return ", ".join(place_names((axis, spec[axis]) for axis in PLACES if spec.get(axis) is not None))
 
 
@@ -541,17 +543,17 @@ STDIN = "standard input"
 
 
 def file_name(file: object) -> str:
-    """The name of a file without its folders, `standard input` for `-`."""
+    """Return the name of a file without its folders, `standard input` for `-`."""
     return STDIN if file == "-" else Path(str(file)).name
 
 
 def file_text(key: str, file: object) -> str:
-    """`file notes.txt`, as it was given; `standard input` for `-`."""
+    """Return `file notes.txt`, as given; `standard input` for `-`."""
     return STDIN if file == "-" else f"{key} {file}"
 
 
 def is_in_heading(spec: Mapping[str, Any], key: str) -> bool:
-    """Whether a setting is there, and is not a switch in its usual position."""
+    """Return True for a setting that is present and not a switch at its default."""
     value = spec.get(key)
     if key == "seed" and not is_sampled(spec):
         return False
@@ -574,7 +576,7 @@ SAMPLED = (
 
 
 def is_sampled(spec: Mapping[str, Any]) -> bool:
-    """Whether the seed matters: of a trained model on a text that was given, it does not."""
+    """Return True if the seed matters: not for a trained model on a given text."""
     is_trained = "allow_download" in spec and spec.get("projection") is None
     return not is_trained or any(spec.get(key) not in (None, False) for key in SAMPLED)
 
@@ -585,7 +587,7 @@ def _named_setting(spec: Mapping[str, Any], key: str) -> str:
 
 
 def _in_heading(spec: Mapping[str, Any], key: str) -> str:
-    """The value of a setting; commands and tokens are whole, a token with a blank at its ends in quotes."""
+    """Return the value of a setting, commands and tokens whole; tokens with outer blanks in quotes."""
     value = spec[key]
     if key in ("answer", "against") and isinstance(value, str):
         return repr(plain_text(value)) if value != value.strip() else plain_text(value)
@@ -593,7 +595,7 @@ def _in_heading(spec: Mapping[str, Any], key: str) -> str:
 
 
 def setting(value: Any) -> str:
-    """The value of a setting in a heading; the last part of a path."""
+    """Return the value of a setting in a heading; for a path, its last part."""
     if isinstance(value, list):
         return ",".join(map(setting, value))
     if isinstance(value, bool):
@@ -602,7 +604,7 @@ def setting(value: Any) -> str:
 
 
 def readable(report: Report) -> Report:
-    """The report with every token, in its steps as well, as `readable_token` has it."""
+    """Return the report with every token, including those in steps, made readable by `readable_token`."""
     spelling = report.token_spelling
     if spelling is None:
         return report
@@ -612,7 +614,7 @@ def readable(report: Report) -> Report:
         labels.setdefault(token, set()).add(label)
 
     def readable_name(token: str) -> str:
-        """A token of a table, as in the text if it is only one there."""
+        """Return a token of a table, as in the text if that is unambiguous."""
         known = labels.get(token, ())
         return next(iter(known)) if len(known) == 1 else readable_token(token, spelling)
 
@@ -623,7 +625,7 @@ def readable(report: Report) -> Report:
     }
     return replace(
         report,
-        result=result_of(report.kind, {**report.statistics, **tables}, report.tensors),
+        result=read_result(report.kind, {**report.statistics, **tables}, report.tensors),
         tokens=tuple(tokens),
         context_tokens=tuple(context),
         picture_maps=None if report.picture_maps is None else _readable_maps(report.picture_maps, spelling),
@@ -653,7 +655,7 @@ def _readable_row(row: Row, readable_name: Callable[[str], str]) -> Row:
 
 
 def _readable_terms(table: Terms, readable_name: Callable[[str], str]) -> Terms:
-    """Tokens are in the column `text`."""
+    """Make tokens readable in the column `text`."""
     if "text" not in table.columns:
         return table
     place = table.columns.index("text")

@@ -106,16 +106,16 @@ def test_bare_commands_show_something(attn: Attn) -> None:
         (["self", "--color", "yes"], "--color: must be one of auto, always, never, 16, 256, truecolor (got yes)"),
         (["self", "--precision", "99"], "--precision: must be a whole number from 0 to 15 (got 99)"),
         (["self", "-o", "nowhere/x.json"], "-o nowhere/x.json: no such directory: nowhere"),
-        (["self", "--format", "png", "-o", "x.csv"], "-o x.csv: .csv is the suffix of csv, not of --format png"),
-        (["self", "-o", "x.xyz"], f"-o x.xyz: the suffix must be one of {', '.join(SUFFIXES)}, or give --format"),
+        (["self", "--format", "png", "-o", "x.csv"], "-o x.csv: .csv is for --format csv (got --format png)"),
+        (["self", "-o", "x.xyz"], f"-o x.xyz: the suffix must be one of {', '.join(SUFFIXES)} unless --format is given"),
         (["multihead", "--embed-dim", "16", "--num-heads", "3"], "--embed-dim (16) must be divisible by --num-heads (3), or --head-dim given"),
         (["multihead", "--num-heads", "3"], "--num-heads: --embed-dim (64) must be divisible by --num-heads (3), or --head-dim given"),
         (["self", "--num-tokens", "3", "--sentence", "a"], "--num-tokens: cannot be combined with --sentence: give one of them"),
         (["average", "--aggregate", "sum", "--method", "softmax"], "--method: must be loop or matmul with --aggregate sum: a softmax row sums to one, so it averages"),
         (["scale-demo", "--logits", "1,x"], "--logits: must be a number (got x)"),
         (["cross", "--file", "-", "--context-file", "-"], "--context-file: cannot read stdin: --file already reads it"),
-        (["self", "--embedding", "previous"], "--embedding: previous needs a step before it that has a table of words: it keeps that step's vectors"),
-        (["self", "-o", ""], "-o: must be the name of a file (got an empty text)"),
+        (["self", "--embedding", "previous"], "--embedding: previous needs an earlier step with a table of word vectors to reuse"),
+        (["self", "-o", ""], "-o: must be a file name (got an empty text)"),
         (["multihead", "--projection", "none", "--num-heads", "3", "--embed-dim", "63", "--head-dim", "21"], "--head-dim: cannot be combined with --projection none"),
         (["slef"], "slef: is not a command: did you mean attn self?"),
     ],
@@ -153,7 +153,7 @@ def test_a_second_value_of_a_flag_is_refused_before_anything_is_written(
 ) -> None:
     """The last one would win without a word; the same value again changes nothing."""
     monkeypatch.chdir(tmp_path)
-    assert attn(arguments) == (2, "", f"{message}: give one\n") and not [*tmp_path.iterdir()]
+    assert attn(arguments) == (2, "", f"{message}\n") and not [*tmp_path.iterdir()]
     once, twice = attn(["self", "a b", "--seed", "1"]), attn(["self", "a b", "--seed", "1", "--seed", "1"])
     assert once == twice and once.code == 0
 
@@ -315,7 +315,7 @@ def test_nothing_is_written_over_what_is_read(attn: Attn, tmp_path: Path) -> Non
         (["self", "--config", str(config), "--format", "csv"], config),
     ):
         ended = attn([*command, "-o", str(written)])
-        line = f"-o {written}: is a file that this command reads: give another name\n"
+        line = f"-o {written}: would overwrite an input of this command: choose another name\n"
         assert (ended.code, ended.err) == (2, line)
     assert {path: path.read_bytes() for path in kept} == kept
 

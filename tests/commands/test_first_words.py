@@ -49,7 +49,7 @@ def test_a_text_is_given_once(attn: Attn) -> None:
 )
 def test_words_without_quotes_are_explained(words: list[str], example: str, attn: Attn) -> None:
     ended = attn(words)
-    assert ended.code == 2 and f"a text goes in quotes: {example}" in ended.err
+    assert ended.code == 2 and f"put the text in quotes: {example}" in ended.err
 
 
 def test_a_pipe_and_a_redirected_file_are_read(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_text_that_comes_late_is_read_to_its_end(kind: str) -> None:
         )
         os.close(read)
         os.close(stderr)
-        assert errors.readline().startswith("stdin: waiting for its text (a text on the command line")
+        assert errors.readline().startswith("stdin: waiting for text (to avoid this, give a text")
         os.write(write, b"the dog ")
         time.sleep(0.3)
         os.write(write, b"sleeps")
@@ -196,7 +196,7 @@ def test_scores_stand_before_scaled_ones_in_csv_with_and_without_an_explanation(
         ),
         (
             ["--show", "all", "--format", "json"],
-            "--show: json always holds the whole report; it is for table,",
+            "--show: json always holds the whole report; --show works with table,",
         ),
     ],
 )

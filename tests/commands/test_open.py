@@ -38,7 +38,7 @@ def test_the_file_is_opened_once_it_is_written(saved: Path) -> None:
 
 def test_a_browser_that_does_not_start_leaves_the_file(saved: Path) -> None:
     done = opened_with(saved, "/bin/false", "-o", "x.html")
-    message = "--open: the browser could not be started: open x.html by hand\n"
+    message = "--open: the browser could not be started: open x.html yourself\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", message)
     assert (saved / "x.html").stat().st_size > 0
 
@@ -48,6 +48,6 @@ def test_a_browser_that_does_not_start_leaves_the_file(saved: Path) -> None:
 def test_what_no_browser_shows_is_refused(
     attn: Attn, saved: Path, command: list[str], arguments: list[str]
 ) -> None:
-    message = "--open: needs -o with one of html, png, svg, pdf, such as -o page.html\n"
+    message = "--open: needs -o with a html, png, svg or pdf file, such as -o page.html\n"
     assert attn([*command, *arguments, "--open"]) == (2, "", message)
     assert not Path("y.csv").exists()

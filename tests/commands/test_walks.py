@@ -274,11 +274,11 @@ def test_one_step(attn: Attn, explained: Path) -> None:
         ),
         (
             ["self", "--explain", "--step", "1", "--format", "json"],
-            "--step: json does not show one step alone; it is for table, md",
+            "--step: json cannot show a single step; --step works with table, md",
         ),
         (
             ["show", str(LESSON_FILES / "bat-cave.json"), "--step", "1"],
-            "--step: the report has no steps: it was made without --explain",
+            "--step: the report has no steps: make it with --explain",
         ),
     ],
 )

@@ -22,7 +22,7 @@ from attncli.feature import (
     Question,
     ReadingKind,
     View,
-    places_of,
+    card_places,
     with_absolute_places,
 )
 from attncli.index import FEATURES
@@ -57,7 +57,7 @@ def test_the_index_has_the_card_of_each_folder_and_no_other() -> None:
 @pytest.mark.parametrize("name", FEATURES)
 def test_each_place_of_a_card_exists_and_its_page_is_listed(name: str) -> None:
     card = FEATURES[name]
-    for module, part in (place.split(":") for place in (*places_of(card), *card.screens, *card.page)):
+    for module, part in (place.split(":") for place in (*card_places(card), *card.screens, *card.page)):
         assert hasattr(importlib.import_module(module), part)
     assert {*card.screens, *card.page} <= {*card.results.values()}
     assert not {each.name for each in card.questions} & KERNEL_COMMANDS
@@ -359,7 +359,7 @@ def test_built_in_parts_win_and_one_line_says_so(tmp_path: Path) -> None:
     )
     assert norm.code == 0 and json.loads(norm.out)["experiment"] == "norm"
     assert plugins.code == 1
-    taken = "not used: there is one of this name"
+    taken = "not used: the name is taken"
     common = "statistic entropy, view csv, suffix .txt, engine rows, layers of Mamba"
     second = "statistic entropy, view csv, view tsv, engine rows, layers of Mamba, layers of retention"
     assert [re.split(r"\s{2,}", line)[2:] for line in plugins.out.splitlines()] == [
@@ -446,7 +446,7 @@ BROKEN: dict[str, tuple[str, str]] = {
         "from attncli.feature import Feature\n\nFEATURE = Feature(questions=('a',))\n",
         "has no valid card: 'str' object has no attribute",
     ),
-    "eager": ("import attncli.records.kinds\n", "a card and the __init__.py of its package import nothing"),
+    "eager": ("import attncli.records.kinds\n", "a card and the __init__.py of its package may import only"),
 }
 
 

@@ -92,7 +92,7 @@ def test_a_file_of_one_text_may_hold_ids() -> None:
         assert read is not None and read.ids == (2, 3)
     for name, text in {"a.txt": pretty, "a.json": '{"a": [1]}', "a.jsonl": "{"}.items():
         assert ids_in_file(name, text) is None
-    with pytest.raises(ValueError, match="several lines of token ids: give many texts by `texts`"):
+    with pytest.raises(ValueError, match="several lines of token ids: use `texts` for many texts"):
         ids_in_file("a.jsonl", '{"ids": [2]}\n{"ids": [3]}\n')
 
 
@@ -249,7 +249,7 @@ def test_batches_run_experiments_on_ids(tmp_path: Path, attn: Attn) -> None:
     config.write_text("experiment: self\n")
     refused = attn(["batch", str(config), "--file", str(file)])
     assert refused.code == 2
-    assert f"{file}:1: sentence: token ids are for a model: give model, or text" in refused.err
+    assert f"{file}:1: sentence: token ids need `model`: give model, or text" in refused.err
 
 
 def test_what_is_shown_of_labels_is_harmless(tmp_path: Path, attn: Attn) -> None:
@@ -276,7 +276,7 @@ def test_lines_on_ids_say_where_and_what_would_work(tmp_path: Path, attn: Attn) 
     notes = json.loads(attn([*asked, "--truncate", "--format", "json"]).out)["notes"]
     assert "1 text is cut to the length that the model reads." in notes
     several = attn(["heads", "--model", folder, "--file", str(file)])
-    assert several.err.endswith("holds several lines of token ids: give many texts by --texts\n")
+    assert several.err.endswith("holds several lines of token ids: use --texts for many texts\n")
     for text in ("the cat", None):
         refused = attn(["heads", "--model", folder, *([] if text is None else [text])])
         assert (refused.code, refused.out) == (2, "")
@@ -284,7 +284,7 @@ def test_lines_on_ids_say_where_and_what_would_work(tmp_path: Path, attn: Attn) 
             "--model: model has no tokenizer (tokenizer.json is missing): use token"
         )
     assert attn(["self", "--file", str(lines_of(tmp_path / "b.jsonl", {"ids": IDS}))]).err == (
-        "--file: token ids are for a model: give --model, or text\n"
+        "--file: token ids need `model`: give --model, or text\n"
     )
 
 

@@ -71,7 +71,7 @@ def test_every_mistake_is_in_one_exception() -> None:
     ]
     with pytest.raises(attncli.UserError, match=r"^experiment: got slef \(did you mean 'self'\?\): "):
         attncli.run("slef")
-    with pytest.raises(attncli.UserError, match=r"^embedding: previous needs a step before it"):
+    with pytest.raises(attncli.UserError, match=r"^embedding: previous needs an earlier step"):
         attncli.run("self", embedding="previous")
 
 

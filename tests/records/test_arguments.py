@@ -66,7 +66,7 @@ WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "approximate: needs method zero": (attncli.ablate, {"approximate": True, "method": "mean"}),
     "query: must be a position from 0 to 17": (attncli.score_parts, {"head": "1:2", "query": 99}),
     "key: must be a position from 0 to 17": (attncli.score_parts, {"head": "1:2", "key": -99}),
-    "head: must name a layer and a head, such as 5:11 (got cross:1:2)": (
+    "head: must be LAYER:HEAD, such as 5:11 (got cross:1:2)": (
         attncli.score_parts,
         {"head": "cross:1:2"},
     ),
@@ -156,7 +156,7 @@ def test_heads_are_texts_and_pairs(heads: Any, names: list[str]) -> None:
 
 @pytest.mark.parametrize("head", ["", "0", "0:", (0,), (0, -1), (True, 1), 5, None, b"0:1", "٣:1", [0.0, 1]])
 def test_what_is_no_head_is_refused(head: Any) -> None:
-    with pytest.raises(ValueError, match="must name a layer and a head, such as 5:11"):
+    with pytest.raises(ValueError, match="must be LAYER:HEAD, such as 5:11"):
         head_name(head)
 
 

@@ -214,13 +214,13 @@ def test_a_report_has_no_table_without_rows() -> None:
 def test_a_column_of_another_attn_is_kept() -> None:
     table = Lamp.rows([{"layer": 0, "head": 0, "glow": 1, "later": 7}])
     assert table[0]["later"] == 7 and table[0].glow == 1
-    assert table.kept_names() == ["layer", "head", "glow", "double"]
+    assert table.stored_columns() == ["layer", "head", "glow", "double"]
 
 
 def test_columns_that_the_data_name_are_of_the_declared_kind() -> None:
     table = Shade.table(layer=[0, 1], **{"light blue": [0.5, 0.25]})
     assert table[1]["light blue"] == 0.25 and table.column("light blue").tolist() == [0.5, 0.25]
-    assert table.kept_names() == ["light blue"]
+    assert table.stored_columns() == ["light blue"]
     with pytest.raises(TypeError, match="Shade: light blue holds 'dark'"):
         Shade.table(layer=[0], **{"light blue": ["dark"]})
 
@@ -233,7 +233,7 @@ def test_a_table_that_may_be_empty_has_no_rows_where_a_report_lacks_it() -> None
 
 def test_a_mean_over_texts_has_its_interval_beside_it() -> None:
     table = Lamp.table(layer=[0], head=[0], glow=[1.0], shine=[0.5], shine_low=[0.25], shine_high=[0.75])
-    assert table.kept_names() == ["layer", "head", "glow", "shine", "shine_low", "shine_high", "double"]
+    assert table.stored_columns() == ["layer", "head", "glow", "shine", "shine_low", "shine_high", "double"]
     assert table[0]["shine_low"] == 0.25 and "shine_low" not in lamps()[0]
 
 
@@ -296,7 +296,7 @@ def test_a_result_has_the_tensors_that_its_screen_draws() -> None:
     assert read.drawn is drawn and read.map is None and Measured.names() == ("sizes", "alone", "drawn", "map")
     with pytest.raises(TypeError, match="Measured needs drawn"):
         Measured.read(statistics)
-    with pytest.raises(TypeError, match="map must have 2 axes or more, and numbers"):
+    with pytest.raises(TypeError, match="map must have at least 2 axes and not be empty"):
         Measured.read(statistics, {"drawn": drawn, "map": flat})
 
 

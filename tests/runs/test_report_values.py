@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import NamedTensor, Numbers, Report, Table, Tensors
 from attncli.runs.report_values import values_of
 from attncli.runs.runner import Kept, Outcome, Values, values_in_buckets
@@ -104,7 +104,7 @@ def test_stacks_of_an_encoder_and_a_decoder_keep_apart() -> None:
             ("cross", "cross", 3.0),
         )
     )
-    found = by_name(Report("heads", {}, {}, result=result_of("", {"heads": rows})))
+    found = by_name(Report("heads", {}, {}, result=read_result("", {"heads": rows})))
     assert found == {
         StoredColumn("encoder.self.entropy", 0, 0): 1.0,
         StoredColumn("decoder.self.entropy", 0, 0): 2.0,
@@ -115,7 +115,10 @@ def test_stacks_of_an_encoder_and_a_decoder_keep_apart() -> None:
 def test_infinite_numbers_are_none() -> None:
     tensor = NamedTensor(("query",), np.array([1.0, np.inf, 3.0]))
     report = Report(
-        "self", {}, {}, result=result_of("", {"rows": Tensors(entropy=tensor), "agreement": Numbers(a=None)})
+        "self",
+        {},
+        {},
+        result=read_result("", {"rows": Tensors(entropy=tensor), "agreement": Numbers(a=None)}),
     )
     found = by_name(report)
     assert found[StoredColumn("entropy.mean")] == 2 and found[StoredColumn("entropy.max")] == 3
@@ -130,7 +133,7 @@ def test_a_survey_of_many_heads_is_read_in_a_moment() -> None:
         for layer in range(6)
         for head in range(12)
     )
-    reports = [Report("heads", {}, {}, result=result_of("", {"heads": rows})) for _ in range(20)]
+    reports = [Report("heads", {}, {}, result=read_result("", {"heads": rows})) for _ in range(20)]
     began = time.thread_time()
     tables = [*map(values_of, reports)]
     assert (time.thread_time() - began) / len(reports) < 2e-3, "0.3 ms where this was written"

@@ -17,7 +17,7 @@ from threading import Timer
 import numpy as np
 import pytest
 
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import Report, Table
 from attncli.runs.schema import SCHEMA_VERSION
 from attncli.runs.store import open_store
@@ -134,7 +134,7 @@ def test_rows_and_weights_are_kept_where_asked_for(attn: Attn, tmp_path: Path) -
 
 
 def test_experiments_without_weights_are_told(attn: Attn, tmp_path: Path) -> None:
-    line = "--weights: none was kept: these experiments have no matrix of weights\n"
+    line = "--weights: nothing was stored: these experiments have no weight matrix\n"
     for name, told in (("norm", True), ("self", False)):
         (tmp_path / "x.yaml").write_text(f"experiment: {name}")
         ended = attn(["batch", str(tmp_path / "x.yaml"), "-o", str(tmp_path / f"{name}.db"), "--weights"])
@@ -258,7 +258,7 @@ def test_a_lock_that_vanishes_while_it_is_taken_is_taken_again(
         (["--rows", "-o", "x.json"], "--rows: needs a store: -o FILE.db"),
         (["--workers", "2"], "--workers: needs a store: -o FILE.db"),
         (["-o", "x.db", "--format", "csv"], "--format: is not for a store: attn results x.db --tidy -o FILE exports one"),
-        (["-o", "x.db", "--workers", "2", "--scheduler", "tcp://a:1"], "--workers: cannot be combined with --scheduler, which has its own"),
+        (["-o", "x.db", "--workers", "2", "--scheduler", "tcp://a:1"], "--workers: cannot be combined with --scheduler, whose cluster has its own workers"),
         (["--expect", "entropy"], "--expect 'entropy': must be a name, one of < <= > >= = == !=, and a value"),
         (["--expect", "entropy < low"], "--expect 'entropy < low': must end in a number (got low)"),
         (["--set", "x"], "--set: must be KEY=VALUE (got 'x')"),
@@ -310,7 +310,7 @@ def test_expectations_hold_of_what_is_kept_too(attn: Attn, tmp_path: Path) -> No
         assert ended.code == 1
         *told, _, last = ended.err.splitlines()
         assert len(told) == 4 and all("expected sink_mass.max <= 0.99: got 1" in line for line in told)
-        assert "line 1: " in ended.err and last == "4 runs do not meet what is expected"
+        assert "line 1: " in ended.err and last == "4 runs do not meet the conditions"
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_expectations_without_a_store(attn: Attn, tmp_path: Path) -> None:
     ended = attn(["batch", str(tmp_path / "x.yaml"), "--expect", "entropy.mean > 100", "--format", "jsonl"])
     assert ended.code == 1 and len(ended.out.splitlines()) == 2
     assert f"{tmp_path}/x.yaml:1:30: expected entropy.mean > 100: got 1." in ended.err
-    assert "1 run does not meet what is expected" in ended.err
+    assert "1 run does not meet the conditions" in ended.err
 
 
 def test_fail_fast_stops_at_the_first(attn: Attn, tmp_path: Path) -> None:
@@ -686,7 +686,7 @@ def test_ten_heads_of_one_statistic_are_the_strongest() -> None:
         for i in range(30)
     )
     spec = {"store": "s.db", "where": [], "group_by": ["layer", "head"]}
-    report = Report("results", spec, {}, result=result_of("results", {"summary": rows}))
+    report = Report("results", spec, {}, result=read_result("results", {"summary": rows}))
     stream = io.StringIO()
     load_view("table")([report], stream, Display(width=80))
     shown = stream.getvalue()

@@ -11,7 +11,7 @@ from attncli.commands.experiment import CONFIG, SHOW_CONFIG
 from attncli.errors import UserError
 from attncli.features.batch import question as batch
 from attncli.settings.config_file import ConfigFile, read_yaml
-from attncli.settings.fields import OTHER_FLAGS
+from attncli.settings.fields import COMMAND_FLAGS
 
 
 def errors_of(tmp_path: Path, text: str | bytes) -> list[str]:
@@ -28,7 +28,7 @@ ONE_ERROR = {
     "head_dim: -3": "x.yaml:2:1: head_dim: must be greater than 0 (got -3)",
     "head_dim: sixteen": "x.yaml:2:1: head_dim: must be a whole number (got sixteen)",
     "head_dim: 1.5": "x.yaml:2:1: head_dim: must be a whole number (got 1.5)",
-    "head_dim: [1, 2]": "x.yaml:2:1: head_dim: takes one value (got [1, 2]): to run each, write head_dim: [1, 2] below sweep:",
+    "head_dim: [1, 2]": "x.yaml:2:1: head_dim: takes one value (got [1, 2]): to run each, put head_dim: [1, 2] under sweep:",
     "head_dim: []": "x.yaml:2:1: head_dim: must be a whole number (got [])",
     "head_dim: {a: 1}": "x.yaml:2:1: head_dim: must be a value, not a mapping",
     "head_dm: 3": "x.yaml:2:1: head_dm: unknown key (did you mean 'head_dim'?)",
@@ -41,14 +41,14 @@ ONE_ERROR = {
     "must be one of linear, uniform or none",
     "projection_order: [key, key, value]": "x.yaml:2:1: projection_order: must name query, key and value once each "
     "(got key, key, value)",
-    "seed: 1\nseed: 2": "x.yaml:3:1: seed: duplicate key, first given on line 2",
+    "seed: 1\nseed: 2": "x.yaml:3:1: seed: duplicate key, first used on line 2",
     'sentence: ""': "x.yaml:2:1: sentence: must hold at least one token (got an empty text)",
     "sentence: a\nnum_tokens: 3": "x.yaml:3:1: num_tokens: cannot be combined with sentence: give one of them",
     "batch_size: 3": "x.yaml:2:1: batch_size: needs num_tokens",
     "file: nowhere.txt": "x.yaml:2:1: file: no such file: nowhere.txt",
-    "sentence: &a x\ncontext: *a": "x.yaml:3:10: alias *a: aliases are not allowed, write the value out",
+    "sentence: &a x\ncontext: *a": "x.yaml:3:10: alias *a: aliases are not allowed: write the value out",
     "sentence: !!python/object/apply:os.system [ls]": "x.yaml:2:11: tag tag:yaml.org,2002:python/object/apply:"
-    "os.system: tags are not allowed, write the plain value",
+    "os.system: tags are not allowed: write the plain value",
     "sweep: [1, 2]": "x.yaml:2:1: sweep: must be a mapping from settings to lists of values",
     "sweep: {}": "x.yaml:2:1: sweep: must be a mapping from settings to lists of values",
     "sweep: {seed: 1}": "x.yaml:2:9: seed: must be a list of values to sweep over, or a range: {from: 4, to: 16, step: 4}",
@@ -57,36 +57,36 @@ ONE_ERROR = {
     "sweep: {seed: [1, null]}": "x.yaml:2:19: seed: must be a value (got nothing)",
     "sweep: {sed: [1]}": "x.yaml:2:15: sed: unknown key (did you mean 'seed'?)",
     "sweep: {seed: [1, x]}": "x.yaml:2:19: seed: must be a whole number (got x)",
-    "seed: 3\nsweep: {seed: [1, 2]}": "x.yaml:3:9: seed: is given at x.yaml:2:1, too: sweep it, or give it",
+    "seed: 3\nsweep: {seed: [1, 2]}": "x.yaml:3:9: seed: is also set at x.yaml:2:1: remove one of the two",
     "sweep: {num_tokens: [3], sentence: [a]}": "x.yaml:2:22: num_tokens: cannot be combined with sentence: give one of them",
     f"sweep: {{seed: [{', '.join('1' * 400)}], head_dim: [{', '.join('1' * 400)}]}}": "x.yaml:2:1: sweep: makes 160,000 points, more than 100,000",
     "projection: none\nhead_dim: 3": "x.yaml:3:1: head_dim: cannot be combined with projection none",
-    "embedding: previous": "x.yaml:2:1: embedding: previous needs a step before it that has a table of words: it keeps that step's vectors",
-    "defaults: {seed: 1}": "x.yaml:2:1: defaults: must stand at the top of the file, beside `steps:`",
+    "embedding: previous": "x.yaml:2:1: embedding: previous needs an earlier step with a table of word vectors to reuse",
+    "defaults: {seed: 1}": "x.yaml:2:1: defaults: must be at the top level of the file, next to `steps:`",
     "embedding: ./random": "x.yaml:2:1: embedding: no such file: random (or one of random, gaussian, integers, previous)",
     "sentence: [the cat, the dog]": "x.yaml:2:1: sentence: takes one value (got [the cat, the dog]): to run each, "
-    "write sentence: [the cat, the dog] below sweep:",
-    "scale: [sqrt]": "x.yaml:2:1: scale: takes one value (got [sqrt]): to run each, write scale: [sqrt] below sweep:",
+    "put sentence: [the cat, the dog] under sweep:",
+    "scale: [sqrt]": "x.yaml:2:1: scale: takes one value (got [sqrt]): to run each, put scale: [sqrt] under sweep:",
     "sweep: {causal: [[true, false]]}": "x.yaml:2:18: causal: takes one value (got [true, false]): to run each, "
-    "write causal: [true, false] below sweep:",
-    "format: json": "x.yaml:2:1: format: is a flag of the command, not a setting: give it as --format json",
-    "output: runs.db": "x.yaml:2:1: output: is a flag of the command, not a setting: give it as --output runs.db",
-    "dry-run: true": "x.yaml:2:1: dry-run: is a flag of the command, not a setting: give it as --dry-run",
-    "sweep: {workers: [1]}": "x.yaml:2:19: workers: is a flag of the command, not a setting: give it as --workers 1",
-    "a: b: c": 'x.yaml:2:5: is not valid YAML: mapping values are not allowed here: a text with such characters goes in quotes: a: "b: c"',
-    "\tseed: 1": "x.yaml:2:1: a tab: YAML takes blanks only, between a key and its value and for indentation",
-    "seed:\t1": "x.yaml:2:6: a tab: YAML takes blanks only, between a key and its value and for indentation",
+    "put causal: [true, false] under sweep:",
+    "format: json": "x.yaml:2:1: format: is a flag of the command, not a setting: use --format json",
+    "output: runs.db": "x.yaml:2:1: output: is a flag of the command, not a setting: use --output runs.db",
+    "dry-run: true": "x.yaml:2:1: dry-run: is a flag of the command, not a setting: use --dry-run",
+    "sweep: {workers: [1]}": "x.yaml:2:19: workers: is a flag of the command, not a setting: use --workers 1",
+    "a: b: c": 'x.yaml:2:5: is not valid YAML: mapping values are not allowed here: put the text in quotes: a: "b: c"',
+    "\tseed: 1": "x.yaml:2:1: contains a tab: use blanks, both for indentation and between a key and its value",
+    "seed:\t1": "x.yaml:2:6: contains a tab: use blanks, both for indentation and between a key and its value",
     "logits: [1, 2\nseed: 3": "x.yaml:2:9: [ is not closed: write ] after its last item",
     "logits: [1, 2,\n  3": "x.yaml:2:9: [ is not closed: write ] after its last item",
     "sweep: {seed: [1, 2]": "x.yaml:2:8: { is not closed: write } after its last item",
-    'logits: ["a" "b"]': "x.yaml:2:14: must be a comma, or the ] that ends the [ of column 9",
+    'logits: ["a" "b"]': "x.yaml:2:14: must be a comma, or ] to close the [ in column 9",
     'sentence: "a b\nseed: 1': 'x.yaml:2:11: " is not closed: write " at the end of the text',
-    "sentence: 'it's'": "x.yaml:2:15: text after the closing quote: a text with quotes in it stands in the other kind of quotes",
-    'sentence: "a\\qb"': "x.yaml:2:14: \\q means nothing in double quotes: put the text in single quotes",
-    "seed 3": "x.yaml:2:1: has no colon: a line is KEY: VALUE, with a blank after the colon",
-    "sentence: a\n  seed: 1": "x.yaml:3:7: is indented unlike the lines before it: keys that belong together begin in one column",
-    "sentence: @a": 'x.yaml:2:11: a value cannot begin with @: a text with such characters goes in quotes: sentence: "@a"',
-    "sweep: - seed: 1": "x.yaml:2:8: a list begins on a line of its own, or is written in brackets: [A, B]",
+    "sentence: 'it's'": "x.yaml:2:15: text after the closing quote: put a text that contains quotes in the other kind of quotes",
+    'sentence: "a\\qb"': "x.yaml:2:14: \\q is not an escape sequence: put the text in single quotes",
+    "seed 3": "x.yaml:2:1: has no colon: write KEY: VALUE, with a blank after the colon",
+    "sentence: a\n  seed: 1": "x.yaml:3:7: is indented differently from the lines before it: indent the keys of a mapping equally",
+    "sentence: @a": 'x.yaml:2:11: a value cannot begin with @: put the text in quotes: sentence: "@a"',
+    "sweep: - seed: 1": "x.yaml:2:8: a list must start on a new line, or be written in brackets: [A, B]",
     "? [a]\n: 1": "x.yaml:2:3: a key must be a word",
 }
 
@@ -97,7 +97,7 @@ def test_every_flag_of_a_batch_is_known_as_one() -> None:
         for parameters in (batch.PARAMETERS, OUTPUT_FLAGS, (CONFIG, SHOW_CONFIG))
         for parameter in parameters
     }
-    assert of_commands == {*OTHER_FLAGS, "files", "sentences"}
+    assert of_commands == {*COMMAND_FLAGS, "files", "sentences"}
 
 
 @pytest.mark.parametrize("text", ONE_ERROR)
@@ -161,22 +161,22 @@ steps:
         "x.yaml:16:5: embed_dim (10) must be divisible by num_heads (3); or set head_dim",
         "x.yaml:20:5: embed_dim (64) must be divisible by num_heads (3)",
         "x.yaml:21:5: head_dim: cannot be combined with projection none",
-        "x.yaml:22:5: defaults: must stand at the top of the file, beside `steps:`",
+        "x.yaml:22:5: defaults: must be at the top level of the file, next to `steps:`",
     ]
 
 
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("", "x.yaml: is empty: it must hold `experiment: NAME` or `steps:`"),
+        ("", "x.yaml: is empty: it must contain `experiment: NAME` or `steps:`"),
         ("- a\n- b", "x.yaml:1:1: must be a mapping with `experiment: NAME` or `steps:`"),
         ("just text", "x.yaml:1:1: must be a mapping with `experiment: NAME` or `steps:`"),
         (b"experiment: caf\xe9", "x.yaml: is not UTF-8 text (byte 15)"),
-        ("experiment: self\n---\nexperiment: self", "x.yaml:2:1: a second document: a file holds one, use `steps:` "
+        ("experiment: self\n---\nexperiment: self", "x.yaml:2:1: must be a single document: use `steps:` "
          "for several experiments"),
         ("experiment: self\nsentence: \x07", "x.yaml:2: character U+0007 is not allowed in YAML"),
         ("steps: []", "x.yaml:1:1: steps: must be a list of experiments"),
-        ("steps: [{experiment: norm}]\nseed: 1", "x.yaml:2:1: seed: must stand in a step or under `defaults:`"),
+        ("steps: [{experiment: norm}]\nseed: 1", "x.yaml:2:1: seed: must be in a step or under `defaults:`"),
     ],
 )  # fmt: skip
 def test_what_is_no_config_file(tmp_path: Path, content: str | bytes, line: str) -> None:
@@ -191,7 +191,7 @@ def test_deep_nesting_and_alias_bombs_are_refused_at_once(tmp_path: Path) -> Non
     bomb = "a: &a [x, x]\n" + "".join(
         f"{c}: &{c} [*{p}, *{p}]\n" for p, c in zip("abcdefgh", "bcdefghi", strict=True)
     )
-    assert errors_of(tmp_path, bomb) == ["x.yaml:2:8: alias *a: aliases are not allowed, write the value out"]
+    assert errors_of(tmp_path, bomb) == ["x.yaml:2:8: alias *a: aliases are not allowed: write the value out"]
 
 
 def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:

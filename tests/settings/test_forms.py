@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from attncli.errors import UserError
-from attncli.settings import FORMS, SPECS, SPECS_OF_FORMS, every_setting_of, form_asked_for, spec_class_of
+from attncli.settings import FORM_SPECS, FORMS, SPECS, every_setting_of, matching_form, spec_class_of
 from attncli.settings.fields import Given, SettingCondition, Spec, alternatives, build_spec
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import FILE, ON_GRID, TRANSCRIBED
@@ -133,7 +133,7 @@ def test_errors_come_in_the_order_of_the_settings() -> None:
 @pytest.mark.usefixtures("files")
 def test_a_pattern_that_pictures_do_not_have_is_said_once() -> None:
     lines = lines_of(HeadsSpec, {**CAUSES[ON_GRID], "pattern": "induction"})
-    assert lines == ["x.yaml:3:1: pattern: induction is of texts, not of pictures"]
+    assert lines == ["x.yaml:3:1: pattern: induction is measured for texts, not for pictures"]
 
 
 OF_FORMS: dict[str, dict[str, Any]] = {
@@ -158,7 +158,7 @@ FORMS_OF_COMMANDS = [(command, form.name) for command, forms in FORMS.items() fo
 @pytest.mark.parametrize(("command", "name"), FORMS_OF_COMMANDS)
 def test_a_form_has_its_own_settings_and_refuses_all_others_of_the_command(command: str, name: str) -> None:
     """Each with one sentence, which follows from the two Specs: for none of these is a line written."""
-    asked, spec_class = OF_FORMS[name], SPECS_OF_FORMS[command][name]
+    asked, spec_class = OF_FORMS[name], FORM_SPECS[command][name]
     assert spec_class_of(command, asked) is spec_class and lines_of(spec_class, asked) == []
     by = next(form for form in FORMS[command] if form.name == name).asked_by.split()[-1]
     for key in every_setting_of(command).model_fields.keys() - spec_class.model_fields.keys():
@@ -176,9 +176,9 @@ def test_a_setting_that_is_left_off_asks_for_no_form(value: object) -> None:
     for command, name in FORMS_OF_COMMANDS:
         form = next(form for form in FORMS[command] if form.name == name)
         first = form.asked_by.split()[-1]
-        is_switch = SPECS_OF_FORMS[command][name].model_fields[first].annotation is bool
+        is_switch = FORM_SPECS[command][name].model_fields[first].annotation is bool
         if is_switch or value not in ("false", "no", "off"):
-            assert form_asked_for(command, {**OF_FORMS[name], first: value}) is not form
+            assert matching_form(command, {**OF_FORMS[name], first: value}) is not form
 
 
 @pytest.mark.usefixtures("files")
@@ -195,7 +195,7 @@ def test_an_empty_text_and_zero_are_wrong_and_not_left_off(command: str, key: st
     """As a variable of the shell that is not set: `--pairs "$FILE"` is no survey of random tokens."""
     lines = lines_of(spec_class_of(command, {key: value}), {key: value})
     assert any(line.startswith(f"x.yaml:1:1: {key}: ") for line in lines)
-    assert lines_of(SPECS_OF_FORMS["heads"]["pairs"], {"pairs": "trees.conllu", key: value}) != []
+    assert lines_of(FORM_SPECS["heads"]["pairs"], {"pairs": "trees.conllu", key: value}) != []
 
 
 @pytest.mark.usefixtures("files")
@@ -209,5 +209,5 @@ def test_a_config_file_is_told_what_a_command_reads_in_place_of_a_setting(asked:
 
 def test_a_setting_of_a_feature_that_is_off_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HeadsSpec, "needs", {"sort=near_mass": ""})
-    line = "x.yaml:1:1: sort: near_mass needs a feature that is off"
+    line = "x.yaml:1:1: sort: near_mass needs a feature that is switched off"
     assert line in lines_of(HeadsSpec, {"sort": "near_mass"})

@@ -100,5 +100,5 @@ def test_a_model_keeps_no_table_of_words_for_the_next_step(tmp_path: Path) -> No
     config.write_text(
         "steps:\n- {experiment: self, model: small}\n- {experiment: self, embedding: previous}\n"
     )
-    with pytest.raises(UserError, match=r"config\.yaml:3:22: embedding: previous needs a step before it"):
+    with pytest.raises(UserError, match=r"config\.yaml:3:22: embedding: previous needs an earlier step"):
         ConfigFile(config).entries()

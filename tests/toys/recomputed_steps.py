@@ -112,7 +112,7 @@ class Recomputed:
 
     def embeddings_step(self) -> Expected:
         vector = self.of("input")[self.token]
-        expected = Expected({"mean square of the worked vector": dot(vector, vector) / len(vector)})
+        expected = Expected({"mean square of the explained vector": dot(vector, vector) / len(vector)})
         expected.table(self.vectors("token", "input", self.tokens))
         if "context" in self.report.tensors:
             expected.table(self.vectors("key", "context", self.keys))
@@ -376,13 +376,13 @@ class Recomputed:
         real = torch.from_numpy(np.ascontiguousarray(heads)).transpose(0, 1)
         try:
             real.view(num_tokens, -1)
-            said = "nothing: it works"
+            said = "none"
         except RuntimeError as error:
             said = str(error)
-        assert (said == "nothing: it works") == (num_heads == 1 or num_tokens == 1)
+        assert (said == "none") == (num_heads == 1 or num_tokens == 1)
         shapes = [shape.strides for shape in step.shapes]
         assert shapes[1:] == [real.stride(), real.contiguous().stride(), (num_heads * dim, 1)]
-        values: dict[str, Any] = {"torch says to .view without .contiguous()": said}
+        values: dict[str, Any] = {"error of .view without .contiguous()": said}
         for name in ("merged", "output"):
             if name in self.report.tensors and "input" in self.report.tensors:
                 values[f"largest difference from {name} in the report"] = differ(merged, self.of(name))

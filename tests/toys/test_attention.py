@@ -130,7 +130,7 @@ def test_without_softmax_there_are_no_row_statistics() -> None:
 
 @pytest.mark.parametrize("experiment", ["self", "multihead", "cross", "average"])
 def test_sizes_that_do_not_fit_are_refused_with_what_they_need(experiment: str) -> None:
-    with pytest.raises(UserError, match=r"needs about [\d.e+]+ [EPTG]B of memory and .* are free"):
+    with pytest.raises(UserError, match=r"needs about [\d.e+]+ [EPTG]B of memory, but only .* is free"):
         run(experiment, num_tokens=10_000_000)
 
 
@@ -150,5 +150,5 @@ def test_the_table_of_a_bias_and_named_keys_are_counted(
     monkeypatch: pytest.MonkeyPatch, experiment: str, settings: dict[str, object]
 ) -> None:
     monkeypatch.setattr(errors, "available_bytes", lambda: 20 * 10**9)
-    with pytest.raises(UserError, match=r"needs about [\d.e+]+ [GT]B of memory and 20 GB are free"):
+    with pytest.raises(UserError, match=r"needs about [\d.e+]+ [GT]B of memory, but only 20 GB is free"):
         run(experiment, **settings)

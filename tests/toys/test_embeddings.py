@@ -104,8 +104,8 @@ def test_unknown_words_are_named_or_zero(vector_file: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("cat 1 2\n", "2: holds 2 numbers where other lines hold 3"),
-        ("cat 1 2 3 4\n", "2: holds 4 numbers where other lines hold 3"),
+        ("cat 1 2\n", "2: must have 3 numbers, like the other lines \\(got 2\\)"),
+        ("cat 1 2 3 4\n", "2: must have 3 numbers, like the other lines \\(got 4\\)"),
         ("cat 1 2 1e39\n", "2: .*not finite"),
         ("cat 1 2 x\n", "2: is not a word"),
         ("cat 1 2 nan\n", "2: .*not finite"),

@@ -177,9 +177,9 @@ def test_a_token_that_is_not_there_is_one_clear_line(attn: Attn, experiment: str
     ended = attn([experiment, "--explain", "--token", "the"])
     assert ended.err == "--token: must be one token: the is at 0, 4: use the#1 to the#2, or a position\n"
     ended = attn([experiment, "--explain", "--token", "cats"])
-    assert ended.err == "--token: no token of the text (got cats) (did you mean 'cat'?)\n"
+    assert ended.err == "--token: must be a token of the text (got cats) (did you mean 'cat'?)\n"
     ended = attn([experiment, "--token", "1"])
-    assert ended.err == "--token: needs --explain: it chooses what is explained\n"
+    assert ended.err == "--token: needs --explain: it selects what to explain\n"
 
 
 @pytest.mark.parametrize("experiment", ["self", "multihead", "cross", "average"])
@@ -212,10 +212,7 @@ def test_a_head_that_is_not_there_is_one_clear_line(attn: Attn) -> None:
     ended = attn(["multihead", "--explain", "--head", "8"])
     assert (ended.code, ended.err) == (2, "--head: must be below 8, the number of heads (got 8)\n")
     ended = attn(["multihead", "--head", "1"])
-    assert (
-        ended.err
-        == "--head: needs --explain: it chooses what is explained; --num-heads is how many there are\n"
-    )
+    assert ended.err == "--head: needs --explain: it selects what to explain; --num-heads sets their number\n"
 
 
 def test_steps_come_back_from_json_as_they_were(attn: Attn) -> None:

@@ -20,7 +20,7 @@ from attncli.settings import SPECS
 from attncli.settings.fields import Given, Spec, build_spec
 from attncli.settings.models import ModelSpec
 from attncli.settings.pages import SampledPage
-from attncli.toys.sampling import KeptDraws
+from attncli.toys.sampling import DrawCache
 from tests.running import run_together
 
 VECTORS = "attncli/data/lessons/files/made-up.50d.txt"
@@ -269,9 +269,9 @@ def test_draws_are_the_same_whether_kept_or_forgotten(monkeypatch: pytest.Monkey
         for seed in (0, 1)
         for text in (CAT, "a b c d e f", "a a b b c c")
     ]
-    monkeypatch.setattr(draws_together, "KEPT", KeptDraws(max_bytes=0))
+    monkeypatch.setattr(draws_together, "DRAW_CACHE", DrawCache(max_bytes=0))
     assert_together_is_alone(specs)
-    monkeypatch.setattr(draws_together, "KEPT", KeptDraws())
+    monkeypatch.setattr(draws_together, "DRAW_CACHE", DrawCache())
     for _ in range(2):
         assert_together_is_alone(specs)
 

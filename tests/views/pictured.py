@@ -8,7 +8,7 @@ from PIL import Image
 
 from attncli.features.words.results import SpokenWord, SpokenWords
 from attncli.records.attention import LayerStatistics
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import (
     Box,
     NamedTensor,
@@ -96,7 +96,9 @@ def survey(
     patterns = Table([{**pattern, "threshold": None, "rows": len(tokens)}])
     spec = {"model": "vit", "seed": 0, "from": ["[CLS]"], **spec}
     statistics = {"heads": table, "patterns": patterns}
-    return Report("heads", spec, {}, tokens, (), tensors, result_of("heads", statistics), pictures=(picture,))
+    return Report(
+        "heads", spec, {}, tokens, (), tensors, read_result("heads", statistics), pictures=(picture,)
+    )
 
 
 def written_words(*words: str) -> Report:
@@ -110,7 +112,7 @@ def written_words(*words: str) -> Report:
         {},
         (*(f"r{i}" for i in range(15)), "what?", *words[:-1]),
         tensors={"weights": NamedTensor(("query", "key"), weights)},
-        result=result_of(
+        result=read_result(
             "generate",
             {
                 "writing": Numbers(prompt_tokens=16, new_tokens=len(words)),
@@ -147,7 +149,7 @@ def several_pictures(
     spec = {**one.spec, "image": "photos", "from": []}
     texts = Numbers(num_texts=found.num_pictures, num_tokens=36)
     statistics = {**one.statistics, "texts": texts}
-    return Report("heads", spec, {}, result=result_of("heads", statistics), picture_maps=found)
+    return Report("heads", spec, {}, result=read_result("heads", statistics), picture_maps=found)
 
 
 def spoken(words: Sequence[str], *pictures: Picture) -> Report:

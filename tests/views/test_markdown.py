@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import NamedTensor, Numbers, Report, Shape, Step, Table, Tensors, Terms
 from attncli.system.plain_text import plain_text
 from tests.running import run
@@ -26,7 +26,7 @@ SMALL = Report(
     {},
     ("a|b", "*c*"),
     tensors={"weights": NamedTensor(("query", "key"), np.array([[1.0, np.nan], [0.25, 0.75]]))},
-    result=result_of(
+    result=read_result(
         "",
         {
             "rows": Tensors(entropy=NamedTensor(("query",), np.array([0.0, 0.5]))),

@@ -20,11 +20,11 @@ from attncli.views.overlays import (
     STRONG,
     LookTile,
     grey,
-    looks_of,
-    overlays_of,
     painted,
+    report_overlays,
     shaded,
     spread,
+    tensor_looks,
 )
 from tests.views.pictured import drawn_picture, one_head, patches, survey, tokens_of_patches
 
@@ -70,7 +70,7 @@ def test_of_no_box_there_is_no_number() -> None:
 
 def test_the_larger_a_weight_the_more_of_its_colour() -> None:
     report = one_head(3, 5)
-    (look,) = looks_of(report, "weights")
+    (look,) = tensor_looks(report, "weights")
     rgb = painted(look.picture, shaded(look, 70, 42, None))
     image = Image.open(io.BytesIO(look.picture.png))
     assert (grey(look.picture, 70, 42) == np.asarray(image.convert("L"))).all()
@@ -87,7 +87,7 @@ def test_the_picture_has_its_own_colours_where_no_weight_is() -> None:
     weights = np.zeros_like(report.tensors["weights"].values)
     weights[:, 1] = 1  # all on the first patch
     report = replace(report, tensors={"weights": NamedTensor(("query", "key"), weights)})
-    (look,) = looks_of(report, "weights")
+    (look,) = tensor_looks(report, "weights")
     rgb = painted(look.picture, shaded(look, 70, 42, None))
     below = np.asarray(Image.open(io.BytesIO(look.picture.png)).convert("RGB"))
     is_first = np.zeros((42, 70), dtype=bool)
@@ -97,7 +97,7 @@ def test_the_picture_has_its_own_colours_where_no_weight_is() -> None:
 
 def test_no_weight_is_lost_beside_the_picture() -> None:
     first = ("[CLS]", "reg1", "reg2")
-    (look,) = looks_of(one_head(3, 5, first), "weights")
+    (look,) = tensor_looks(one_head(3, 5, first), "weights")
     assert {name for name, _ in look.outside} == {*first} and len(look.strongest) == 15
     assert [weight for _, weight in look.strongest] == sorted((w for _, w in look.strongest), reverse=True)
     assert sum(weight for _, weight in look.outside + look.strongest) == pytest.approx(1, abs=1e-6)
@@ -110,21 +110,21 @@ def test_no_weight_is_lost_beside_the_picture() -> None:
 )
 def test_a_query_is_asked_for_by_its_name_or_by_a_point(asked: dict[str, Any], query: str) -> None:
     report = one_head(3, 5, **asked)
-    (look,) = looks_of(report, "weights")
+    (look,) = tensor_looks(report, "weights")
     assert look.query == query
     assert (look.weights == report.tensors["weights"].values[report.tokens.index(query)]).all()
 
 
 def test_without_a_class_token_it_is_the_mean_of_all() -> None:
     report = one_head(3, 5, first=())
-    (look,) = looks_of(report, "weights")
+    (look,) = tensor_looks(report, "weights")
     assert look.query == EVERY_QUERY
     np.testing.assert_allclose(look.weights, report.tensors["weights"].values.mean(axis=0))
 
 
 def test_of_several_that_look_it_is_the_mean() -> None:
     report = one_head(3, 5, **{"from": ["r1c1", "r3c5"]})
-    (look,) = looks_of(report, "weights")
+    (look,) = tensor_looks(report, "weights")
     assert look.query == "r1c1, r3c5"
     np.testing.assert_allclose(look.weights, report.tensors["weights"].values[[1, 15]].mean(axis=0))
 
@@ -134,14 +134,14 @@ def test_a_layer_of_fewer_heads_has_fewer_looks() -> None:
     values = report.tensors["looks"].values.copy()
     values[1, 2] = np.nan
     report = replace(report, tensors={"looks": NamedTensor(("layer", "head", "key"), values)})
-    assert [look.place for look in looks_of(report, "looks")][-1] == (("layer", 1), ("head", 1))
+    assert [look.place for look in tensor_looks(report, "looks")][-1] == (("layer", 1), ("head", 1))
 
 
 def test_a_caption_that_is_too_wide_says_all_or_nothing() -> None:
     report = one_head()
     weights = np.zeros(len(report.tokens))
     weights[3] = 1.0
-    (look,) = looks_of(report, "weights")
+    (look,) = tensor_looks(report, "weights")
     tile = LookTile("11:2", replace(look, weights=weights))
     assert [tile.caption_in(cells) for cells in (9, 8, 7)] == ["11:2 100%", "11:2 all", "11:2"]
 
@@ -159,11 +159,11 @@ def test_words_look_at_the_picture_of_the_context() -> None:
         tensors={"weights": NamedTensor(("head", "query", "key"), weights)},
         pictures=(picture,),
     )
-    ((_, _, (words,)),) = overlays_of(report)
+    ((_, _, (words,)),) = report_overlays(report)
     assert [tile.name for tile in words] == ["a", "disc", "on", "dark"]
     np.testing.assert_allclose(words[1].look.weights, weights[:, 1].mean(axis=0))
     asked = replace(report, spec={**report.spec, "from": "disc"})
-    ((_, _, (heads,)),) = overlays_of(asked)
+    ((_, _, (heads,)),) = report_overlays(asked)
     assert [tile.name for tile in heads] == ["0", "1"] and (heads[1].look.weights == weights[1, 1]).all()
 
 
@@ -171,7 +171,7 @@ def test_a_comparison_keeps_the_picture_that_both_are_about() -> None:
     a, b = one_head(3, 5), one_head(3, 5, head=2)
     weights = b.tensors["weights"].values[:, ::-1]
     b = replace(b, tensors={"weights": NamedTensor(("query", "key"), weights)})
-    found = list(overlays_of(compare(a, b)))
+    found = list(report_overlays(compare(a, b)))
     titles = [title.rpartition(": ")[2] for title, *_ in found]
     assert titles == ["B minus A", "A", "B"]
     looks = [groups[0][0].look for _, _, groups in found]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import NamedTensor, Numbers, Report
 from attncli.views import VIEWS, Display, load_view
 from attncli.views.texts import shortened_heading
@@ -131,7 +131,7 @@ def test_a_tiny_figure_keeps_its_exponent_and_no_zero_is_negative() -> None:
         {},
         {},
         tensors={"weights": tensor},
-        result=result_of("", {"agreement": Numbers(difference=1.5e-8)}),
+        result=read_result("", {"agreement": Numbers(difference=1.5e-8)}),
     )
     text = shown("table", [report], width=80, show=("all",))
     assert "1.5000e-08" in text and "-0.0000" not in text and "1.2346e+07" in text

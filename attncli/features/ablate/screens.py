@@ -22,10 +22,10 @@ from attncli.views.first_screen import (
     ShortenedLine,
     SpecialCells,
     TitleLine,
-    lines_of,
+    grid_lines,
 )
 from attncli.views.model_screens import NATS, effect_named, looked_at_columns, nats, some_of
-from attncli.views.report_sections import asked_top, split_header
+from attncli.views.report_sections import requested_top, split_header
 from attncli.views.sections import Column
 from attncli.views.texts import fixed
 
@@ -59,14 +59,14 @@ def _heads_below(report: Report, display: Display) -> int:
     has_second_header = bool(looked_at_columns(heads, display)) or any(
         effect_header[0] for effect_header in map(_effect_header, _effects(heads, _sort(report)))
     )
-    taken = FIXED_LINES + has_second_header + (lines_of(drawings) if any(d.usual for d in drawings) else 0)
+    taken = FIXED_LINES + has_second_header + (grid_lines(drawings) if any(d.usual for d in drawings) else 0)
     lines = (*_summary(report, display), *map(plain_text, report.notes))
     taken += sum(-(-cell_len(line) // display.columns) for line in lines)
-    return asked_top(report) or max(FEWEST_HEADS, MOST_LINES - taken)
+    return requested_top(report) or max(FEWEST_HEADS, MOST_LINES - taken)
 
 
 def _most_heads(report: Report, display: Display) -> int:
-    return asked_top(report) or len(report.result_of(HeadEffects).heads)
+    return requested_top(report) or len(report.result_of(HeadEffects).heads)
 
 
 def _summary(report: Report, display: Display) -> Iterator[str]:

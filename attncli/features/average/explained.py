@@ -11,7 +11,7 @@ from attncli.toys.explained_rows import (
     TermColumns,
     cell,
     explained_row,
-    shapes_of,
+    tensor_shapes,
     terms,
     weighted_terms,
 )
@@ -88,7 +88,7 @@ def _loop(form: AverageForm, row: ExplainedRow) -> Step:
     title = f"what token {row.token} sees: the first {len(dims)} of {source.shape[1]} dims"
     table = terms(title, columns, notable=[row.token], totals=totals)
     values = {"tokens seen": cell(seen)} | row.compared(_looped(form, row), "output")
-    shapes, question = shapes_of(row.tensors, "input"), f"Why begin with a {form.aggregate}?"
+    shapes, question = tensor_shapes(row.tensors, "input"), f"Why begin with a {form.aggregate}?"
     return Step("By a loop", formula, prose, shapes, values, (table,), question)
 
 
@@ -102,7 +102,7 @@ def _matrix(form: AverageForm, row: ExplainedRow) -> Step:
     if form.aggregate == "mean":
         columns, sums = {"one": ones, **columns}, ("sum", "", ones.sum(), *sums[2:])
         prose += " Divided by its sum, the row gives a mean: the simplest attention weights."
-    shapes = shapes_of(row.tensors, "weights", "input", "output")
+    shapes = tensor_shapes(row.tensors, "weights", "input", "output")
     table = _table(row, "row of the matrix", columns, sums)
     values, question = row.compared(weights @ source, "output"), "Why a matrix if a loop can do it?"
     return Step("By a matrix", "y_i = Σ_j w_ij x_j", prose, shapes, values, (table,), question)
@@ -119,7 +119,7 @@ def _softmax(form: AverageForm, row: ExplainedRow) -> Step:
     table = _table(row, "softmax", columns, ("sum", "", "", exponentials.sum(), weights.sum()))
     values = {} if form.softmax_twice else row.compared(weights @ row.whole("input"), "output")
     formula = "w_ij = exp(s_ij) / Σ_k exp(s_ik)"
-    shapes, question = shapes_of(row.tensors, "weights"), "Why a softmax if the weights are known?"
+    shapes, question = tensor_shapes(row.tensors, "weights"), "Why a softmax if the weights are known?"
     return Step("By a softmax", formula, prose, shapes, values, (table,), question)
 
 
@@ -136,7 +136,7 @@ def _softmax_again(form: AverageForm, row: ExplainedRow) -> Step:
     values |= row.compared(twice @ row.whole("input"), "output")
     sums = ("sum", "", *(column.sum() for column in columns.values()))
     table = _table(row, "softmax of the weights", columns, sums)
-    shapes, question = shapes_of(row.tensors, "weights"), "Why does the future leak in?"
+    shapes, question = tensor_shapes(row.tensors, "weights"), "Why does the future leak in?"
     formula = "w'_ij = exp(w_ij) / Σ_k exp(w_ik)"
     return Step("Softmax again", formula, prose, shapes, values, (table,), question)
 
@@ -146,7 +146,7 @@ def _side_by_side(form: AverageForm, row: ExplainedRow) -> Step:
     ways = {"loop": _looped(form, row), "matrix": by_matrix}
     if form.aggregate == "mean":
         ways["softmax"] = by_matrix
-    ways["in the report"] = row.of_query("output")
+    ways["in the report"] = row.query_row("output")
     dims = range(min(MOST_DIMS, len(by_matrix)))
     table = terms(
         f"output of token {row.token}: the first {len(dims)} of {len(by_matrix)} dims",

@@ -26,7 +26,7 @@ from attncli.commands.command import (
     store_errors,
 )
 from attncli.commands.expectations import exit_code, write_checked
-from attncli.commands.keeping import RunErrors, keep, lines_about
+from attncli.commands.keeping import RunErrors, keep, store_status_lines
 from attncli.commands.output import STDOUT, Destination, checked_store, first_words, progress_line
 from attncli.core.runtime import one_torch_thread
 from attncli.errors import DONE, UserError
@@ -159,7 +159,7 @@ def run_files(
         if conditions:
             refuse_unknown(conditions, plan.specs(), rows=rows)
         if dry_run:
-            for line in [*plan.lines(), *(lines_about(plan, store) if store is not None else ())]:
+            for line in [*plan.lines(), *(store_status_lines(plan, store) if store is not None else ())]:
                 print(plain_text(line))
             return 0
         if store is None:

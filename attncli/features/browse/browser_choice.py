@@ -13,14 +13,14 @@ from attncli.records.report import PLACES, Picture, Report, Row, Table
 from attncli.records.surveys import HeadSurvey
 from attncli.views import SCALES
 from attncli.views.colours import Shading, shading
-from attncli.views.head_screens import head_letter, is_mostly_first, place_of
+from attncli.views.head_screens import head_letter, head_place, is_mostly_first
 from attncli.views.matrices import (
     ATTENTION_AXES,
     Matrix,
-    matrices_of,
+    axis_tokens,
     pictured,
     place_names,
-    tokens_of,
+    tensor_matrices,
     whole_heads,
 )
 from attncli.views.overlays import Look, chosen_queries
@@ -142,7 +142,7 @@ class MapGrid:
         """The survey's rows of these heads, by place; empty for other reports."""
         if self.axes != PLACES:
             return {}
-        return {place_of(row): row for row in _survey_rows(self.report)}
+        return {head_place(row): row for row in _survey_rows(self.report)}
 
     @cached_property
     def letters(self) -> dict[MapPlace, str]:
@@ -178,11 +178,11 @@ def grids(report: Report) -> list[MapGrid]:
 
 def _grid(report: Report, name: str, whole: Mapping[MapPlace, str]) -> MapGrid:
     tensor = report.tensors[name]
-    maps = {matrix.index: matrix for matrix in matrices_of(report, name, tensor)}
+    maps = {matrix.index: matrix for matrix in tensor_matrices(report, name, tensor)}
     shared = next(iter(maps.values())).shared
     shape = (1,) * len(shared) if shared else tensor.values.shape[:-2]
     for place in maps.keys() & whole.keys():
-        (matrix,) = matrices_of(report, "weights", report.tensors[whole[place]])
+        (matrix,) = tensor_matrices(report, "weights", report.tensors[whole[place]])
         maps[place] = replace(matrix, place=tuple(zip(PLACES, place, strict=True)))
     return MapGrid(report, name, tensor.axes[:-2], shape, maps)
 
@@ -438,7 +438,7 @@ class Choice:
         assert self.picture is not None
         on_picture = len(self.numbers) == len(self.picture.boxes)
         numbers = self.numbers if on_picture else self.matrix.values[self.query]
-        return Look(self.picture, self.grid.name, (), "", tokens_of(self.grid.report, "key"), numbers)
+        return Look(self.picture, self.grid.name, (), "", axis_tokens(self.grid.report, "key"), numbers)
 
     @property
     def matrix(self) -> Matrix:

@@ -19,13 +19,13 @@ from attncli.commands.command import (
     color_depth,
     given_settings,
     option,
-    refuse_given,
+    refuse_flags,
     refuse_unknown,
     setting_options,
 )
 from attncli.commands.experiment import errors_at
 from attncli.commands.output import first_words, progress_line
-from attncli.commands.saved_files import ARRAY_FLAGS, opened, refuse_what_is_only_written
+from attncli.commands.saved_files import ARRAY_FLAGS, opened, refuse_unreadable_format
 from attncli.core.names import EFFECTS, PLACE
 from attncli.errors import UserError
 from attncli.records.report import Report
@@ -89,8 +89,8 @@ def check_terminal() -> None:
 
 def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None]) -> tuple[Report, ...]:
     """The reports of a file. Raises UserError for flags that need a model."""
-    refuse_what_is_only_written(file, "browse", asks_models=True)
-    refuse_given(flags, f"needs a model, but {file} is a saved report: leave it out")
+    refuse_unreadable_format(file, "browse", suggests_models=True)
+    refuse_flags(flags, f"needs a model, but {file} is a saved report: leave it out")
     return opened(file, **arrays).reports
 
 
@@ -211,7 +211,7 @@ def browse_reports(
     """Browse until the user quits. Raises UserError if there are no maps, or for an unknown head."""
     from attncli.features.browse.browser import browse
     from attncli.features.browse.browser_choice import Choice, grids
-    from attncli.views.matrices import scale_of
+    from attncli.views.matrices import colour_scale
     from attncli.views.texts import readable
 
     reports = tuple(map(readable, reports))
@@ -228,7 +228,7 @@ def browse_reports(
         sort = report_sort
     choice = Choice(
         maps,
-        scale=scale_of(display.scale_colors, next(iter(maps[0].maps.values())).axes),
+        scale=colour_scale(display.scale_colors, next(iter(maps[0].maps.values())).axes),
         skip_first_keys=display.skip_first_keys,
         sort=sort,
         smallest_first=sort == report_sort and reports[0].spec.get("ascending") is True,
@@ -277,7 +277,7 @@ def command(name: str, summary: str) -> Command:
         if text is not None and is_saved:
             reports = saved_reports(text, {"config": config, "sentence": sentence, **flags}, arrays)
             return browse_reports(reports, text, sort, colored, head=head)
-        refuse_given(arrays, "is for a saved array: add its file")
+        refuse_flags(arrays, "is for a saved array: add its file")
         if text is not None and sentence is not None:
             raise UserError(f"--sentence: cannot be combined with the argument ({text}): use one of them")
         flags |= {"sentence": sentence or text, "sort": sort}

@@ -22,12 +22,12 @@ from attncli.records.arguments import (
     by,
     checked,
     listed,
-    named,
     shares,
+    some_of,
 )
 from attncli.records.token_ids import text_or_ids
 
-Policies = Annotated[str | Iterable[str], by(named(tuple(CACHE_POLICIES)))]
+Policies = Annotated[str | Iterable[str], by(some_of(tuple(CACHE_POLICIES)))]
 
 
 @checked

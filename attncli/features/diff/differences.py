@@ -201,8 +201,8 @@ ENDS = ("lower", "upper")
 NAMING = frozenset(pattern.statistic for pattern in HEAD_PATTERNS.values())
 """Statistics that define head patterns."""
 
-HeadTable = Annotated[Table, by(rows_with(*WHERE, given_as=Table))]
-IntervalTable = Annotated[Table, by(rows_with(*WHERE, "statistic", "mean", *ENDS, given_as=Table))]
+HeadTable = Annotated[Table, by(rows_with(*WHERE, convert=Table))]
+IntervalTable = Annotated[Table, by(rows_with(*WHERE, "statistic", "mean", *ENDS, convert=Table))]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, is_file, option
 from attncli.commands.output import Destination, ProgressLine, first_words, progress_line
-from attncli.commands.saved_files import opened, refuse_what_is_only_written
+from attncli.commands.saved_files import opened, refuse_unreadable_format
 from attncli.errors import UserError, nearest
 from attncli.features.diff.results import UNMAPPED, ReportDifferences, StatisticPair
 from attncli.models.arrays import is_array_file
@@ -442,7 +442,7 @@ def side_spec(side: str, overrides: Overrides, draws: bool) -> Spec:
         )
         raise UserError(f"{side}: is {problem}: use one of {', '.join(SPECS)}; {hint}")
     else:
-        refuse_what_is_only_written(side, "compare")
+        refuse_unreadable_format(side, "compare")
         entries = ConfigFile(Path(side), overrides).entries()
         if len(entries) != 1:
             raise UserError(f"{side}: has {len(entries)} experiments: diff needs one per side")

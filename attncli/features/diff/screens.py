@@ -29,7 +29,7 @@ from attncli.views.first_screen import (
     SpecialCells,
     TitleLine,
 )
-from attncli.views.matrices import matrices_of, pictured, place_names
+from attncli.views.matrices import pictured, place_names, tensor_matrices
 from attncli.views.model_screens import token_cell
 from attncli.views.report_sections import TableLabels, statistic_tables
 from attncli.views.screens import LEAST_ROWS, LooksAtPictures, MatrixPart, heading_lines
@@ -114,7 +114,7 @@ def _difference(
     report: Report, difference: NamedTensor, heads: Records[MovedHead] | None, display: Display, most: int
 ) -> MatrixPart:
     """B - A of the weights; for several heads, of the one that changed most."""
-    every = list(matrices_of(report, "difference", difference))
+    every = list(tensor_matrices(report, "difference", difference))
     place = tuple(
         (axis, head[axis]) for head in (heads or ())[:1] for axis in head if axis in ("batch", *PLACES)
     )

@@ -86,7 +86,7 @@ class WrittenText(Result):
     is_unfinished: bool = False
     notes: tuple[str, ...] = ()
 
-    def words_of_queries(self) -> list[str]:
+    def query_words(self) -> list[str]:
         return [row.token for row in self.tokens]
 
     def sort_statistic(self, statistic: str) -> str:

@@ -19,7 +19,7 @@ from attncli.views.first_screen import (
     ShortenedLine,
     Special,
     StatisticCells,
-    rows_of,
+    field_rows,
 )
 from attncli.views.head_screens import LINEAR, SIGNED_HEADS, size_of
 from attncli.views.matrices import pictured
@@ -45,8 +45,8 @@ def _written_title(report: Report) -> str:
     counts = report.result_of(WrittenText).counts
     new = "in the answer" if report.spec.get("answer") else "new"
     sizes = [counted(counts.prompt_tokens, "token"), f"{counts.new_tokens} {new}"]
-    linear = rows_of(report, "linear")
-    linear_size = size_of(LINEAR, linear) if linear and rows_of(report, "heads") else ""
+    linear = field_rows(report, "linear")
+    linear_size = size_of(LINEAR, linear) if linear and field_rows(report, "heads") else ""
     parts = [model_name(report), place_text(report.spec), *sizes, linear_size]
     return f"generate: {', '.join(filter(None, parts))}"
 
@@ -115,7 +115,7 @@ def _tokens_title(report: Report, tokens: Records[WrittenToken], most: int) -> s
     if report.spec.get("head") is None and "head" in tokens.cells:
         best = plain_text(str(tokens[0].head))
         return f"where the best head, {best}, looked{left}, without the first key"
-    row = row if rows_of(report, "heads") else f"{row}, shares of |w|"
+    row = row if field_rows(report, "heads") else f"{row}, shares of |w|"
     return f"where it looked for each token{left}: {row}, without the first key"
 
 
@@ -164,13 +164,13 @@ WRITER_SCREEN = FirstScreen(
             least=lambda report, _: 0 if pictured(report) else LEAST_ROWS,
             rank=1,
             is_cut=True,
-            shows=lambda report: bool(rows_of(report, "heads")),
+            shows=lambda report: bool(field_rows(report, "heads")),
         ),
         # Below heads of attention if there is room for both.
         replace(
             SIGNED_HEADS,
             usual=lambda report, _: MOST_WRITERS,
-            least=lambda report, _: 0 if rows_of(report, "heads") else LEAST_ROWS,
+            least=lambda report, _: 0 if field_rows(report, "heads") else LEAST_ROWS,
             rank=2,
             is_cut=True,
         ),

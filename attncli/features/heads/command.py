@@ -12,7 +12,7 @@ from attncli.commands.expectations import Expected
 from attncli.commands.experiment import EXPECT, STORE, errors_at, run_experiment
 from attncli.commands.output import Destination, checked_store, progress_line
 from attncli.errors import UserError
-from attncli.settings import form_asked_for, spec_class_of
+from attncli.settings import matching_form, spec_class_of
 from attncli.settings.fields import checked_spec, values_of
 from attncli.settings.heads import HeadsSpec
 
@@ -64,7 +64,7 @@ def keep_survey(
     given = given_settings("heads", config, flags)
     spec = checked_spec(spec_class_of("heads", values_of(given)), given)
     if not isinstance(spec, HeadsSpec) or spec.texts is None:
-        form = form_asked_for("heads", values_of(given))
+        form = matching_form("heads", values_of(given))
         kind = ""
         if isinstance(spec, HeadsSpec) and spec.read_file is not None:
             kind = f"{spec.read_file.what}s"

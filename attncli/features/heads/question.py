@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attncli.commands.surveys import ablated_notes, about_heads, sinks_of
+from attncli.commands.surveys import ablated_notes, sink_heads_rate, survey_title
 from attncli.core.runtime import versions
 from attncli.features.heads.surveys import ranked, survey_notes, totals_report, with_pattern
 from attncli.measure.head_numbers import SurveyedLayers, head_numbers, stacks_of
@@ -36,7 +36,7 @@ from attncli.runs.report_parts import build_report, named
 from attncli.runs.report_values import LayerOfHeads, StacksOfText, ValueTable, survey_values
 from attncli.runs.runner import read_survey_text
 from attncli.runs.stored_columns import with_unshown
-from attncli.settings.heads import MOST_HEADS_SHOWN, HeadsSpec
+from attncli.settings.heads import MAX_DRAWN_HEADS, HeadsSpec
 from attncli.settings.models import ReadFile
 from attncli.settings.pages import ModelPage
 from attncli.settings.text import Texts, read_texts
@@ -56,7 +56,7 @@ def survey_options(spec: HeadsSpec) -> HeadOptions:
         words=spec.words,
         weighted=spec.weighted,
         rollout=spec.rollout,
-        rest=spec.names_rest(),
+        rest=spec.measures_rest(),
         maps=spec.maps,
         full=tuple(spec.full),
         queries=tuple(queries),
@@ -151,7 +151,7 @@ def values_each(
     texts = []
     for text in range(len(readings)):
         rest_stacks = {} if survey.rest is None else stacks_of(survey.rest, text)
-        sinks = sinks_of(torch.cat([mass[text] for mass in first_keys]))
+        sinks = sink_heads_rate(torch.cat([mass[text] for mass in first_keys]))
         texts.append(StacksOfText([*stacks_of(survey.layers, text).values()], [*rest_stacks.values()], sinks))
     rest = [] if survey.rest is None else _head_layers(survey.rest, NAMING)
     linear: list[LayerOfHeads] = []
@@ -208,7 +208,7 @@ def _report_files(
     if spec.statistic is None and options.looks:
         is_ranked = bool(spec.sort or spec.top or spec.pattern)
         queries, _ = spec.sought().values()
-        looks = FirstLooks(queries, spec.heads_shown(), keeps_all=is_ranked)
+        looks = FirstLooks(queries, spec.drawn_heads(), keeps_all=is_ranked)
 
     def read_one(line: TextLine) -> Reading:
         assert line.file is not None
@@ -241,7 +241,7 @@ def _picture_maps(
         return None
     kept = pictures[0].maps.keys()
     mapped_heads = [name for name in kept if name not in (MEAN, ROLLOUT)]
-    if named := spec.heads_shown():
+    if named := spec.drawn_heads():
         chosen, about = (
             named,
             f"{'head' if len(named) == 1 else 'heads'} {', '.join(named)}",
@@ -249,11 +249,11 @@ def _picture_maps(
     elif looks.keeps_all:
         stacks = ("self", "encoder") if pictures[0].reading.context is None else ("cross",)
         ranked_names = [f"{head.layer}:{head.head}" for head in heads if head.stack in stacks]
-        chosen = [name for name in ranked_names if name in kept][:MOST_HEADS_SHOWN]
+        chosen = [name for name in ranked_names if name in kept][:MAX_DRAWN_HEADS]
         about = f"the first {counted(len(chosen), 'head')}" if len(chosen) > 1 else "the first head"
         about += f" by {'least ' if spec.ascending else ''}{spec.sort}" if spec.sort else ""
     else:
-        chosen, about = mapped_heads[:MOST_HEADS_SHOWN], f"the heads of layer {looks.last_layer}"
+        chosen, about = mapped_heads[:MAX_DRAWN_HEADS], f"the heads of layer {looks.last_layer}"
         if len(mapped_heads) > len(chosen):
             about = f"the first {len(chosen)} of {about[4:]}"
         chosen += [name for name in (MEAN, ROLLOUT) if name in kept]
@@ -335,7 +335,7 @@ def text_report(spec: HeadsSpec, whole: Reading, run: Surveyed, text: int, pretr
         *ablated_notes(spec.ablate),
     ]
     read = Texts(tokens, context, token_spelling=spelling)
-    about = about_heads(pretrained.name, len(surveyed_text.heads), count)
+    about = survey_title(pretrained.name, len(surveyed_text.heads), count)
     unseen = _unseen(spec, named_tokens, surveyed_text.heads)
     report = build_report(
         spec, read, tensors, survey, notes, about=about, how_to_read=unseen, pictures=pictures

@@ -22,7 +22,7 @@ from attncli.views.head_screens import (
     by_stack,
     is_cut,
     is_mostly_first,
-    sizes_of,
+    stack_sizes,
 )
 from attncli.views.report_sections import model_name, titled
 from attncli.views.texts import text_name, token_name
@@ -38,7 +38,7 @@ def _title(report: Report) -> str:
     count = len(report.tokens), token_name(report)
     if survey.texts is not None:
         count = survey.texts.num_texts, text_name(report)
-    return f"heads: {', '.join([model_name(report), *sizes_of(survey), counted(*count)])}"
+    return f"heads: {', '.join([model_name(report), *stack_sizes(survey), counted(*count)])}"
 
 
 def _context(report: Report) -> str:

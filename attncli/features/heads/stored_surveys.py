@@ -26,7 +26,7 @@ from attncli.runs.stored_columns import (
     SurveyColumn,
     parse_survey_columns,
 )
-from attncli.settings import form_asked_for
+from attncli.settings import matching_form
 from attncli.settings.heads import HeadsSpec
 from attncli.system.plain_text import counted
 
@@ -57,7 +57,7 @@ def _survey_settings(path: Path, reader: Reader, choice: Mapping[str, Any]) -> t
         for number, settings in reader.settings_in_use().items()
         if _is_survey(settings["experiment"])
         and not settings.get("texts")
-        and form_asked_for(settings["experiment"], settings) is None
+        and matching_form(settings["experiment"], settings) is None
     }
     if surveys and all(map(_head_choices, surveys.values())):
         keys = ", ".join(dict.fromkeys(chain.from_iterable(map(_head_choices, surveys.values()))))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from attncli.commands.surveys import INTERVALS_NOTE, about_heads, sinks_of
+from attncli.commands.surveys import INTERVALS_NOTE, sink_heads_rate, survey_title
 from attncli.core.names import HEAD_PATTERNS
 from attncli.measure.patterns import HeadTotals, NumbersByName, heads_with
 from attncli.records.columns import Records, few_notes
@@ -58,7 +58,7 @@ def totals_report(
         tensors,
         survey,
         all_notes,
-        about=about_heads(name, num_heads, read),
+        about=survey_title(name, num_heads, read),
         picture_maps=picture_maps(survey.heads),
     )
 
@@ -84,7 +84,7 @@ def ranked(spec: HeadsSpec, survey: HeadSurvey) -> tuple[HeadSurvey, dict[str, N
     """Return the survey with sorted heads and its sinks, or the grid of one statistic."""
     heads = survey.heads
     first_key = heads.column("sink_mass") if heads else np.empty(0)
-    survey = replace(survey, model=sinks_of(torch.from_numpy(first_key)))
+    survey = replace(survey, model=sink_heads_rate(torch.from_numpy(first_key)))
     if spec.statistic is not None:
         grids = heads.grids(spec.statistic)
         return HeadSurvey(model=survey.model, texts=survey.texts), {

@@ -25,7 +25,7 @@ from attncli.commands.command import (
     width,
 )
 from attncli.commands.pager import walk
-from attncli.errors import DONE, FAILED, INTERRUPTED, UserError, WriteError, alike
+from attncli.errors import DONE, FAILED, INTERRUPTED, UserError, WriteError, similar_word
 from attncli.feature import plugin_of, read_usable_file
 from attncli.settings import LESSONS, is_offered
 from attncli.views import TEXT_WIDTH, Display
@@ -100,7 +100,7 @@ def lesson(which: str) -> Lesson:
     named = [each for each in every if word in each.name] or [
         each for each in every if word in each.title.lower()
     ]
-    if not named and (meant := alike(word, [each.name for each in every])):
+    if not named and (meant := similar_word(word, [each.name for each in every])):
         named = [each for each in every if each.name == meant]
     near = [f"{each.number} {each.name}" for each in named if len(word) > 2]
     last = every[-1].number if every else 0

@@ -6,7 +6,7 @@ import numpy as np
 
 from attncli.features.norm.normalisation import NormForm
 from attncli.records.report import Cell, Report, Shape, Step
-from attncli.toys.explained_rows import MOST_DIMS, cell, largest_difference, part, shapes_of, terms
+from attncli.toys.explained_rows import MOST_DIMS, cell, largest_difference, part, tensor_shapes, terms
 
 
 def norm_steps(report: Report, form: NormForm) -> tuple[Step, ...]:
@@ -30,7 +30,7 @@ def _input(report: Report, data: np.ndarray) -> Step:
         "Rows are examples, columns are features. Batch norm normalises every column, layer norm and RMS "
         "norm every row. The next steps compute the number at the top left."
     )
-    shapes = shapes_of(report.tensors, "input")
+    shapes = tensor_shapes(report.tensors, "input")
     values, question = {"example 0, feature 0": cell(data[0, 0])}, "Why is there more than one norm?"
     return Step("Input", "x ~ N(0, 1)", prose, shapes, values, (table,), question)
 
@@ -105,7 +105,7 @@ def _normalised(
         f"eps ({form.eps:g}) is added to the variance before its root is taken."
     )
     title = f"{kind.capitalize()} norm: one value normalised"
-    shapes = shapes_of(report.tensors, "input", name)
+    shapes = tensor_shapes(report.tensors, "input", name)
     return Step(title, "(x - mean) / √(variance + eps)", prose, shapes, values, (table,), "Why eps?")
 
 
@@ -132,7 +132,7 @@ def _running(form: NormForm, report: Report) -> Step:
         "start at mean 0 and variance 1, and each batch moves them toward its own by momentum. In eval mode "
         "they replace the statistics of the batch."
     )
-    shapes = shapes_of(report.tensors, "running_mean", "running_variance", "batch_norm_eval")
+    shapes = tensor_shapes(report.tensors, "running_mean", "running_variance", "batch_norm_eval")
     formula = "running = (1 - momentum) · running + momentum · new"
     title, question = "Batch norm: running statistics", "Why remember a mean and a variance?"
     return Step(title, formula, prose, shapes, values, question=question)
@@ -162,6 +162,6 @@ def _rms(form: NormForm, report: Report) -> Step:
         "Subtracting the mean helps little and costs another pass over the numbers, so RMS norm only "
         "divides each number by the root mean square of its example."
     )
-    shapes = shapes_of(report.tensors, "input", "rms_norm")
+    shapes = tensor_shapes(report.tensors, "input", "rms_norm")
     formula, question = "x / √(Σ x² / n + eps)", "Why leave the mean in?"
     return Step("RMS norm", formula, prose, shapes, values, (table,), question)

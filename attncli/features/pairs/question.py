@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from attncli.commands.surveys import ablated_notes, about_heads
+from attncli.commands.surveys import ablated_notes, survey_title
 from attncli.features.pairs.door import pairs, relations
 from attncli.features.pairs.results import HeadsOnPairs
 from attncli.features.pairs.settings import PairsSpec, RelationsSpec
@@ -43,7 +43,7 @@ def report_pairs(spec: PairsSpec, pretrained: Pretrained, progress: Callable[[fl
         progress=progress,
     )
     read = f"{counted(result.num_pairs, 'pair')} in {counted(result.num_texts, 'text')}"
-    about = about_heads(pretrained.name, len(result.heads), read)
+    about = survey_title(pretrained.name, len(result.heads), read)
     tokens = Texts(result.tokens, result.context_tokens, token_spelling=_spelling(result, pretrained))
     notes = [*_facts(spec, result), *result.notes, *ablated_notes(spec.ablate), *_words(result)]
     return build_report(spec, tokens, result.matrices(), result, notes, about=about)
@@ -114,7 +114,7 @@ def report_relations(
         *ablated_notes(spec.ablate),
     ]
     counts = f"{counted(result.num_relations, 'relation')} in {counted(result.num_sentences, 'sentence')}"
-    about = about_heads(pretrained.name, num_heads, counts)
+    about = survey_title(pretrained.name, num_heads, counts)
     return build_report(spec, Texts(), {}, result, notes, about=about)
 
 

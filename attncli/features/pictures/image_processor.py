@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attncli.core.process import quiet_warnings
-from attncli.errors import UserError, reason_of
+from attncli.errors import UserError, one_line_reason
 from attncli.models.architectures import PIXELS
 from attncli.models.folder import PROCESSOR_FILES, opened_part
 from attncli.models.pretrained import Pretrained
@@ -76,7 +76,9 @@ class Processing:
             with quiet_warnings():
                 outputs = self.processor(images=[image], return_tensors="pt", **self.beside)
         except Exception as error:  # a processor may fail in any way on a picture that it does not like
-            raise UserError(f"image: the processor of {self.name} fails: {reason_of(error):.200}") from None
+            raise UserError(
+                f"image: the processor of {self.name} fails: {one_line_reason(error):.200}"
+            ) from None
         tensors = {name: tensor for name, tensor in outputs.items() if isinstance(tensor, Tensor)}
         if not any(name in tensors for name in PIXELS):
             raise UserError(f"image: the image processor of {self.name} gives no pixels")

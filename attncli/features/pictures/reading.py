@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attncli.errors import UserError, reason_of
+from attncli.errors import UserError, one_line_reason
 from attncli.features.pictures.image_processor import (
     Processing,
     image_processor,
@@ -266,7 +266,7 @@ def _stored_template(pretrained: Pretrained) -> str | None:
     except OSError as error:
         raise UserError(f"chat: {path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise UserError(f"chat: {path}: is not JSON: {reason_of(error)}") from None
+        raise UserError(f"chat: {path}: is not JSON: {one_line_reason(error)}") from None
     template = stored.get("chat_template") if isinstance(stored, dict) else None
     return template if isinstance(template, str) else None
 
@@ -297,7 +297,7 @@ def _opened_reader(pretrained: Pretrained) -> Any:
         given |= {key: value for key, value in settings.items() if key in taken - given.keys()}
         return reader(image_processor=pixels, tokenizer=pretrained.tokenizer, **given)
     except Exception as error:  # a damaged file may fail in any way; the reason is given in one line
-        message = f"cannot be opened: {reason_of(error):.200}"
+        message = f"cannot be opened: {one_line_reason(error):.200}"
         raise UserError(f"image: the processor of {pretrained.name} {message}") from None
 
 

@@ -29,11 +29,11 @@ from attncli.commands.command import (
     Command,
     argument,
     option,
-    refuse_given,
+    refuse_flags,
 )
 from attncli.commands.expectations import exit_code
 from attncli.commands.output import Destination, checked_store
-from attncli.errors import DONE, FAILED, UserError, WriteError, reason_of
+from attncli.errors import DONE, FAILED, UserError, WriteError, one_line_reason
 from attncli.features.record.results import RecordedHeads
 from attncli.features.record.settings import RECORDED_STATISTICS, RecordSpec
 from attncli.features.record.stored_runs import RunsIntoStore
@@ -250,7 +250,7 @@ def _store_path(flags: Mapping[str, Any], calls: str | None) -> Path | None:
     if output is None or not is_store_name(output):
         return None
     report_flags = {each.name: flags[each.name] or None for each in (FORMAT, SHOW, OPEN, TITLE)}
-    refuse_given(report_flags, f"is only for reports: use attn results {output} to show a store")
+    refuse_flags(report_flags, f"is only for reports: use attn results {output} to show a store")
     if calls == "last":
         raise UserError("--calls last: is only for reports: a store gets each call as it happens")
     return checked_store(Path(output))
@@ -279,7 +279,9 @@ def _keep(folder: Path, runs: RunsIntoStore) -> int:
     except (sqlite3.Error, OSError) as error:
         count = len(runs.unwritten)
         lost = f"{count:,} of {counted(runs.num_stored + count, 'run')} {'is' if count == 1 else 'are'} lost"
-        raise WriteError(f"-o {runs.store.path}: cannot be written: {reason_of(error)}: {lost}") from None
+        raise WriteError(
+            f"-o {runs.store.path}: cannot be written: {one_line_reason(error)}: {lost}"
+        ) from None
     has_failed = _note_failures(folder)
     for line in _lines(folder, "*.notes"):
         note(line)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from attncli.commands.surveys import INTERVALS_NOTE, sinks_of
+from attncli.commands.surveys import INTERVALS_NOTE, sink_heads_rate
 from attncli.core.names import HEAD_STATISTICS
 from attncli.core.runtime import versions
 from attncli.features.record.listening.notes import listed
@@ -77,7 +77,7 @@ def run_values(survey: RecordedHeads, spec: RecordSpec) -> tuple[StoredColumns, 
 
 def _with_sinks(survey: RecordedHeads) -> RecordedHeads:
     first_key = survey.heads.column("sink_mass")
-    return replace(survey, model=sinks_of(torch.from_numpy(first_key)), notes=())
+    return replace(survey, model=sink_heads_rate(torch.from_numpy(first_key)), notes=())
 
 
 def _settings(spec: RecordSpec) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from attncli.records.report import Report
 from attncli.system.plain_text import counted, plain_text
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.first_screen import FirstScreen, NamingLine, Notes, Sentences, Special
-from attncli.views.head_screens import HEADS_OR_PATTERNS, MAPS, sizes_of
+from attncli.views.head_screens import HEADS_OR_PATTERNS, MAPS, stack_sizes
 from attncli.views.sections import Column, Elastic, Grid, Paragraph, ScreenParts, Section
 
 NUMBER = re.compile(r"\d{1,18}")
@@ -26,7 +26,7 @@ def _title(report: Report) -> str:
     if survey.texts is None:
         read = counted(max(row.tokens_of_text for row in survey.modules), "token")
     program = report.spec.get("program")
-    return f"record: {', '.join([*sizes_of(survey), read, *([f'of {program}'] if program else [])])}"
+    return f"record: {', '.join([*stack_sizes(survey), read, *([f'of {program}'] if program else [])])}"
 
 
 def _training(report: Report, _display: Display | None = None) -> Iterator[str]:

@@ -19,7 +19,7 @@ from attncli.commands.command import (
     flag,
     height,
     option,
-    refuse_given,
+    refuse_flags,
     refuse_unknown,
 )
 from attncli.commands.output import (
@@ -27,7 +27,7 @@ from attncli.commands.output import (
     checked_path,
     chosen_format,
     progress_line,
-    said_while_written,
+    with_write_progress,
     written_stream,
 )
 from attncli.errors import UserError
@@ -73,7 +73,7 @@ def write_tidy(store: str, output: str | None, format: str | None, all: bool) ->
             columns, blocks = tidy_columns(reader), tidy_blocks(reader)
             line.clear()
             with written_stream(path, VIEWS[chosen]) as stream:
-                WRITERS[chosen](columns, said_while_written(blocks, path, line), stream)
+                WRITERS[chosen](columns, with_write_progress(blocks, path, line), stream)
                 line.clear()
             note_earlier_runs(store, reader)
 
@@ -145,7 +145,7 @@ def show_results(
     """
     if tidy:
         chosen = {"where": where, "group_by": group_by, "statistic": statistic, "sort": sort, "top": top}
-        refuse_given(chosen, "cannot be combined with --tidy, which writes every value")
+        refuse_flags(chosen, "cannot be combined with --tidy, which writes every value")
         write_tidy(store, flags[OUTPUT.name], flags[FORMAT.name], all)
         return
     conditions = parse_conditions(where, "--where", numbers_only=False)
@@ -197,9 +197,9 @@ def _is_higher_than_screen(report: "Report", to: Destination) -> bool:
 
 def _write_rows(rows: Table, groups: Sequence[str], to: Destination) -> None:
     """Write the summary as one table with all its columns, even without rows."""
-    from attncli.views.data import WRITERS, table_of_rows
+    from attncli.views.data import WRITERS, rows_table
 
-    table = table_of_rows(rows)
+    table = rows_table(rows)
     summary = dict.fromkeys(GROUP_SUMMARY, "number")
     columns = {**dict.fromkeys(["statistic", *groups], "text"), **summary, **table.columns}
     blocks = ({name: block.get(name, [None] * len(rows)) for name in columns} for block in table.blocks())

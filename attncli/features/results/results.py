@@ -34,6 +34,6 @@ class RunFailure(Record):
 class StoreSummary(Result):
     """The summary of a store, with the groups of a statistic next to each other, and the failed runs."""
 
-    is_of_store: ClassVar[bool] = True
+    summarises_runs: ClassVar[bool] = True
     summary: Records[GroupSummary] = group()
     failed: Records[RunFailure] | None = group(is_needed=False)

@@ -6,7 +6,7 @@ import numpy as np
 
 from attncli.core.layer import score_factor
 from attncli.records.report import Cell, Report, Row, Step
-from attncli.toys.explained_rows import cell, dot_product, largest_difference, part, shapes_of, terms
+from attncli.toys.explained_rows import cell, dot_product, largest_difference, part, tensor_shapes, terms
 
 NAMES = ("query", "key", "raw_scores", "scaled_scores")
 
@@ -49,7 +49,7 @@ def _score(report: Report, size: NamedSize) -> Step:
         "A score is a sum of head_dim products. Each product of two standard normal numbers has variance 1, "
         "and variances of independent terms add up, so the variance of the score is head_dim."
     )
-    shapes = shapes_of(report.tensors, *names)
+    shapes = tensor_shapes(report.tensors, *names)
     formula, question = "s = Σ_d q_d k_d,  scaled = factor · s", "Why do scores grow with head_dim?"
     return Step(f"One score, head_dim {head_dim}", formula, prose, shapes, values, (product,), question)
 
@@ -113,6 +113,6 @@ def _sharpened(report: Report, row: Row) -> Step:
         "Larger logits make the largest weight larger: the row approaches one-hot, its entropy and its "
         "gradient (the Jacobian) approach 0, and learning stops."
     )
-    shapes = shapes_of(report.tensors, "logits")
+    shapes = tensor_shapes(report.tensors, "logits")
     title, formula = f"Sharpened by {factor:g}", "w_j = exp(c x_j) / Σ_k exp(c x_k)"
     return Step(title, formula, prose, shapes, values, (table,), "Why do large scores stop learning?")

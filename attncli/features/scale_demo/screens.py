@@ -10,7 +10,7 @@ from attncli.records.columns import Records
 from attncli.records.report import Report
 from attncli.views import Display
 from attncli.views.first_screen import FirstScreen, Sentences, Special
-from attncli.views.matrices import Curve, Curves, curves_of
+from attncli.views.matrices import Curve, Curves, report_curves
 from attncli.views.screens import LEAST_ROWS, heading_lines
 from attncli.views.sections import Column, Drawing, Elastic, Grid, Paragraph, ScreenParts, Section
 from attncli.views.terminal import LABEL_CELLS, axis_range, chart
@@ -82,7 +82,7 @@ def _sharpness(result: ScaleEffects, display: Display) -> Grid:
 
 def _curve(report: Report, display: Display) -> Iterator[Elastic]:
     columns = min(display.columns - LABEL_CELLS, CURVE_COLUMNS)
-    for group in curves_of(report):
+    for group in report_curves(report):
         if not group.is_of_rows:
             yield Elastic(
                 partial(_chart, group.curves[0], columns, display), CURVE_ROWS, most=MOST_CURVE_ROWS

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from attncli.records.kinds import kinds_of
+from attncli.records.kinds import experiment_kinds
 from attncli.records.report import Report
 from attncli.system.plain_text import plain_text
 from attncli.views import Display
@@ -23,7 +23,7 @@ def served_page(model_info: Mapping[str, Any], questions: Iterable[str], display
     `model_info` has the model's name, its questions and the first text. The page has the blocks of the
     results of all questions.
     """
-    kinds = dict.fromkeys(kind for name in questions for kind in kinds_of(name).values())
+    kinds = dict.fromkeys(kind for name in questions for kind in experiment_kinds(name).values())
     blocks = [block for kind in kinds for block in blocks_of(kind)]
     script = page_script(blocks, START_SCRIPT, FOLDER)
     style, asking = ((FOLDER / name).read_text(encoding="utf-8") for name in ("served.css", "asking.html"))

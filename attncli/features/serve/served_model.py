@@ -26,7 +26,7 @@ from attncli.models.stored import showing_blocks
 from attncli.records.report import Report
 from attncli.runs.runner import model_page_of, run_loaded
 from attncli.settings import SPECS
-from attncli.settings.fields import Given, checked_spec, in_words_of, with_maps
+from attncli.settings.fields import Given, checked_spec, with_key_names, with_maps
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import ModelSpec
 from attncli.system.plain_text import plain_text, readable_token
@@ -103,7 +103,9 @@ def page_setting_names() -> Iterator[None]:
     except UserError as error:
         parts = [line.partition(": ") for line in error.lines]
         named = [f"{NAMES.get(key, key)}{colon}{message}" for key, colon, message in parts]
-        error.lines = tuple(in_words_of(line, flags=True).replace(" --", " attn serve --") for line in named)
+        error.lines = tuple(
+            with_key_names(line, flags=True).replace(" --", " attn serve --") for line in named
+        )
         raise
 
 

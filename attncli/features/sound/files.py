@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.process import quiet_warnings
-from attncli.errors import UserError, reason_of
+from attncli.errors import UserError, one_line_reason
 from attncli.models.folder import PROCESSOR_FILES, opened_part
 from attncli.models.pretrained import Pretrained
 from attncli.system.files import open_file, read_whole
@@ -61,9 +61,11 @@ def _file_errors(file: str, key: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{key}: {file}: cannot be read: {error.strerror or reason_of(error)}") from None
+        raise UserError(
+            f"{key}: {file}: cannot be read: {error.strerror or one_line_reason(error)}"
+        ) from None
     except (soundfile.SoundFileError, RuntimeError, ValueError, TypeError) as error:
-        reason = reason_of(error).removeprefix("Error opening ").rpartition(": ")[2].rstrip(".")
+        reason = one_line_reason(error).removeprefix("Error opening ").rpartition(": ")[2].rstrip(".")
         raise UserError(
             f"{key}: {file}: is not a sound in WAV, FLAC or OGG, or damaged: {reason:.120}"
         ) from None
@@ -261,7 +263,7 @@ def features_of(
         with quiet_warnings():
             made = extractor(samples, sampling_rate=extractor.sampling_rate, return_tensors="pt", **how)
     except Exception as error:  # an extractor may fail in any way on a sound that it does not like
-        reason = f"{reason_of(error):.200}"
+        reason = f"{one_line_reason(error):.200}"
         raise UserError(f"sound: the feature extractor of {name} fails on it: {reason}") from None
     return {key: tensor for key, tensor in made.items() if isinstance(tensor, torch.Tensor)}
 

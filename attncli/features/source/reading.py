@@ -65,7 +65,7 @@ def sourced_text(spec: "SourcedTextSpec", texts: Texts, *, is_continued: bool = 
     question, context, key = texts.text, texts.context, spec.sources_key
     if spec.document:
         assert question is not None
-        documents = [(Path(file).name, text) for file, text in texts.of_files[: len(spec.document)]]
+        documents = [(Path(file).name, text) for file, text in texts.named_texts[: len(spec.document)]]
         return with_documents(documents, question, None if spec.split == "document" else spec.split)
     if context is None:
         context, question = question, None

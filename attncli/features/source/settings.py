@@ -152,7 +152,7 @@ class SourcedTextSpec(SourcesSpec):
         return CONTEXT if self.sentence == QUESTION and not self.given("sentence") else self.context
 
     def check_texts(self, texts: Texts) -> None:
-        if self.answer is not None and names_file(self.answer) and not texts.of_files[-1][1].strip():
+        if self.answer is not None and names_file(self.answer) and not texts.named_texts[-1][1].strip():
             raise UserError("answer: must hold at least one token (got an empty text)")
         from attncli.features.source.reading import check_sources_of
 

@@ -30,14 +30,14 @@ from attncli.commands.command import (
     argument,
     color_depth,
     flag,
-    given_flags,
     given_settings,
     height,
     is_file,
     option,
-    refuse_given,
+    refuse_flags,
+    resolved_file,
     setting_options,
-    shipped,
+    settings_from_flags,
     width,
     with_piped_text,
 )
@@ -299,11 +299,11 @@ def show_watch(
     """Write the steps of a store, or survey the checkpoints of a training run."""
     settings = {parameter.name: values.pop(parameter.name) for parameter in SETTINGS if parameter.is_passed}
     ships = not run
-    run = run or [shipped(SHIPPED_RUN)]
+    run = run or [resolved_file(SHIPPED_RUN)]
     if len(run) == 1 and is_store_of_steps(run[0]):
         refused = {"fresh": fresh or None, "config": config}
-        refused |= {key: each.value for key, each in given_flags(settings).items()}
-        refuse_given(refused, f"is only for checkpoints: {SHIPPED_RUN if ships else run[0]} is a store")
+        refused |= {key: each.value for key, each in settings_from_flags(settings).items()}
+        refuse_flags(refused, f"is only for checkpoints: {SHIPPED_RUN if ships else run[0]} is a store")
         to = Destination(**values, is_stored=True)
         return show_store(Path(run[0]), head, expect, to, follow=follow, ships=ships)
     for name in filter(is_store_of_steps, run):

@@ -31,7 +31,7 @@ from attncli.views.first_screen import (
     Sentences,
     Special,
     TitleLine,
-    rows_of,
+    field_rows,
 )
 from attncli.views.head_screens import HeadLetters, pattern_letter
 from attncli.views.matrices import head_name
@@ -200,8 +200,8 @@ class LinesOverSteps(Element):
     usual: int | None = None
 
     def sections(self, report: Report, display: Display) -> ScreenParts:
-        steps = rows_of(report, self.steps)
-        patterns = rows_of(report, self.patterns) if self.patterns else ()
+        steps = field_rows(report, self.steps)
+        patterns = field_rows(report, self.patterns) if self.patterns else ()
         numbers = [_number_line(name, steps, display) for name in self.names(report)]
         is_alone = len({pattern.stack for pattern in patterns}) == 1
         counts = [_pattern_line(pattern, is_alone) for pattern in patterns]

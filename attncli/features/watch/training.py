@@ -48,7 +48,7 @@ class HeadsOverSteps:
     def value(self, statistic: str) -> Float[npt.NDArray[np.float64], "step layer head"]:
         """The numbers that decide a pattern; special tokens exclude the first, which has its own pattern."""
         values = self.statistics[statistic]
-        if self.stack.name_of(statistic) == NOT_FIRST:
+        if self.stack.pattern_statistic(statistic) == NOT_FIRST:
             values = values - self.statistics["sink_mass"]
         return values
 

@@ -89,7 +89,7 @@ class LogitAttribution(Result):
     left out; it is among the notes, too.
     """
 
-    has_own_place: ClassVar[bool] = True
+    covers_all_heads: ClassVar[bool] = True
     explains_figure: ClassVar[bool] = True
 
     heads: Records[HeadLogit] = group()

@@ -1,4 +1,4 @@
-"""Reports as one HTML file that opens from disk, without a network, to look at weights head by head."""
+"""Reports as a single HTML file that opens without a network, for exploring weights head by head."""
 
 import base64
 import hashlib
@@ -24,10 +24,10 @@ from attncli.views.matrices import (
     pictured,
     places_along,
     shared_axes,
-    unit_of,
+    tensor_unit,
     whole_heads,
 )
-from attncli.views.overlays import FAINT, STRONG, about_picture, chosen_queries, size_of
+from attncli.views.overlays import FAINT, STRONG, about_picture, chosen_queries, png_size
 from attncli.views.page.blocks import SOURCES, PageBlock, blocks_of, page_script
 from attncli.views.picture_maps import left_out, title_of
 from attncli.views.tables import first_screen
@@ -50,7 +50,7 @@ NO_WEIGHT = int(_STARTS[-1])  # the code of no number
 
 
 def packed(values: np.ndarray) -> str:
-    """The bytes of all numbers, the most significant of each first, deflated (RFC 1951), in base64."""
+    """Return the bytes of all numbers, most significant first, deflated (RFC 1951), in base64."""
     little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
     planes = little.view(np.uint8).reshape(-1, values.dtype.itemsize).T[::-1]
     compressor = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -59,7 +59,7 @@ def packed(values: np.ndarray) -> str:
 
 
 def encoded(values: np.ndarray) -> dict[str, Any]:
-    """An array as the page's script reads it: type, shape, bytes and, for codes, what they mean."""
+    """Return an array as the page's script reads it: type, shape, bytes and, for codes, their values."""
     if values.dtype.kind in "iub":
         return _array(values.astype(np.int32))
     if values.size <= MAX_EXACT:
@@ -81,7 +81,7 @@ def _array(values: np.ndarray) -> dict[str, Any]:
 
 
 def weight_codes(weights: np.ndarray) -> np.ndarray:
-    """The place of each number from 0 to 1 in `weight_table`; NO_WEIGHT where there is no number."""
+    """Return the index of each number from 0 to 1 in `weight_table`; NO_WEIGHT for missing numbers."""
     seen = np.isfinite(weights)
     scaled = np.where(seen, weights, 0).astype(np.float64) * STEPS_PER_UNIT
     steps = np.rint(scaled).astype(np.int64)
@@ -101,7 +101,7 @@ def _part_of_the_least(scaled: np.ndarray) -> np.ndarray:
 
 
 def weight_table() -> np.ndarray:
-    """The value of each code of a weight: the middle of its part; NaN for NO_WEIGHT."""
+    """Return the value of each weight code: the middle of its interval; NaN for NO_WEIGHT."""
     halvings = (np.arange(PER_HALVING * HALVINGS) + 0.5) / PER_HALVING - HALVINGS
     steps = np.repeat(_STEPS[1:], _PARTS[1:])
     part = np.arange(len(steps)) - np.repeat(_STARTS[1:-1] - _STARTS[1], _PARTS[1:])
@@ -116,7 +116,7 @@ def _levels(values: np.ndarray, low: float, step: float) -> np.ndarray:
 
 
 def _decimals(step: float) -> int:
-    """How many decimals are certain when numbers are a step apart, at most four."""
+    """Return the number of decimals that are certain for numbers a step apart, at most four."""
     return int(np.clip(np.floor(-np.log10(step)), 0, 4)) if step > 0 else 4
 
 
@@ -134,7 +134,7 @@ ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
 def report_data(report: Report) -> dict[str, Any]:
-    """What the page's script reads of one report."""
+    """Return the data of one report for the page's script."""
     drawn = {name: tensor for name, tensor in report.tensors.items() if not _is_in_table(report, tensor)}
     tensors = {name: tensor for name, tensor in drawn.items() if not _is_too_large(tensor)}
     statistics: dict[str, Any] = {}
@@ -193,22 +193,22 @@ def _first_screen(report: Report) -> FirstScreen | None:
 
 
 def _finding(report: Report) -> Iterator[str]:
-    """What the page says first, where the first screen has a finding."""
+    """Return the first sentence of the page, if the first screen has a finding."""
     screen = _first_screen(report)
     if screen is not None and screen.finding is not None:
         yield from screen.finding(report)
 
 
 def _is_in_table(report: Report, tensor: NamedTensor) -> bool:
-    """Whether it is a grid of heads for which the first screen has no place: few heads, all in the table."""
+    """Return True for a grid of so few heads that the table shows all of them."""
     screen = _first_screen(report)
     grids = [] if screen is None else [part for part in screen.parts if isinstance(part, HeadGrids)]
     return tensor.axes == PLACES and any(not part.shows(report) for part in grids)
 
 
 def _picture_data(report: Report, picture: Picture) -> dict[str, Any]:
-    """A picture, where the tokens of its side lie on it, and the query that is chosen at first."""
-    width, height = size_of(picture)
+    """Return a picture, the positions of its tokens, and the query selected at first."""
+    width, height = png_size(picture)
     return {
         "name": plain_text(picture.name),
         "about": about_picture(picture),
@@ -224,7 +224,7 @@ def _picture_data(report: Report, picture: Picture) -> dict[str, Any]:
 
 
 def _maps_data(report: Report, maps: PictureMaps) -> dict[str, Any]:
-    """Several pictures, each with its maps: what the columns are called, and the rows."""
+    """Return several pictures with their maps: the columns and the rows."""
     return {
         "title": title_of(maps),
         "left_out": left_out(maps),
@@ -237,9 +237,10 @@ def _maps_data(report: Report, maps: PictureMaps) -> dict[str, Any]:
 
 
 def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
-    """A tensor as the page draws it: no number for a hidden key, and the tensors that share its colours.
+    """Return a tensor as the page draws it: no numbers for hidden keys, and the tensors with the same
+    colours.
 
-    What lies on a picture has queries, or one row for the look of the chosen one.
+    For a picture it has queries, or one row for the look of the chosen one.
     """
     is_pictured = name in pictured(report)
     hidden = hidden_cells(name, tensor)
@@ -254,20 +255,20 @@ def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
         **steps,
         "is_pictured": is_pictured,
         "is_weights": is_weights(name, tensor.axes[-2:]),
-        "unit": unit_of(name, tensor.axes),
+        "unit": tensor_unit(name, tensor.axes),
         "compared": [plain_text(other) for other in compared_names(report, name)],
         **_marks(report, name),
     }
 
 
 def _marks(report: Report, name: str) -> dict[str, Any]:
-    """The cells that the result marks, whether each was found, and what they are."""
+    """Return the cells that the result marks, whether each was found, and their meaning."""
     marks = [[query, key, int(is_hit)] for query, key, is_hit in report.result.marks(name)]
     return {"marks": marks, "marks_note": report.result.marks_note} if marks else {}
 
 
 def _tensor_data(name: str, tensor: NamedTensor, hidden: np.ndarray | None = None) -> dict[str, Any]:
-    """A tensor with its name and axes; where every matrix of it is the same, one, and `shared` says so."""
+    """Return a tensor with its name and axes; a single matrix with `shared` if all are equal."""
     shared = shared_axes(tensor)
     first = (0,) * len(shared)
     values = tensor.values[first] if hidden is None else np.where(hidden, np.nan, tensor.values)[first]
@@ -276,7 +277,7 @@ def _tensor_data(name: str, tensor: NamedTensor, hidden: np.ndarray | None = Non
 
 
 def page_json(data: Any) -> str:
-    """JSON that is safe within a page: in ASCII, with nothing in it that HTML would read as markup."""
+    """Return JSON that is safe within a page: ASCII without anything that HTML reads as markup."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).translate(ESCAPES)
 
 
@@ -325,7 +326,7 @@ def _source(name: str) -> str:
 
 
 def page_style(blocks: Iterable[PageBlock]) -> str:
-    """The style of a page: its files as one."""
+    """Return the style of a page from all its files."""
     of_blocks = ((block.folder / block.style).read_text(encoding="utf-8") for block in blocks if block.style)
     return "\n".join(
         [*(_source(f"styles/{name}") for name in STYLES), *of_blocks, _source(f"styles/{LAYOUT}")]
@@ -338,7 +339,7 @@ def _hash(text: str) -> str:
 
 
 def _content_security_policy(script: str, style: str, also: str) -> str:
-    """Only this script and this style are loaded and run; no text ever becomes markup."""
+    """Allow only this script and this style; no text ever becomes markup."""
     return (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; media-src blob:; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -347,7 +348,7 @@ def _content_security_policy(script: str, style: str, also: str) -> str:
 
 
 class Shell(NamedTuple):
-    """What a page may load and run, and its text before and after the data of its reports."""
+    """What a page may load and run, and its text before and after the reports' data."""
 
     policy: str
     before: str
@@ -357,7 +358,7 @@ class Shell(NamedTuple):
 def page_shell(
     blocks: Sequence[PageBlock], script: str, style: str, *, asking: str = "", also: str = ""
 ) -> Shell:
-    """The page with sections for blocks, and `asking` above the reports; `also` is added to its policy."""
+    """Return the page with sections for blocks, and `asking` above the reports; `also` extends its policy."""
     policy = _content_security_policy(script, style, also)
     page = _source("page.html").replace("<!-- policy -->", policy).replace(ASKING, asking)
     for mark, is_above in ((ABOVE, True), (BELOW, False)):
@@ -394,7 +395,7 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
 
 
 def page_start(display: Display) -> dict[str, Any]:
-    """What the page's script begins with."""
+    """Return the first script of the page."""
     return {
         "viridis": VIRIDIS,
         "coolwarm": COOLWARM,

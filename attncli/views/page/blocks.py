@@ -11,7 +11,7 @@ from importlib.resources.abc import Traversable
 from attncli.feature import LoadedOnUse
 from attncli.index import installed_features
 from attncli.records.columns import Result
-from attncli.records.kinds import place_of
+from attncli.records.kinds import class_place
 from attncli.records.report import Report
 
 
@@ -19,10 +19,10 @@ from attncli.records.report import Report
 class PageBlock:
     """A section of the page, above the maps if `is_above`, else below them.
 
-    `name` is its id and `label` what screen readers call it. `script` and `style` are files of `folder`. The
-    script is a module that exports `show(container, report, data)`; `data` gives the last of these, or None
-    for a report without the block. The page itself does not show the parts of the report in `replaces`:
-    tables by name, and `picture_maps`.
+    `name` is its id and `label` its name for screen readers. `script` and `style` are files of `folder`. The
+    script is a module that exports `show(container, report, data)`; the function `data` computes the last
+    argument, or None for a report without the block. The page does not itself show the report's parts in
+    `replaces`: tables by name, and `picture_maps`.
     """
 
     name: str
@@ -40,7 +40,7 @@ class PageBlock:
                 raise FileNotFoundError(f"{name} is not in the folder of the block {self.name}")
 
     def section(self) -> str:
-        """The empty section of HTML."""
+        """Return the empty HTML section."""
         return f'  <section id="{self.name}" class="block" aria-label="{self.label}" hidden></section>\n'
 
 
@@ -55,8 +55,8 @@ BLOCKS: LoadedOnUse[PageBlock] = LoadedOnUse(
 
 
 def blocks_of(kind: type[Result]) -> list[PageBlock]:
-    """The blocks of a class of results."""
-    places = PLACES_OF_BLOCKS.get(place_of(kind), ())
+    """Return the blocks of a class of results."""
+    places = PLACES_OF_BLOCKS.get(class_place(kind), ())
     return [BLOCKS[place] for place in places if place in BLOCKS]
 
 
@@ -71,7 +71,7 @@ OF_FILE = "attn/page/file.js"
 
 
 def modules(first: str = OF_FILE, folder: Traversable = SOURCES) -> dict[str, str]:
-    """The sources of a module and of those that it imports, each after those that it needs itself."""
+    """Return the sources of a module and of its imports, dependencies first."""
     sources: dict[str, str] = {}
 
     def add(name: str) -> None:
@@ -90,9 +90,9 @@ def modules(first: str = OF_FILE, folder: Traversable = SOURCES) -> dict[str, st
 
 
 def page_script(blocks: Iterable[PageBlock], first: str = OF_FILE, folder: Traversable = SOURCES) -> str:
-    """The modules of a page as one script, since a browser loads none from a file on disk.
+    """Return the modules of a page as one script, because browsers load no modules from files on disk.
 
-    Those of each block are in a scope of their own.
+    The modules of each block are in a separate scope.
     """
     begins = modules(first, folder)
     last = {name: begins.pop(name) for name in [*begins] if name == first or not name.startswith(SHARED)}

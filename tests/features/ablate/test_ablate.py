@@ -388,7 +388,7 @@ def test_the_heads_at_once_are_those_that_were_named(attn: Attn, flags: list[str
     [
         (["--heads", "0:7"], "--heads: must be from 0:0 to 1:3 in tiny-induction (got 0:7)"),
         (["--heads", "9:0"], "--heads: must be from 0:0 to 1:3 in tiny-induction (got 9:0)"),
-        (["--heads", "a"], "--heads: must name a layer and a head, such as 5:11 (got a)"),
+        (["--heads", "a"], "--heads: must be LAYER:HEAD, such as 5:11 (got a)"),
         (["--jointly"], "--jointly: needs two or more --heads"),
         (["--answer", "a"], "--answer: needs --sentence or --file"),
         (

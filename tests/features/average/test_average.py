@@ -64,7 +64,7 @@ class RecomputedAverage:
     def embeddings(self) -> Expected:
         vector = self.source[self.token]
         dims = {str(d): self.source[:, d] for d in range(min(6, len(vector)))}
-        values = {"mean square of the worked vector": dot(vector, vector) / len(vector)}
+        values = {"mean square of the explained vector": dot(vector, vector) / len(vector)}
         return Expected(values).table(self.columns() | dims)
 
     def by_a_loop(self) -> Expected:

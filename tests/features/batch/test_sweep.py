@@ -70,15 +70,15 @@ def test_a_range_has_both_its_ends(tmp_path: Path) -> None:
     ("values", "message"),
     [
         ("4..16", "must be a list of values to sweep over, or a range: {from: 4, to: 16, step: 4}"),
-        ("{from: 4, until: 8}", "a range is {from: 4, to: 16, step: 4} (got until)"),
-        ("{from: 4}", "a range is {from: 4, to: 16, step: 4}, of numbers"),
-        ("{from: a, to: nan}", "a range is {from: 4, to: 16, step: 4}, of numbers"),
-        ("{from: 1, to: 1e99}", "a range is {from: 4, to: 16, step: 4}, of numbers"),
+        ("{from: 4, until: 8}", "must be a range such as {from: 4, to: 16, step: 4} (got until)"),
+        ("{from: 4}", "must be a range of numbers, such as {from: 4, to: 16, step: 4}"),
+        ("{from: a, to: nan}", "must be a range of numbers, such as {from: 4, to: 16, step: 4}"),
+        ("{from: 1, to: 1e99}", "must be a range of numbers, such as {from: 4, to: 16, step: 4}"),
         (
             "{from: 4, to: 8, step: 0}",
-            "a range must have from 1 to 100,000 values: its step leads from `from` to `to`",
+            "must have from 1 to 100,000 values: `step` must lead from `from` to `to`",
         ),
-        ("{from: 4, to: 8, step: 1e-9}", "a range must have from 1 to 100,000 values"),
+        ("{from: 4, to: 8, step: 1e-9}", "must have from 1 to 100,000 values"),
         ("{from: 0, to: 2, step: 0.5}", "must be a whole number (got 0.5)"),
     ],
 )
@@ -158,5 +158,5 @@ def test_a_single_command_takes_no_sweep(tmp_path: Path) -> None:
 def test_a_sweep_stands_at_the_top(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         entries_of(tmp_path, "steps:\n  - experiment: self\n    sweep: {seed: [1]}")
-    message = "x.yaml:3:5: sweep: must stand at the top of the file, beside `steps:` or `experiment:`"
+    message = "x.yaml:3:5: sweep: must be at the top level of the file, next to `steps:` or `experiment:`"
     assert caught.value.lines == (f"{tmp_path}/{message}",)

@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from attncli.features.browse.browser import Browser
 from attncli.features.browse.browser_choice import BrowsedModel, Choice, grids
 from attncli.features.browse.browser_panels import Panel, TokenBars
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import NamedTensor, Report, Table
 
 LAYERS, HEADS, TOKENS = 3, 5, 7
@@ -42,7 +42,7 @@ def survey(tokens: tuple[str, ...] = WORDS) -> Report:
     )
     tensors = {"weights": NamedTensor(("layer", "head", "query", "key"), weights)}
     return Report(
-        "heads", {"maps": "self"}, {}, tokens, tensors=tensors, result=result_of("heads", {"heads": rows})
+        "heads", {"maps": "self"}, {}, tokens, tensors=tensors, result=read_result("heads", {"heads": rows})
     )
 
 

@@ -13,7 +13,7 @@ from attncli.errors import UserError
 from attncli.features.browse.browser import NO_MODEL, Browser, EditScreen, browse
 from attncli.features.browse.browser_choice import Addition, Choice, grids
 from attncli.features.browse.browser_panels import HeadPicker, PatternsPanel
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import Mask, NamedTensor, Report, Table
 from tests.features.browse.browsing import WORDS, driven, random_weights, screen_now, screen_text, survey
 
@@ -58,7 +58,7 @@ def named_survey(tokens: tuple[str, ...] = WORDS, *, layers: int = 3, heads: int
         "strongest": Table([{**strongest, "value": 0.875, "key": None}]),
     }
     tensors = {"weights": NamedTensor(("layer", "head", "query", "key"), weights, Mask(causal=True))}
-    return Report("heads", {"maps": "self"}, {}, tokens, tensors=tensors, result=result_of("heads", tables))
+    return Report("heads", {"maps": "self"}, {}, tokens, tensors=tensors, result=read_result("heads", tables))
 
 
 class Model:

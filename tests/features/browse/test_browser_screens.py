@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from attncli.features.browse.browser import KEYS, MOVES, Browser, HelpScreen
 from attncli.features.browse.browser_choice import Choice, MapGrid, grids
 from attncli.features.browse.browser_panels import HeadMap, TokenBars
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import NamedTensor, Report, Table
 from attncli.views.colours import VIRIDIS, colours, levels, palette
 from attncli.views.terminal import cell_lines, character_lines
@@ -296,7 +296,7 @@ def test_statistics_of_the_other_stack_stay_out() -> None:
     )
     for maps, entropy in (("encoder", 0.25), ("self", 0.5), ("cross", 0.75)):
         report = Report(
-            "heads", {"maps": maps}, {}, tensors={"weights": weights}, result=result_of("", {"heads": rows})
+            "heads", {"maps": maps}, {}, tensors={"weights": weights}, result=read_result("", {"heads": rows})
         )
         assert grids(report)[0].statistics["entropy"].item() == entropy
 

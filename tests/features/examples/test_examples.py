@@ -105,7 +105,7 @@ OF_ROWS = (*ROW_STATISTICS, *PATTERNS)
         ),
         (
             ["--head", "x", "--examples", "2", "--sort", "entropy"],
-            "--head: must name a layer and a head, such as 5:11 (got x)",
+            "--head: must be LAYER:HEAD, such as 5:11 (got x)",
         ),
         (
             ["--head", "1:0", "--examples", "2", "--sort", "one_key_mass"],

@@ -83,7 +83,7 @@ def test_an_encoder_decoder_has_three_kinds(tmp_path: Path, maps: str, kind: tup
         ({"maps": "self", "full": ["2:0"]}, r"full: must be from 0:0 to 1:3 \(got 2:0\)"),
         ({"maps": "self", "full": ["1:4"]}, r"full: must be from 0:0 to 1:3 \(got 1:4\)"),
         ({"full": ["1:0"]}, "full: .*needs .*maps.* self, cross or encoder"),
-        ({"maps": "self", "full": ["x"]}, r"full: must name a layer and a head, such as 5:11 \(got x\)"),
+        ({"maps": "self", "full": ["x"]}, r"full: must be LAYER:HEAD, such as 5:11 \(got x\)"),
     ],
 )
 def test_what_is_not_there_is_told(settings: dict[str, object], message: str) -> None:

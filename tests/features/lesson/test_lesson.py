@@ -149,7 +149,7 @@ def test_what_is_no_lesson(attn: Attn, which: str, near: str) -> None:
 def test_a_command_that_fails_is_told_and_the_lesson_goes_on(
     attn: Attn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attncli.commands.command.shipped", lambda file: file)
+    monkeypatch.setattr("attncli.commands.command.resolved_file", lambda file: file)
     ended = attn(["lesson", "1"])
     assert ended.code == 1 and "Next: attn lesson 2" in ended.out
     assert ended.err.count("lessons/bat-cave.json: ") == 1

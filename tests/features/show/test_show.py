@@ -81,7 +81,7 @@ def test_standard_input_is_named_and_no_dash(attn: Attn, monkeypatch: pytest.Mon
     (report,) = parse_reports(report, "why").reports
     assert subtitle(report).endswith(", standard input, model tiny-induction, answer -")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\x93NUMPY\x01\xff")))
-    assert attn(["show", "-"]).err.startswith("standard input: is no text: attn show reads saved reports")
+    assert attn(["show", "-"]).err.startswith("standard input: is not text: attn show reads saved reports")
 
 
 def test_an_array_has_the_statistics_that_our_own_weights_have(attn: Attn, saved: Path) -> None:
@@ -147,14 +147,14 @@ def test_rounded_weights_are_distributions(attn: Attn, saved: Path, kind: torch.
         (["show", "x.json", "--tokens", "tokens.txt"], "--tokens: is for arrays (.npz, .npy, .safetensors, .pt), and x.json is not one"),
         (["show", "w.npz"], "w.npz: contains 2 arrays: choose one with --array NAME: all, scores"),
         (["show", "w.npy", "--tokens", "two.yaml"], "--tokens: must be 5, one for each query (got 3)"),
-        (["show", "w.npy", "--tokens", "-", "--context-tokens", "-"], "--context-tokens: cannot read stdin, too: --tokens does already"),
+        (["show", "w.npy", "--tokens", "-", "--context-tokens", "-"], "--context-tokens: cannot read stdin, which --tokens already reads"),
         (["show", "two.jsonl", "--report", "2"], "--report: must be below 2, the number of reports in two.jsonl (got 2)"),
         (["show", "two.jsonl", "--report", "-1"], "--report: must be below 2, the number of reports in two.jsonl (got -1)"),
         (["show", "x.json", "-o", "nowhere/x.png"], "-o nowhere/x.png: no such directory: nowhere"),
         (["show", "model.bin"], "model.bin: pickled files can run code when read: save it as .npz or .safetensors"),
         (
             ["batch", "two.yaml", "-o", "two.png"],
-            "--format png: a picture shows one report, and there are several: save them as .jsonl, and draw one with attn show FILE --report NUMBER",
+            "--format png: a picture shows one report, but there are several: save them as .jsonl, then draw one with attn show FILE --report NUMBER",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -192,7 +192,7 @@ def test_a_picture_is_no_text_for_a_terminal(saved: Path) -> None:
         [*ATTN, "show", "x.json", "--format", "png"], stdout=child, stderr=subprocess.PIPE, cwd=saved
     )
     os.close(child)
-    message = b"--format png: is not text for a terminal: give -o FILE.png, or a pipe\n"
+    message = b"--format png: is binary and cannot be shown in a terminal: use -o FILE.png or a pipe\n"
     assert (done.returncode, done.stderr) == (2, message)
     os.close(terminal)
 
@@ -238,7 +238,7 @@ def test_a_title_is_for_views_that_have_one(attn: Attn, saved: Path) -> None:
     refused = attn(["show", "x.json", "--title", "Mine"])
     assert refused.code == 2
     assert (
-        refused.err == "--title: table has no title of its own; it is for heatmap, html, png, svg, pdf, dot\n"
+        refused.err == "--title: table has no title; --title works with heatmap, html, png, svg, pdf, dot\n"
     )
 
 

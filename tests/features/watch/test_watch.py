@@ -23,17 +23,17 @@ import pytest
 import torch
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
-from attncli.commands.command import shipped
+from attncli.commands.command import resolved_file
 from attncli.features.watch import question as page
 from attncli.features.watch.checkpoints import is_settled, logged_loss
 from attncli.features.watch.door import Watch
 from attncli.features.watch.screens import sparkline
 from attncli.models.folder import SHIPPED_MODEL
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import NamedTensor, Report, Table
 from attncli.runs.runner import Session
 from attncli.views import Display, load_view
-from attncli.views.matrices import curves_of
+from attncli.views.matrices import report_curves
 from attncli.views.terminal import dotted_lines
 from tests.commands.test_walks import terminal
 from tests.conftest import Attn
@@ -199,7 +199,7 @@ REFUSED = [
 def test_what_cannot_be_is_one_line(words: list[str], line: str, checkpoints: Path, attn: Attn) -> None:
     (checkpoints / "empty").mkdir(exist_ok=True)
     ended = attn([word.replace("{}", str(checkpoints)) for word in words])
-    told = line.replace("{}", str(checkpoints)).replace("{lesson}", shipped(LEARNED))
+    told = line.replace("{}", str(checkpoints)).replace("{lesson}", resolved_file(LEARNED))
     assert (ended.code, ended.err) == (2, f"{told}\n")
 
 
@@ -533,7 +533,7 @@ def test_statistics_and_a_head_that_is_none(watched: Path, attn: Attn) -> None:
     ended = attn(["watch", str(watched), "--show", "statistics"])
     assert ended.code == 0 and "internal" not in ended.err, ended.err
     ended = attn(["watch", str(watched), "--head", "x"])
-    assert (ended.code, ended.err) == (2, "--head: must name a layer and a head, such as 5:11 (got x)\n")
+    assert (ended.code, ended.err) == (2, "--head: must be LAYER:HEAD, such as 5:11 (got x)\n")
 
 
 def test_the_shipped_store_is_read_by_every_command_of_stores(attn: Attn) -> None:
@@ -584,10 +584,10 @@ def test_steps_without_a_loss_are_gaps_in_charts() -> None:
             "step": NamedTensor(("point",), np.arange(6.0)),
             "loss": NamedTensor(("point",), np.array(losses, dtype=np.float64)),
         },
-        result=result_of("", {"steps": Table({"step": i, "loss": loss} for i, loss in enumerate(losses))}),
+        result=read_result("", {"steps": Table({"step": i, "loss": loss} for i, loss in enumerate(losses))}),
         about="small, 1 head: 6 steps from 0 to 5.",
     )
-    ((curve,),) = (group.curves for group in curves_of(report))
+    ((curve,),) = (group.curves for group in report_curves(report))
     across, up = curve.x / 5, (curve.y - 2.5) / 1.5
     for line in dotted_lines(across, up, 60, 1):
         dotted = [place for place, cell in enumerate(line) if cell != " "]

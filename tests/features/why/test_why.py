@@ -281,7 +281,7 @@ def test_lines_with_and_without_answers_are_refused(attn: Attn, tmp_path: Path) 
     [
         (["--head", "1:4"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 1:4)"),
         (["--head", "2:0"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 2:0)"),
-        (["--head", "2"], "--head: must name a layer and a head, such as 5:11 (got 2)"),
+        (["--head", "2"], "--head: must be LAYER:HEAD, such as 5:11 (got 2)"),
         (["--against", "a"], "--against: needs --answer"),
         (["--answer", "xyz"], "--answer: must be one token for tiny-induction"),
     ],

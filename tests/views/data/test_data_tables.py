@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pyarrow import csv as arrow_csv
 
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import Report, Table
 from attncli.views import Display, load_view
 from tests.conftest import Attn
@@ -236,7 +236,10 @@ def test_different_experiments_have_the_union_of_their_columns(tmp_path: Path) -
 def test_truths_among_numbers_are_told_from_them(tmp_path: Path) -> None:
     """In the table of all, where every cell stands in one column."""
     report = Report(
-        "heads", {}, {}, result=result_of("", {"of_rows": Table([{"first": True, "count": 1, "mean": 1.0}])})
+        "heads",
+        {},
+        {},
+        result=read_result("", {"of_rows": Table([{"first": True, "count": 1, "mean": 1.0}])}),
     )
     for kind in ("csv", "parquet"):
         rows = rows_of(written(kind, [report], tmp_path / f"x.{kind}", show=("all",)))
@@ -253,7 +256,7 @@ def test_no_table_of_that_name_is_one_line(attn: Attn, tmp_path: Path) -> None:
         f"--show: got pitfals (did you mean 'pitfalls'?): must be one of {names}\n"
     )
     assert attn(["self", "--show", "rows,keys", "-o", str(tmp_path / "x.csv")]).err == (
-        "--show: a csv file is one table: give one name (got rows, keys)\n"
+        "--show: a csv file holds one table: give one name (got rows, keys)\n"
     )
     assert not list(tmp_path.iterdir())
     beside = attn(["self", "--show", "keys"])  # a table of a file, and on a screen beside the weights alone

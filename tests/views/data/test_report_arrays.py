@@ -74,7 +74,7 @@ def test_the_command_line_writes_and_shows_them(attn: Attn, tmp_path: Path, view
     assert refused.err == f"--tokens: is for arrays from another tool, and {path} is a report of attn\n"
     (tmp_path / "two.yaml").write_text("steps:\n- experiment: self\n- experiment: norm\n")
     several = attn(["batch", str(tmp_path / "two.yaml"), "-o", str(tmp_path / f"y.{view}")])
-    assert several.code == 2 and "a file holds one report, and there are several" in several.err
+    assert several.code == 2 and "a file holds one report, but there are several" in several.err
     assert not (tmp_path / f"y.{view}").exists()
 
 

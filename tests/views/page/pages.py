@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import NamedTensor, Report
 from attncli.views import Display, load_view
 from attncli.views.page.blocks import IMPORT, SHARED
@@ -51,7 +51,7 @@ def heads_report(tokens: Sequence[str], weights: np.ndarray) -> Report:
     """Whole weights (layer, head, query, key) of every head."""
     tensors = {"weights": NamedTensor(("layer", "head", "query", "key"), weights)}
     return Report(
-        "heads", {"seed": 0}, {}, tuple(tokens), (), tensors, result_of("heads", survey(*weights.shape[:2]))
+        "heads", {"seed": 0}, {}, tuple(tokens), (), tensors, read_result("heads", survey(*weights.shape[:2]))
     )
 
 
@@ -69,7 +69,7 @@ def pooled_report(num_tokens: int, full: Sequence[tuple[int, int]], seed: int = 
         weights = random_weights(num_tokens, num_tokens, seed=seed + number)
         tensors[f"weights_{layer}_{head}"] = NamedTensor(("query", "key"), weights)
     tokens = tuple(f"word{i}" for i in range(num_tokens))
-    return Report("heads", {}, {}, tokens, (), tensors, result_of("heads", survey(NUM_LAYERS, NUM_HEADS)))
+    return Report("heads", {}, {}, tokens, (), tensors, read_result("heads", survey(NUM_LAYERS, NUM_HEADS)))
 
 
 def pixels_of(canvas: Any) -> np.ndarray:

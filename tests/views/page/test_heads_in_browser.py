@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import NamedTensor, Report, Table
 from tests.running import run
 from tests.views.page.pages import (
@@ -293,7 +293,7 @@ def test_a_slider_leads_from_step_to_step(opened: Opened) -> None:
         "entropy": NamedTensor(("step", "layer", "head"), grids + 1),
     }
     statistics = {"steps": Table({"step": step} for step in steps)}
-    page = opened(page_of(Report("watch", {}, {}, tensors=tensors, result=result_of("", statistics))))
+    page = opened(page_of(Report("watch", {}, {}, tensors=tensors, result=read_result("", statistics))))
     wait_for_title(page, "induction (layer × head), step 300")
     slider = page.locator("#step")
     assert page.locator("#overview").is_hidden() and page.locator("#range").input_value() == "all"

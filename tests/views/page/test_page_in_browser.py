@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import NamedTensor, Report, Table, Tensors
 from attncli.system.plain_text import plain_text
 from attncli.views.page.blocks import SOURCES
@@ -194,7 +194,7 @@ def test_the_figures_beside_a_head_are_those_of_its_stack(opened: Opened, maps: 
                 SENTENCE,
                 (),
                 {"weights": weights},
-                result_of("", {"heads": rows}),
+                read_result("", {"heads": rows}),
             )
         )
     )
@@ -262,7 +262,7 @@ def test_hostile_tokens_are_shown_and_obeyed_by_nothing(opened: Opened) -> None:
         HOSTILE,
         (),
         {HOSTILE[1]: NamedTensor(("query", "key"), weights)},
-        result_of("", {HOSTILE[0]: {HOSTILE[1]: 1.5}, "rows of": [{HOSTILE[2]: HOSTILE[1], "b": 2}]}),
+        read_result("", {HOSTILE[0]: {HOSTILE[1]: 1.5}, "rows of": [{HOSTILE[2]: HOSTILE[1], "b": 2}]}),
         HOSTILE,
     )
     page = opened(page_of(report))
@@ -404,7 +404,7 @@ def test_numbers_and_names_beside_them_neither_break_nor_overlap(opened: Opened)
             return {**super().fields(), "steps": [step]}
 
     weights = NamedTensor(("layer", "head", "query", "key"), random_weights(1, 2, 6, 6))
-    result = result_of("heads", {"heads": [*rows, {**rows[0], "head": 1}], "model": {"sink_rate": 0.25}})
+    result = read_result("heads", {"heads": [*rows, {**rows[0], "head": 1}], "model": {"sink_rate": 0.25}})
     report = WithStep("heads", {"seed": 0, "model": "x" * 90}, {}, SENTENCE, (), {"weights": weights}, result)
     for width in (320, 800, 1280):
         page = opened(page_of(report), width=width)
@@ -439,7 +439,7 @@ def test_on_paper_is_every_row_and_every_step(opened: Opened) -> None:
     rows = [{f"a long name {i}": place + i / 7 for i in range(20)} for place in range(300)]
     tokens = [f"t{i}" for i in range(90)]
     weights = NamedTensor(("query", "key"), random_weights(90, 90))
-    result = result_of("unknown", {"many": rows})
+    result = read_result("unknown", {"many": rows})
     page = opened(page_of(Report("self", {"seed": 0}, {}, tokens, (), {"weights": weights}, result)))
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
     page.emulate_media(media="print")
@@ -532,7 +532,7 @@ def why_report() -> Report:
         {},
         SENTENCE,
         tensors={"contribution": NamedTensor(("layer", "head"), contributions)},
-        result=result_of("", {"heads": Table(rows), "patterns": Table(patterns), "keys": Tensors(keys)}),
+        result=read_result("", {"heads": Table(rows), "patterns": Table(patterns), "keys": Tensors(keys)}),
     )
 
 

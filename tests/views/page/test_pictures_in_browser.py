@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import Report, Table
-from attncli.views.overlays import looks_of, painted, shaded
+from attncli.views.overlays import painted, shaded, tensor_looks
 from attncli.views.picture_maps import tiles_of
 from tests.views.page.pages import Opened, page_of, pixels_of, wait_for_readout
 from tests.views.pictured import drawn_picture, one_head, several_pictures, spoken, survey, written_words
@@ -19,7 +19,7 @@ from tests.views.pictured import drawn_picture, one_head, several_pictures, spok
 def is_painted(canvas: Any, report: Report, name: str, place: tuple[int, ...] = ()) -> bool:
     """Whether nearly every pixel is what other views paint; edges in a picture are resampled otherwise."""
     found = pixels_of(canvas)[..., :3]
-    (look,) = (look for look in looks_of(report, name) if tuple(n for _, n in look.place) == place)
+    (look,) = (look for look in tensor_looks(report, name) if tuple(n for _, n in look.place) == place)
     expected = painted(look.picture, shaded(look, found.shape[1], found.shape[0], None))
     return bool((np.abs(found - expected).max(axis=-1) <= 6).mean() > 0.9)
 
@@ -95,7 +95,7 @@ def test_looks_of_a_caption_have_the_statistics_of_their_own_stack(opened: Opene
         tokens=("[CLS]", "a", "cat"),
         context_tokens=report.tokens,
         pictures=(replace(picture, axis="context_tokens"),),
-        result=result_of("heads", {**report.statistics, "heads": Table([*of_words, *across])}),
+        result=read_result("heads", {**report.statistics, "heads": Table([*of_words, *across])}),
     )
     page = opened(page_of(caption))
     assert "3.0000" in page.locator("#head-statistics").text_content()
@@ -122,7 +122,7 @@ def test_each_written_word_has_a_small_picture_and_can_be_chosen(opened: Opened)
     assert tiles.locator(".name").all_text_contents() == ["all tokens (mean)", "a", "disc", "."]
     tiles.nth(2).click()
     wait_for_readout(page, "a looks most at")
-    (look,) = looks_of(asked_from(report, " a"), "weights")  # the word after which it wrote `disc`
+    (look,) = tensor_looks(asked_from(report, " a"), "weights")  # the word after which it wrote `disc`
     found = pixels_of(page.locator(".stage canvas"))[..., :3]
     expected = painted(look.picture, shaded(look, found.shape[1], found.shape[0], None))
     assert (np.abs(found - expected).max(axis=-1) <= 6).mean() > 0.9

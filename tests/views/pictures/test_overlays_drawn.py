@@ -11,14 +11,14 @@ from PIL import Image
 
 from attncli.records.report import Report
 from attncli.views import Display, load_view
-from attncli.views.overlays import looks_of, painted, shaded
+from attncli.views.overlays import painted, shaded, tensor_looks
 from attncli.views.pictures import draw
 from tests.views.pictured import one_head, survey
 
 
 def test_one_head_is_large_with_its_numbers_beside_it() -> None:
     report = one_head(3, 5, ("[CLS]", "reg1"))
-    (look,) = looks_of(report, "weights")
+    (look,) = tensor_looks(report, "weights")
     figure = draw(report, Display())
     original, image = (np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images)
     assert (original == np.asarray(Image.open(io.BytesIO(look.picture.png)).convert("RGB"))).all()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attncli.records.columns import Record, Records, Result, UntypedResult, column, group
-from attncli.records.kinds import RESULT_CLASSES, place_of
+from attncli.records.kinds import RESULT_CLASSES, class_place
 from attncli.records.report import NamedTensor, Report
 from attncli.views import Display
 from attncli.views.first_screen import (
@@ -198,7 +198,7 @@ def test_few_parts_are_special_to_a_screen_and_each_says_why() -> None:
 
 
 def test_each_first_screen_is_of_a_kind_and_has_a_name_of_its_own() -> None:
-    assert all(place_of(screen.kind) == place for place, screen in FIRST_SCREENS.items())
+    assert all(class_place(screen.kind) == place for place, screen in FIRST_SCREENS.items())
     assert {*FIRST_SCREENS} <= {*RESULT_CLASSES.values()}
 
 

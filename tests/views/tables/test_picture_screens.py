@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import NamedTensor, Report, Table
 from attncli.views import COLOR_DEPTHS, Display, load_view
-from attncli.views.overlays import looks_of, overlay_lines, painted, shaded
+from attncli.views.overlays import overlay_lines, painted, shaded, tensor_looks
 from attncli.views.terminal import RAMP
 from tests.conftest import in_pairs
 from tests.views.pictured import one_head, survey, written_words
@@ -47,7 +47,7 @@ def test_it_fits_the_terminal(report: Report, size: tuple[int, int], depth: str)
 
 def test_the_picture_is_as_painted_and_the_strongest_patches_are_beside_it() -> None:
     report = one_head(5, 7)
-    (look,) = looks_of(report, "weights")
+    (look,) = tensor_looks(report, "weights")
     lines = overlay_lines(look, (28, 10), Display(colors="truecolor"))
     rows = [row for line in lines for row in halves(line.text)]
     expected = painted(look.picture, shaded(look, 28, 20, None)).tolist()
@@ -81,7 +81,7 @@ def test_the_first_of_a_ranking_of_many_heads_are_not_made_tiny() -> None:
 def test_heads_that_were_sorted_are_shown_in_their_order() -> None:
     report = survey(layers=2, heads=3, sort="entropy")
     table = Table(sorted(report.table("heads"), key=lambda row: -float(str(row["entropy"])))[:4])
-    report = replace(report, result=result_of("heads", {**report.statistics, "heads": table}))
+    report = replace(report, result=read_result("heads", {**report.statistics, "heads": table}))
     text = plain(screen(report, width=80, height=30, colors="truecolor"))
     captions = " ".join(line for line in text.splitlines() if "%" in line)
     assert re.findall(r"\d:\d", captions) == [f"{row['layer']}:{row['head']}" for row in table]

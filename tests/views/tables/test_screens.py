@@ -16,7 +16,7 @@ from attncli.core.names import HEAD_PATTERNS, UNNAMED
 from attncli.features.average.results import AverageStatistics
 from attncli.features.diff.question import compare
 from attncli.records.attention import LayerStatistics, LoopDifferences
-from attncli.records.kinds import place_of, result_of
+from attncli.records.kinds import class_place, read_result
 from attncli.records.report import Mask, NamedTensor, Numbers, Report, Statistic, Table
 from attncli.records.surveys import HeadSurvey
 from attncli.settings import SPECS, every_setting_of
@@ -55,7 +55,7 @@ SELF = Report(
             ("query", "key"), np.array([[1, 0, 0], [0.25, 0.75, 0], [0.2, 0.7, 0.1]]), Mask(causal=True)
         )
     },
-    result=result_of(
+    result=read_result(
         "self",
         {
             "scores": Numbers(mean=0.5, variance=63.7, min=-1.0, max=9.0),
@@ -90,7 +90,7 @@ CASES = {
             "curve_logits": NamedTensor(("point",), np.arange(5.0)),
             "curve_weights": NamedTensor(("point",), np.arange(5.0) ** 2),
         },
-        result=result_of(
+        result=read_result(
             "scale-demo",
             {
                 "variance": Numbers(head_dim=16, query=1.1, key=0.9, raw_scores=15.9, scaled_scores=0.99),
@@ -106,7 +106,7 @@ CASES = {
         "norm",
         settings("norm"),
         ENVIRONMENT,
-        result=result_of(
+        result=read_result(
             "norm",
             {
                 name: Numbers(feature0_mean=mean, feature0_std=1.0, example0_mean=-1e-9, example0_std=None)
@@ -119,7 +119,7 @@ CASES = {
         settings("pitfalls", sentence="a cat a"),
         ENVIRONMENT,
         ("a", "cat", "a"),
-        result=result_of(
+        result=read_result(
             "pitfalls",
             {
                 "pitfalls": Table(
@@ -185,7 +185,7 @@ def with_parts(
     report: Report, tensors: Mapping[str, NamedTensor], statistics: Mapping[str, Statistic]
 ) -> Report:
     """A report with these, as it is read from a file."""
-    return replace(report, tensors=tensors, result=result_of(report.kind, statistics, tensors))
+    return replace(report, tensors=tensors, result=read_result(report.kind, statistics, tensors))
 
 
 def edited(report: Report) -> Iterator[tuple[str, Report]]:
@@ -283,7 +283,7 @@ BROKEN_SCREEN = FirstScreen(LayerStatistics, (Sentences(broken),))
 
 
 def test_a_mistake_in_a_screen_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SCREEN_PLACES, place_of(LayerStatistics), f"{__name__}:BROKEN_SCREEN")
+    monkeypatch.setitem(SCREEN_PLACES, class_place(LayerStatistics), f"{__name__}:BROKEN_SCREEN")
     with pytest.raises(KeyError, match="a mistake of ours"):
         list(sections(SELF, Display(width=80)))
 
@@ -399,7 +399,7 @@ def test_a_store_of_many_statistics_fits_a_screen(num_rows: int, num_failed: int
         "results",
         {"store": "runs/" * 30, "where": [], "group_by": ["experiment"]},
         ENVIRONMENT,
-        result=result_of(
+        result=read_result(
             "results", {"summary": Table(rows), **({"failed": Table(failed)} if failed else {})}
         ),
         notes=("216 runs are done, 0 failed.", "A long note " * 12),

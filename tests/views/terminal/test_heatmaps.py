@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.colors import CenteredNorm, Normalize
 
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import NamedTensor, Numbers, Report, Table, Tensors
 from tests.conftest import in_turn
 from tests.running import run
@@ -82,7 +82,7 @@ CASES = {
             "curve_logits": NamedTensor(("point",), np.linspace(-3, 3, 61)),
             "curve_weights": NamedTensor(("point",), 1 / (1 + np.exp(-np.linspace(-3, 3, 61)))),
         },
-        result=result_of(
+        result=read_result(
             "",
             {
                 "sharpness": Table(
@@ -300,7 +300,7 @@ def test_blocks_of_a_streamed_run_are_labelled_by_position() -> None:
         {},
         {},
         tensors={"pooled_max": tensor},
-        result=result_of("", {"rows": entropy, "keys": received}),
+        result=read_result("", {"rows": entropy, "keys": received}),
     )
     text = shown("heatmap", [report], width=80)
     assert "block maxima (query block × key block): each cell the largest of 3 × 3 weights" in text
@@ -334,7 +334,7 @@ def test_curves_are_line_charts() -> None:
 
 def test_a_report_without_matrix_or_curve_says_so() -> None:
     text = shown(
-        "heatmap", [Report("self", {}, {}, result=result_of("", {"scores": Numbers(mean=1.0)}))], width=80
+        "heatmap", [Report("self", {}, {}, result=read_result("", {"scores": Numbers(mean=1.0)}))], width=80
     )
     assert "--format table" in text
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attncli.records.kinds import result_of
+from attncli.records.kinds import read_result
 from attncli.records.report import Report, Table
 from attncli.views import Display
 from attncli.views.matrices import Curve
@@ -67,7 +67,7 @@ def test_charts_with_one_axis_have_room_below_0() -> None:
     rows = [
         {"policy": name, "budget": [0.3, 0.6], "loss": [low, 1.0]} for name, low in (("a", -2.0), ("b", 0.5))
     ]
-    report = Report("cache", {}, {}, (), result=result_of("", {"lines": Table(rows)}))
+    report = Report("cache", {}, {}, (), result=read_result("", {"lines": Table(rows)}))
     (lines,) = curve_lines(report, Display(precision=1))
     texts = [line.text for line in lines]
     assert texts[2].count(" 1.0 ┤") == texts[-3].count("-2.0 ┤") == 2
